@@ -1,0 +1,344 @@
+"""What both engines run from: a scenario's cluster in plain integers and arrays.
+
+`ClusterSpec` is the compiled form of a scenario: no names, no units but picoseconds and tokens, no
+randomness. Whoever wants to drive an engine by hand (tests, generated cases) fills one directly;
+everybody else gets one from `llmscale_env.sim.compile.compile_cluster`.
+
+docs/engine.md says exactly what every field does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEVER = np.int64(2**62)
+"""A time that never comes (2**62 ps, 53 days: also the longest horizon)."""
+
+
+class InstanceState(IntEnum):
+    """Life of an instance slot."""
+
+    OFF = 0
+    ACQUIRING = 1
+    LOADING = 2
+    ACTIVE = 3
+    DRAINING = 4
+
+
+class RequestState(IntEnum):
+    """Where a request is; every arrival is in exactly one of these."""
+
+    FUTURE = 0
+    GATEWAY = 1
+    SHARED_QUEUE = 2
+    OWN_QUEUE = 3
+    RUNNING = 4
+    PREEMPTED = 5
+    FINISHED = 6
+    REJECTED = 7
+
+
+class RouterKind(IntEnum):
+    """Where a request goes at arrival."""
+
+    ROUND_ROBIN = 0
+    JSQ_REQUESTS = 1
+    JSQ_TOKENS = 2
+    POWER_OF_TWO = 3
+    LEAST_KV = 4
+    CLASS_AFFINE = 5
+    SHARED_QUEUE = 6
+    CUSTOM = 7
+
+
+class ControllerKind(IntEnum):
+    """How an instance's batch limit moves between commands."""
+
+    FIXED = 0
+    CHIRON = 1
+    CHIRON_LITERAL = 2
+
+
+class LoadSource(IntEnum):
+    """Where an instance's weights come from, slowest first."""
+
+    SSD = 0
+    HOST = 1
+    MULTICAST = 2
+
+
+class PreemptionMode(IntEnum):
+    """What becomes of a preempted request's KV cache."""
+
+    RECOMPUTE = 0
+    SWAP = 1
+
+
+def _ints(values: object) -> NDArray[np.int64]:
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ProfileSpec:
+    """Integer iteration times of one (LLM, GPU, tensor-parallel degree).
+
+    Attributes:
+        decode_base_ps, decode_per_token_ps: (max_batch + 1,) a decode iteration of `b` requests with
+            `c` tokens of context takes `decode_base_ps[b] + decode_per_token_ps[b] * c`. Index 0 is
+            not used.
+        prefill_knot_tokens, prefill_knot_ps, prefill_slope_ps: (k,) piecewise linear time of a
+            prefill iteration over its new tokens; the first knot is at 0 tokens.
+        prefill_pair_ps: times the sum over prompts of `chunk * (2 * cached + chunk)`.
+        mixed_knot_tokens, mixed_knot_ps, mixed_slope_ps: the same for a chunked iteration, over all
+            its tokens (decode requests + prompt chunks).
+        mixed_base_ps, mixed_per_token_ps: (max_batch + 1,) added for `b` decoding requests with `c`
+            tokens of context: `mixed_base_ps[b] + mixed_per_token_ps[b] * c`.
+        mixed_pair_ps, mixed_chunk_ps: times the pair sum of the chunks, times the number of chunks.
+        kv_capacity_tokens: tokens of KV cache that fit.
+        swap_out_ps_per_token, swap_in_ps_per_token: moving one token's KV cache to host and back.
+    """
+
+    decode_base_ps: NDArray[np.int64]
+    decode_per_token_ps: NDArray[np.int64]
+    prefill_knot_tokens: NDArray[np.int64]
+    prefill_knot_ps: NDArray[np.int64]
+    prefill_slope_ps: NDArray[np.int64]
+    prefill_pair_ps: int
+    mixed_knot_tokens: NDArray[np.int64]
+    mixed_knot_ps: NDArray[np.int64]
+    mixed_slope_ps: NDArray[np.int64]
+    mixed_base_ps: NDArray[np.int64]
+    mixed_per_token_ps: NDArray[np.int64]
+    mixed_pair_ps: int
+    mixed_chunk_ps: int
+    kv_capacity_tokens: int
+    swap_out_ps_per_token: int = 0
+    swap_in_ps_per_token: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, _ints(value))
+
+    @property
+    def max_batch(self) -> int:
+        """The largest running batch the tables cover."""
+        return len(self.decode_base_ps) - 1
+
+    @classmethod
+    def linear(
+        cls,
+        *,
+        max_batch: int,
+        decode_const_ps: int,
+        decode_per_request_ps: int,
+        decode_per_token_ps: int,
+        prefill_const_ps: int,
+        prefill_per_token_ps: int,
+        kv_capacity_tokens: int,
+        pair_ps: int = 0,
+        swap_out_ps_per_token: int = 0,
+        swap_in_ps_per_token: int = 0,
+    ) -> ProfileSpec:
+        """Linear times (Aladdin's Eq. 2 and 3), with a chunked form consistent with them."""
+        b = np.arange(max_batch + 1)
+        return cls(
+            decode_base_ps=decode_const_ps + decode_per_request_ps * b,
+            decode_per_token_ps=np.full(max_batch + 1, decode_per_token_ps),
+            prefill_knot_tokens=_ints([0]),
+            prefill_knot_ps=_ints([prefill_const_ps]),
+            prefill_slope_ps=_ints([prefill_per_token_ps]),
+            prefill_pair_ps=pair_ps,
+            mixed_knot_tokens=_ints([0]),
+            mixed_knot_ps=_ints([max(prefill_const_ps, decode_const_ps)]),
+            mixed_slope_ps=_ints([prefill_per_token_ps]),
+            mixed_base_ps=np.zeros(max_batch + 1),
+            mixed_per_token_ps=np.full(max_batch + 1, decode_per_token_ps),
+            mixed_pair_ps=pair_ps,
+            mixed_chunk_ps=0,
+            kv_capacity_tokens=kv_capacity_tokens,
+            swap_out_ps_per_token=swap_out_ps_per_token,
+            swap_in_ps_per_token=swap_in_ps_per_token,
+        )
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """Instances of one kind: `n_slots` of them at most, all serving one LLM.
+
+    Attributes:
+        llm, profile: indices into the cluster's LLMs and profiles.
+        n_slots: most instances this pool can ever hold.
+        gpus: GPUs per instance.
+        initial_active: instances that are active at time 0 (the lowest slots).
+        batch_limit: running requests allowed per instance at the start.
+        controller: how the limit moves; `controller_*` its parameters (Chiron's Algorithm 1).
+        pull: shared queues that the pool's instances pull from, in order.
+        chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
+        prefill_tokens: token budget of a prefill-first iteration.
+        preemption: what happens to KV on overflow.
+        evicts: requests of a priority-0 class in an instance's own queue evict running requests of
+            priority-1 classes that have a shared queue.
+        acquire_ps: from the order to the start of loading.
+        load_ps: (3,) loading time by `LoadSource`.
+        host_kv_tokens: KV tokens that one instance may keep in host memory.
+        watermark_tokens: KV tokens kept free at admission.
+    """
+
+    llm: int
+    profile: int
+    n_slots: int
+    gpus: int = 1
+    initial_active: int = 0
+    batch_limit: int = 256
+    controller: int = ControllerKind.FIXED
+    controller_alpha: float = 0.5
+    controller_min_batch: int = 1
+    controller_max_batch: int = 4096
+    controller_window_iterations: int = 1
+    pull: tuple[int, ...] = ()
+    chunk_tokens: int = 0
+    prefill_tokens: int = 4096
+    preemption: int = PreemptionMode.RECOMPUTE
+    evicts: bool = False
+    acquire_ps: int = 0
+    load_ps: tuple[int, int, int] = (0, 0, 0)
+    load_source: int = LoadSource.SSD
+    host_kv_tokens: int = 2**40
+    watermark_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class RouteSpec:
+    """How requests of one (LLM, SLO class) find an instance.
+
+    Attributes:
+        kind: a `RouterKind`.
+        pools: the candidate pools (for `CLASS_AFFINE`: the class's own pools).
+        overflow: pools used when the own ones have no room (`CLASS_AFFINE` only).
+        queue: shared queue of this class, or -1. Requests go there with `SHARED_QUEUE`, when a
+            `CLASS_AFFINE` route finds no room, and when they are evicted.
+        overflow_share: share of requests (by hash of their id) that try the overflow pools first.
+    """
+
+    kind: int
+    pools: tuple[int, ...]
+    overflow: tuple[int, ...] = ()
+    queue: int = -1
+    overflow_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class ClassSpec:
+    """What the engine must know of an SLO class: its priority (0 before 1) and ITL target."""
+
+    priority: int = 0
+    itl_slo_ps: int = 200_000_000_000
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """A cluster, compiled: see the classes above and docs/engine.md.
+
+    Attributes:
+        profiles, pools, classes: as their classes say.
+        routes: (n_llms, n_classes) nested tuples of `RouteSpec`.
+        queue_llm: the LLM of each shared queue.
+        max_gpus: GPUs that all instances together may hold.
+        gpus_per_host: instances are packed on hosts slot by slot; hosts keep weights in memory.
+        host_keep_alive_ps: how long a host keeps an LLM's weights after its last instance has gone.
+        half_block_tokens: KV tokens charged to every running request for the rounding of paging.
+    """
+
+    profiles: tuple[ProfileSpec, ...]
+    pools: tuple[PoolSpec, ...]
+    routes: tuple[tuple[RouteSpec, ...], ...]
+    classes: tuple[ClassSpec, ...] = (ClassSpec(),)
+    queue_llm: tuple[int, ...] = ()
+    max_gpus: int = 2**31 - 1
+    gpus_per_host: int = 8
+    host_keep_alive_ps: int = int(NEVER)
+    half_block_tokens: int = 8
+    custom_router: object | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for p, pool in enumerate(self.pools):
+            where = f"pools[{p}]"
+            if not 0 <= pool.profile < len(self.profiles):
+                raise ValueError(f"{where}.profile = {pool.profile}: no such profile")
+            if not 0 <= pool.llm < len(self.routes):
+                raise ValueError(f"{where}.llm = {pool.llm}: no such LLM in routes")
+            if not 0 <= pool.initial_active <= pool.n_slots:
+                raise ValueError(
+                    f"{where}.initial_active = {pool.initial_active}: must be in 0..{pool.n_slots}"
+                )
+            if not 1 <= pool.batch_limit <= self.profiles[pool.profile].max_batch:
+                raise ValueError(
+                    f"{where}.batch_limit = {pool.batch_limit}: must be in "
+                    f"1..{self.profiles[pool.profile].max_batch}"
+                )
+            for q in pool.pull:
+                if not 0 <= q < len(self.queue_llm):
+                    raise ValueError(f"{where}.pull: no shared queue {q}")
+                if self.queue_llm[q] != pool.llm:
+                    raise ValueError(f"{where}.pull: queue {q} holds requests of another LLM")
+        for m, row in enumerate(self.routes):
+            if len(row) != len(self.classes):
+                raise ValueError(f"routes[{m}]: expected {len(self.classes)} classes")
+            for c, route in enumerate(row):
+                where = f"routes[{m}][{c}]"
+                if route.queue >= len(self.queue_llm):
+                    raise ValueError(f"{where}.queue = {route.queue}: no such shared queue")
+                if route.kind == RouterKind.SHARED_QUEUE and route.queue < 0:
+                    raise ValueError(f"{where}: a SHARED_QUEUE route needs a queue")
+                for p in (*route.pools, *route.overflow):
+                    if self.pools[p].llm != m:
+                        raise ValueError(f"{where}: pool {p} serves another LLM")
+        held = sum(pool.initial_active * pool.gpus for pool in self.pools)
+        if held > self.max_gpus:
+            raise ValueError(f"max_gpus = {self.max_gpus}: {held} are active at the start")
+
+    @property
+    def n_llms(self) -> int:
+        return len(self.routes)
+
+    @property
+    def n_instances(self) -> int:
+        return sum(pool.n_slots for pool in self.pools)
+
+    @property
+    def max_batch(self) -> int:
+        """Most requests that can ever run on one instance: sizes the engines' arrays."""
+        return max(self.profiles[pool.profile].max_batch for pool in self.pools)
+
+    @property
+    def first_slot(self) -> tuple[int, ...]:
+        """First instance index of each pool."""
+        starts = np.concatenate([[0], np.cumsum([pool.n_slots for pool in self.pools])])
+        return tuple(int(s) for s in starts[:-1])
+
+    def with_pool(self, index: int, **changes: object) -> ClusterSpec:
+        """A copy in which one pool differs."""
+        pools = list(self.pools)
+        pools[index] = replace(pools[index], **changes)  # type: ignore[arg-type]
+        return replace(self, pools=tuple(pools))
+
+
+RESULT_DTYPE = np.dtype(
+    [
+        ("state", np.int8),
+        ("instance", np.int32),
+        ("admitted_ps", np.int64),
+        ("first_token_ps", np.int64),
+        ("finished_ps", np.int64),
+        ("max_itl_ps", np.int64),
+        ("emitted_tokens", np.int32),
+        ("preemptions", np.int32),
+        ("evictions", np.int32),
+    ]
+)
+"""What both engines report per request; a time that has not come is -1, no instance is -1."""

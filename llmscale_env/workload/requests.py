@@ -1,0 +1,127 @@
+"""The table of requests of one episode: a structure of arrays sorted by arrival.
+
+It is the only place where an episode's randomness ends up. The engines draw nothing, so the same
+table gives the same episode whichever policy runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+PS_PER_S = 1_000_000_000_000
+"""Picoseconds per second: engine time is an int64 count of picoseconds."""
+
+_COLUMNS = (
+    ("arrival_ps", np.int64),
+    ("llm", np.int16),
+    ("region", np.int16),
+    ("slo_class", np.int16),
+    ("input_tokens", np.int32),
+    ("output_tokens", np.int32),
+    ("predicted_output_tokens", np.int32),
+)
+
+
+@dataclass(frozen=True)
+class RequestTable:
+    """Requests sorted by arrival; row number is the request's id.
+
+    Attributes:
+        arrival_ps: (n,) int64, arrival in picoseconds, never decreasing, at least 0.
+        llm: (n,) int16, index into `llm_names`.
+        region: (n,) int16, region of the client (0 where there is only one).
+        slo_class: (n,) int16, index into `class_names`.
+        input_tokens: (n,) int32, prompt tokens, at least 1.
+        output_tokens: (n,) int32, tokens that will be generated, at least 1. Known to the engines
+            only; routers and policies never see it for an unfinished request.
+        predicted_output_tokens: (n,) int32, what a predictor says, at least 1.
+        llm_names, class_names: the names behind the indices.
+
+    Raises:
+        ValueError: if a column has the wrong length or a value out of range (the message names the
+            column, the row and the value).
+    """
+
+    arrival_ps: NDArray[np.int64]
+    llm: NDArray[np.int16]
+    region: NDArray[np.int16]
+    slo_class: NDArray[np.int16]
+    input_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    predicted_output_tokens: NDArray[np.int32]
+    llm_names: tuple[str, ...] = field(default=("llm",))
+    class_names: tuple[str, ...] = field(default=("default",))
+
+    def __post_init__(self) -> None:
+        n = len(self.arrival_ps)
+        for name, dtype in _COLUMNS:
+            column = np.ascontiguousarray(getattr(self, name), dtype=dtype)
+            if column.shape != (n,):
+                raise ValueError(f"{name}: expected shape ({n},), got {column.shape}")
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+        if n == 0:
+            return
+        self._refuse("arrival_ps", self.arrival_ps < 0, "must be at least 0")
+        backwards = np.concatenate([[False], np.diff(self.arrival_ps) < 0])
+        self._refuse("arrival_ps", backwards, "must not be before the arrival above it")
+        for name in ("input_tokens", "output_tokens", "predicted_output_tokens"):
+            self._refuse(name, getattr(self, name) < 1, "must be at least 1")
+        for name, names in (("llm", self.llm_names), ("slo_class", self.class_names)):
+            column = getattr(self, name)
+            self._refuse(
+                name, (column < 0) | (column >= len(names)), f"must be in 0..{len(names) - 1}"
+            )
+
+    def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(f"{column}[{row}] = {getattr(self, column)[row]}: {rule}")
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+    @property
+    def arrival_s(self) -> NDArray[np.float64]:
+        """Arrivals in seconds."""
+        return self.arrival_ps / PS_PER_S
+
+    @classmethod
+    def build(
+        cls,
+        arrival_s: ArrayLike,
+        input_tokens: ArrayLike,
+        output_tokens: ArrayLike,
+        *,
+        llm: ArrayLike = 0,
+        region: ArrayLike = 0,
+        slo_class: ArrayLike = 0,
+        predicted_output_tokens: ArrayLike | None = None,
+        llm_names: tuple[str, ...] = ("llm",),
+        class_names: tuple[str, ...] = ("default",),
+    ) -> RequestTable:
+        """A table from seconds and token counts; scalars are repeated, order must be by arrival."""
+        arrival = np.asarray(arrival_s, dtype=np.float64)
+        n = len(arrival)
+        if not np.isfinite(arrival).all():
+            row = int(np.argmax(~np.isfinite(arrival)))
+            raise ValueError(f"arrival_s[{row}] = {arrival[row]}: must be finite")
+        predicted = output_tokens if predicted_output_tokens is None else predicted_output_tokens
+
+        def column(values: ArrayLike, dtype: type) -> NDArray:
+            return np.ascontiguousarray(np.broadcast_to(np.asarray(values), (n,)), dtype=dtype)
+
+        return cls(
+            arrival_ps=np.rint(arrival * PS_PER_S).astype(np.int64),
+            llm=column(llm, np.int16),
+            region=column(region, np.int16),
+            slo_class=column(slo_class, np.int16),
+            input_tokens=column(input_tokens, np.int32),
+            output_tokens=column(output_tokens, np.int32),
+            predicted_output_tokens=column(predicted, np.int32),
+            llm_names=tuple(llm_names),
+            class_names=tuple(class_names),
+        )
