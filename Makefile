@@ -1,0 +1,102 @@
+# `make train` and `make test` are the two commands of the README; `make help` lists the others.
+#
+#   make train ARGS="seed=3 total_timesteps=200000"    options of agents.train, as key=value
+#   make test PYTHON=python3.13 VENV=.venv-3.13        another interpreter, in a folder of its own
+#   make train TORCH_INDEX=URL                         take torch from this package index first, e.g.
+#                                                      PyTorch's CPU builds (see setup below)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+ARGS ?=
+# Two test processes suit the smallest machine that we support; more threads in each would compete.
+TEST_PROCESSES ?= 2
+PYTHON ?=
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EXTRAS := train,forecast,plots,solver,multiagent,dev
+SUPPORTED := Python 3.11, 3.12 or 3.13
+# antlr4-python3-runtime (a pure Python dependency of omegaconf) is published as source only.
+# Everything else must come as a wheel: a machine without a compiler is to fail with pip's message about
+# the missing wheel and not in the middle of a build.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--only-binary :all: --no-binary antlr4-python3-runtime --constraint constraints.txt
+
+.PHONY: help setup train evaluate test test-slow lint format types bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## create the virtual environment with the pinned dependencies
+
+# One rule does the whole set-up and leaves a stamp; until a dependency changes, a later call does nothing.
+$(READY): pyproject.toml constraints.txt
+	@usable='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
+	supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
+	if ! $(BIN)/python -c "$$supported" >/dev/null 2>&1; then \
+		found=''; without_venv=''; \
+		for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python); do \
+			if "$$candidate" -c "$$usable" >/dev/null 2>&1; then found="$$candidate"; break; fi; \
+			if "$$candidate" -c "$$supported" >/dev/null 2>&1; then \
+				without_venv="$${without_venv:-$$candidate}"; fi; \
+		done; \
+		if [ -z "$$found" ] && [ -n "$$without_venv" ]; then \
+			echo "error: $$without_venv has no module venv or ensurepip; install it (on Debian and Ubuntu" \
+				"the package python3-venv) or name another interpreter: make PYTHON=/path/to/python" >&2; \
+			exit 2; \
+		fi; \
+		if [ -z "$$found" ]; then \
+			echo "error: llmscale needs $(SUPPORTED); found none as" \
+				"$(or $(PYTHON),python3.11, python3.12, python3.13, python3 or python)." \
+				"Name one: make PYTHON=/path/to/python" >&2; \
+			exit 2; \
+		fi; \
+		echo "setup: $$("$$found" --version), virtual environment in $(VENV)"; \
+		"$$found" -m venv --clear $(VENV); \
+	fi
+	@echo "setup: installing the pinned dependencies (some minutes the first time)"
+	@if [ -z "$(TORCH_INDEX)" ] && [ "$$(uname -s)" = Linux ]; then \
+		echo "setup: on Linux, PyPI's torch brings CUDA (gigabytes, not needed here); to avoid it set" \
+			"TORCH_INDEX to the address of PyTorch's index of CPU builds"; \
+	fi
+	@# torch and the build back end first: the rest is then built and installed without asking for them.
+	@$(PIP_INSTALL) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch setuptools
+	@$(PIP_INSTALL) --use-pep517 --no-build-isolation --config-settings editable_mode=compat \
+		--editable '.[$(EXTRAS)]'
+	@touch $@
+	@echo "setup: done"
+
+train: $(READY) ## train a PPO autoscaler on mixed-slo and compare it with the reference policies
+	@$(BIN)/python -m agents.train env=mixed-slo $(ARGS)
+
+evaluate: $(READY) ## compare policies on the same requests: make evaluate ARGS="policies=chiron,hpa"
+	@$(BIN)/python -m agents.evaluate env=mixed-slo $(ARGS)
+
+test: $(READY) ## run the tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
+
+test-slow: $(READY) ## run the tests that are marked slow
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m slow $(ARGS)
+
+lint: $(READY) ## check style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(READY) ## mend what lint finds, where it can be mended by machine
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(READY) ## check types
+	@$(BIN)/mypy
+
+bench: $(READY) ## measure the engines, the environments and training
+	@$(BIN)/python -m experiments.bench $(ARGS)
+
+clean: ## remove caches and builds, keep the virtual environment and the runs
+	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find llmscale_env agents baselines experiments tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,84 @@
+"""Gymnasium environments in which a policy runs a simulated LLM serving cluster.
+
+Importing the package registers the environments (see `ENVIRONMENTS`), so both of these work:
+
+    import llmscale_env
+    gymnasium.make("llmscale/MixedSLO-v0")
+
+    gymnasium.make("llmscale_env:llmscale/MixedSLO-v0")  # also in a worker process
+
+Nothing else is imported before it is used: the names in `__all__` load on first access.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+import gymnasium
+
+__version__ = "0.1.0"
+
+
+class EnvironmentEntry(NamedTuple):
+    """What Gymnasium needs to know of an environment.
+
+    Attributes:
+        id: the id that `gymnasium.make` and `gymnasium.make_vec` take.
+        short_name: the name on the command line (`env=mixed-slo`).
+        entry_point, vector_entry_point: `module:class`, imported when an environment is made.
+    """
+
+    id: str
+    short_name: str
+    entry_point: str
+    vector_entry_point: str
+
+
+ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
+    EnvironmentEntry(
+        id="llmscale/MixedSLO-v0",
+        short_name="mixed-slo",
+        entry_point="llmscale_env.envs.mixed_slo:MixedSLOEnv",
+        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOVectorEnv",
+    ),
+)
+"""Every environment of the package."""
+
+# Public names and the modules that hold them, imported on first access (PEP 562): a script that
+# only makes an environment does not pay for pandas, and one that only reads a trace not for Numba.
+_LAZY: dict[str, str] = {
+    "RequestTable": "llmscale_env.workload.requests",
+}
+
+__all__ = ["ENVIRONMENTS", "EnvironmentEntry", "__version__", "register_environments", *_LAZY]
+
+
+def register_environments() -> None:
+    """Register every environment with Gymnasium, except those that are registered already.
+
+    An id that is taken stays taken, silently: Gymnasium would warn, and a worker process or a
+    reload of this module registers the same entries again.
+    """
+    for entry in ENVIRONMENTS:
+        if entry.id not in gymnasium.registry:
+            gymnasium.register(
+                id=entry.id,
+                entry_point=entry.entry_point,
+                vector_entry_point=entry.vector_entry_point,
+            )
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register_environments()
