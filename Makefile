@@ -24,7 +24,7 @@ SUPPORTED := Python 3.11, 3.12 or 3.13
 # antlr4-python3-runtime (a pure Python dependency of omegaconf) is published as source only.
 # Everything else must come as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 	--only-binary :all: --no-binary antlr4-python3-runtime --constraint constraints.txt
 
 .PHONY: help setup train evaluate test test-slow lint format types bench clean
@@ -61,8 +61,8 @@ $(READY): pyproject.toml constraints.txt
 	fi
 	@echo "setup: installing the pinned dependencies (some minutes the first time)"
 	@if [ -z "$(TORCH_INDEX)" ] && [ "$$(uname -s)" = Linux ]; then \
-		echo "setup: on Linux, PyPI's torch brings CUDA (gigabytes, not needed here); to avoid it set" \
-			"TORCH_INDEX to the address of PyTorch's index of CPU builds"; \
+		echo "setup: for Linux, PyPI has torch with CUDA only (gigabytes, not needed here); if your pip knows" \
+			"no other source, set TORCH_INDEX to the address of PyTorch's index of CPU builds"; \
 	fi
 	@# torch and the build back end first: the rest is then built and installed without asking for them.
 	@$(PIP_INSTALL) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch setuptools

@@ -1,0 +1,31 @@
+"""Settings and fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Numba compiles inside the first example, so a deadline per example would measure the compiler. In
+# CI the examples are the same on every run: a red build can then be repeated.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# Plots are drawn to files, with or without a display.
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The folder that holds pyproject.toml."""
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator that is the same in every test."""
+    return np.random.default_rng(20240607)

@@ -1,0 +1,229 @@
+"""The house: imports point down, the top-level import is light, and no file knows this machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The rooms from the ground up. A room may import itself and the rooms with a smaller number; two
+# rooms with the same number do not know each other.
+FLOORS = {
+    "llmscale_env.cluster": 0,
+    "llmscale_env.workload": 0,
+    "llmscale_env.scenarios": 1,
+    "llmscale_env.sim": 2,
+    "llmscale_env.control": 3,
+    "llmscale_env.envs": 4,
+    "llmscale_env": 5,  # the entry points: __init__, calibrate, traces
+    "baselines": 6,
+    "agents": 7,
+    "experiments": 8,
+}
+ENTRY_POINTS = {"llmscale_env", "llmscale_env.calibrate", "llmscale_env.traces"}
+PACKAGES = ("llmscale_env", "baselines", "agents", "experiments")
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str | None:
+    """The room of a module of the project; None for other people's modules."""
+    parts = module.split(".")
+    if parts[0] not in PACKAGES:
+        return None
+    if parts[0] != "llmscale_env" or len(parts) == 1:
+        return parts[0]
+    room = ".".join(parts[:2])
+    return room if room in FLOORS else "llmscale_env"
+
+
+def imported_modules(source: str, module: str, is_package: bool) -> list[tuple[int, str]]:
+    """(line, absolute module name) of every import of a source, those inside functions included.
+
+    `from package import name` is listed as `package.name`, since `name` may be a module.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".") if is_package else module.split(".")[:-1]
+                package = package[: len(package) - (node.level - 1)]
+                base = ".".join([*package, *([base] if base else [])])
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Call) and node.args:
+            # importlib.import_module("...") and __import__("...") with the name written out
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            argument = node.args[0]
+            if (
+                name in {"import_module", "__import__"}
+                and isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+            ):
+                found.append((node.lineno, argument.value))
+    return found
+
+
+def upward_imports(root: Path) -> list[str]:
+    """Every import below `root` that does not point down, as a sentence."""
+    wrong = []
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            module = module_name(path, root)
+            room = room_of(module)
+            assert room is not None
+            where = path.relative_to(root).as_posix()
+            if room == "llmscale_env" and module not in ENTRY_POINTS:
+                wrong.append(f"{where}: not in a room; the rooms are {', '.join(FLOORS)}")
+            text = path.read_text(encoding="utf-8")
+            for line, target in imported_modules(text, module, path.name == "__init__.py"):
+                target_room = room_of(target)
+                if target_room is None or target_room == room:
+                    continue
+                if target == "llmscale_env.__version__":
+                    continue  # a string, there before anything else is imported
+                if FLOORS[target_room] >= FLOORS[room]:
+                    wrong.append(f"{where}:{line}: {room} must not import {target}")
+    return wrong
+
+
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_imports_point_down():
+    assert upward_imports(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "name,source",
+    [
+        ("llmscale_env/cluster/a.py", "import llmscale_env.workload.requests"),
+        ("llmscale_env/workload/a.py", "from llmscale_env import cluster"),
+        ("llmscale_env/sim/a.py", "from ..control import view"),
+        ("llmscale_env/sim/fast/a.py", "from ...envs.mixed_slo import MixedSLOEnv"),
+        ("llmscale_env/sim/__init__.py", "from .. import control"),
+        ("llmscale_env/envs/a.py", "def f():\n    from baselines import chiron"),
+        ("llmscale_env/envs/a.py", "import importlib\nimportlib.import_module('agents.train')"),
+        ("llmscale_env/envs/a.py", "from llmscale_env import load_scenario"),
+        ("llmscale_env/traces.py", "import experiments"),
+        ("llmscale_env/elsewhere.py", ""),
+        ("baselines/a.py", "if True:\n    import agents.evaluate"),
+        ("agents/a.py", "from experiments.bench import run"),
+    ],
+)
+def test_an_import_that_points_up_is_found(tmp_path: Path, name: str, source: str):
+    write_tree(tmp_path, {name: source})
+    assert len(upward_imports(tmp_path)) == 1
+
+
+def test_imports_that_point_down_are_allowed(tmp_path: Path):
+    write_tree(
+        tmp_path,
+        {
+            "llmscale_env/__init__.py": "from llmscale_env.sim import spec",
+            "llmscale_env/calibrate.py": "from .cluster import cards",
+            "llmscale_env/cluster/a.py": "import numpy\nfrom . import b",
+            "llmscale_env/sim/a.py": "from ..scenarios.load import load_scenario",
+            "llmscale_env/control/a.py": "from llmscale_env import __version__",
+            "llmscale_env/sim/fast/a.py": "from ..spec import NEVER",
+            "baselines/a.py": "import llmscale_env\nfrom baselines import b",
+            "agents/a.py": "def f():\n    import baselines.chiron",
+            "experiments/a.py": "from agents import evaluate",
+        },
+    )
+    assert upward_imports(tmp_path) == []
+
+
+def test_top_level_import_is_light():
+    """What takes long to import is imported where it is used: the package must load in 0.5 s."""
+    heavy = "agents baselines experiments matplotlib numba pandas pulp scipy simpy"
+    heavy += " stable_baselines3 statsmodels tensorboard torch"
+    code = f"import sys, llmscale_env; print(*[m for m in {heavy.split()} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_public_names_exist():
+    import llmscale_env
+
+    for name in llmscale_env.__all__:
+        assert getattr(llmscale_env, name) is not None
+    assert set(llmscale_env.__all__) <= set(dir(llmscale_env))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = llmscale_env.nonsense
+
+
+def test_registration_can_be_repeated():
+    import gymnasium
+
+    import llmscale_env
+
+    before = dict(gymnasium.registry)
+    llmscale_env.register_environments()  # a warning of Gymnasium's would fail this test
+    assert gymnasium.registry == before
+    for entry in llmscale_env.ENVIRONMENTS:
+        spec = gymnasium.spec(entry.id)
+        assert spec.entry_point == entry.entry_point
+        assert spec.vector_entry_point == entry.vector_entry_point
+
+
+def project_files(root: Path) -> list[Path]:
+    """The files of the project: what git tracks, or would track."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [path for name in done.stdout.split("\0") if name and (path := root / name).is_file()]
+
+
+def machine_paths(text: str) -> list[str]:
+    """Absolute paths that exist on one machine only: home folders, and the folder of a checkout."""
+    folders = r"/(?:home|Users)/\w[\w.-]*/|/root/|/" + r"(?:work|farm)/|/tmp/bash_jobs"
+    found = re.findall(rf"(?<![\w.~$}}/-])(?:{folders})[\w./-]*", text)
+    return [*found, *re.findall(r"[A-Z]:\\Users\\\w+", text)]
+
+
+def test_no_file_knows_this_machine():
+    found = []
+    for path in project_files(ROOT):
+        if path == Path(__file__).resolve():
+            continue
+        content = path.read_bytes()
+        if b"\0" in content[:8192]:
+            continue  # binary
+        text = content.decode("utf-8", errors="replace")
+        found += [f"{path.relative_to(ROOT)}: {where}" for where in machine_paths(text)]
+        if str(ROOT) in text and len(ROOT.parts) > 2:
+            found.append(f"{path.relative_to(ROOT)}: {ROOT}")
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["see /home/ann/llmscale/a.py", "'/root/x'", r"C:\Users\ann"])
+def test_a_machine_path_is_found(text: str):
+    assert machine_paths(text)
+
+
+@pytest.mark.parametrize("text", ["https://host.org/home/ann/", "docs/work/a", "$ROOT/work/x"])
+def test_other_paths_are_no_machine_paths(text: str):
+    assert machine_paths(text) == []
