@@ -1,0 +1,399 @@
+"""The reference engine's public interface and commands (docs/engine.md sections 1, 3, 8)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter, deque
+from collections.abc import Generator
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from llmscale_env.sim.reference.clock import Due, Phase
+from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
+from llmscale_env.sim.reference.request import Request
+from llmscale_env.sim.reference.router import Router, SharedQueue
+from llmscale_env.sim.spec import (
+    NEVER,
+    RESULT_DTYPE,
+    ClusterSpec,
+    ControllerKind,
+    InstanceState,
+    LoadSource,
+    RequestState,
+)
+from llmscale_env.workload.requests import RequestTable
+
+INSTANCE_DTYPE = np.dtype(
+    [
+        ("state", np.int8),
+        ("source", np.int8),
+        ("batch_limit", np.int64),
+        ("running", np.int32),
+        ("waiting", np.int32),
+        ("preempted", np.int32),
+        ("kv_tokens", np.int64),
+        ("host_kv_tokens", np.int64),
+        ("loaded_ps", np.int64),
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+    ]
+)
+"""What both engines report per instance slot, as an observer at `now` sees it.
+
+`source`: where its weights came or come from, a `LoadSource`; -1 while `OFF` or `ACQUIRING` and for
+instances active from the start. `waiting`: requests in its own queue. `loaded_ps`: when loading
+will end, -1 unless `LOADING`. `iterations`, `tokens`: iterations ended and tokens emitted strictly
+before `now`, over all lives of the slot.
+"""
+
+_COUNTED = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
+
+
+def _checked_int(name: str, value: object, low: int, high: int | None = None) -> int:
+    """An int in low..high, or a ValueError that says so."""
+    allowed = f"in {low}..{high}" if high is not None else f"at least {low}"
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name} = {value!r}: must be an integer {allowed}") from None
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name} = {number}: must be {allowed}")
+    return number
+
+
+class ReferenceEngine:
+    """A cluster serving a table of requests, token by token.
+
+    Args:
+        spec: the cluster.
+        requests: what arrives.
+
+    Raises:
+        ValueError: if the table names an LLM or an SLO class that the spec does not have.
+
+    Attributes:
+        events: how often each mechanism was at work, by name (for tests of coverage).
+        queues_of: the shared queues, by index.
+        instances_of: instances of each pool, slots ascending.
+        finished: request ids in order of finishing.
+        controller_kind: `ControllerKind` of each pool.
+        weights_gone_ps: when the last instance of an LLM on a host went `OFF`, by (host, llm).
+        last_boundary_ps: time of the latest end of an iteration.
+    """
+
+    def __init__(self, spec: ClusterSpec, requests: RequestTable) -> None:
+        self.spec = spec
+        self.clock = simpy.Environment()
+        self.events: Counter[str] = Counter()
+        self.last_boundary_ps = -1
+        self.requests = self._read(requests)
+
+        self.queues_of: list[deque[Request]] = [deque() for _ in spec.queue_llm]
+        self.gateways: list[deque[Request]] = [deque() for _ in range(spec.n_llms)]
+        self.finished: list[int] = []
+        self.controller_kind = [int(pool.controller) for pool in spec.pools]
+        self.weights_gone_ps: dict[tuple[int, int], int] = {}
+        self.longest_tokens = [self._longest(llm) for llm in range(spec.n_llms)]
+
+        self.instances_of: list[list[Instance]] = []
+        self._all: list[Instance] = []
+        gpus_before = 0
+        for p, pool in enumerate(spec.pools):
+            self.instances_of.append([])
+            for slot in range(pool.n_slots):
+                instance = Instance(self, len(self._all), p, gpus_before // spec.gpus_per_host)
+                if slot < pool.initial_active:
+                    instance.begin_active()
+                self.instances_of[p].append(instance)
+                self._all.append(instance)
+                gpus_before += pool.gpus
+        self.router = Router(self)
+        self.clock.process(self._arrivals())
+        for _ in range(len(self._all) + 1):
+            self.clock.step()  # SimPy's own first event of each process: they stand ready at 0.
+
+    def _read(self, table: RequestTable) -> list[Request]:
+        spec = self.spec
+        for name, column, n in (
+            ("llm", table.llm, spec.n_llms),
+            ("slo_class", table.slo_class, len(spec.classes)),
+        ):
+            if len(table) and int(column.max()) >= n:
+                row = int(np.argmax(column >= n))
+                raise ValueError(f"{name}[{row}] = {column[row]}: must be in 0..{n - 1}")
+        requests = []
+        for i in range(len(table)):
+            llm, slo_class = int(table.llm[i]), int(table.slo_class[i])
+            requests.append(
+                Request(
+                    id=i,
+                    arrival_ps=int(table.arrival_ps[i]),
+                    llm=llm,
+                    slo_class=slo_class,
+                    input_tokens=int(table.input_tokens[i]),
+                    output_tokens=int(table.output_tokens[i]),
+                    predicted_output_tokens=int(table.predicted_output_tokens[i]),
+                    priority=int(spec.classes[slo_class].priority),
+                    queue=int(spec.routes[llm][slo_class].queue),
+                )
+            )
+        return requests
+
+    def _longest(self, llm: int) -> int:
+        """Most KV tokens that a request of this LLM may ever occupy; -1 without a pool."""
+        capacities = (
+            int(self.spec.profiles[pool.profile].kv_capacity_tokens)
+            for pool in self.spec.pools
+            if pool.llm == llm
+        )
+        return min(capacities, default=-1)
+
+    # --- time ---
+
+    @property
+    def now_ps(self) -> int:
+        """The time it stands at."""
+        return int(self.clock.now)
+
+    def advance(self, until_ps: int) -> None:
+        """Process every event before `until_ps` and stand there.
+
+        Raises:
+            ValueError: if that is in the past or beyond `NEVER`.
+        """
+        until = _checked_int("until_ps", until_ps, self.now_ps, int(NEVER))
+        if until > self.now_ps:
+            self.clock.run(until=until)
+
+    def _arrivals(self) -> Generator:
+        for request in self.requests:
+            yield Due(self.clock, Phase.ARRIVAL, request.id).at(request.arrival_ps)
+            if self.last_boundary_ps == self.now_ps:
+                self.events["arrival_at_a_boundary"] += 1
+            half = self.spec.half_block_tokens
+            total = request.input_tokens + request.output_tokens + half
+            if total > self.longest_tokens[request.llm]:
+                no_pool = self.longest_tokens[request.llm] < 0
+                self.events["rejected_no_pool" if no_pool else "rejected_too_long"] += 1
+                request.state = RequestState.REJECTED
+            else:
+                self.place(request)
+
+    # --- what the parts of the engine ask of each other ---
+
+    def demand(self, request: Request) -> int:
+        """KV tokens that a request asks for at admission, its next token included."""
+        return request.ctx + 1 + self.spec.half_block_tokens
+
+    def itl_slo_ps(self, request: Request) -> int:
+        """ITL target of its class."""
+        return int(self.spec.classes[request.slo_class].itl_slo_ps)
+
+    def place(self, request: Request) -> bool:
+        """Route a request; False if it now waits in the gateway."""
+        destination = self.router.destination(request)
+        if destination is None:
+            self.events["gateway"] += 1
+            request.state = RequestState.GATEWAY
+            self.gateways[request.llm].append(request)
+            return False
+        if isinstance(destination, SharedQueue):
+            self.enqueue(request)
+        else:
+            request.state = RequestState.OWN_QUEUE
+            destination.own_queue.append(request)
+            destination.wake()
+        return True
+
+    def enqueue(self, request: Request, front: bool = False) -> None:
+        """Into its shared queue; idle instances that pull from it look at it."""
+        request.state = RequestState.SHARED_QUEUE
+        queue = self.queues_of[request.queue]
+        if front:
+            queue.appendleft(request)
+        else:
+            queue.append(request)
+        for instance in self._all:
+            if request.queue in instance.pool.pull:
+                instance.wake()
+
+    def route_gateway(self, llm: int) -> None:
+        """Try again to place what waits in an LLM's gateway; order is kept."""
+        waiting = list(self.gateways[llm])
+        self.gateways[llm].clear()
+        for request in waiting:
+            if self.place(request):
+                self.events["gateway_left"] += 1
+
+    def weights_at(self, source: LoadSource, taker: Instance) -> bool:
+        """Whether an instance that starts to load now finds its LLM's weights there."""
+        if source == LoadSource.SSD:
+            return True
+        holders = [
+            i for i in self._all if i.pool.llm == taker.pool.llm and i.state in HOLDING_WEIGHTS
+        ]
+        if source == LoadSource.MULTICAST:
+            return bool(holders)
+        if any(i.host == taker.host for i in holders):
+            return True
+        gone_ps = self.weights_gone_ps.get((taker.host, taker.pool.llm))
+        return gone_ps is not None and self.now_ps - gone_ps <= self.spec.host_keep_alive_ps
+
+    # --- commands (section 8) ---
+
+    def set_target(self, pool: int, count: int, source: int | None = None) -> int:
+        """Have `count` instances of a pool in `ACQUIRING + LOADING + ACTIVE`.
+
+        Args:
+            pool: index of the pool.
+            count: instances wanted, at least 0; more than it has slots are missing ones.
+            source: `LoadSource` of those started; None: the pool's own.
+
+        Returns:
+            How many are missing for want of slots or GPUs.
+        """
+        pool = self._pool("pool", pool)
+        count = _checked_int("count", count, 0)
+        if source is None:
+            source = self.spec.pools[pool].load_source
+        source = LoadSource(_checked_int("source", source, 0, len(LoadSource) - 1))
+        instances = self.instances_of[pool]
+
+        def having() -> int:
+            return sum(i.state in _COUNTED for i in instances)
+
+        for instance in instances:
+            if having() < count and instance.state == InstanceState.DRAINING:
+                instance.reactivate()
+        for instance in instances:
+            if having() < count and instance.state == InstanceState.OFF and self._gpus_left(pool):
+                instance.start(source)
+        while having() > count:
+            self._release_one(instances)
+        missing = max(0, count - having())
+        self.events["target_missed"] += missing > 0
+        return missing
+
+    def _gpus_left(self, pool: int) -> bool:
+        held = sum(i.pool.gpus for i in self._all if i.state != InstanceState.OFF)
+        return held + self.spec.pools[pool].gpus <= self.spec.max_gpus
+
+    @staticmethod
+    def _release_one(instances: list[Instance]) -> None:
+        """Give up the one that is farthest from serving, or least busy."""
+        for state in _COUNTED:
+            there = [i for i in reversed(instances) if i.state == state]
+            if not there:
+                continue
+            if state == InstanceState.ACTIVE:
+                min(there, key=lambda i: i.requests).drain()
+            else:
+                max(there, key=lambda i: i.loaded_ps).cancel()
+            return
+
+    def set_batch_limit(self, pool: int, limit: int) -> None:
+        """Running requests allowed on every instance of a pool."""
+        pool = self._pool("pool", pool)
+        largest = self.spec.profiles[self.spec.pools[pool].profile].max_batch
+        limit = _checked_int("limit", limit, 1, largest)
+        for instance in self.instances_of[pool]:
+            instance.controller.set_limit(limit)
+
+    def set_controller(self, pool: int, kind: int) -> None:
+        """How the batch limits of a pool move from now on."""
+        pool = self._pool("pool", pool)
+        self.controller_kind[pool] = _checked_int("kind", kind, 0, len(ControllerKind) - 1)
+
+    def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
+        """Share of a class's requests that try the overflow pools first."""
+        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
+        slo_class = _checked_int("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        if not (math.isfinite(share) and 0 <= share <= 1):
+            raise ValueError(f"share = {share}: must be in 0..1")
+        self.router.overflow_share[llm, slo_class] = float(share)
+
+    def drain(self, instance: int) -> None:
+        """Take one active instance out of service once its batch is done."""
+        which = self._all[self._instance(instance)]
+        if which.state != InstanceState.ACTIVE:
+            raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
+        which.drain()
+
+    def evict(self, instance: int, count: int) -> None:
+        """Evict so many of an instance's priority-1 requests at its next boundary."""
+        which = self._all[self._instance(instance)]
+        which.ordered_evictions += _checked_int("count", count, 0)
+
+    def _pool(self, name: str, value: object) -> int:
+        return _checked_int(name, value, 0, len(self.spec.pools) - 1)
+
+    def _instance(self, value: object) -> int:
+        return _checked_int("instance", value, 0, len(self._all) - 1)
+
+    # --- observation ---
+
+    def results(self) -> NDArray[np.void]:
+        """(n_requests,) `RESULT_DTYPE`: what has happened to every request so far."""
+        rows = [
+            (
+                int(r.state),
+                r.instance,
+                r.admitted_ps,
+                r.first_token_ps,
+                r.finished_ps,
+                r.max_itl_ps,
+                r.emitted,
+                r.preemptions,
+                r.evictions,
+            )
+            for r in self.requests
+        ]
+        return np.array(rows, dtype=RESULT_DTYPE)
+
+    def instances(self) -> NDArray[np.void]:
+        """(n_instances,) `INSTANCE_DTYPE`."""
+        rows = [
+            (
+                int(i.state),
+                i.source,
+                i.batch_limit,
+                len(i.running),
+                len(i.own_queue),
+                len(i.preempted),
+                i.kv_tokens,
+                i.host_kv_tokens,
+                i.loaded_ps,
+                i.iterations,
+                i.tokens,
+            )
+            for i in self._all
+        ]
+        return np.array(rows, dtype=INSTANCE_DTYPE)
+
+    def queues(self) -> list[list[int]]:
+        """Request ids in each shared queue, head first."""
+        return [[r.id for r in queue] for queue in self.queues_of]
+
+    def gateway(self, llm: int) -> list[int]:
+        """Request ids that wait for any instance of an LLM, head first."""
+        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
+        return [r.id for r in self.gateways[llm]]
+
+    def gpu_ps(self) -> list[int]:
+        """GPU-picoseconds billed to each pool up to now."""
+        return [
+            sum(i.billed_until(self.now_ps) for i in instances) * pool.gpus
+            for pool, instances in zip(self.spec.pools, self.instances_of, strict=True)
+        ]
+
+    def finish_log(self) -> list[int]:
+        """Request ids in order of finishing."""
+        return list(self.finished)
+
+    def conservation(self) -> dict[RequestState, int]:
+        """How many requests are in each state."""
+        counts = Counter(r.state for r in self.requests)
+        return {state: counts[state] for state in RequestState}

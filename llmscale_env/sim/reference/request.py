@@ -1,0 +1,67 @@
+"""One request of the reference engine, docs/engine.md section 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmscale_env.sim.spec import RequestState
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.reference.instance import Instance
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A row of the requests table, and what has happened to it so far.
+
+    Attributes:
+        priority: of its SLO class.
+        queue: shared queue of its route, or -1.
+        emitted: tokens emitted so far.
+        to_prefill: tokens of its context still to prefill; 0 while it decodes.
+        saved_on: instance that keeps its KV cache in host memory (`saved_tokens` of it), if any.
+        last_token_ps: time of its latest token, -1 before the first.
+    """
+
+    id: int
+    arrival_ps: int
+    llm: int
+    slo_class: int
+    input_tokens: int
+    output_tokens: int
+    predicted_output_tokens: int
+    priority: int
+    queue: int
+    state: RequestState = RequestState.FUTURE
+    emitted: int = 0
+    to_prefill: int = 0
+    saved_on: Instance | None = None
+    saved_tokens: int = 0
+    last_token_ps: int = -1
+    instance: int = -1
+    admitted_ps: int = -1
+    first_token_ps: int = -1
+    finished_ps: int = -1
+    max_itl_ps: int = -1
+    preemptions: int = 0
+    evictions: int = 0
+
+    @property
+    def ctx(self) -> int:
+        """KV tokens while it runs: its prompt and what it has emitted."""
+        return self.input_tokens + self.emitted
+
+    @property
+    def left(self) -> int:
+        """Tokens that the predictor thinks are still to come (negative if it was wrong)."""
+        return self.predicted_output_tokens - self.emitted
+
+    def emit(self, now_ps: int) -> None:
+        """One more token."""
+        self.emitted += 1
+        if self.emitted == 1:
+            self.first_token_ps = now_ps
+        else:
+            self.max_itl_ps = max(self.max_itl_ps, now_ps - self.last_token_ps)
+        self.last_token_ps = now_ps

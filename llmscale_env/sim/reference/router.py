@@ -1,0 +1,195 @@
+"""Where a request goes: docs/engine.md section 6."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmscale_env.sim.reference.request import Request
+from llmscale_env.sim.spec import InstanceState, RouterKind, RouteSpec
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.reference.engine import ReferenceEngine
+    from llmscale_env.sim.reference.instance import Instance
+
+_U64 = 2**64 - 1
+OVERFLOW_SALT = 0xD1B54A32D192ED03
+"""Makes the overflow draw independent of the power-of-two draw of the same request."""
+
+
+def splitmix64(x: int) -> int:
+    """Hash of 64 bits (Steele, Lea and Flood 2014): all the chance that an engine uses."""
+    x = (x + 0x9E3779B97F4A7C15) & _U64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _U64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _U64
+    return x ^ (x >> 31)
+
+
+@dataclass(frozen=True)
+class SharedQueue:
+    """A destination: the end of this shared queue."""
+
+    queue: int
+
+
+class Router:
+    """The routes of a cluster, with what they remember and what commands have changed.
+
+    Attributes:
+        counters: next candidate number of each round-robin route, by (llm, class).
+        overflow_share: of each route, by (llm, class).
+    """
+
+    def __init__(self, engine: ReferenceEngine) -> None:
+        self.engine = engine
+        self.routes = engine.spec.routes
+        self.counters: Counter[tuple[int, int]] = Counter()
+        self.overflow_share = {
+            (m, c): route.overflow_share
+            for m, row in enumerate(self.routes)
+            for c, route in enumerate(row)
+        }
+        custom: Any = engine.spec.custom_router
+        self.custom: Callable[..., int] | None = getattr(custom, "pyfunc", custom)
+
+    def destination(self, request: Request) -> Instance | SharedQueue | None:
+        """An instance, a shared queue, or None: no candidate."""
+        route = self.routes[request.llm][request.slo_class]
+        kind = RouterKind(route.kind)
+        self.engine.events[f"router_{kind.name.lower()}"] += 1
+        if kind == RouterKind.SHARED_QUEUE:
+            return SharedQueue(route.queue)
+        if kind == RouterKind.CLASS_AFFINE:
+            return self._class_affine(route, request)
+        candidates = self._candidates(route.pools)
+        if not candidates:
+            return None
+        n = len(candidates)
+        if kind == RouterKind.ROUND_ROBIN:
+            key = (request.llm, request.slo_class)
+            self.counters[key] += 1
+            return candidates[(self.counters[key] - 1) % n]
+        if kind == RouterKind.JSQ_REQUESTS:
+            return min(candidates, key=lambda i: i.requests)
+        if kind == RouterKind.JSQ_TOKENS:
+            return min(candidates, key=lambda i: i.waiting_demand + max(0, i.left_tokens))
+        if kind == RouterKind.POWER_OF_TWO:
+            return self._power_of_two(candidates, request)
+        if kind == RouterKind.LEAST_KV:
+            return self._least_kv(candidates)
+        return self._custom(candidates, route, request)
+
+    def _candidates(self, pools: tuple[int, ...]) -> list[Instance]:
+        return [
+            instance
+            for pool in pools
+            for instance in self.engine.instances_of[pool]
+            if instance.state == InstanceState.ACTIVE
+        ]
+
+    def _power_of_two(self, candidates: list[Instance], request: Request) -> Instance:
+        n, h = len(candidates), splitmix64(request.id)
+        a = h % n
+        if n == 1:
+            return candidates[a]
+        b = (h >> 32) % (n - 1)
+        b += b >= a
+        return min(candidates[min(a, b)], candidates[max(a, b)], key=lambda i: i.requests)
+
+    def _least_kv(self, candidates: list[Instance]) -> Instance:
+        best = candidates[0]
+        for other in candidates[1:]:
+            used_best = best.kv_tokens + best.waiting_demand
+            used_other = other.kv_tokens + other.waiting_demand
+            if used_other * best.capacity < used_best * other.capacity:
+                best = other
+        return best
+
+    def _class_affine(self, route: RouteSpec, request: Request) -> Instance | SharedQueue | None:
+        """Chiron, section 3: own pools while they have room, then the overflow pools."""
+        events = self.engine.events
+        if route.queue >= 0 and self.engine.queues_of[route.queue]:
+            return SharedQueue(route.queue)
+        own = self._candidates(route.pools)
+        overflow = self._candidates(route.overflow)
+        draw = (splitmix64(request.id ^ OVERFLOW_SALT) >> 11) * 2.0**-53
+        order = {"own": own, "overflow": overflow}
+        if draw < self.overflow_share[request.llm, request.slo_class]:
+            order = {"overflow_first": overflow, "own": own}
+        for name, pools in order.items():
+            with_room = [i for i in pools if self._has_room(i, request)]
+            if with_room:
+                events[f"class_affine_{name}"] += 1
+                return min(with_room, key=lambda i: self._load(i, request))
+        if route.queue >= 0:
+            events["class_affine_queue"] += 1
+            return SharedQueue(route.queue)
+        if not own and not overflow:
+            return None
+        events["class_affine_no_room"] += 1
+        return min([*own, *overflow], key=lambda i: self._load(i, request))
+
+    @staticmethod
+    def _evictable(instance: Instance, request: Request) -> list[Request]:
+        if request.priority == 0 and instance.pool.evicts:
+            return instance.low_priority()
+        return []
+
+    def _load(self, instance: Instance, request: Request) -> int:
+        return instance.requests - len(self._evictable(instance, request))
+
+    def _has_room(self, instance: Instance, request: Request) -> bool:
+        kept = instance.kv_tokens - instance.kv_of(self._evictable(instance, request))
+        asked = instance.waiting_demand + self.engine.demand(request)
+        return (
+            self._load(instance, request) < instance.batch_limit
+            and kept + asked + instance.pool.watermark_tokens <= instance.capacity
+        )
+
+    def _custom(
+        self, candidates: list[Instance], route: RouteSpec, request: Request
+    ) -> Instance | SharedQueue:
+        """The spec's own function over one row of features per candidate."""
+        if self.custom is None:
+            raise ValueError("custom_router = None: a CUSTOM route needs a function")
+        features = np.array(
+            [
+                (
+                    i.requests,
+                    i.waiting_demand,
+                    i.kv_tokens,
+                    i.capacity,
+                    i.left_tokens,
+                    i.batch_limit,
+                    len(i.low_priority()),
+                    i.index,
+                )
+                for i in candidates
+            ],
+            dtype=np.float64,
+        )
+        n = len(candidates)
+        choice = int(
+            self.custom(
+                features,
+                n,
+                request.id,
+                request.input_tokens,
+                request.predicted_output_tokens,
+                request.slo_class,
+            )
+        )
+        if choice == -1 and route.queue >= 0:
+            self.engine.events["custom_queue"] += 1
+            return SharedQueue(route.queue)
+        if not 0 <= choice < n:
+            queue = "-1 (the shared queue) or " if route.queue >= 0 else ""
+            raise ValueError(
+                f"custom_router returned {choice} for request {request.id}: "
+                f"must be {queue}in 0..{n - 1}"
+            )
+        return candidates[choice]

@@ -1,0 +1,268 @@
+"""Admission and launch at an iteration boundary: docs/engine.md section 4, step 5."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.reference.request import Request
+from llmscale_env.sim.spec import InstanceState
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.reference.instance import Instance
+
+
+@dataclass
+class Iteration:
+    """What an instance runs until its next boundary.
+
+    Attributes:
+        decoding: requests that emit a token at the end.
+        chunks: (request, tokens to prefill); who has no more to prefill emits too.
+        is_decode: counts as a decode iteration for the controller.
+    """
+
+    duration_ps: int
+    decoding: list[Request] = field(default_factory=list)
+    chunks: list[tuple[Request, int]] = field(default_factory=list)
+    is_decode: bool = False
+
+
+def time_at(
+    tokens: int, knots: NDArray[np.int64], times_ps: NDArray[np.int64], slopes: NDArray[np.int64]
+) -> int:
+    """Piecewise linear time of an iteration of `tokens` new tokens, in ps."""
+    k = max(k for k in range(len(knots)) if knots[k] <= tokens)
+    return int(times_ps[k]) + int(slopes[k]) * (tokens - int(knots[k]))
+
+
+class Scheduler(ABC):
+    """Decides who runs next on one instance.
+
+    Attributes:
+        admitted: requests admitted in this boundary.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.admitted: list[Request] = []
+
+    @abstractmethod
+    def plan(self) -> Iteration | None:
+        """Admission, then the iteration to launch; None if nothing runs."""
+
+    @abstractmethod
+    def _due_to_emit(self, running: list[Request]) -> int:
+        """Of these, how many may need one KV token more at the end of this iteration."""
+
+    @abstractmethod
+    def _in_budget(self, request: Request) -> bool:
+        """The iteration's token budget has a place for this request."""
+
+    @abstractmethod
+    def _assign(self, request: Request) -> None:
+        """Charge an admitted request to the budget."""
+
+    # --- admission ---
+
+    def _sources(self) -> Iterator[deque[Request]]:
+        instance = self.instance
+        yield instance.preempted
+        if instance.state == InstanceState.DRAINING:
+            return
+        yield instance.own_queue
+        for place, queue in enumerate(instance.pool.pull):
+            if instance.evicted_in_boundary:
+                return
+            source = instance.engine.queues_of[queue]
+            if source:
+                instance.engine.events[f"offered_by_pull_{place}"] += 1
+            yield source
+
+    def _admit(self) -> None:
+        """Take requests while they fit; the first that does not ends it."""
+        self.admitted = []
+        while source := next((s for s in self._sources() if s), None):
+            request = source[0]
+            if not self._make_room(request, from_own_queue=source is self.instance.own_queue):
+                return
+            # Evictions push to the fronts of shared queues, never of the own one.
+            source.popleft()
+            self.instance.join(request)
+            self.admitted.append(request)
+            self._assign(request)
+
+    def _make_room(self, request: Request, from_own_queue: bool) -> bool:
+        """Rules a, b and the budget hold, if need be after evictions (rule c)."""
+        instance = self.instance
+        running = instance.running
+        under_limit = self._under_limit(running)
+        in_budget = self._in_budget(request)
+        if under_limit and in_budget and self._in_memory(request, running):
+            return True
+        if in_budget and from_own_queue and request.priority == 0 and instance.pool.evicts:
+            victims = [r for r in instance.low_priority() if r not in self.admitted]
+            others = [r for r in running if r not in victims]
+            if self._under_limit(others) and self._in_memory(request, others):
+                while not (self._under_limit(running) and self._in_memory(request, running)):
+                    instance.engine.events["evict_by_priority"] += 1
+                    self._evict(victims.pop())
+                return True
+        if not under_limit:
+            instance.controller.bound = True
+        return False
+
+    def _under_limit(self, running: list[Request]) -> bool:
+        return len(running) < self.instance.batch_limit
+
+    def _in_memory(self, request: Request, running: list[Request]) -> bool:
+        watermark = self.instance.pool.watermark_tokens if running else 0
+        used = self.instance.kv_of(running) + self._due_to_emit(running)
+        return used + self.instance.engine.demand(request) + watermark <= self.instance.capacity
+
+    def _evict(self, request: Request) -> None:
+        self.instance.evict(request)
+
+    # --- launch ---
+
+    def _decode(self, requests: list[Request]) -> Iteration:
+        profile, b = self.instance.profile, len(requests)
+        self.instance.engine.events["decode_iteration"] += 1
+        context = sum(r.ctx for r in requests)
+        return Iteration(
+            duration_ps=int(profile.decode_base_ps[b])
+            + int(profile.decode_per_token_ps[b]) * context,
+            decoding=list(requests),
+            is_decode=True,
+        )
+
+
+class PrefillFirst(Scheduler):
+    """New prompts run on their own, before the next decode iteration.
+
+    Attributes:
+        fresh: requests of this boundary that need prefill, all of which emit at its end.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__(instance)
+        self.fresh: list[Request] = []
+
+    def plan(self) -> Iteration | None:
+        instance = self.instance
+        self.fresh = []
+        self._admit()
+        if self.fresh:
+            return self._prefill()
+        if not instance.running:
+            return None
+        while instance.kv_tokens + len(instance.running) > instance.capacity:
+            instance.preempt_latest()
+        return self._decode(instance.running)
+
+    def _due_to_emit(self, running: list[Request]) -> int:
+        return len(self.fresh)
+
+    def _in_budget(self, request: Request) -> bool:
+        if not self.fresh:
+            return True
+        tokens = 0 if self.instance.keeps_copy_of(request) else request.ctx
+        within = sum(r.ctx for r in self.fresh) + tokens <= self.instance.pool.prefill_tokens
+        if not within:
+            self.instance.engine.events["prefill_budget"] += 1
+        return within
+
+    def _assign(self, request: Request) -> None:
+        if request.to_prefill > 0:
+            self.fresh.append(request)
+
+    def _prefill(self) -> Iteration:
+        profile = self.instance.profile
+        self.instance.engine.events["prefill_iteration"] += 1
+        tokens = [r.to_prefill for r in self.fresh]
+        duration = time_at(
+            sum(tokens),
+            profile.prefill_knot_tokens,
+            profile.prefill_knot_ps,
+            profile.prefill_slope_ps,
+        )
+        duration += int(profile.prefill_pair_ps) * sum(n * n for n in tokens)
+        return Iteration(duration, chunks=list(zip(self.fresh, tokens, strict=True)))
+
+
+class Chunked(Scheduler):
+    """Decode tokens and chunks of prompts share iterations of `chunk_tokens`.
+
+    Attributes:
+        left: tokens of the budget not given away yet.
+        chunks: tokens that each prefilling request gets in this iteration.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__(instance)
+        self.left = 0
+        self.chunks: dict[Request, int] = {}
+
+    def plan(self) -> Iteration | None:
+        instance = self.instance
+        self.chunks = {}
+        preempted = False
+        while instance.kv_tokens + len(instance.running) > instance.capacity:
+            instance.preempt_latest()
+            preempted = True
+        decoding = [r for r in instance.running if r.to_prefill == 0]
+        self.left = max(0, instance.pool.chunk_tokens - len(decoding))
+        for request in instance.running:
+            if request.to_prefill > 0:
+                self._give_chunk(request)
+        if not preempted:
+            self._admit()
+        decoding = [r for r in instance.running if r.to_prefill == 0]
+        if any(self.chunks.values()):
+            return self._mixed(decoding)
+        return self._decode(decoding) if decoding else None
+
+    def _give_chunk(self, request: Request) -> None:
+        chunk = min(request.to_prefill, self.left)
+        if chunk < request.to_prefill:
+            self.instance.engine.events["prompt_split"] += 1
+        self.chunks[request] = chunk
+        self.left -= chunk
+
+    def _due_to_emit(self, running: list[Request]) -> int:
+        return len(running)
+
+    def _in_budget(self, request: Request) -> bool:
+        return self.left >= 1
+
+    def _assign(self, request: Request) -> None:
+        if request.to_prefill > 0:
+            self._give_chunk(request)
+        else:
+            self.left -= 1
+
+    def _evict(self, request: Request) -> None:
+        self.chunks.pop(request, None)
+        super()._evict(request)
+
+    def _mixed(self, decoding: list[Request]) -> Iteration:
+        profile, b = self.instance.profile, len(decoding)
+        self.instance.engine.events["mixed_iteration"] += 1
+        chunks = [(r, n) for r, n in self.chunks.items() if n > 0]
+        duration = time_at(
+            b + sum(n for _, n in chunks),
+            profile.mixed_knot_tokens,
+            profile.mixed_knot_ps,
+            profile.mixed_slope_ps,
+        )
+        context = sum(r.ctx for r in decoding)
+        duration += int(profile.mixed_base_ps[b]) + int(profile.mixed_per_token_ps[b]) * context
+        pairs = sum(n * (2 * (r.ctx - r.to_prefill) + n) for r, n in chunks)
+        duration += int(profile.mixed_pair_ps) * pairs + int(profile.mixed_chunk_ps) * len(chunks)
+        return Iteration(duration, decoding=decoding, chunks=chunks, is_decode=b > 0)
