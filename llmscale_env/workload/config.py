@@ -1,0 +1,368 @@
+"""What a workload is, as frozen and validated objects; scenarios embed them.
+
+Every model refuses unknown fields and says which field is wrong, what it got and what it allows.
+`llmscale_env.workload.generate.generate_requests` turns a `WorkloadConfig` into a `RequestTable`;
+docs/workloads.md explains the words.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Start = Literal["random"] | NonNegative
+
+MAX_TOKENS = 1_000_000
+"""No request may be longer than this: beyond any model's context, it is a slip of units."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SLOClass(_Frozen):
+    """A service-level class.
+
+    Attributes:
+        name: what streams refer to.
+        ttft_s: target for the time to first token, from arrival. For a batch queue it is the
+            deadline of its requests, counted from the time at which the queue appears.
+        itl_s: target for a request's inter-token latency.
+        priority: 0 before 1; only priority-1 requests can be evicted.
+        weight: weight of a violation in a reward, relative to the other classes.
+    """
+
+    name: Name
+    ttft_s: Positive
+    itl_s: Positive
+    priority: Literal[0, 1] = 0
+    weight: NonNegative = 1.0
+
+
+INTERACTIVE = SLOClass(name="interactive", ttft_s=10.0, itl_s=0.2, priority=0)
+BATCH = SLOClass(name="batch", ttft_s=3600.0, itl_s=2.0, priority=1)
+DEFAULT_CLASSES: tuple[SLOClass, ...] = (INTERACTIVE, BATCH)
+"""Chiron's two classes (section 6: TTFT 10 s and ITL 200 ms; TTFT one hour and ITL 2 s)."""
+
+
+class PoissonArrivals(_Frozen):
+    """A Poisson process."""
+
+    kind: Literal["poisson"] = "poisson"
+
+
+class GammaArrivals(_Frozen):
+    """A stationary renewal process with Gamma gaps of coefficient of variation `cv`."""
+
+    kind: Literal["gamma"] = "gamma"
+    cv: Annotated[float, Field(ge=0.05, le=50)] = 4.0
+
+
+class MMPPArrivals(_Frozen):
+    """A Markov-modulated Poisson process with an on and an off state, started in equilibrium.
+
+    Attributes:
+        mean_on_s, mean_off_s: mean (exponential) stay in each state.
+        off_rate_fraction: rate while off, as a fraction of the rate while on.
+    """
+
+    kind: Literal["mmpp"] = "mmpp"
+    mean_on_s: Positive = 30.0
+    mean_off_s: Positive = 30.0
+    off_rate_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class DiurnalArrivals(_Frozen):
+    """A Poisson process whose rate follows the time of day.
+
+    Attributes:
+        hour_factors: relative rates of the hours of a day (any number of equal parts of the
+            period), joined by straight lines between their middles; normalised to mean 1.
+        profile: name of a shipped set of hour factors, in place of `hour_factors`.
+        amplitude: with neither of them, the rate is `1 + amplitude * cos(...)`.
+        peak_s: time in the period at which the sinusoid peaks.
+        period_s: length of a day; shorten it to see a day within an episode.
+        start_s: time in the period at which the episode starts, or "random".
+        noise_cv: standard deviation of a factor (Gamma, mean 1) drawn anew every minute.
+    """
+
+    kind: Literal["diurnal"] = "diurnal"
+    hour_factors: tuple[NonNegative, ...] | None = None
+    profile: Name | None = None
+    amplitude: Annotated[float, Field(ge=0, le=1)] = 0.5
+    peak_s: NonNegative = 54_000.0
+    period_s: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 86_400.0
+    start_s: Start = "random"
+    noise_cv: Annotated[float, Field(ge=0, le=5)] = 0.0
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> DiurnalArrivals:
+        if self.hour_factors is not None and self.profile is not None:
+            raise ValueError("hour_factors and profile exclude each other: give one of them")
+        if self.hour_factors is not None and (
+            len(self.hour_factors) < 2 or sum(self.hour_factors) <= 0
+        ):
+            raise ValueError(
+                f"hour_factors = {self.hour_factors}: needs at least two, not all of them zero"
+            )
+        return self
+
+
+class SpikeArrivals(_Frozen):
+    """A Poisson process of the stream's rate, multiplied by `factor` during spikes.
+
+    Attributes:
+        factor: rate during a spike over the rate outside.
+        duration_s: length of a spike.
+        at_s: when the spikes start; empty: at random, with exponential gaps of mean `every_s`.
+        every_s: mean time from the end of a spike to the start of the next.
+    """
+
+    kind: Literal["spikes"] = "spikes"
+    factor: Annotated[float, Field(ge=0, le=1000)] = 5.0
+    duration_s: Positive = 30.0
+    at_s: tuple[NonNegative, ...] = ()
+    every_s: Positive = 300.0
+
+
+class CountArrivals(_Frozen):
+    """The bursts of a real service: a shipped table of its arrivals per second.
+
+    A window of the table (from a random start, wrapping round) is rescaled to the stream's mean
+    rate; the arrivals of a bin are placed in it at random.
+
+    Attributes:
+        table: name of a shipped count table.
+        from_s, to_s: part of the table that is used (to train and test on different times).
+        start_s: start of the window within that part, or "random".
+        trace_path: the trace file itself: the same window is then replayed request by request,
+            with its own times and lengths.
+        trace_format: as in `TraceArrivals`.
+    """
+
+    kind: Literal["counts"] = "counts"
+    table: Name
+    from_s: NonNegative = 0.0
+    to_s: Positive | None = None
+    start_s: Start = "random"
+    trace_path: str | None = None
+    trace_format: str = "auto"
+
+    @model_validator(mode="after")
+    def _part(self) -> CountArrivals:
+        if self.to_s is not None and self.to_s <= self.from_s:
+            raise ValueError(f"to_s = {self.to_s}: must be above from_s = {self.from_s}")
+        return self
+
+
+class TraceArrivals(_Frozen):
+    """Requests of a trace file, cut to a part, stitched end to end, rescaled.
+
+    Attributes:
+        path: CSV, JSONL, either gzipped.
+        format: "auto", "plain", "azure", "burstgpt" or "mooncake".
+        sort: sort rows by arrival instead of refusing arrivals that go backwards.
+        only_llm: keep the rows of this LLM (as the file names it).
+        from_s, to_s: part of the trace that is used.
+        start_s: start of the window within that part, or "random".
+        rescale: how a stream's `rate_per_s` is reached: "time" stretches or squeezes the time
+            axis, "sample" keeps it and repeats or drops requests at random. Without `rate_per_s`
+            the trace is replayed as it is.
+        jitter_s: with "sample", the second and further copies of a request are moved by up to
+            this much.
+    """
+
+    kind: Literal["trace"] = "trace"
+    path: str
+    format: str = "auto"
+    sort: bool = False
+    only_llm: str | None = None
+    from_s: NonNegative = 0.0
+    to_s: Positive | None = None
+    start_s: Start = 0.0
+    rescale: Literal["time", "sample"] = "time"
+    jitter_s: NonNegative = 1.0
+
+    @model_validator(mode="after")
+    def _part(self) -> TraceArrivals:
+        if self.to_s is not None and self.to_s <= self.from_s:
+            raise ValueError(f"to_s = {self.to_s}: must be above from_s = {self.from_s}")
+        return self
+
+
+ArrivalConfig = Annotated[
+    PoissonArrivals
+    | GammaArrivals
+    | MMPPArrivals
+    | DiurnalArrivals
+    | SpikeArrivals
+    | CountArrivals
+    | TraceArrivals,
+    Field(discriminator="kind"),
+]
+
+
+class _Lengths(_Frozen):
+    max_input_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = MAX_TOKENS
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = MAX_TOKENS
+
+
+class TableLengths(_Lengths):
+    """Lengths from a shipped joint quantile table; longer ones are clipped to the maxima."""
+
+    kind: Literal["table"] = "table"
+    table: Name = "sharegpt"
+
+
+class FixedLengths(_Lengths):
+    """Every request has the same lengths."""
+
+    kind: Literal["fixed"] = "fixed"
+    input_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 512
+    output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 128
+
+
+class LognormalLengths(_Lengths):
+    """Log-normal lengths with the given means, log-standard deviations and correlation of logs."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    input_mean_tokens: Annotated[float, Field(ge=1, le=MAX_TOKENS)] = 1000.0
+    output_mean_tokens: Annotated[float, Field(ge=1, le=MAX_TOKENS)] = 250.0
+    input_sigma: Annotated[float, Field(ge=0, le=4)] = 1.0
+    output_sigma: Annotated[float, Field(ge=0, le=4)] = 0.8
+    log_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+
+
+class TraceLengths(_Lengths):
+    """The lengths that the rows of the trace have: for arrivals that replay a trace."""
+
+    kind: Literal["trace"] = "trace"
+
+
+LengthConfig = Annotated[
+    TableLengths | FixedLengths | LognormalLengths | TraceLengths, Field(discriminator="kind")
+]
+
+
+class PredictorConfig(_Frozen):
+    """Where predicted output lengths come from.
+
+    Attributes:
+        kind: "conditional_mean": the mean output of requests with such an input (what a router
+            can learn from its own log); "noisy": the true length times a log-normal factor of mean
+            1; "oracle": the true length, a bound and nothing that a service could have.
+        sigma: log-standard deviation of the factor of "noisy".
+    """
+
+    kind: Literal["conditional_mean", "noisy", "oracle"] = "conditional_mean"
+    sigma: Annotated[float, Field(ge=0, le=3)] = 0.5
+
+
+def _named(value: Any, table_kind: str) -> Any:
+    """`lengths: sharegpt` is short for `lengths: {kind: table, table: sharegpt}`."""
+    return {"kind": table_kind, "table": value} if isinstance(value, str) else value
+
+
+class StreamConfig(_Frozen):
+    """Requests of one LLM and one class with one arrival process.
+
+    Attributes:
+        name: unique in the workload; a stream's draws depend on it and on the seed only.
+        llm, slo_class: names; None takes them from the trace's own columns.
+        rate_per_s: mean rate (for spikes: the rate outside them); None, for `trace` and `counts`
+            only, is the rate of the trace itself.
+        region: region of the clients.
+    """
+
+    name: Name
+    llm: Name | None
+    slo_class: Name | None = "interactive"
+    arrivals: ArrivalConfig = PoissonArrivals()
+    lengths: LengthConfig = TableLengths()
+    rate_per_s: Positive | None = None
+    region: Annotated[int, Field(ge=0, le=1000)] = 0
+
+    @field_validator("arrivals", mode="before")
+    @classmethod
+    def _short_arrivals(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @field_validator("lengths", mode="before")
+    @classmethod
+    def _short_lengths(cls, value: Any) -> Any:
+        return {"kind": "trace"} if value == "trace" else _named(value, "table")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StreamConfig:
+        kind = self.arrivals.kind
+        replays = kind == "trace" or (
+            isinstance(self.arrivals, CountArrivals) and self.arrivals.trace_path is not None
+        )
+        if self.rate_per_s is None and kind not in ("trace", "counts"):
+            raise ValueError(f"rate_per_s is missing: arrivals of kind {kind} need a positive one")
+        if self.lengths.kind == "trace" and not replays:
+            raise ValueError(
+                f"lengths of kind trace need arrivals that replay a trace file, not {kind}"
+            )
+        for field in ("llm", "slo_class"):
+            if getattr(self, field) is None and not replays:
+                raise ValueError(f"{field} is missing: only a replayed trace has its own")
+        return self
+
+
+class BatchQueueConfig(_Frozen):
+    """`n_requests` of one class that arrive together at `at_s`, as a queue found by the cluster.
+
+    Their deadline for the first token is `at_s` plus the TTFT target of their class: a queue with
+    another deadline is a queue of another class.
+    """
+
+    name: Name
+    llm: Name
+    slo_class: Name = "batch"
+    n_requests: Annotated[int, Field(ge=0, le=100_000_000)]
+    at_s: NonNegative = 0.0
+    lengths: Annotated[
+        TableLengths | FixedLengths | LognormalLengths, Field(discriminator="kind")
+    ] = TableLengths()
+    region: Annotated[int, Field(ge=0, le=1000)] = 0
+
+    @field_validator("lengths", mode="before")
+    @classmethod
+    def _short_lengths(cls, value: Any) -> Any:
+        return _named(value, "table")
+
+
+class WorkloadConfig(_Frozen):
+    """Streams and batch queues, and how their output lengths are predicted.
+
+    Attributes:
+        rate_scale: multiplies every stream's rate and every batch queue's size (one knob for
+            "the same service, busier").
+    """
+
+    streams: tuple[StreamConfig, ...] = ()
+    batch_queues: tuple[BatchQueueConfig, ...] = ()
+    predictor: PredictorConfig = PredictorConfig()
+    rate_scale: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+
+    @model_validator(mode="after")
+    def _names(self) -> WorkloadConfig:
+        seen: set[str] = set()
+        for part in (*self.streams, *self.batch_queues):
+            if part.name in seen:
+                raise ValueError(
+                    f"name = {part.name!r}: two streams or batch queues are called so; "
+                    "names must be unique"
+                )
+            seen.add(part.name)
+        return self
+
+    def scaled(self, rate_scale: float) -> WorkloadConfig:
+        """The same workload with every rate and queue `rate_scale` times as large."""
+        changed = {**self.model_dump(), "rate_scale": self.rate_scale * rate_scale}
+        return type(self).model_validate(changed)

@@ -1,0 +1,1 @@
+"""Shipped tables: lengths, arrival counts, hour factors. See README.md here."""

@@ -1,0 +1,410 @@
+"""Readers of request traces: Azure LLM inference CSV, BurstGPT CSV, Mooncake JSONL, plain CSV.
+
+Files may be gzipped. A fast reader (pandas, in chunks) takes well-formed files; where it stumbles,
+a line-by-line one looks for the first bad line, so that the error can name it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.workload.requests import PS_PER_S
+from llmscale_env.workload.tables import LengthTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A request trace, sorted by arrival.
+
+    Attributes:
+        path, format: where it was read from, and how.
+        arrival_ps: (n,) int64 since the first request of the file.
+        input_tokens, output_tokens: (n,) int64, at least 1.
+        llm, slo_class: names per row, or None where the file has none.
+        dropped_zero_output, dropped_zero_input: rows left out because nothing was generated
+            (failed requests in BurstGPT) or the prompt was empty; one with both counts as the
+            first.
+    """
+
+    path: str
+    format: str
+    arrival_ps: NDArray[np.int64]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    llm: tuple[str, ...] | None = None
+    slo_class: tuple[str, ...] | None = None
+    dropped_zero_output: int = 0
+    dropped_zero_input: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first to the last arrival."""
+        return float(self.arrival_ps[-1] - self.arrival_ps[0]) / PS_PER_S
+
+    @property
+    def period_ps(self) -> int:
+        """Length of the trace when it is stitched end to end: its span and one mean gap more."""
+        span = int(self.arrival_ps[-1])
+        return span + max(span // max(len(self) - 1, 1), PS_PER_S // 1000)
+
+    @cached_property
+    def length_table(self) -> LengthTable:
+        """Joint quantiles of the trace's lengths (at least 64 rows)."""
+        return LengthTable.from_pairs(self.input_tokens, self.output_tokens)
+
+
+@dataclass(frozen=True)
+class _Format:
+    """Columns of a CSV format (lower case, blanks stripped) and how its time is written."""
+
+    arrival: str
+    inputs: str
+    outputs: str
+    timestamp: bool
+    llm: str | None = None
+    slo_class: str | None = None
+    example: str = ""
+
+
+_CSV = {
+    "plain": _Format(
+        "arrival_time_s",
+        "input_tokens",
+        "output_tokens",
+        timestamp=False,
+        llm="llm",
+        slo_class="slo_class",
+        example="12.5,374,44",
+    ),
+    "azure": _Format(
+        "timestamp",
+        "contexttokens",
+        "generatedtokens",
+        timestamp=True,
+        example="2023-11-16 18:15:46.6805900,374,44 or 2024-05-10 00:00:00.009930+00:00,374,44",
+    ),
+    "burstgpt": _Format(
+        "timestamp",
+        "request tokens",
+        "response tokens",
+        timestamp=False,
+        llm="model",
+        example="5,ChatGPT,472,18,490,Conversation log",
+    ),
+}
+FORMATS = (*_CSV, "mooncake")
+_MOONCAKE_EXAMPLE = '{"timestamp": 3000, "input_length": 6758, "output_length": 500}'
+_CHUNK_ROWS = 1_000_000
+_MOST_DAYS = 100
+
+
+def _open(path: Path) -> io.TextIOBase:
+    with path.open("rb") as handle:
+        zipped = handle.read(2) == b"\x1f\x8b"
+    if zipped:
+        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _header(path: Path) -> list[str]:
+    with _open(path) as lines:
+        first = next(csv.reader([lines.readline().lstrip("\ufeff")]), [])
+    return [name.strip().lower() for name in first]
+
+
+def detect_format(path: Path) -> str:
+    """Which format a file has, by its first line.
+
+    Raises:
+        ValueError: if it is none of the four.
+    """
+    with _open(path) as lines:
+        start = lines.readline().lstrip("\ufeff")
+    if start.lstrip().startswith("{"):
+        return "mooncake"
+    header = set(_header(path))
+    for name, form in _CSV.items():
+        if {form.arrival, form.inputs, form.outputs} <= header:
+            return name
+    raise ValueError(
+        f"{path}:1: no known trace format; expected JSON lines like {_MOONCAKE_EXAMPLE}, or one of "
+        "these headers: "
+        + "; ".join(f"{f.arrival},{f.inputs},{f.outputs} ({n})" for n, f in _CSV.items())
+        + f"; found {start.strip()[:80]!r}"
+    )
+
+
+class _BadLine(ValueError):
+    """Something that the fast reader cannot place on a line."""
+
+
+def _whole(values: Any, what: str) -> NDArray[np.int64]:
+    """Non-negative whole numbers, or `_BadLine`."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if not (np.isfinite(numbers) & (numbers >= 0) & (numbers == np.floor(numbers))).all():
+        raise _BadLine(what)
+    return numbers.astype(np.int64)
+
+
+def _times_ns(column: pd.Series, timestamp: bool) -> NDArray[np.int64]:
+    """Times as nanoseconds since some fixed instant."""
+    import pandas as pd
+
+    if timestamp:
+        stamps = pd.to_datetime(column, format="ISO8601", utc=True)
+        if stamps.isna().any():
+            raise _BadLine("timestamp")
+        day = pd.Timestamp("2020-01-01", tz="UTC")
+        return (stamps - day).dt.as_unit("ns").to_numpy().astype(np.int64)
+    seconds = column.to_numpy(dtype=np.float64)
+    if not np.isfinite(seconds).all():
+        raise _BadLine("time")
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _csv_chunks(path: Path, form: _Format, header: list[str]) -> Iterator[dict[str, Any]]:
+    import pandas as pd
+
+    wanted = [form.arrival, form.inputs, form.outputs]
+    text = {name for name in (form.llm, form.slo_class) if name in header}
+    types: dict[int, Any] = {header.index(c): np.float64 for c in wanted[1:]}
+    types.update({header.index(c): str for c in text})
+    types[header.index(form.arrival)] = str if form.timestamp else np.float64
+    reader = pd.read_csv(
+        path,
+        header=None,
+        skiprows=1,
+        names=range(len(header)),
+        index_col=False,
+        usecols=sorted(types),
+        dtype=types,
+        chunksize=_CHUNK_ROWS,
+        encoding="utf-8",
+        compression="infer" if path.suffix == ".gz" else None,
+        keep_default_na=False,
+        na_values={k: [] for k in types},
+        on_bad_lines="error",
+    )
+    for frame in reader:
+        chunk: dict[str, Any] = {
+            "ns": _times_ns(frame[header.index(form.arrival)], form.timestamp),
+            "input": _whole(frame[header.index(form.inputs)], form.inputs),
+            "output": _whole(frame[header.index(form.outputs)], form.outputs),
+        }
+        for field in ("llm", "slo_class"):
+            name = getattr(form, field)
+            if name in text:
+                chunk[field] = frame[header.index(name)].to_numpy(dtype=object)
+        yield chunk
+
+
+def _diagnose_csv(path: Path, form: _Format, header: list[str]) -> str:
+    """The first line of a CSV that is not as it should be, and what was expected there."""
+    from datetime import datetime
+
+    at = [header.index(c) for c in (form.arrival, form.inputs, form.outputs)]
+    with _open(path) as lines:
+        rows = csv.reader(lines)
+        next(rows)
+        for row in rows:
+            where = f"{path}:{rows.line_num}"
+            if not row:
+                continue
+            if len(row) != len(header):
+                return f"{where}: expected {len(header)} fields ({form.example}), got {len(row)}"
+            try:
+                if form.timestamp:
+                    datetime.fromisoformat(row[at[0]])
+                elif not np.isfinite(float(row[at[0]])):
+                    raise ValueError
+            except ValueError:
+                kind = "a time stamp" if form.timestamp else "seconds"
+                return (
+                    f"{where}: {header[at[0]]} = {row[at[0]]!r}: expected {kind}, "
+                    f"as in {form.example}"
+                )
+            for k in at[1:]:
+                try:
+                    _whole(float(row[k]), header[k])
+                except ValueError:
+                    return (
+                        f"{where}: {header[k]} = {row[k]!r}: expected a whole number of tokens, "
+                        f"0 or more, as in {form.example}"
+                    )
+    return f"{path}: not a well-formed CSV, expected rows like {form.example}"
+
+
+def _mooncake_chunks(path: Path) -> Iterator[dict[str, Any]]:
+    ms: list[float] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    with _open(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                values = (row["timestamp"], row["input_length"], row["output_length"])
+                if not np.isfinite(float(values[0])):
+                    raise ValueError
+                for value in values[1:]:
+                    _whole(float(value), "length")
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(
+                    f"{path}:{number}: expected a JSON object like {_MOONCAKE_EXAMPLE} "
+                    f"(milliseconds, whole tokens), got {line.strip()[:80]!r}"
+                ) from None
+            ms.append(float(values[0]))
+            inputs.append(int(values[1]))
+            outputs.append(int(values[2]))
+    yield {
+        "ns": np.rint(np.array(ms) * 1e6).astype(np.int64),
+        "input": np.array(inputs, dtype=np.int64),
+        "output": np.array(outputs, dtype=np.int64),
+    }
+
+
+def _backwards_line(path: Path, kept_row: int) -> int:
+    """Line number of a data row (counted from 0), blank lines not counted as rows."""
+    header = 0 if detect_format(path) == "mooncake" else 1
+    with _open(path) as lines:
+        seen = -1 - header
+        for number, line in enumerate(lines, start=1):
+            seen += bool(line.strip())
+            if seen == kept_row:
+                return number
+    raise AssertionError("the row was there when the file was read")
+
+
+def read_trace(path: str | Path, format: str = "auto", sort: bool = False) -> Trace:
+    """Read a trace.
+
+    Args:
+        path: the file, plain or gzipped.
+        format: "auto" (by the first line), "plain", "azure", "burstgpt" or "mooncake".
+        sort: sort by arrival (stable) instead of refusing arrivals that go backwards.
+
+    Raises:
+        ValueError: a malformed row (names the line and what was expected), arrivals that go
+            backwards, an unknown format, or no usable row.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    if format != "auto" and format not in FORMATS:
+        raise ValueError(f"format = {format!r}: must be one of {['auto', *FORMATS]}")
+    try:
+        return _read(path, detect_format(path) if format == "auto" else format, sort)
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: not a readable text file ({error})") from None
+
+
+def _read(path: Path, name: str, sort: bool) -> Trace:
+    if name == "mooncake":
+        chunks = list(_mooncake_chunks(path))
+    else:
+        form, header = _CSV[name], _header(path)
+        missing = [c for c in (form.arrival, form.inputs, form.outputs) if c not in header]
+        if missing:
+            raise ValueError(
+                f"{path}:1: column {missing[0]!r} is missing (format {name}); found {header}"
+            )
+        try:
+            chunks = list(_csv_chunks(path, form, header))
+        except (ValueError, UnicodeDecodeError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                raise
+            raise ValueError(_diagnose_csv(path, form, header)) from None
+
+    def column(key: str) -> NDArray:
+        return np.concatenate([chunk[key] for chunk in chunks])
+
+    if not chunks or not len(chunks[0]["ns"]):
+        raise ValueError(f"{path}: no rows after the header")
+    ns, inputs, outputs = column("ns"), column("input"), column("output")
+    order = np.arange(len(ns))
+    backwards = np.flatnonzero(np.diff(ns) < 0)
+    if len(backwards) and sort:
+        order = np.argsort(ns, kind="stable")
+    elif len(backwards):
+        row = int(backwards[0]) + 1
+        raise ValueError(
+            f"{path}:{_backwards_line(path, row)}: arrival {(ns[row] - ns[row - 1]) / 1e9:.6g} s "
+            "from the one above it: arrivals must not go backwards (sort=true sorts them)"
+        )
+    span_days = (ns[order[-1]] - ns[order[0]]) / 86_400e9
+    if span_days > _MOST_DAYS:
+        raise ValueError(
+            f"{path}: arrivals span {span_days:.0f} days; time in picoseconds holds {_MOST_DAYS}: "
+            "cut the file"
+        )
+    keep = order[(outputs[order] > 0) & (inputs[order] > 0)]
+    if len(keep) == 0:
+        raise ValueError(f"{path}: no row has both input and output tokens above 0")
+
+    def names(key: str) -> tuple[str, ...] | None:
+        return tuple(str(v) for v in column(key)[keep]) if key in chunks[0] else None
+
+    return Trace(
+        path=str(path),
+        format=name,
+        arrival_ps=(ns[keep] - ns[order[0]]) * 1000,
+        input_tokens=inputs[keep],
+        output_tokens=outputs[keep],
+        llm=names("llm"),
+        slo_class=names("slo_class"),
+        dropped_zero_output=int((outputs == 0).sum()),
+        dropped_zero_input=int(((inputs == 0) & (outputs > 0)).sum()),
+    )
+
+
+def only_llm(trace: Trace, llm: str) -> Trace:
+    """The rows of one LLM; times stay as they are.
+
+    Raises:
+        ValueError: if the trace names no LLMs or not this one.
+    """
+    if trace.llm is None:
+        raise ValueError(f"only_llm = {llm!r}: {trace.path} does not name LLMs")
+    keep = np.flatnonzero(np.array(trace.llm, dtype=object) == llm)
+    if len(keep) == 0:
+        raise ValueError(f"only_llm = {llm!r}: {trace.path} has {sorted(set(trace.llm))}")
+    classes = trace.slo_class
+    return replace(
+        trace,
+        arrival_ps=trace.arrival_ps[keep],
+        input_tokens=trace.input_tokens[keep],
+        output_tokens=trace.output_tokens[keep],
+        llm=tuple(trace.llm[k] for k in keep),
+        slo_class=None if classes is None else tuple(classes[k] for k in keep),
+    )
+
+
+@lru_cache(maxsize=8)
+def _cached(path: str, format: str, sort: bool, llm: str | None, stamp: tuple[int, int]) -> Trace:
+    trace = read_trace(path, format, sort)
+    return trace if llm is None else only_llm(trace, llm)
+
+
+def load_trace(
+    path: str | Path, format: str = "auto", sort: bool = False, llm: str | None = None
+) -> Trace:
+    """`read_trace`, remembered until the file changes (an episode per reset reads it once)."""
+    status = Path(path).stat()
+    return _cached(str(path), format, sort, llm, (status.st_mtime_ns, status.st_size))
