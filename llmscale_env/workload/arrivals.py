@@ -196,7 +196,7 @@ def _count_part(config: CountArrivals, table: CountTable) -> NDArray[np.int64]:
 def _window_start_ps(
     start: str | float, part_ps: int, step_ps: int, rng: np.random.Generator
 ) -> int:
-    """Where in a part the window starts: at random, or as told (modulo the part), by whole steps."""
+    """Where in a part the window starts, in whole steps: at random, or as told."""
     if start == "random":
         return int(rng.integers(part_ps // step_ps)) * step_ps
     return to_ps(float(start)) % part_ps // step_ps * step_ps

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.workload.tables import DATA, LengthTable, write_rows
+from llmscale_env.workload.tables import DATA, About, LengthTable, write_rows
 
 _AZURE = (
     "CC-BY 4.0",
@@ -137,7 +137,7 @@ def build_tables(source: Path, to: Path = DATA) -> list[Path]:
         if name == "sharegpt-single-turn":
             keep = single_turn(x, y)
             x, y = x[keep], y[keep]
-        about = (
+        about: About = (
             ("name", name),
             ("source", origin),
             ("licence", licence),

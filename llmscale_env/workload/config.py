@@ -353,13 +353,14 @@ class WorkloadConfig(_Frozen):
     @model_validator(mode="after")
     def _names(self) -> WorkloadConfig:
         seen: set[str] = set()
-        for part in (*self.streams, *self.batch_queues):
-            if part.name in seen:
+        names = [s.name for s in self.streams] + [q.name for q in self.batch_queues]
+        for name in names:
+            if name in seen:
                 raise ValueError(
-                    f"name = {part.name!r}: two streams or batch queues are called so; "
+                    f"name = {name!r}: two streams or batch queues are called so; "
                     "names must be unique"
                 )
-            seen.add(part.name)
+            seen.add(name)
         return self
 
     def scaled(self, rate_scale: float) -> WorkloadConfig:

@@ -63,8 +63,10 @@ def draw_lengths(
         y = arrivals.trace.output_tokens[arrivals.rows]
         return np.minimum(x, most[0]).astype(np.int32), np.minimum(y, most[1]).astype(np.int32)
     if isinstance(config, FixedLengths):
-        x, y = min(config.input_tokens, most[0]), min(config.output_tokens, most[1])
-        return np.full(n, x, dtype=np.int32), np.full(n, y, dtype=np.int32)
+        return (
+            np.full(n, min(config.input_tokens, most[0]), dtype=np.int32),
+            np.full(n, min(config.output_tokens, most[1]), dtype=np.int32),
+        )
     if isinstance(config, LognormalLengths):
         z = rng.standard_normal((n, 2))
         mu_in, mu_out = _lognormal_parameters(config)
@@ -114,7 +116,7 @@ def predict_outputs(
     if predictor.kind == "noisy":
         z = rng.standard_normal(len(output_tokens))
         factor = np.exp(predictor.sigma * z - predictor.sigma**2 / 2)
-        return round_tokens(output_tokens * factor, MAX_TOKENS)
+        return round_tokens(output_tokens.astype(np.float64) * factor, MAX_TOKENS)
     mean = _conditional_mean(config, trace, input_tokens)
     return round_tokens(mean, config.max_output_tokens)
 

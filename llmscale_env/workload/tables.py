@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 DATA = Path(__file__).parent / "data"
+
+About = tuple[tuple[str, str], ...]
+"""The `key: value` lines at the head of a table file."""
 
 N_BINS = 64
 """Bins of equal probability over the input length."""
@@ -64,14 +68,14 @@ class LengthTable:
 
     input_tokens: NDArray[np.float64]
     output_tokens: NDArray[np.float64]
-    about: tuple[tuple[str, str], ...] = ()
+    about: About = ()
 
     @classmethod
     def from_pairs(
         cls,
-        input_tokens: NDArray[np.int_],
-        output_tokens: NDArray[np.int_],
-        about: tuple[tuple[str, str], ...] = (),
+        input_tokens: NDArray[Any],
+        output_tokens: NDArray[Any],
+        about: About = (),
     ) -> LengthTable:
         """Quantiles of measured pairs; at least 64 of them.
 
@@ -120,7 +124,7 @@ class LengthTable:
         step = (u[:, 1] - OUTPUT_LEVELS[k]) * self._slopes[rows, k]
         return inputs, self.output_tokens[rows, k] + step
 
-    def mean_output_given_input(self, input_tokens: NDArray[np.int_]) -> NDArray[np.float64]:
+    def mean_output_given_input(self, input_tokens: NDArray[Any]) -> NDArray[np.float64]:
         """Mean output of the bins that hold each input: a function of what a router sees."""
         edges = self._bin_edges
         last = np.clip(np.searchsorted(edges, input_tokens, side="right") - 1, 0, N_BINS - 1)
@@ -141,7 +145,7 @@ class CountTable:
 
     bin_s: float
     counts: NDArray[np.int64]
-    about: tuple[tuple[str, str], ...] = ()
+    about: About = ()
 
     @property
     def duration_s(self) -> float:
@@ -158,7 +162,7 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(p.stem.removeprefix(f"{kind}_") for p in DATA.glob(f"{kind}_*.csv")))
 
 
-def read_rows(path: Path) -> tuple[tuple[tuple[str, str], ...], list[tuple[str, list[float]]]]:
+def read_rows(path: Path) -> tuple[About, list[tuple[str, list[float]]]]:
     """The `# key: value` lines of a table file and its rows `name,number,...`."""
     about: list[tuple[str, str]] = []
     rows: list[tuple[str, list[float]]] = []
@@ -172,9 +176,7 @@ def read_rows(path: Path) -> tuple[tuple[tuple[str, str], ...], list[tuple[str, 
     return tuple(about), rows
 
 
-def write_rows(
-    path: Path, about: tuple[tuple[str, str], ...], rows: list[tuple[str, NDArray[np.float64]]]
-) -> None:
+def write_rows(path: Path, about: About, rows: list[tuple[str, NDArray[Any]]]) -> None:
     """Write a table file, numbers to three decimals; the same input gives the same bytes."""
 
     def short(x: float) -> str:
