@@ -342,3 +342,20 @@ RESULT_DTYPE = np.dtype(
     ]
 )
 """What both engines report per request; a time that has not come is -1, no instance is -1."""
+
+INSTANCE_DTYPE = np.dtype(
+    [
+        ("state", np.int8),
+        ("source", np.int8),
+        ("batch_limit", np.int64),
+        ("running", np.int32),
+        ("waiting", np.int32),
+        ("preempted", np.int32),
+        ("kv_tokens", np.int64),
+        ("host_kv_tokens", np.int64),
+        ("loaded_ps", np.int64),
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+    ]
+)
+"""What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading."""

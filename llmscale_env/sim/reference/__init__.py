@@ -13,6 +13,6 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 | `engine` | 8 and the public interface |
 """
 
-from llmscale_env.sim.reference.engine import INSTANCE_DTYPE, ReferenceEngine
+from llmscale_env.sim.reference.engine import ReferenceEngine
 
-__all__ = ["INSTANCE_DTYPE", "ReferenceEngine"]
+__all__ = ["ReferenceEngine"]

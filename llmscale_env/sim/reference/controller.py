@@ -17,32 +17,35 @@ if TYPE_CHECKING:
 class BatchController:
     """Measures one instance's windows and, unless `FIXED`, moves its batch limit.
 
-    The window is measured under every kind, so that a controller switched on later finds one.
-
     Attributes:
         x: the float64 limit, of which `batch_limit` is the whole part.
         throughput_before: tokens per picosecond of the window before (None at first).
         changed: a request joined or left the running batch in this window.
         bound: an admission of this window ended at the batch limit.
         was_bound: whether the window before was `bound`.
+        over: at the latest step under `CHIRON` more was running than the limit allows.
+        restart: the controller's kind was set, so what was measured so far is forgotten.
     """
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.x = float(instance.pool.batch_limit)
-        self.batch_limit = instance.pool.batch_limit
         self.throughput_before: float | None = None
         self.changed = False
         self.bound = False
         self.was_bound = False
+        self.over = False
+        self.restart = False
         self.start_ps = 0
         self.decode_iterations = 0
         self.tokens = 0
+        self.set_limit(instance.pool.batch_limit, ControllerKind(instance.pool.controller))
 
-    def set_limit(self, limit: int) -> None:
-        """A command sets the limit, whatever the controller thinks."""
+    def set_limit(self, limit: int, kind: ControllerKind) -> None:
+        """A command sets the limit; under a controller it is held in the controller's range."""
         self.x = float(limit)
         self.batch_limit = limit
+        if kind != ControllerKind.FIXED:
+            self._set_held(self.x)
 
     def count(self, tokens: int, is_decode: bool) -> None:
         """An iteration has ended."""
@@ -58,22 +61,28 @@ class BatchController:
     def forget(self) -> None:
         """Measure anew, as nothing runs."""
         self.start_window()
-        self.changed = self.bound = False
+        self.changed = self.bound = self.over = self.restart = False
 
     def step(self, kind: ControllerKind) -> None:
         """Step 4 of a boundary."""
-        if not self.instance.running:
+        if self.restart or not self.instance.running:
             self.forget()
             return
         if kind == ControllerKind.FIXED:
             return
-        if kind == ControllerKind.CHIRON and len(self.instance.running) > self.batch_limit:
+        if kind == ControllerKind.CHIRON and self._is_or_was_over():
             self.start_window()
             return
         literal = kind == ControllerKind.CHIRON_LITERAL
         enough = 1 if literal else self.instance.pool.controller_window_iterations
         if self.changed and self.decode_iterations >= enough:
             self._update(literal)
+
+    def _is_or_was_over(self) -> bool:
+        """The iteration that has just ended, or the next one, is too large for the limit."""
+        was_over = self.over
+        self.over = len(self.instance.running) > self.batch_limit
+        return self.over or was_over
 
     def _update(self, literal: bool) -> None:
         instance, pool = self.instance, self.instance.pool
@@ -95,8 +104,6 @@ class BatchController:
             self._set_held(self.x / 2.0)
         elif literal or self.bound:
             self._set_held(alpha * (1.0 / pressure) * self.x + (1.0 - alpha) * self.x)
-        else:
-            self._set_held(self.x)
 
         kind = "literal" if literal else "chiron"
         moved = (self.batch_limit > before) - (self.batch_limit < before)

@@ -16,6 +16,7 @@ from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.router import Router, SharedQueue
 from llmscale_env.sim.spec import (
+    INSTANCE_DTYPE,
     NEVER,
     RESULT_DTYPE,
     ClusterSpec,
@@ -25,29 +26,6 @@ from llmscale_env.sim.spec import (
     RequestState,
 )
 from llmscale_env.workload.requests import RequestTable
-
-INSTANCE_DTYPE = np.dtype(
-    [
-        ("state", np.int8),
-        ("source", np.int8),
-        ("batch_limit", np.int64),
-        ("running", np.int32),
-        ("waiting", np.int32),
-        ("preempted", np.int32),
-        ("kv_tokens", np.int64),
-        ("host_kv_tokens", np.int64),
-        ("loaded_ps", np.int64),
-        ("iterations", np.int64),
-        ("tokens", np.int64),
-    ]
-)
-"""What both engines report per instance slot, as an observer at `now` sees it.
-
-`source`: where its weights came or come from, a `LoadSource`; -1 while `OFF` or `ACQUIRING` and for
-instances active from the start. `waiting`: requests in its own queue. `loaded_ps`: when loading
-will end, -1 unless `LOADING`. `iterations`, `tokens`: iterations ended and tokens emitted strictly
-before `now`, over all lives of the slot.
-"""
 
 _COUNTED = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
 
@@ -162,9 +140,9 @@ class ReferenceEngine:
         """Process every event before `until_ps` and stand there.
 
         Raises:
-            ValueError: if that is in the past or beyond `NEVER`.
+            ValueError: if that is in the past or not before `NEVER`.
         """
-        until = _checked_int("until_ps", until_ps, self.now_ps, int(NEVER))
+        until = _checked_int("until_ps", until_ps, self.now_ps, int(NEVER) - 1)
         if until > self.now_ps:
             self.clock.run(until=until)
 
@@ -249,14 +227,14 @@ class ReferenceEngine:
 
         Args:
             pool: index of the pool.
-            count: instances wanted, at least 0; more than it has slots are missing ones.
+            count: instances wanted, 0..n_slots.
             source: `LoadSource` of those started; None: the pool's own.
 
         Returns:
-            How many are missing for want of slots or GPUs.
+            How many are missing for want of GPUs.
         """
         pool = self._pool("pool", pool)
-        count = _checked_int("count", count, 0)
+        count = _checked_int("count", count, 0, self.spec.pools[pool].n_slots)
         if source is None:
             source = self.spec.pools[pool].load_source
         source = LoadSource(_checked_int("source", source, 0, len(LoadSource) - 1))
@@ -300,12 +278,14 @@ class ReferenceEngine:
         largest = self.spec.profiles[self.spec.pools[pool].profile].max_batch
         limit = _checked_int("limit", limit, 1, largest)
         for instance in self.instances_of[pool]:
-            instance.controller.set_limit(limit)
+            instance.controller.set_limit(limit, ControllerKind(self.controller_kind[pool]))
 
     def set_controller(self, pool: int, kind: int) -> None:
         """How the batch limits of a pool move from now on."""
         pool = self._pool("pool", pool)
         self.controller_kind[pool] = _checked_int("kind", kind, 0, len(ControllerKind) - 1)
+        for instance in self.instances_of[pool]:
+            instance.controller.restart = True
 
     def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
         """Share of a class's requests that try the overflow pools first."""
@@ -325,6 +305,10 @@ class ReferenceEngine:
     def evict(self, instance: int, count: int) -> None:
         """Evict so many of an instance's priority-1 requests at its next boundary."""
         which = self._all[self._instance(instance)]
+        if which.state not in HOLDING_WEIGHTS:
+            raise ValueError(
+                f"instance = {which.index}: is {which.state.name}, must be ACTIVE or DRAINING"
+            )
         which.ordered_evictions += _checked_int("count", count, 0)
 
     def _pool(self, name: str, value: object) -> int:

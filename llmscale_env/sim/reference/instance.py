@@ -103,9 +103,9 @@ class Instance:
         """Predicted tokens still to emit over all requests here."""
         return sum(r.left for r in (*self.own_queue, *self.preempted, *self.running))
 
-    def low_priority(self) -> list[Request]:
-        """Running requests of priority-1 classes."""
-        return [r for r in self.running if r.priority == 1]
+    def evictable(self) -> list[Request]:
+        """Running requests of priority-1 classes that have a shared queue to go to."""
+        return [r for r in self.running if r.priority == 1 and r.queue >= 0]
 
     # --- life of a slot (section 3) ---
 
@@ -255,7 +255,7 @@ class Instance:
             self.engine.finished.append(request.id)
 
     def _obey_evictions(self) -> None:
-        evictable = [r for r in self.low_priority() if r.queue >= 0]
+        evictable = self.evictable()
         for _ in range(min(self.ordered_evictions, len(evictable))):
             self.engine.events["evict_by_command"] += 1
             self.evict(evictable.pop())

@@ -54,7 +54,9 @@ class Router:
             for c, route in enumerate(row)
         }
         custom: Any = engine.spec.custom_router
-        self.custom: Callable[..., int] | None = getattr(custom, "pyfunc", custom)
+        self.custom: Callable[..., int] | None = getattr(
+            custom, "pyfunc", getattr(custom, "_pyfunc", custom)
+        )
 
     def destination(self, request: Request) -> Instance | SharedQueue | None:
         """An instance, a shared queue, or None: no candidate."""
@@ -136,7 +138,7 @@ class Router:
     @staticmethod
     def _evictable(instance: Instance, request: Request) -> list[Request]:
         if request.priority == 0 and instance.pool.evicts:
-            return instance.low_priority()
+            return instance.evictable()
         return []
 
     def _load(self, instance: Instance, request: Request) -> int:
@@ -165,7 +167,7 @@ class Router:
                     i.capacity,
                     i.left_tokens,
                     i.batch_limit,
-                    len(i.low_priority()),
+                    len(i.evictable()),
                     i.index,
                 )
                 for i in candidates

@@ -107,7 +107,7 @@ class Scheduler(ABC):
         if under_limit and in_budget and self._in_memory(request, running):
             return True
         if in_budget and from_own_queue and request.priority == 0 and instance.pool.evicts:
-            victims = [r for r in instance.low_priority() if r not in self.admitted]
+            victims = [r for r in instance.evictable() if r not in self.admitted]
             others = [r for r in running if r not in victims]
             if self._under_limit(others) and self._in_memory(request, others):
                 while not (self._under_limit(running) and self._in_memory(request, running)):
@@ -170,10 +170,10 @@ class PrefillFirst(Scheduler):
         return len(self.fresh)
 
     def _in_budget(self, request: Request) -> bool:
-        if not self.fresh:
+        if not self.fresh or self.instance.keeps_copy_of(request):
             return True
-        tokens = 0 if self.instance.keeps_copy_of(request) else request.ctx
-        within = sum(r.ctx for r in self.fresh) + tokens <= self.instance.pool.prefill_tokens
+        tokens = sum(r.ctx for r in self.fresh) + request.ctx
+        within = tokens <= self.instance.pool.prefill_tokens
         if not within:
             self.instance.engine.events["prefill_budget"] += 1
         return within
