@@ -298,6 +298,13 @@ class ClusterSpec:
                 for p in (*route.pools, *route.overflow):
                     if self.pools[p].llm != m:
                         raise ValueError(f"{where}: pool {p} serves another LLM")
+                if self.classes[c].priority == 1 and route.queue < 0:
+                    for p, pool in enumerate(self.pools):
+                        if pool.llm == m and pool.evicts:
+                            raise ValueError(
+                                f"{where}.queue = {route.queue}: must be a shared queue, as "
+                                f"pools[{p}] evicts requests of this priority-1 class"
+                            )
         held = sum(pool.initial_active * pool.gpus for pool in self.pools)
         if held > self.max_gpus:
             raise ValueError(f"max_gpus = {self.max_gpus}: {held} are active at the start")

@@ -54,9 +54,8 @@ class Router:
             for c, route in enumerate(row)
         }
         custom: Any = engine.spec.custom_router
-        self.custom: Callable[..., int] | None = getattr(
-            custom, "pyfunc", getattr(custom, "_pyfunc", custom)
-        )
+        # A compiled function is called in its Python form.
+        self.custom: Callable[..., int] | None = getattr(custom, "__wrapped__", custom)
 
     def destination(self, request: Request) -> Instance | SharedQueue | None:
         """An instance, a shared queue, or None: no candidate."""
