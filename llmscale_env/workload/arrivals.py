@@ -203,14 +203,18 @@ def _window_start_ps(
 
 
 def _counts(
-    config: CountArrivals, rate_per_s: float | None, horizon_ps: int, rng: np.random.Generator
+    config: CountArrivals,
+    rate_per_s: float | None,
+    rate_scale: float,
+    horizon_ps: int,
+    rng: np.random.Generator,
 ) -> Arrivals:
     table = load_counts(config.table)
     part = _count_part(config, table)
     bin_ps = to_ps(table.bin_s)
     start_ps = _window_start_ps(config.start_s, len(part) * bin_ps, bin_ps, rng)
     native = int(part.sum()) / (len(part) * table.bin_s)
-    scale = 1.0 if rate_per_s is None else rate_per_s / native
+    scale = (1.0 if rate_per_s is None else rate_per_s / native) * rate_scale
     if config.trace_path is not None:
         trace = load_trace(config.trace_path, config.trace_format)
         from_ps = int(config.from_s / table.bin_s) * bin_ps
@@ -271,7 +275,11 @@ def _replay(
 
 
 def _trace(
-    config: TraceArrivals, rate_per_s: float | None, horizon_ps: int, rng: np.random.Generator
+    config: TraceArrivals,
+    rate_per_s: float | None,
+    rate_scale: float,
+    horizon_ps: int,
+    rng: np.random.Generator,
 ) -> Arrivals:
     trace = load_trace(config.path, config.format, config.sort, config.only_llm)
     from_ps = to_ps(config.from_s)
@@ -285,7 +293,7 @@ def _trace(
         )
     start_ps = _window_start_ps(config.start_s, to_end_ps - from_ps, 1, rng)
     native = float(b - a) / ((to_end_ps - from_ps) / PS_PER_S)
-    scale = 1.0 if rate_per_s is None else rate_per_s / native
+    scale = (1.0 if rate_per_s is None else rate_per_s / native) * rate_scale
     by_time = config.rescale == "time"
     return _replay(
         trace,
@@ -311,7 +319,12 @@ AnyArrivals = (
 
 
 def generate_arrivals(
-    config: AnyArrivals, rate_per_s: float | None, horizon_s: float, rng: np.random.Generator
+    config: AnyArrivals,
+    rate_per_s: float | None,
+    horizon_s: float,
+    rng: np.random.Generator,
+    *,
+    rate_scale: float = 1.0,
 ) -> Arrivals:
     """Arrivals in [0, horizon).
 
@@ -321,6 +334,7 @@ def generate_arrivals(
             their own rate.
         horizon_s: length of the episode.
         rng: all draws come from here.
+        rate_scale: multiplies the rate, given or own.
 
     Raises:
         ValueError: unknown table or profile, an empty part of a trace, a malformed trace.
@@ -328,11 +342,12 @@ def generate_arrivals(
     """
     horizon_ps = to_ps(horizon_s)
     if isinstance(config, CountArrivals):
-        return _counts(config, rate_per_s, horizon_ps, rng)
+        return _counts(config, rate_per_s, rate_scale, horizon_ps, rng)
     if isinstance(config, TraceArrivals):
-        return _trace(config, rate_per_s, horizon_ps, rng)
+        return _trace(config, rate_per_s, rate_scale, horizon_ps, rng)
     if rate_per_s is None:
         raise ValueError(f"rate_per_s is missing: arrivals of kind {config.kind} need one")
+    rate_per_s *= rate_scale
     if isinstance(config, GammaArrivals):
         return Arrivals(_gamma(config, rate_per_s, horizon_ps, rng))
     if isinstance(config, MMPPArrivals):

@@ -22,7 +22,7 @@ from llmscale_env.workload.config import (
     TraceLengths,
     WorkloadConfig,
 )
-from llmscale_env.workload.readers import Trace
+from llmscale_env.workload.readers import Labels, Trace
 from llmscale_env.workload.requests import RequestTable
 from llmscale_env.workload.tables import N_BINS, LengthTable, load_lengths, round_tokens
 
@@ -149,13 +149,19 @@ def _index(where: str, name: str, names: tuple[str, ...]) -> int:
 
 
 def _trace_column(
-    where: str, column: tuple[str, ...] | None, rows: NDArray[np.int64], names: tuple[str, ...]
+    where: str, column: Labels | None, rows: NDArray[np.int64], names: tuple[str, ...]
 ) -> NDArray[np.int16]:
+    """A column that a replayed trace has itself, as indices into the episode's names."""
     if column is None:
         raise ValueError(f"{where} is missing, and the trace has no such column")
-    kinds, inverse = np.unique(np.array(column, dtype=object)[rows], return_inverse=True)
-    indices = [_index(where, str(kind), names) for kind in kinds]
-    return np.array(indices, dtype=np.int16)[inverse]
+    index = column.index[rows]
+    known = [
+        _index(where, name, names) if present else 0
+        for name, present in zip(
+            column.names, np.bincount(index, minlength=len(column.names)) > 0, strict=True
+        )
+    ]
+    return np.array(known, dtype=np.int16)[index]
 
 
 def _stream(
@@ -166,14 +172,9 @@ def _stream(
     horizon_s: float,
     rngs: tuple[np.random.Generator, ...],
 ) -> _Part:
-    rate = stream.rate_per_s
-    if rate is None and workload.rate_scale != 1.0:
-        raise ValueError(
-            f"{where}.rate_per_s is missing: with rate_scale = {workload.rate_scale} it is needed "
-            "(None replays a trace at its own rate)"
-        )
-    scaled = None if rate is None else rate * workload.rate_scale
-    arrivals = generate_arrivals(stream.arrivals, scaled, horizon_s, rngs[0])
+    arrivals = generate_arrivals(
+        stream.arrivals, stream.rate_per_s, horizon_s, rngs[0], rate_scale=workload.rate_scale
+    )
     n = len(arrivals.arrival_ps)
 
     def column(field: str, own: tuple[str, ...]) -> NDArray[np.int16]:

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Labels:
+    """A column of names: which there are, and each row's index into them."""
+
+    names: tuple[str, ...]
+    index: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64]) -> Labels:
+        return Labels(self.names, self.index[rows])
+
+
+@dataclass(frozen=True)
 class Trace:
     """A request trace, sorted by arrival.
 
@@ -34,7 +45,7 @@ class Trace:
         path, format: where it was read from, and how.
         arrival_ps: (n,) int64 since the first request of the file.
         input_tokens, output_tokens: (n,) int64, at least 1.
-        llm, slo_class: names per row, or None where the file has none.
+        llm, slo_class: (n,) names, or None where the file has none.
         dropped_zero_output, dropped_zero_input: rows left out because nothing was generated
             (failed requests in BurstGPT) or the prompt was empty; one with both counts as the
             first.
@@ -45,8 +56,8 @@ class Trace:
     arrival_ps: NDArray[np.int64]
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
-    llm: tuple[str, ...] | None = None
-    slo_class: tuple[str, ...] | None = None
+    llm: Labels | None = None
+    slo_class: Labels | None = None
     dropped_zero_output: int = 0
     dropped_zero_input: int = 0
 
@@ -179,7 +190,9 @@ def _times_ns(column: pd.Series, timestamp: bool) -> NDArray[np.int64]:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def _csv_chunks(path: Path, form: _Format, header: list[str]) -> Iterator[dict[str, Any]]:
+def _csv_chunks(
+    path: Path, form: _Format, header: list[str], max_rows: int | None
+) -> Iterator[dict[str, Any]]:
     import pandas as pd
 
     wanted = [form.arrival, form.inputs, form.outputs]
@@ -196,6 +209,7 @@ def _csv_chunks(path: Path, form: _Format, header: list[str]) -> Iterator[dict[s
         usecols=sorted(types),
         dtype=types,
         chunksize=_CHUNK_ROWS,
+        nrows=max_rows,
         encoding="utf-8",
         compression="infer" if path.suffix == ".gz" else None,
         keep_default_na=False,
@@ -251,7 +265,7 @@ def _diagnose_csv(path: Path, form: _Format, header: list[str]) -> str:
     return f"{path}: not a well-formed CSV, expected rows like {form.example}"
 
 
-def _mooncake_chunks(path: Path) -> Iterator[dict[str, Any]]:
+def _mooncake_chunks(path: Path, max_rows: int | None) -> Iterator[dict[str, Any]]:
     ms: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []
@@ -259,6 +273,8 @@ def _mooncake_chunks(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            if len(ms) == max_rows:
+                break
             try:
                 row = json.loads(line)
                 values = (row["timestamp"], row["input_length"], row["output_length"])
@@ -293,13 +309,16 @@ def _backwards_line(path: Path, kept_row: int) -> int:
     raise AssertionError("the row was there when the file was read")
 
 
-def read_trace(path: str | Path, format: str = "auto", sort: bool = False) -> Trace:
+def read_trace(
+    path: str | Path, format: str = "auto", sort: bool = False, max_rows: int | None = None
+) -> Trace:
     """Read a trace.
 
     Args:
         path: the file, plain or gzipped.
         format: "auto" (by the first line), "plain", "azure", "burstgpt" or "mooncake".
         sort: sort by arrival (stable) instead of refusing arrivals that go backwards.
+        max_rows: read no more than the first rows.
 
     Raises:
         ValueError: a malformed row (names the line and what was expected), arrivals that go
@@ -310,14 +329,14 @@ def read_trace(path: str | Path, format: str = "auto", sort: bool = False) -> Tr
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format = {format!r}: must be one of {['auto', *FORMATS]}")
     try:
-        return _read(path, detect_format(path) if format == "auto" else format, sort)
+        return _read(path, detect_format(path) if format == "auto" else format, sort, max_rows)
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: not a readable text file ({error})") from None
 
 
-def _read(path: Path, name: str, sort: bool) -> Trace:
+def _read(path: Path, name: str, sort: bool, max_rows: int | None) -> Trace:
     if name == "mooncake":
-        chunks = list(_mooncake_chunks(path))
+        chunks = list(_mooncake_chunks(path, max_rows))
     else:
         form, header = _CSV[name], _header(path)
         missing = [c for c in (form.arrival, form.inputs, form.outputs) if c not in header]
@@ -326,7 +345,7 @@ def _read(path: Path, name: str, sort: bool) -> Trace:
                 f"{path}:1: column {missing[0]!r} is missing (format {name}); found {header}"
             )
         try:
-            chunks = list(_csv_chunks(path, form, header))
+            chunks = list(_csv_chunks(path, form, header, max_rows))
         except (ValueError, UnicodeDecodeError) as error:
             if isinstance(error, UnicodeDecodeError):
                 raise
@@ -358,8 +377,13 @@ def _read(path: Path, name: str, sort: bool) -> Trace:
     if len(keep) == 0:
         raise ValueError(f"{path}: no row has both input and output tokens above 0")
 
-    def names(key: str) -> tuple[str, ...] | None:
-        return tuple(str(v) for v in column(key)[keep]) if key in chunks[0] else None
+    def labels(key: str) -> Labels | None:
+        if key not in chunks[0]:
+            return None
+        import pandas as pd
+
+        index, found = pd.factorize(column(key)[keep], sort=True)
+        return Labels(tuple(str(value) for value in found), index.astype(np.int64))
 
     return Trace(
         path=str(path),
@@ -367,8 +391,8 @@ def _read(path: Path, name: str, sort: bool) -> Trace:
         arrival_ps=(ns[keep] - ns[order[0]]) * 1000,
         input_tokens=inputs[keep],
         output_tokens=outputs[keep],
-        llm=names("llm"),
-        slo_class=names("slo_class"),
+        llm=labels("llm"),
+        slo_class=labels("slo_class"),
         dropped_zero_output=int((outputs == 0).sum()),
         dropped_zero_input=int(((inputs == 0) & (outputs > 0)).sum()),
     )
@@ -382,17 +406,16 @@ def only_llm(trace: Trace, llm: str) -> Trace:
     """
     if trace.llm is None:
         raise ValueError(f"only_llm = {llm!r}: {trace.path} does not name LLMs")
-    keep = np.flatnonzero(np.array(trace.llm, dtype=object) == llm)
-    if len(keep) == 0:
-        raise ValueError(f"only_llm = {llm!r}: {trace.path} has {sorted(set(trace.llm))}")
-    classes = trace.slo_class
+    if llm not in trace.llm.names:
+        raise ValueError(f"only_llm = {llm!r}: {trace.path} has {list(trace.llm.names)}")
+    keep = np.flatnonzero(trace.llm.index == trace.llm.names.index(llm))
     return replace(
         trace,
         arrival_ps=trace.arrival_ps[keep],
         input_tokens=trace.input_tokens[keep],
         output_tokens=trace.output_tokens[keep],
-        llm=tuple(trace.llm[k] for k in keep),
-        slo_class=None if classes is None else tuple(classes[k] for k in keep),
+        llm=trace.llm.take(keep),
+        slo_class=None if trace.slo_class is None else trace.slo_class.take(keep),
     )
 
 

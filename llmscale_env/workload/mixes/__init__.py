@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from llmscale_env.workload.config import WorkloadConfig
+from llmscale_env.workload.fetch import SOURCES
 
 _HERE = Path(__file__).parent
 
@@ -44,8 +45,45 @@ def load_mix(name: str, *, rate_scale: float = 1.0, llm: str | None = None) -> W
     if llm is not None:
         for part in (*data.get("streams", []), *data.get("batch_queues", [])):
             part["llm"] = llm
+    return _validated({**data, "rate_scale": rate_scale})
+
+
+def replayed(workload: WorkloadConfig, folder: str | Path) -> WorkloadConfig:
+    """The same workload, its `counts` streams replayed request by request from trace files.
+
+    The windows stay those that the counts would have had with the same seed; lengths become the
+    trace's own.
+
+    Args:
+        workload: what to change.
+        folder: where `python -m llmscale_env.traces fetch` put the files (or the same requests as
+            `azure_conv_2023.csv.gz` and so on).
+
+    Raises:
+        FileNotFoundError: if the file of a table is not there.
+    """
+    data = workload.model_dump()
+    for stream in data["streams"]:
+        arrivals = stream["arrivals"]
+        if arrivals["kind"] != "counts":
+            continue
+        table = arrivals["table"]
+        own = [SOURCES[table].file_name] if table in SOURCES else []
+        candidates = [Path(folder) / n for n in (*own, f"{table.replace('-', '_')}.csv.gz")]
+        found = [path for path in candidates if path.is_file()]
+        if not found:
+            raise FileNotFoundError(
+                f"stream {stream['name']!r}: none of {[p.name for p in candidates]} is in "
+                f"{folder}; python -m llmscale_env.traces fetch {table} to={folder}"
+            )
+        arrivals["trace_path"] = str(found[0])
+        stream["lengths"] = {"kind": "trace"}
+    return _validated(data)
+
+
+def _validated(data: dict[str, Any]) -> WorkloadConfig:
     try:
-        return WorkloadConfig.model_validate({**data, "rate_scale": rate_scale})
+        return WorkloadConfig.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -1,0 +1,216 @@
+"""Traces on the command line.
+
+python -m llmscale_env.traces list
+python -m llmscale_env.traces stats PATH_OR_NAME [format=auto] [sort=false] [plot=FILE.png]
+python -m llmscale_env.traces fetch NAME [to=traces] [base_url=URL]
+python -m llmscale_env.traces build-tables source=DIR [to=DIR]
+
+`stats` takes a trace file, or the name of a shipped count table, length table or mix (`mix:NAME`
+where a length table has the same name; an hour of it is generated with seed 0). `fetch` downloads a public trace. `build-tables` remakes the shipped
+tables from the raw files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.workload import DEFAULT_CLASSES, generate_requests, tables
+from llmscale_env.workload.fetch import SOURCES, FetchError, fetch
+from llmscale_env.workload.mixes import load_mix, mix_names
+from llmscale_env.workload.readers import FORMATS, Trace, read_trace
+from llmscale_env.workload.stats import format_stats, plot_stats, trace_stats
+
+_OPTIONS = {
+    "list": (),
+    "stats": ("format", "sort", "plot"),
+    "fetch": ("to", "base_url"),
+    "build-tables": ("source", "to"),
+}
+_TAKES_NAME = ("stats", "fetch")
+_MIX_HOUR_S = 3600.0
+_LENGTH_DRAWS = 100_000
+
+
+class _Slip(ValueError):
+    """A slip on the command line, told in one line."""
+
+
+class _Columns(NamedTuple):
+    """What statistics are taken of; a part that the source lacks is None."""
+
+    about: str
+    arrival_ps: NDArray[np.int64] | None
+    input_tokens: NDArray | None
+    output_tokens: NDArray | None
+
+
+def _closest(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {close[0]}?)" if close else f"; there are {sorted(words)}"
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, str | None, dict[str, str]]:
+    if not arguments:
+        raise _Slip(f"a command is missing; there are {list(_OPTIONS)}")
+    command, *rest = arguments
+    if command not in _OPTIONS:
+        raise _Slip(f"unknown command {command!r}{_closest(command, list(_OPTIONS))}")
+    name: str | None = None
+    if command in _TAKES_NAME:
+        if not rest:
+            raise _Slip(f"{command}: a name is missing (python -m llmscale_env.traces list)")
+        name, *rest = rest
+    options: dict[str, str] = {}
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not equals or key not in _OPTIONS[command]:
+            allowed = [f"{option}=..." for option in _OPTIONS[command]]
+            raise _Slip(f"{command}: unknown argument {word!r}; it takes {allowed}")
+        options[key] = value
+    return command, name, options
+
+
+def _flag(options: dict[str, str], key: str) -> bool:
+    value = options.get(key, "false").lower()
+    if value not in ("true", "false"):
+        raise _Slip(f"{key} = {options[key]!r}: must be true or false")
+    return value == "true"
+
+
+def _describe(trace: Trace) -> str:
+    dropped = [
+        f"{count:,} rows with no {what} tokens left out"
+        for count, what in (
+            (trace.dropped_zero_output, "output"),
+            (trace.dropped_zero_input, "input"),
+        )
+        if count
+    ]
+    return "; ".join([f"{trace.path} ({trace.format})", *dropped])
+
+
+def _columns(name: str, options: dict[str, str]) -> _Columns:
+    """A trace file, or something that ships."""
+    if Path(name).exists():
+        if options.get("format", "auto") not in ("auto", *FORMATS):
+            raise _Slip(f"format = {options['format']!r}: must be one of {['auto', *FORMATS]}")
+        trace = read_trace(name, options.get("format", "auto"), _flag(options, "sort"))
+        return _Columns(_describe(trace), trace.arrival_ps, trace.input_tokens, trace.output_tokens)
+    rng = np.random.default_rng(0)
+    if name in tables.names("counts"):
+        counts = tables.load_counts(name)
+        start = np.repeat(np.arange(len(counts.counts)) * counts.bin_s, counts.counts)
+        arrival_s = np.sort(start + rng.random(len(start)) * counts.bin_s)
+        about = f"{name}: shipped counts per {counts.bin_s:g} s, arrivals placed at random in them"
+        return _Columns(about, np.rint(arrival_s * 1e12).astype(np.int64), None, None)
+    if name in tables.names("lengths"):
+        inputs, outputs = tables.load_lengths(name).sample(_LENGTH_DRAWS, rng)
+        about = f"{name}: {_LENGTH_DRAWS:,} draws from the shipped length table"
+        most = int(max(inputs.max(), outputs.max())) + 1
+        return _Columns(
+            about, None, tables.round_tokens(inputs, most), tables.round_tokens(outputs, most)
+        )
+    if name.removeprefix("mix:") in mix_names():
+        mix = load_mix(name.removeprefix("mix:"))
+        llms = sorted({str(s.llm) for s in mix.streams} | {q.llm for q in mix.batch_queues})
+        requests = generate_requests(
+            mix, classes=DEFAULT_CLASSES, llms=llms, horizon_s=_MIX_HOUR_S, rng=rng
+        )
+        return _Columns(
+            f"{name}: an hour of the mix, seed 0",
+            requests.arrival_ps,
+            requests.input_tokens,
+            requests.output_tokens,
+        )
+    shipped = {*tables.names("counts"), *tables.names("lengths"), *mix_names()}
+    raise _Slip(
+        f"{name!r} is neither a file nor something that ships{_closest(name, sorted(shipped))}"
+    )
+
+
+def _stats(name: str, options: dict[str, str]) -> None:
+    plot = options.get("plot")
+    if plot is not None and Path(plot).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise _Slip(f"plot = {plot!r}: must end in .png, .pdf or .svg")
+    columns = _columns(name, options)
+    print(columns.about)
+    print(format_stats(trace_stats(*columns[1:])))
+    if plot is not None:
+        path = Path(plot)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plot_stats(path, columns.about, *columns[1:])
+        print(f"drawn: {path}")
+
+
+def _list() -> None:
+    print("Shipped arrival counts of real traces (arrivals: {kind: counts, table: NAME})")
+    for name in tables.names("counts"):
+        counts = tables.load_counts(name)
+        about = dict(counts.about)
+        print(
+            f"  {name:<26}{counts.duration_s:7.0f} s  {counts.rate_per_s:6.2f}/s  "
+            f"{about['licence']}; {about['source']}"
+        )
+    print("Shipped lengths (lengths: NAME)")
+    for name in tables.names("lengths"):
+        about = dict(tables.load_lengths(name).about)
+        print(f"  {name:<26}{about['rows']:>7} rows  {about['licence']}; {about['kind']}")
+    print("Mixes")
+    print("  " + ", ".join(mix_names()))
+    print("Public traces (python -m llmscale_env.traces fetch NAME)")
+    for name, source in SOURCES.items():
+        pinned = "checksum known" if source.sha256 else "checksum on first use"
+        print(f"  {name:<26}{source.format:<9} {source.licence}; {source.about}; {pinned}")
+
+
+def _build(options: dict[str, str]) -> None:
+    from llmscale_env.workload.build_tables import build_tables
+
+    if "source" not in options:
+        raise _Slip("build-tables: source=DIR is missing (the folder of the raw files)")
+    to = Path(options["to"]) if "to" in options else tables.DATA
+    for path in build_tables(Path(options["source"]), to):
+        print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 0 when it worked, 2 for a slip, 1 for a download that failed."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("--help", "-h", "help"):
+        print(__doc__)
+        return 0 if words else 2
+    try:
+        command, name, options = _parse(words)
+        if command == "list":
+            _list()
+        elif command == "build-tables":
+            _build(options)
+        else:
+            assert name is not None
+            if command == "stats":
+                _stats(name, options)
+            else:
+                fetch(name, Path(options.get("to", "traces")), base_url=options.get("base_url"))
+    except FetchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1 if words[1] in SOURCES else 2
+    except (ValueError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: what has arrived is kept, the same command goes on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
