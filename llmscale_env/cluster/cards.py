@@ -1,8 +1,8 @@
 """Cards of GPUs and LLMs: the few published numbers that everything else is derived from.
 
-KV bytes per token, weight bytes, KV capacity, load times and the roofline all come from here. A card
-of one's own is registered with `register_gpu` or `register_llm` and is then known by its name
-everywhere.
+KV bytes per token, weight bytes, KV capacity, load times and the roofline all come from here. A
+card of one's own is registered with `register_gpu` or `register_llm` and is then known by its
+name everywhere.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class LlmCard:
         )
         if self.heads % self.kv_heads:
             raise ValueError(
-                f"LLM card {self.name!r}: kv_heads = {self.kv_heads} must divide heads = {self.heads}"
+                f"card {self.name!r}: kv_heads = {self.kv_heads} must divide heads = {self.heads}"
             )
 
     @property
@@ -116,14 +116,14 @@ class LlmCard:
         return self.kv_heads < self.heads
 
     def kv_bytes_per_token_per_gpu(self, tp: int) -> float:
-        """Bytes of one token's KV on each of `tp` GPUs (a KV head is copied once `tp` exceeds them)."""
+        """Bytes of one token's KV on each of `tp` GPUs (`tp` above `kv_heads` copies heads)."""
         return self.kv_bytes_per_token * max(1.0 / tp, 1.0 / self.kv_heads)
 
     def attention_flops_per_pair(self, tp: int) -> float:
         """FLOPs per GPU of one unit of the pair sum `chunk * (2 * cached + chunk)`, all layers.
 
-        Causal attention of a chunk costs `4 * chunk * (cached + chunk / 2)` FLOPs per head dimension
-        (scores and weighted values, a multiply and an add each), half of which is 2 per unit.
+        Causal attention of a chunk costs `4 * chunk * (cached + chunk / 2)` FLOPs per head
+        dimension (scores and weighted values, a multiply and an add each): 2 per unit.
         """
         return 2.0 * self.layers * self.heads * self.head_dim / tp
 

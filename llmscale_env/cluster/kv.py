@@ -36,7 +36,8 @@ def kv_capacity_tokens(
     """Tokens of KV cache that an instance of `tp` GPUs holds.
 
     Args:
-        llm, gpu: cards or their names.
+        llm: card or name.
+        gpu: card or name.
         tp: tensor-parallel degree.
         memory_fraction: share of each GPU's memory that the engine may use (vLLM's
             `gpu_memory_utilization`; its default is 0.9).

@@ -1,0 +1,274 @@
+"""Fit iteration-time models to measurements, report how good they are, draw them.
+
+    python -m llmscale_env.calibrate report [format=text|markdown] [data=FILE.json]
+    python -m llmscale_env.calibrate data=DIRECTORY [out=FILE.json] [plots=DIRECTORY]
+    python -m llmscale_env.calibrate csv=FILE.csv llm=NAME gpu=NAME tp=N [out=FILE.json]
+                                     [plots=DIRECTORY]
+
+The first prints the fit report of the data file that ships with the package (or of another one).
+The second fits the public data sets again and writes such a file. The third fits your own
+measurements; its file is then used with `iteration_time_model(..., data="FILE.json")`.
+docs/calibration.md says what the columns of a CSV are and where the public data come from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmscale_env.cluster.cards import UnknownCardError, gpu_card, llm_card
+from llmscale_env.cluster.iteration_time import (
+    SCHEMA_VERSION,
+    DataFileError,
+    FitError,
+    IterationTimeModel,
+    load_models,
+    model_to_json,
+    read_data_file,
+)
+
+if TYPE_CHECKING:
+    from llmscale_env.cluster.fitting import Measurements
+
+MODES: dict[str, tuple[str, ...]] = {
+    "report": ("format", "data"),
+    "data": ("data", "out", "plots"),
+    "csv": ("csv", "llm", "gpu", "tp", "out", "plots"),
+}
+SIGNIFICANT_DIGITS = 7
+"""Of the numbers written: far below the fit's error, and the same on every machine's last bits."""
+
+
+class UsageError(ValueError):
+    """A slip on the command line."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; 0 if all went well, 2 after a slip, which is named in one line."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or any(w in ("-h", "--help", "help") for w in words):
+        print(__doc__)
+        return 0 if words else 2
+    from llmscale_env.cluster.fitting import FitDataError
+    from llmscale_env.cluster.measurements import RawDataError
+
+    try:
+        mode, options = _parse(words)
+        {"report": _report, "data": _fit_public, "csv": _fit_user}[mode](options)
+    except (UsageError, UnknownCardError, DataFileError, RawDataError, FitDataError) as error:
+        print(f"calibrate: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"calibrate: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parse(words: list[str]) -> tuple[str, dict[str, str]]:
+    options: dict[str, str] = {}
+    mode = ""
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word == "report":
+            mode = "report"
+        elif not equals or not value:
+            raise UsageError(f"{word!r}: expected 'report' or key=value; see --help")
+        elif key in options:
+            raise UsageError(f"{key} is given twice")
+        else:
+            options[key] = value
+    if not mode:
+        modes = [m for m in ("data", "csv") if m in options]
+        if len(modes) != 1:
+            raise UsageError("give one of: report, data=DIRECTORY, csv=FILE; see --help")
+        mode = modes[0]
+    for key in options:
+        if key not in MODES[mode]:
+            raise UsageError(f"{key} is no option of {mode}; there are: {', '.join(MODES[mode])}")
+    return mode, options
+
+
+def _report(options: dict[str, str]) -> None:
+    style = options.get("format", "text")
+    if style not in ("text", "markdown"):
+        raise UsageError(f"format = {style!r}: must be text or markdown")
+    path = options.get("data")
+    roofline = read_data_file(path).get("roofline")
+    print(report(load_models(path), roofline, markdown=style == "markdown"))
+
+
+def _fit_public(options: dict[str, str]) -> None:
+    from llmscale_env.cluster.fitting import fit_all
+    from llmscale_env.cluster.measurements import read_calibration_dir
+
+    sets = read_calibration_dir(Path(options["data"]))
+    models = fit_all(sets)
+    roofline = fit_roofline(sets)
+    print(report(models, roofline))
+    _finish(models, sets, options, roofline)
+
+
+def _fit_user(options: dict[str, str]) -> None:
+    from llmscale_env.cluster.fitting import fit_all
+    from llmscale_env.cluster.measurements import read_user_csv
+
+    missing = [key for key in ("llm", "gpu", "tp") if key not in options]
+    if missing:
+        raise UsageError(f"csv=... needs {', '.join(missing)}")
+    llm, gpu = llm_card(options["llm"]), gpu_card(options["gpu"])
+    tp = options["tp"]
+    if not tp.isdigit() or not llm.fits_tp(int(tp)):
+        raise UsageError(f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads")
+    data = read_user_csv(Path(options["csv"]), llm=llm.name, gpu=gpu.name, tp=int(tp))
+    models = fit_all([data])
+    print(report(models, None))
+    _finish(models, [data], options, None)
+
+
+def _finish(
+    models: tuple[IterationTimeModel, ...],
+    sets: list[Measurements],
+    options: dict[str, str],
+    roofline: dict[str, Any] | None,
+) -> None:
+    if "out" in options:
+        write_models(Path(options["out"]), models, roofline)
+        print(f"\nwritten: {options['out']}")
+    if "plots" in options:
+        from llmscale_env.cluster.plotting import draw_fits
+
+        for path in draw_fits(models, sets, Path(options["plots"])):
+            print(f"drawn: {path}")
+
+
+def write_models(
+    path: Path, models: tuple[IterationTimeModel, ...], roofline: dict[str, Any] | None = None
+) -> None:
+    """Write a data file, whole or not at all.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    content: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "written_by": "python -m llmscale_env.calibrate",
+    }
+    if roofline is not None:
+        content["roofline"] = _rounded(roofline)
+    content["models"] = [_rounded(model_to_json(model)) for model in models]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            # One model a line: a change of one shows as one line.
+            head = {k: v for k, v in content.items() if k != "models"}
+            stream.write(json.dumps(head)[:-1] + ', "models": [\n')
+            stream.write(",\n".join(json.dumps(m) for m in content["models"]))
+            stream.write("\n]}\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return value
+
+
+def fit_roofline(sets: list[Measurements]) -> dict[str, Any]:
+    """Efficiencies of the roofline from all composed sets, errors with each LLM held out whole."""
+    from llmscale_env.cluster.fitting import fit_efficiency, roofline_error
+
+    # A name that only repeats another's kernels (Vicuna for Llama 2 13B) would count them twice.
+    composed = [m for m in sets if m.kind == "composed" and m.llm != "vicuna-13b"]
+    errors: dict[str, list[float]] = {"decode": [], "prefill": []}
+    for llm in sorted({m.llm for m in composed}):
+        # Llama 3 70B has the shape of Llama 2 70B, Mistral that of Llama 3.1 8B: out together.
+        shape = _shape(llm)
+        seen = fit_efficiency([m for m in composed if _shape(m.llm) != shape])
+        for m in composed:
+            if m.llm == llm:
+                for part, values in roofline_error(m, seen).items():
+                    errors[part].extend(values)
+    points = {part: sum(int(m.of(part).scored.sum()) for m in composed) for part in errors}
+    return {
+        "efficiency": dict(vars(fit_efficiency(composed))),
+        "errors": {
+            part: vars(
+                FitError(
+                    n_fitted=points[part],
+                    n_held_out=len(values),
+                    mean=round(sum(values) / len(values), 5),
+                    worst=round(max(values), 5),
+                )
+            )
+            for part, values in errors.items()
+        },
+    }
+
+
+def _shape(name: str) -> tuple[int, ...]:
+    card = llm_card(name)
+    return card.layers, card.hidden, card.kv_heads, card.mlp_hidden
+
+
+def report(
+    models: tuple[IterationTimeModel, ...],
+    roofline: dict[str, Any] | None,
+    *,
+    markdown: bool = False,
+) -> str:
+    """The fit report as a table: errors on held-out configurations, and the range measured."""
+    head = (
+        "LLM", "GPU", "tp", "kind", "fitted", "held out", "decode mean / worst",
+        "prefill mean / worst", "mixed mean / worst", "batch", "context", "prefill tokens",
+    )  # fmt: skip
+    rows = [
+        (
+            m.llm, m.gpu, str(m.tp), m.kind,
+            str(sum(e.n_fitted for e in m.errors.values())),
+            str(sum(e.n_held_out for e in m.errors.values())),
+            _percent(m.errors.get("decode")),
+            _percent(m.errors.get("prefill")),
+            _percent(m.errors.get("mixed")) if m.mixed_measured else "derived",
+            f"1-{m.max_batch}", f"{m.max_context_tokens}", f"{m.max_prefill_tokens}",
+        )
+        for m in models
+    ]  # fmt: skip
+    if roofline is not None:
+        errors = {part: FitError(**e) for part, e in roofline["errors"].items()}
+        rows.append(
+            (
+                "any", "any", "any", "roofline",
+                str(sum(e.n_fitted for e in errors.values())),
+                str(sum(e.n_held_out for e in errors.values())),
+                _percent(errors["decode"]), _percent(errors["prefill"]), "derived", "-", "-", "-",
+            )
+        )  # fmt: skip
+    if markdown:
+        lines = [head, ("---",) * len(head), *rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
+    )
+
+
+def _percent(error: FitError | None) -> str:
+    return "-" if error is None else f"{100 * error.mean:.1f} / {100 * error.worst:.0f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

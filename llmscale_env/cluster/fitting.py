@@ -1,0 +1,447 @@
+"""Fitting iteration-time models to measured iterations, and saying how good the fit is.
+
+Three steps, each deterministic: decode tables per batch size, the prefill line with its attention
+term, the unified mixed form. The errors come from whole configurations that the fit has not seen.
+scipy is imported where it is used, since only `python -m llmscale_env.calibrate` needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.iteration_time import FitError, IterationTimeModel, derive_mixed
+from llmscale_env.cluster.roofline import (
+    RooflineEfficiency,
+    decode_context_s,
+    matrix_s,
+    prefill_pair_s,
+)
+
+PARTS = ("decode", "prefill", "mixed")
+FOLDS = 10
+LINE_TOLERANCE = 0.015
+"""A hinge is set where the line through its neighbours is off by more than this fraction."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class FitDataError(ValueError):
+    """The measurements cannot be fitted; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Iterations of one (LLM, GPU, tp), one row each.
+
+    Attributes:
+        llm, gpu, tp, kind, source, notes: as in `IterationTimeModel`.
+        part: (n,) index into `PARTS`.
+        decode_requests, context_tokens: (n,) decoding requests and their context in all.
+        chunks, chunk_tokens, cached_tokens: (n,) prefill chunks, tokens of each, context cached
+            before for each.
+        seconds: (n,) duration of the iteration.
+        group: (n,) label of the configuration: rows of one group are held out together.
+        scored: (n,) whether the row is a point of the data (else support between the points).
+        total_limits: rows of a part with the fewest and the most tokens are never held out, since
+            they are the range of the fit.
+    """
+
+    llm: str
+    gpu: str
+    tp: int
+    kind: str
+    source: str
+    part: Ints
+    decode_requests: Ints
+    context_tokens: Floats
+    chunks: Ints
+    chunk_tokens: Ints
+    cached_tokens: Ints
+    seconds: Floats
+    group: Ints
+    scored: NDArray[np.bool_]
+    notes: str = ""
+
+    @property
+    def total_tokens(self) -> Ints:
+        """(n,) tokens of each iteration: one per decoding request, and all chunks."""
+        return self.decode_requests + self.chunks * self.chunk_tokens
+
+    @property
+    def pair_sum(self) -> Floats:
+        """(n,) sum over the chunks of `chunk * (2 * cached + chunk)`."""
+        chunk = self.chunk_tokens.astype(np.float64)
+        pairs: Floats = self.chunks * chunk * (2 * self.cached_tokens + chunk)
+        return pairs
+
+    def only(self, keep: NDArray[np.bool_]) -> Measurements:
+        """The rows of a mask."""
+        columns = {k: v[keep] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return replace(self, **columns)
+
+    def of(self, part: str) -> Measurements:
+        """The rows of one part."""
+        return self.only(self.part == PARTS.index(part))
+
+
+def fit(data: Measurements) -> IterationTimeModel:
+    """Fit all rows, and report the errors on held-out configurations.
+
+    Raises:
+        FitDataError: no decode or no prefill rows.
+    """
+    model = _fit_once(data)
+    decode, prefill = data.of("decode"), data.of("prefill")
+    context = decode.context_tokens / np.maximum(decode.decode_requests, 1)
+    scored = decode.scored
+    return replace(
+        model,
+        errors=held_out_errors(data),
+        max_batch=int(decode.decode_requests[scored].max()),
+        max_context_tokens=int(context[scored].max()),
+        max_prefill_tokens=int(prefill.total_tokens[prefill.scored].max()),
+    )
+
+
+def predict(model: IterationTimeModel, data: Measurements) -> Floats:
+    """(n,) seconds that the model gives for each row."""
+    most = int(data.decode_requests.max(initial=0))
+    base, per_token = model.decode_tables(max(most, 1))
+    m_base, m_per_token = model.mixed_tables(max(most, 1))
+    d, c, w, total = data.decode_requests, data.context_tokens, data.pair_sum, data.total_tokens
+
+    def line(knots: tuple[int, ...], values: tuple[float, ...], slope: float) -> Floats:
+        inside: Floats = np.interp(total, knots, values)
+        return inside + slope * np.maximum(total - knots[-1], 0)
+
+    decode = base[d] + per_token[d] * c
+    prefill = (
+        line(model.prefill_knot_tokens, model.prefill_knot_s, model.prefill_slope_s)
+        + model.prefill_pair_s * w
+    )
+    mixed = (
+        line(model.mixed_knot_tokens, model.mixed_knot_s, model.mixed_slope_s)
+        + m_base[d]
+        + m_per_token[d] * c
+        + model.mixed_pair_s * w
+        + model.mixed_chunk_s * data.chunks
+    )
+    chosen: Floats = np.select([data.part == 0, data.part == 1], [decode, prefill], mixed)
+    return chosen
+
+
+def held_out_errors(data: Measurements) -> dict[str, FitError]:
+    """Held-out error of each part that was measured: every configuration is held out once.
+
+    The configurations are dealt in order to `FOLDS` folds (fewer if there are fewer); each fold is
+    predicted by a fit on the others. Those with the fewest and the most tokens or context of a part
+    stay in every fit: they are the range that the model claims.
+    """
+    fold = np.full(len(data.seconds), -1)
+    folds = 0
+    for part in range(len(PARTS)):
+        mine = (data.part == part) & data.scored
+        groups, first = np.unique(data.group[mine], return_index=True)
+        if len(groups) < 4:
+            continue
+        size = data.total_tokens[mine] + 1e-6 * data.context_tokens[mine]
+        order = groups[np.argsort(size[first], kind="stable")]
+        ends = {int(data.group[mine][np.argmin(size)]), int(data.group[mine][np.argmax(size)])}
+        inner = [g for g in order if int(g) not in ends]
+        for index, g in enumerate(inner):
+            fold[(data.part == part) & (data.group == g)] = index % FOLDS
+        folds = max(folds, min(FOLDS, len(inner)))
+    relative = np.full(len(data.seconds), np.nan)
+    for k in range(folds):
+        out = fold == k
+        # A configuration's rows leave all parts together: a prefill of T tokens would otherwise
+        # tell the mixed form about a chunked iteration of T tokens.
+        train = ~np.isin(data.group, np.unique(data.group[out])) | (fold < 0)
+        test = out & data.scored
+        predicted = predict(_fit_once(data.only(train)), data.only(test))
+        relative[test] = np.abs(predicted / data.seconds[test] - 1)
+    errors = {}
+    for part, name in enumerate(PARTS):
+        mine = (data.part == part) & data.scored
+        held = relative[mine & ~np.isnan(relative)]
+        if len(held):
+            errors[name] = FitError(
+                n_fitted=int(mine.sum()),
+                n_held_out=len(held),
+                mean=round(float(held.mean()), 5),
+                worst=round(float(held.max()), 5),
+            )
+    return errors
+
+
+def _fit_once(data: Measurements) -> IterationTimeModel:
+    decode, prefill, mixed = data.of("decode"), data.of("prefill"), data.of("mixed")
+    where = f"{data.llm} on {data.gpu} tp {data.tp}"
+    if not len(decode.seconds):
+        raise FitDataError(f"{where}: no rows of kind 'decode'; at least one is needed")
+    if not len(prefill.seconds):
+        raise FitDataError(f"{where}: no rows of kind 'prefill'; at least one is needed")
+    llm, gpu = llm_card(data.llm), gpu_card(data.gpu)
+    # No kernel reads KV faster than memory or computes faster than the peak; a share of a quarter
+    # (memory) and a tenth (compute) bounds what noise may make of short measurements.
+    fastest_context = llm.kv_bytes_per_token_per_gpu(data.tp) / gpu.memory_bytes_per_s
+    fastest_pair = llm.attention_flops_per_pair(data.tp) / gpu.flops_per_s
+    batch, base, per_token = fit_decode(decode, fastest_context, 4 * fastest_context)
+    pair, knots, line, slope = fit_prefill(prefill, fastest_pair, 10 * fastest_pair, base[0])
+    common = {
+        "llm": data.llm,
+        "gpu": data.gpu,
+        "tp": data.tp,
+        "kind": data.kind,
+        "source": data.source,
+        "notes": data.notes,
+        "decode_batch": batch,
+        "decode_base_s": base,
+        "decode_per_token_s": per_token,
+        "prefill_knot_tokens": knots,
+        "prefill_knot_s": line,
+        "prefill_slope_s": slope,
+        "prefill_pair_s": pair,
+    }
+    if len(np.unique(mixed.group)) < 8:
+        m_batch, m_base, m_per_token = derive_mixed(batch, base, per_token, knots, line, slope)
+        form = {
+            "mixed_knot_tokens": knots,
+            "mixed_knot_s": line,
+            "mixed_slope_s": slope,
+            "mixed_batch": m_batch,
+            "mixed_base_s": m_base,
+            "mixed_per_token_s": m_per_token,
+            "mixed_pair_s": pair,
+            "mixed_chunk_s": 0.0,
+        }
+    else:
+        context_s = np.interp(mixed.decode_requests, batch, per_token)
+        form = {**fit_mixed(mixed, prefill, pair, context_s), "mixed_measured": True}
+    return IterationTimeModel(**common, **form)  # type: ignore[arg-type]
+
+
+def fit_decode(
+    rows: Measurements, fastest_s: float, slowest_s: float
+) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+    """Base and per-token seconds at each measured batch size.
+
+    Where a batch size was measured at three contexts or more, both are fitted (relative least
+    squares, the per-token time held between reading KV at the memory's peak and a quarter of it).
+    Elsewhere the per-token time is that of the neighbours. Then the base per request is made
+    not to rise with the batch, so that throughput does not fall on kernel-shape noise.
+
+    Returns:
+        Batch sizes from 1 on, base seconds, seconds per token of context.
+    """
+    from scipy.optimize import isotonic_regression, lsq_linear
+
+    sizes = np.unique(rows.decode_requests)
+    slopes = np.full(len(sizes), np.nan)
+    for i, b in enumerate(sizes):
+        mine = rows.decode_requests == b
+        c, t = rows.context_tokens[mine], rows.seconds[mine]
+        if len(np.unique(c)) < 3:
+            continue
+        unit = c.max()
+        a = np.column_stack([1 / t, c / unit / t])
+        bounds = ([0.0, fastest_s * unit], [np.inf, slowest_s * unit])
+        slopes[i] = lsq_linear(a, np.ones(len(t)), bounds=bounds, method="bvls").x[1] / unit
+    known = ~np.isnan(slopes)
+    if known.any():
+        slopes = np.interp(sizes, sizes[known], slopes[known])
+    else:
+        slopes = np.full(len(sizes), 1.25 * fastest_s)  # four fifths of peak, as kernels reach
+    bases = np.empty(len(sizes))
+    weights = np.empty(len(sizes))
+    for i, b in enumerate(sizes):
+        mine = rows.decode_requests == b
+        c, t = rows.context_tokens[mine], rows.seconds[mine]
+        weight = 1 / t**2
+        bases[i] = max(float(np.average(t - slopes[i] * c, weights=weight)), 0.05 * t.min())
+        weights[i] = mine.sum()
+    per_request = isotonic_regression(np.log(bases / sizes), weights=weights, increasing=False).x
+    bases = np.exp(per_request) * sizes
+    batch = [int(b) for b in sizes]
+    if batch[0] != 1:  # a smaller batch takes no longer, and hardly less, than the smallest seen
+        batch, bases, slopes = [1, *batch], np.append(bases[0], bases), np.append(slopes[0], slopes)
+    return tuple(batch), _floats(bases), _floats(slopes)
+
+
+def fit_prefill(
+    rows: Measurements, fastest_s: float, slowest_s: float, floor_s: float
+) -> tuple[float, tuple[int, ...], tuple[float, ...], float]:
+    """The attention term, and the line over new tokens with the hinges that the data ask for.
+
+    The attention coefficient is told apart from the line by iterations of as many tokens in
+    different numbers of prompts; it is held between the peak's FLOP/s and a tenth of it, and is
+    half the peak's where the data do not tell.
+
+    Args:
+        rows: prefill iterations.
+        fastest_s: least seconds per unit of the pair sum.
+        slowest_s: most seconds per unit.
+        floor_s: seconds of a decode of one request, which the line starts from at 0 tokens if the
+            smallest prefill takes longer.
+
+    Returns:
+        Seconds per unit of the pair sum, hinges, seconds at the hinges, last slope.
+    """
+    total, w, t = rows.total_tokens, rows.pair_sum, rows.seconds
+    weight = 1 / t**2
+    sizes, where = np.unique(total, return_inverse=True)
+    mass = np.bincount(where, weight)
+    dw = w - (np.bincount(where, weight * w) / mass)[where]
+    dt = t - (np.bincount(where, weight * t) / mass)[where]
+    spread = float(np.sum(weight * dw * dw))
+    # Rounding alone leaves a spread of some 1e-16 of the pair sums themselves.
+    if spread > 1e-9 * float(np.sum(weight * w * w)):
+        pair = float(np.clip(np.sum(weight * dw * dt) / spread, fastest_s, slowest_s))
+    else:
+        pair = 2 * fastest_s
+    rest = np.bincount(where, weight * (t - pair * w)) / mass
+    rest = np.maximum(rest, 0.05 * t.min())
+    knots, line, slope = _hinged_line(sizes, rest, mass, floor_s)
+    return pair, knots, line, slope
+
+
+def fit_mixed(
+    mixed: Measurements, prefill: Measurements, pair_s: float, context_s: Floats
+) -> dict[str, object]:
+    """The unified form of chunked iterations, by non-negative least squares on relative errors.
+
+    Prefill iterations are chunked iterations without decodes and take part. The hinges over all
+    tokens come first, from the rest that attention leaves, then everything is fitted at once:
+    line, base and per-token tables over the decoding requests, attention term, constant per chunk.
+    """
+    from scipy.optimize import nnls
+
+    def both(a: NDArray, b: NDArray) -> NDArray:
+        return np.concatenate([a, b])
+
+    total = both(mixed.total_tokens, prefill.total_tokens)
+    t = both(mixed.seconds, prefill.seconds)
+    w = both(mixed.pair_sum, prefill.pair_sum)
+    d = both(mixed.decode_requests, prefill.decode_requests)
+    c = both(mixed.context_tokens, prefill.context_tokens)
+    n = both(mixed.chunks, prefill.chunks)
+    slope_c = both(context_s, np.zeros(len(prefill.seconds)))
+
+    rest = np.maximum(t - pair_s * w - slope_c * c, 0.05 * t.min())
+    sizes, where = np.unique(total, return_inverse=True)
+    mass = np.bincount(where, 1 / t**2)
+    rough = np.bincount(where, rest / t**2) / mass
+    knots, _, _ = _hinged_line(sizes, rough, mass, float(rough[0]))
+
+    grid = np.unique(d)  # from 0
+    ends = np.append(np.asarray(knots[1:], dtype=np.float64), np.inf)
+    line = [np.clip(total - a, 0, b - a) for a, b in zip(knots, ends, strict=True)]
+    hats = [np.interp(d, grid, row) for row in np.eye(len(grid))]
+    columns = np.column_stack([np.ones(len(t)), *line, *hats[1:], *(h * c for h in hats[1:]), w, n])
+    scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
+    x, _ = nnls(columns / scale / t[:, None], np.ones(len(t)), maxiter=50 * columns.shape[1])
+    x = x / scale
+    k, m = len(knots), len(grid) - 1
+    values = x[0] + np.append(0.0, np.cumsum(x[1:k] * np.diff(knots)))
+    base = np.append(0.0, x[1 + k : 1 + k + m])
+    per_token = x[1 + k + m : 1 + k + 2 * m]
+    return {
+        "mixed_knot_tokens": knots,
+        "mixed_knot_s": _floats(values),
+        "mixed_slope_s": float(x[k]) or _chord(knots, _floats(values)),
+        "mixed_batch": tuple(int(g) for g in grid),
+        "mixed_base_s": _floats(base),
+        "mixed_per_token_s": _floats(np.append(per_token[:1], per_token)),
+        "mixed_pair_s": float(x[-2]),
+        "mixed_chunk_s": float(x[-1]),
+    }
+
+
+def _hinged_line(
+    sizes: Ints, seconds: Floats, weights: Floats, floor_s: float
+) -> tuple[tuple[int, ...], tuple[float, ...], float]:
+    """A rising line through (sizes, seconds) with as few hinges as the tolerance allows."""
+    from scipy.optimize import isotonic_regression
+
+    rising = isotonic_regression(seconds, weights=weights).x
+    x = np.append(0, sizes)
+    y = np.append(min(floor_s, rising[0]), rising)
+    keep = {0, len(x) - 1}
+    spans = [(0, len(x) - 1)]
+    while spans:
+        a, b = spans.pop()
+        if b - a < 2:
+            continue
+        inner = slice(a + 1, b)
+        chord = y[a] + (y[b] - y[a]) * (x[inner] - x[a]) / (x[b] - x[a])
+        off = np.abs(chord / y[inner] - 1)
+        worst = int(np.argmax(off))
+        if off[worst] > LINE_TOLERANCE:
+            middle = a + 1 + worst
+            keep.add(middle)
+            spans += [(a, middle), (middle, b)]
+    chosen = sorted(keep)
+    knots, line = tuple(int(v) for v in x[chosen]), _floats(y[chosen])
+    return knots, line, _chord(knots, line)
+
+
+def _chord(knots: tuple[int, ...], line: tuple[float, ...]) -> float:
+    """Slope of the line over the last half of its range, for beyond it."""
+    last = knots[-1]
+    return max(0.0, (line[-1] - float(np.interp(last / 2, knots, line))) / (last / 2))
+
+
+def _floats(values: Floats) -> tuple[float, ...]:
+    return tuple(float(v) for v in values)
+
+
+def fit_all(sets: list[Measurements]) -> tuple[IterationTimeModel, ...]:
+    """Fit every set."""
+    return tuple(fit(data) for data in sets)
+
+
+def fit_efficiency(sets: list[Measurements]) -> RooflineEfficiency:
+    """The roofline's efficiencies that bring it nearest to composed times (log least squares)."""
+    from scipy.optimize import least_squares
+
+    parts = [_roofline_rows(m) for m in sets]
+    target = np.log(np.concatenate([m.seconds for m in parts]))
+    start = np.array([0.8, 0.6, 0.8, 0.5, 20e-6, 30e-6, 0.5])
+    low = np.array([0.3, 0.2, 0.3, 0.1, 0.0, 0.0, 0.05])
+    high = np.array([1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1.0])
+
+    def residual(x: Floats) -> Floats:
+        efficiency = RooflineEfficiency(*(float(v) for v in x))
+        made = [roofline_seconds(m, efficiency) for m in parts]
+        off: Floats = np.log(np.concatenate(made)) - target
+        return off
+
+    found = least_squares(
+        residual, start, bounds=(low, high), x_scale=start, loss="soft_l1", f_scale=0.1
+    )
+    return RooflineEfficiency(*(float(f"{v:.4g}") for v in found.x))
+
+
+def roofline_error(data: Measurements, efficiency: RooflineEfficiency) -> dict[str, list[float]]:
+    """Absolute relative errors of the roofline on the points of a set, by part."""
+    rows = _roofline_rows(data)
+    off = np.abs(roofline_seconds(rows, efficiency) / rows.seconds - 1)
+    return {name: [float(v) for v in off[rows.part == part]] for part, name in enumerate(PARTS[:2])}
+
+
+def roofline_seconds(rows: Measurements, efficiency: RooflineEfficiency) -> Floats:
+    """(n,) roofline of decode and prefill rows that leave out the LM head."""
+    llm, gpu = llm_card(rows.llm), gpu_card(rows.gpu)
+    tokens = rows.total_tokens.astype(np.float64)
+    context = decode_context_s(llm, gpu, rows.tp, efficiency.kv_read) * rows.context_tokens
+    pairs = prefill_pair_s(llm, gpu, rows.tp, efficiency.attention_compute) * rows.pair_sum
+    return matrix_s(llm, gpu, rows.tp, tokens, efficiency, lm_head=False) + context + pairs
+
+
+def _roofline_rows(data: Measurements) -> Measurements:
+    return data.only(data.scored & (data.part < PARTS.index("mixed")))
