@@ -1,0 +1,147 @@
+"""The event loop, and the entry points that Python calls."""
+
+from __future__ import annotations
+
+from llmscale_env.sim.fast import provisioning
+from llmscale_env.sim.fast.boundary import boundary
+from llmscale_env.sim.fast.controller import set_limit
+from llmscale_env.sim.fast.layout import NO_EVENT
+from llmscale_env.sim.fast.memory import (
+    arrived_of,
+    const_of,
+    glob_of,
+    inst_at,
+    key_of,
+    llm_cap_of,
+    pool_at,
+    req_at,
+    tree_of,
+)
+from llmscale_env.sim.fast.routing import route
+from llmscale_env.sim.fast.wake import call_for_queues, look_up
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import InstanceState, RequestState
+
+_ACQUIRING = int(InstanceState.ACQUIRING)
+_LOADING = int(InstanceState.LOADING)
+_REJECTED = int(RequestState.REJECTED)
+_COMMAND, _INSTANCE, _ARRIVAL, _WAKE = 0, 1, 2, 3
+
+
+@njit
+def _arrive(S, r, router, features):
+    req = req_at(S, r)
+    glob = glob_of(S)
+    glob.phase = _ARRIVAL
+    arrived_of(S)[req.llm, req.cls] += 1
+    if req.input + req.output + const_of(S).half_block > llm_cap_of(S)[req.llm]:
+        req.state = _REJECTED
+        glob.n_rejected += 1
+        return
+    route(S, r, req.arrival, router, features)
+    if glob.shared_changed:
+        glob.shared_changed = 0
+        call_for_queues(S, req.arrival)
+
+
+@njit
+def _instance_event(S, i, key, router, features):
+    glob = glob_of(S)
+    t = key >> 1
+    glob.phase = _WAKE if key & 1 else _INSTANCE
+    glob.index = i
+    state = inst_at(S, i).state
+    if state == _ACQUIRING:
+        provisioning.start_loading(S, i, t)
+        return
+    pulls = pool_at(S, inst_at(S, i).pool).n_pull > 0
+    if state == _LOADING:
+        provisioning.activate(S, i, t, router, features)
+    elif boundary(S, i, t):
+        provisioning.turn_off(S, i, t)
+    if pulls or glob.shared_changed:
+        glob.shared_changed = 0
+        call_for_queues(S, t)
+
+
+@njit
+def advance(S, until, router, features):
+    """Process every event before `until`, then stand there."""
+    glob = glob_of(S)
+    while glob.error == 0:
+        i = tree_of(S)[1]
+        key = key_of(S)[i]
+        if glob.next_arrival < glob.n_requests:
+            arrival = req_at(S, glob.next_arrival).arrival
+            if 2 * arrival < key:
+                if arrival >= until:
+                    break
+                r = glob.next_arrival
+                glob.next_arrival += 1
+                _arrive(S, r, router, features)
+                continue
+        elif key == NO_EVENT:
+            break
+        if key >= 2 * until:
+            break
+        _instance_event(S, i, key, router, features)
+    glob.now_ps = until
+    glob.phase = _COMMAND
+
+
+@njit
+def advance_many(addresses, first, last, until, router, features):
+    """`advance` episodes `first..last - 1`, each to its own time (addresses of their tables)."""
+    for e in range(first, last):
+        advance(addresses[e], until[e], router, features)
+
+
+# ---- commands: they take effect at the present time, before anything else due then ---------------
+
+
+@njit
+def set_target(S, p, count, source, router, features):
+    t = glob_of(S).now_ps
+    missing = provisioning.set_target(S, p, count, source, t, router, features)
+    _after_command(S)
+    return missing
+
+
+@njit
+def set_batch_limit(S, p, limit):
+    pool = pool_at(S, p)
+    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
+        if pool.controller != 0:
+            set_limit(S, i, float(limit))
+        else:
+            inst_at(S, i).limit = limit
+            inst_at(S, i).x = float(limit)
+    provisioning.limit_changed(S, p, glob_of(S).now_ps)
+    _after_command(S)
+
+
+@njit
+def set_controller(S, p, kind):
+    pool_at(S, p).controller = kind
+    provisioning.limit_changed(S, p, glob_of(S).now_ps)
+    _after_command(S)
+
+
+@njit
+def drain(S, i, router, features):
+    provisioning.drain(S, i, glob_of(S).now_ps, router, features)
+    pool_at(S, inst_at(S, i).pool).stopped += 1
+    _after_command(S)
+
+
+@njit
+def order_evictions(S, i, count):
+    inst_at(S, i).order_evict += count
+    look_up(S, i, glob_of(S).now_ps)
+    _after_command(S)
+
+
+@njit
+def _after_command(S):
+    glob_of(S).shared_changed = 0
+    call_for_queues(S, glob_of(S).now_ps)

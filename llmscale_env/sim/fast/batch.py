@@ -1,0 +1,308 @@
+"""The running batch of one instance: requests join it, leave it, and their KV cache moves."""
+
+from __future__ import annotations
+
+from llmscale_env.sim.fast.itl import (
+    close_gaps,
+    largest_gap,
+    last_token_ps,
+    push_item,
+    settle_pending,
+)
+from llmscale_env.sim.fast.memory import (
+    cls_at,
+    const_of,
+    glob_of,
+    heap_of,
+    inst_at,
+    lists_of,
+    log_of,
+    pool_at,
+    prof_at,
+    req_at,
+    route_at,
+    running_cls_of,
+)
+from llmscale_env.sim.fast.structures import (
+    heap_add,
+    heap_remove,
+    push_back,
+    push_back_aux,
+    push_front,
+    unlink,
+    unlink_aux,
+)
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import RequestState
+
+_FINISHED = int(RequestState.FINISHED)
+_PREEMPTED = int(RequestState.PREEMPTED)
+_RUNNING = int(RequestState.RUNNING)
+_SHARED = int(RequestState.SHARED_QUEUE)
+
+
+@njit
+def preempted_row(S, i):
+    return const_of(S).n_inst + i
+
+
+@njit
+def running_row(S, i, evictable):
+    return (2 + evictable) * const_of(S).n_inst + i
+
+
+@njit
+def prefill_row(S, i):
+    return 4 * const_of(S).n_inst + i
+
+
+@njit
+def queue_row(S, q):
+    return 5 * const_of(S).n_inst + q
+
+
+@njit
+def gateway_row(S, m):
+    return 5 * const_of(S).n_inst + const_of(S).n_queues + m
+
+
+@njit
+def demand(S, r):
+    """KV tokens that request `r` needs to be admitted."""
+    req = req_at(S, r)
+    return req.input + req.emitted + 1 + const_of(S).half_block
+
+
+@njit
+def enter(S, i, r, t):
+    """Request `r` is admitted to instance `i`'s running batch (links, counts and KV memory)."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    kv = req.input + req.emitted + const_of(S).half_block
+    req.state = _RUNNING
+    req.instance = i
+    if req.admitted < 0:
+        req.admitted = t
+    inst.n_run += 1
+    inst.kv += kv
+    inst.changed = 1
+    inst.admissions += 1
+    req.admission = inst.admissions
+    running_cls_of(S)[i, req.cls] += 1
+    push_back(S, running_row(S, i, req.evictable), r)
+    if req.evictable:
+        inst.ev_n += 1
+        inst.ev_kv += kv
+
+
+@njit
+def start_decoding(S, i, r):
+    """`r` (already in the batch, `emitted` tokens) decodes from the next iteration on."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    req.decoding = 1
+    req.item_start = inst.items
+    req.join_iter = inst.iter_no - req.emitted
+    heap_add(S, i, inst.n_dec, req.join_iter + req.output, r)
+    inst.n_dec += 1
+    inst.ctx += req.input + req.emitted
+    if req.evictable:
+        inst.ev_dec += 1
+
+
+@njit
+def restore(S, i, r):
+    """`r`'s KV cache comes back from host memory: no prefill, it decodes on."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    tokens = req.input + req.emitted
+    inst.swap_ps += tokens * prof_at(S, inst.profile).swap_in
+    inst_at(S, req.kv_host).host_kv -= tokens
+    req.kv_host = -1
+    req.gap_open = 1
+    inst.gaps_open += 1
+    start_decoding(S, i, r)
+
+
+@njit
+def start_prefill(S, i, r):
+    """`r` needs its context prefilled; a copy saved on another host is of no use."""
+    req = req_at(S, r)
+    tokens = req.input + req.emitted
+    if req.kv_host >= 0:
+        inst_at(S, req.kv_host).host_kv -= tokens
+        req.kv_host = -1
+    req.pre_done = 0
+    req.pre_target = tokens
+    req.chunk = 0
+    inst_at(S, i).n_pre += 1
+    push_back_aux(S, prefill_row(S, i), r)
+
+
+@njit
+def emit_after_prefill(S, i, r, t):
+    """`r`'s prefill ended at `t` with a token; it joins the decoding requests."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    unlink_aux(S, prefill_row(S, i), r)
+    inst.n_pre -= 1
+    if req.emitted == 0:
+        req.first = t
+        glob = glob_of(S)
+        log_of(S)[1, glob.n_first_tokens] = r
+        glob.n_first_tokens += 1
+    else:
+        gap = t - req.last_token
+        if gap > req.max_itl:
+            req.max_itl = gap
+    req.emitted += 1
+    inst.kv += 1
+    inst.left -= 1
+    inst.tokens += 1
+    inst.w_tokens += 1
+    if req.evictable:
+        inst.ev_kv += 1
+    start_decoding(S, i, r)
+
+
+@njit
+def commit_decode(S, i, n):
+    """Count `n` finished decode iterations of the segment under way."""
+    inst = inst_at(S, i)
+    emitted = n * inst.n_dec
+    inst.kv += emitted
+    inst.ctx += emitted
+    inst.left -= emitted
+    inst.ev_kv += n * inst.ev_dec
+    inst.iter_no += n
+    inst.iterations += n
+    inst.tokens += emitted
+    inst.w_iter += n
+    inst.w_tokens += emitted
+    end_first = inst.seg_start + inst.seg_first_ps
+    settle_pending(S, i, end_first)
+    close_gaps(S, i, end_first)
+    longest = end_first - inst.seg_begin
+    last = inst.seg_first_ps + (n - 1) * inst.seg_step_ps
+    push_item(S, i, last if last > longest else longest)
+
+
+@njit
+def _remove(S, i, r):
+    """Take `r` out of every list and count of the batch; returns its KV tokens without rounding."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    if req.decoding:
+        req.emitted = inst.iter_no - req.join_iter
+        tokens = req.input + req.emitted
+        heap_remove(S, i, inst.n_dec, r)
+        inst.n_dec -= 1
+        inst.ctx -= tokens
+        if req.evictable:
+            inst.ev_dec -= 1
+        if req.gap_open:
+            inst.gaps_open -= 1
+    else:
+        tokens = req.pre_target
+        unlink_aux(S, prefill_row(S, i), r)
+        inst.n_pre -= 1
+        req.chunk = 0
+    kv = tokens + const_of(S).half_block
+    inst.n_run -= 1
+    inst.kv -= kv
+    inst.changed = 1
+    running_cls_of(S)[i, req.cls] -= 1
+    unlink(S, running_row(S, i, req.evictable), r)
+    if req.evictable:
+        inst.ev_n -= 1
+        inst.ev_kv -= kv
+    return tokens
+
+
+@njit
+def finish(S, i, r, t):
+    """`r` emitted its last token at `t`."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    req.max_itl = largest_gap(S, i, r)
+    _remove(S, i, r)
+    req.decoding = 0
+    req.gap_open = 0
+    req.finished = t
+    req.state = _FINISHED
+    inst.left -= req.predicted - req.emitted
+    glob = glob_of(S)
+    log_of(S)[0, glob.n_finished] = r
+    glob.n_finished += 1
+
+
+@njit
+def finish_due(S, i, t):
+    """Requests whose last token came out leave, in order of id."""
+    inst = inst_at(S, i)
+    while inst.n_dec > 0 and (heap_of(S)[i, 0] >> 32) <= inst.iter_no:
+        finish(S, i, heap_of(S)[i, 0] & 0xFFFFFFFF, t)
+
+
+@njit
+def _leave_unfinished(S, i, r, t, save):
+    """`r` leaves before its end; with `save` its KV cache goes to host memory if it fits there."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    decoding = req.decoding
+    if decoding:
+        last = last_token_ps(S, i, r, t)
+        req.max_itl = largest_gap(S, i, r)
+        req.last_token = last
+    tokens = _remove(S, i, r)
+    req.decoding = 0
+    req.gap_open = 0
+    if save and decoding and inst.host_kv + tokens <= pool_at(S, inst.pool).host_kv:
+        inst.host_kv += tokens
+        inst.swap_ps += tokens * prof_at(S, inst.profile).swap_out
+        req.kv_host = i
+
+
+@njit
+def _to_queue_front(S, i, r):
+    inst_at(S, i).left -= req_at(S, r).predicted - req_at(S, r).emitted
+    req_at(S, r).state = _SHARED
+    push_front(S, queue_row(S, route_at(S, req_at(S, r).llm, req_at(S, r).cls).queue), r)
+    glob_of(S).shared_changed = 1
+
+
+@njit
+def evict(S, i, r, t):
+    """`r` makes room: back to the front of its shared queue, KV saved."""
+    req_at(S, r).evictions += 1
+    inst_at(S, i).evictions += 1
+    _leave_unfinished(S, i, r, t, True)
+    _to_queue_front(S, i, r)
+
+
+@njit
+def preempt(S, i, r, t):
+    """KV memory ran out and `r` was admitted last."""
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    req_at(S, r).preemptions += 1
+    inst.preemptions += 1
+    _leave_unfinished(S, i, r, t, pool.swap == 1)
+    if pool.evicts and cls_at(S, req_at(S, r).cls).priority == 1:
+        _to_queue_front(S, i, r)
+    else:
+        req_at(S, r).state = _PREEMPTED
+        push_front(S, preempted_row(S, i), r)
+        inst.waiting += demand(S, r)
+
+
+@njit
+def youngest(S, i):
+    """The running request admitted last; with two lists the admission counter decides."""
+    a = lists_of(S)[running_row(S, i, 0), 1]
+    b = lists_of(S)[running_row(S, i, 1), 1]
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    return a if req_at(S, a).admission > req_at(S, b).admission else b

@@ -1,0 +1,85 @@
+"""Chiron's Algorithm 1: the batch limit follows local backpressure (docs/engine.md, section 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmscale_env.sim.fast.memory import cls_at, const_of, inst_at, pool_at, running_cls_of
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import ControllerKind
+
+_CHIRON = int(ControllerKind.CHIRON)
+
+
+@njit
+def new_window(S, i, t):
+    inst = inst_at(S, i)
+    inst.w_start = t
+    inst.w_iter = 0
+    inst.w_tokens = 0
+
+
+@njit
+def clear_window(S, i, t):
+    """Nothing runs: there is nothing to measure."""
+    new_window(S, i, t)
+    inst_at(S, i).changed = 0
+    inst_at(S, i).bound = 0
+    inst_at(S, i).over = 0
+
+
+@njit
+def set_limit(S, i, x):
+    """Put instance `i`'s real-valued limit at `x`, held in its pool's range."""
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    inst.x = min(max(x, np.float64(pool.min_batch)), np.float64(pool.max_batch))
+    inst.limit = np.int64(np.floor(inst.x))
+
+
+@njit
+def tightest_itl_slo(S, i):
+    """Smallest ITL target (ps) among the classes of instance `i`'s running requests."""
+    slo = np.int64(2**62)
+    for c in range(const_of(S).n_classes):
+        if running_cls_of(S)[i, c] > 0 and cls_at(S, c).itl_slo_ps < slo:
+            slo = cls_at(S, c).itl_slo_ps
+    return slo
+
+
+@njit
+def update_limit(S, i, t):
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    steady = pool.controller == _CHIRON
+    if steady:
+        # Latency says nothing of the new limit while the old, larger batch is still running.
+        if inst.n_run > inst.limit:
+            inst.over = 1
+            new_window(S, i, t)
+            return
+        if inst.over:
+            inst.over = 0
+            new_window(S, i, t)
+            return
+    if not inst.changed or inst.w_iter < (pool.window if steady else 1):
+        return
+    elapsed = np.float64(t - inst.w_start)
+    itl = elapsed / np.float64(inst.w_iter)
+    latency = itl / np.float64(tightest_itl_slo(S, i))
+    throughput = np.float64(inst.w_tokens) / elapsed
+    loss = 0.0
+    if inst.thr_prev > 0.0 and (not steady or (inst.bound and inst.bound_prev)):
+        loss = inst.thr_prev / throughput
+    backpressure = max(latency, loss)
+    if backpressure < 1.0:
+        if not steady or inst.bound:
+            a = pool.alpha
+            set_limit(S, i, a * (1.0 / backpressure) * inst.x + (1.0 - a) * inst.x)
+    else:
+        set_limit(S, i, inst.x / 2.0)
+    inst.thr_prev = throughput
+    inst.bound_prev = inst.bound
+    inst.changed = 0
+    inst.bound = 0
+    new_window(S, i, t)

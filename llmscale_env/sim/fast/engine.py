@@ -1,0 +1,315 @@
+"""The fast engine as Python sees it: one episode, or many advanced in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.fast import advance as kernels
+from llmscale_env.sim.fast import observe
+from llmscale_env.sim.fast.layout import (
+    BAD_ROUTER_ANSWER,
+    EPISODE_FIELDS,
+    State,
+    addresses,
+    allocate,
+    reset_episode,
+)
+from llmscale_env.sim.router import features_buffer, no_router
+from llmscale_env.sim.spec import (
+    INSTANCE_DTYPE,
+    NEVER,
+    RESULT_DTYPE,
+    ClusterSpec,
+    ControllerKind,
+    InstanceState,
+    LoadSource,
+    RequestState,
+)
+from llmscale_env.workload.requests import RequestTable
+
+
+class RouterError(ValueError):
+    """A custom router answered with something that is no candidate."""
+
+
+def check_range(name: str, value: int, low: int, high: int) -> int:
+    """`value` as an int in `low..high`, or a ValueError that says so."""
+    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
+        raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
+    return int(value)
+
+
+class EngineBatch:
+    """`n_episodes` episodes of one cluster, side by side in one set of arrays.
+
+    Args:
+        spec: the cluster (the same for all).
+        n_episodes: how many episodes.
+        capacity: room for requests per episode; grows when an episode needs more.
+    """
+
+    def __init__(self, spec: ClusterSpec, n_episodes: int = 1, capacity: int = 1) -> None:
+        self.spec = spec
+        self.n_episodes = n_episodes
+        self.states: State = allocate(spec, n_episodes, max(capacity, 1))
+        self._locate()
+        self._features = [features_buffer(spec.n_instances) for _ in range(n_episodes)]
+        self._router = spec.custom_router if spec.custom_router is not None else no_router()
+
+    def _locate(self) -> None:
+        """Tell the kernels where the arrays are (again, after they were replaced)."""
+        tables = [addresses(self.states, e) for e in range(self.n_episodes)]
+        self._tables = np.stack(tables)
+        self.handles = (
+            self._tables.ctypes.data + np.arange(self.n_episodes) * (self._tables.strides[0])
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self.__dict__.copy()
+        for name in ("_tables", "handles", "_router"):
+            del kept[name]
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept)
+        self._locate()
+        custom = self.spec.custom_router
+        self._router = custom if custom is not None else no_router()
+
+    # ---- episodes ----
+
+    @property
+    def capacity(self) -> int:
+        """Requests per episode that the arrays have room for."""
+        return self.states.req.shape[1]
+
+    def reset(self, e: int, requests: RequestTable) -> None:
+        """Start episode `e` anew at time 0 with `requests`."""
+        if len(requests) > self.capacity:
+            self._grow(max(len(requests), self.capacity * 5 // 4))
+        reset_episode(self.states, e, self.spec, requests)
+
+    def _grow(self, capacity: int) -> None:
+        old = self.states
+        req = np.zeros((self.n_episodes, capacity), old.req.dtype)
+        log = np.zeros((self.n_episodes, 2, capacity), old.log.dtype)
+        req[:, : self.capacity] = old.req
+        log[:, :, : self.capacity] = old.log
+        self.states = old._replace(req=req, log=log)
+        self.states.glob["capacity"] = capacity
+        self._locate()
+
+    def save(self, e: int) -> dict[str, NDArray[Any]]:
+        """A copy of episode `e`: plain arrays that can be pickled and `restore`d."""
+        n = int(self.states.glob[e, 0]["n_requests"])
+        saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
+        saved["req"] = saved["req"][:n]
+        saved["log"] = saved["log"][:, :n]
+        return {name: array.copy() for name, array in saved.items()}
+
+    def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
+        """Put episode `e` where `save` was called (of this batch or another of the same spec)."""
+        n = len(saved["req"])
+        if n > self.capacity:
+            self._grow(n)
+        for name, array in saved.items():
+            target = getattr(self.states, name)[e]
+            if name == "req":
+                target = target[:n]
+            elif name == "log":
+                target = target[:, :n]
+            if target.shape != array.shape:
+                raise ValueError(f"{name}: a saved episode of another cluster ({array.shape})")
+            target[...] = array
+
+    # ---- time ----
+
+    def now_ps(self, e: int) -> int:
+        return int(self.states.glob[e, 0]["now_ps"])
+
+    def advance(self, e: int, until_ps: int) -> None:
+        """Process every event of episode `e` before `until_ps`."""
+        low = self.now_ps(e)
+        until = check_range("until_ps", until_ps, low, int(NEVER) - 1)
+        kernels.advance(int(self.handles[e]), until, self._router, self._features[e])
+        self._raise_errors(e)
+
+    def advance_range(self, first: int, last: int, until_ps: NDArray[np.int64]) -> None:
+        """`advance` episodes `first..last - 1` in one call, each to its own `until_ps[e]` (E,).
+
+        The kernel releases the GIL: ranges can be advanced on threads.
+        """
+        kernels.advance_many(
+            self.handles, first, last, until_ps, self._router, self._features[first]
+        )
+        for e in range(first, last):
+            self._raise_errors(e)
+
+    def _raise_errors(self, e: int) -> None:
+        glob = self.states.glob[e, 0]
+        if glob["error"] == BAD_ROUTER_ANSWER:
+            raise RouterError(
+                f"custom_router answered {glob['error_answer']} for request "
+                f"{glob['error_request']}: must be a candidate's row, or -1 where the route has a shared queue"
+            )
+
+    # ---- commands ----
+
+    def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:
+        """Order `count` instances for a pool; returns how many could not be started."""
+        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        check_range("count", count, 0, self.spec.pools[pool].n_slots)
+        if source is None:
+            source = self.spec.pools[pool].load_source
+        check_range("source", source, 0, len(LoadSource) - 1)
+        return int(
+            kernels.set_target(
+                int(self.handles[e]), pool, count, source, self._router, self._features[e]
+            )
+        )
+
+    def set_batch_limit(self, e: int, pool: int, limit: int) -> None:
+        """Set the batch limit of every instance of a pool."""
+        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        top = self.spec.profiles[self.spec.pools[pool].profile].max_batch
+        kernels.set_batch_limit(int(self.handles[e]), pool, check_range("limit", limit, 1, top))
+
+    def set_controller(self, e: int, pool: int, kind: int) -> None:
+        """Set who moves the batch limit of a pool's instances."""
+        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        kind = check_range("kind", kind, 0, len(ControllerKind) - 1)
+        kernels.set_controller(int(self.handles[e]), pool, kind)
+
+    def set_overflow_share(self, e: int, llm: int, slo_class: int, share: float) -> None:
+        """Set the share of a class's requests that try the overflow pools first."""
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"share = {share!r}: must be in 0..1")
+        self.states.route[e, llm, slo_class]["share"] = share
+
+    def drain(self, e: int, instance: int) -> None:
+        """Drain an active instance."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        state = InstanceState(int(self.states.inst[e, instance]["state"]))
+        if state != InstanceState.ACTIVE:
+            raise ValueError(
+                f"instance = {instance}: is {state.name}, must be ACTIVE to be drained"
+            )
+        kernels.drain(int(self.handles[e]), instance, self._router, self._features[e])
+
+    def evict(self, e: int, instance: int, count: int) -> None:
+        """Order the eviction of running requests of lower priority at the next boundary."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        check_range("count", count, 0, 2**31 - 1)
+        state = InstanceState(int(self.states.inst[e, instance]["state"]))
+        if state not in (InstanceState.ACTIVE, InstanceState.DRAINING):
+            raise ValueError(f"instance = {instance}: is {state.name}, has nothing to evict")
+        kernels.order_evictions(int(self.handles[e]), instance, count)
+
+    # ---- reading ----
+
+    def results(self, e: int) -> NDArray[Any]:
+        """(n,) RESULT_DTYPE, every request of the episode as it stands."""
+        out = np.zeros(int(self.states.glob[e, 0]["n_requests"]), RESULT_DTYPE)
+        observe.read_results(int(self.handles[e]), out)
+        return out
+
+    def instances(self, e: int) -> NDArray[Any]:
+        """(I,) INSTANCE_DTYPE, every slot at the present time."""
+        out = np.zeros(self.spec.n_instances, INSTANCE_DTYPE)
+        observe.read_instances(int(self.handles[e]), out)
+        return out
+
+    def _list(self, e: int, row: int) -> list[int]:
+        out = np.zeros(int(self.states.lists[e, row, 2]), np.int64)
+        observe.read_list(int(self.handles[e]), row, out)
+        return out.tolist()
+
+    def queues(self, e: int) -> list[list[int]]:
+        """Request ids in each shared queue, head first."""
+        base = 5 * self.spec.n_instances
+        return [self._list(e, base + q) for q in range(len(self.spec.queue_llm))]
+
+    def gateway(self, e: int, llm: int) -> list[int]:
+        """Request ids that wait for any instance of an LLM, head first."""
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        return self._list(e, 5 * self.spec.n_instances + len(self.spec.queue_llm) + llm)
+
+    def gpu_ps(self, e: int) -> list[int]:
+        """Billed GPU-picoseconds per pool."""
+        out = np.zeros(len(self.spec.pools), np.int64)
+        observe.read_gpu_ps(int(self.handles[e]), out)
+        return out.tolist()
+
+    def finish_log(self, e: int) -> list[int]:
+        """Request ids in the order in which they finished."""
+        return self.states.log[e, 0, : int(self.states.glob[e, 0]["n_finished"])].tolist()
+
+    def conservation(self, e: int) -> dict[RequestState, int]:
+        """How many requests are in each state; the sum is the number of requests."""
+        out = np.zeros(len(RequestState), np.int64)
+        observe.count_states(int(self.handles[e]), out)
+        return {state: int(out[state]) for state in RequestState}
+
+
+class FastEngine:
+    """One episode of the fast engine; the same calls as `ReferenceEngine`."""
+
+    def __init__(self, spec: ClusterSpec, requests: RequestTable) -> None:
+        self.batch = EngineBatch(spec, 1, len(requests))
+        self.batch.reset(0, requests)
+        self.spec = spec
+        self.requests = requests
+
+    @property
+    def now_ps(self) -> int:
+        return self.batch.now_ps(0)
+
+    def advance(self, until_ps: int) -> None:
+        self.batch.advance(0, until_ps)
+
+    def set_target(self, pool: int, count: int, source: int | None = None) -> int:
+        return self.batch.set_target(0, pool, count, source)
+
+    def set_batch_limit(self, pool: int, limit: int) -> None:
+        self.batch.set_batch_limit(0, pool, limit)
+
+    def set_controller(self, pool: int, kind: int) -> None:
+        self.batch.set_controller(0, pool, kind)
+
+    def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
+        self.batch.set_overflow_share(0, llm, slo_class, share)
+
+    def drain(self, instance: int) -> None:
+        self.batch.drain(0, instance)
+
+    def evict(self, instance: int, count: int) -> None:
+        self.batch.evict(0, instance, count)
+
+    def results(self) -> NDArray[Any]:
+        return self.batch.results(0)
+
+    def instances(self) -> NDArray[Any]:
+        return self.batch.instances(0)
+
+    def queues(self) -> list[list[int]]:
+        return self.batch.queues(0)
+
+    def gateway(self, llm: int) -> list[int]:
+        return self.batch.gateway(0, llm)
+
+    def gpu_ps(self) -> list[int]:
+        return self.batch.gpu_ps(0)
+
+    def finish_log(self) -> list[int]:
+        return self.batch.finish_log(0)
+
+    def conservation(self) -> dict[RequestState, int]:
+        return self.batch.conservation(0)
+
+
+__all__ = ["EngineBatch", "FastEngine", "RouterError"]

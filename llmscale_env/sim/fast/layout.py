@@ -1,0 +1,497 @@
+"""The fast engine's state: a handful of arrays, for one episode or for many side by side.
+
+`State` holds, for `E` episodes, arrays with a leading axis of length `E`; a kernel function works
+on one
+of them (see `memory`). Plain arrays make copying, saving and forking an episode
+a matter of copying memory.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.spec import ClusterSpec, InstanceState, RequestState
+from llmscale_env.workload.requests import RequestTable
+
+NO_EVENT = np.int64(2**63 - 1)
+"""Event key of an instance that has nothing scheduled."""
+
+# What an active or draining instance is doing.
+IDLE, DECODE, PREFILL, MIXED = 0, 1, 2, 3
+
+# Error codes that a kernel leaves in `glob.error`.
+NO_ERROR, BAD_ROUTER_ANSWER = 0, 1
+
+GLOB = np.dtype(
+    [
+        ("now_ps", np.int64),
+        ("phase", np.int64),  # where in the order of events we are: see docs/engine.md, section 1
+        ("index", np.int64),
+        ("n_requests", np.int64),
+        ("capacity", np.int64),
+        ("next_arrival", np.int64),
+        ("n_finished", np.int64),
+        ("n_first_tokens", np.int64),
+        ("n_rejected", np.int64),
+        ("gpus_held", np.int64),
+        ("shared_changed", np.int64),  # a shared queue changed during the event at hand
+        ("error", np.int64),
+        ("error_request", np.int64),
+        ("error_answer", np.int64),
+    ]
+)
+
+INST = np.dtype(
+    [
+        ("state", np.int64),
+        ("source", np.int64),  # ordered
+        ("loaded_from", np.int64),  # used, -1: none yet
+        ("pool", np.int64),
+        ("host", np.int64),
+        ("llm", np.int64),
+        ("profile", np.int64),
+        ("mode", np.int64),
+        ("loaded_ps", np.int64),
+        ("billed_ps", np.int64),  # since when GPU time is billed, -1 if it is not
+        ("gpu_ps", np.int64),  # billed before
+        # the running batch
+        ("n_run", np.int64),
+        ("n_dec", np.int64),
+        ("n_pre", np.int64),
+        ("kv", np.int64),  # KV tokens at the start of the iteration or segment under way
+        ("ctx", np.int64),  # context of the decoding requests, likewise
+        ("left", np.int64),  # sum of predicted - emitted over all requests here, likewise
+        ("waiting", np.int64),  # sum of demand over own queue and preempted list
+        ("ev_n", np.int64),  # running requests that may be evicted: number, decoding, KV
+        ("ev_dec", np.int64),
+        ("ev_kv", np.int64),
+        ("iter_no", np.int64),  # emission counter: a request finishes at a known value of it
+        ("order_evict", np.int64),
+        ("admissions", np.int64),
+        ("swap_ps", np.int64),  # KV transfers to add to the next iteration
+        ("host_kv", np.int64),
+        # the segment of decode iterations (or the single other iteration) under way
+        ("seg_begin", np.int64),  # boundary at which it was launched
+        ("seg_start", np.int64),  # after KV transfers
+        ("seg_n", np.int64),
+        ("seg_first_ps", np.int64),
+        ("seg_step_ps", np.int64),
+        # max-ITL stack
+        ("items", np.int64),
+        ("stack_n", np.int64),
+        ("pend_n", np.int64),
+        ("gaps_open", np.int64),
+        # controller
+        ("limit", np.int64),
+        ("x", np.float64),
+        ("thr_prev", np.float64),
+        ("w_start", np.int64),
+        ("w_iter", np.int64),
+        ("w_tokens", np.int64),
+        ("changed", np.int64),
+        ("bound", np.int64),
+        ("bound_prev", np.int64),
+        ("over", np.int64),
+        # totals
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+        ("busy_ps", np.int64),
+        ("preemptions", np.int64),
+        ("evictions", np.int64),
+    ]
+)
+
+REQ = np.dtype(
+    [
+        ("arrival", np.int64),
+        ("admitted", np.int64),
+        ("first", np.int64),
+        ("finished", np.int64),
+        ("max_itl", np.int64),
+        ("last_token", np.int64),
+        ("item_start", np.int64),
+        ("join_iter", np.int64),
+        ("input", np.int32),
+        ("output", np.int32),
+        ("predicted", np.int32),
+        ("emitted", np.int32),
+        ("next", np.int32),
+        ("prev", np.int32),
+        ("aux_next", np.int32),
+        ("aux_prev", np.int32),
+        ("heap_pos", np.int32),
+        ("admission", np.int32),  # counts admissions of the instance
+        ("instance", np.int32),
+        ("kv_host", np.int32),  # instance in whose host memory the KV cache is saved, or -1
+        ("pre_done", np.int32),
+        ("pre_target", np.int32),
+        ("chunk", np.int32),
+        ("preemptions", np.int32),
+        ("evictions", np.int32),
+        ("llm", np.int16),
+        ("cls", np.int16),
+        ("state", np.int8),
+        ("decoding", np.int8),
+        ("evictable", np.int8),
+        ("gap_open", np.int8),
+    ]
+)
+
+POOL = np.dtype(
+    [
+        ("llm", np.int64),
+        ("profile", np.int64),
+        ("first_slot", np.int64),
+        ("n_slots", np.int64),
+        ("gpus", np.int64),
+        ("n_active", np.int64),
+        ("controller", np.int64),
+        ("alpha", np.float64),
+        ("min_batch", np.int64),
+        ("max_batch", np.int64),
+        ("window", np.int64),
+        ("chunk", np.int64),
+        ("prefill", np.int64),
+        ("swap", np.int64),
+        ("evicts", np.int64),
+        ("acquire_ps", np.int64),
+        ("load_ps", np.int64, (3,)),
+        ("host_kv", np.int64),
+        ("watermark", np.int64),
+        ("n_pull", np.int64),
+        ("source_used", np.int64, (3,)),
+        ("started", np.int64),  # instances ordered so far, and given up again
+        ("stopped", np.int64),
+    ]
+)
+
+ROUTE = np.dtype(
+    [
+        ("kind", np.int64),
+        ("queue", np.int64),
+        ("share", np.float64),
+        ("n_pools", np.int64),
+        ("n_overflow", np.int64),
+        ("counter", np.int64),
+    ]
+)
+
+PROF = np.dtype(
+    [
+        ("n_prefill", np.int64),
+        ("n_mixed", np.int64),
+        ("prefill_pair", np.int64),
+        ("mixed_pair", np.int64),
+        ("mixed_chunk", np.int64),
+        ("cap", np.int64),
+        ("swap_out", np.int64),
+        ("swap_in", np.int64),
+    ]
+)
+
+CLS = np.dtype([("priority", np.int64), ("itl_slo_ps", np.int64)])
+
+CONST = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "n_inst",
+            "n_queues",
+            "n_llms",
+            "n_classes",
+            "n_pools",
+            "n_hosts",
+            "half_block",
+            "max_gpus",
+            "keep_alive",
+            "leaves",
+            "batch",
+            "stack_depth",
+            "slots",
+            "knots",
+            "pull_width",
+        )
+    ]
+)
+
+# Rows of `tab[profile]`.
+DECODE_BASE, DECODE_TOKEN, MIXED_BASE, MIXED_TOKEN = 0, 1, 2, 3
+
+
+class State(NamedTuple):
+    """All arrays of `E` episodes.
+
+    `lists` rows are (head, tail, count) of doubly linked lists of requests: row `i` instance `i`'s
+    own queue, `I + i` its preempted
+    list, `2I + i` running and not evictable, `3I + i` running and evictable (both oldest admission
+    first), `4I + i`
+    being prefilled, `5I + q` shared queue `q`, `5I + Q + m` the gateway of LLM `m`.
+    """
+
+    glob: NDArray  # (E, 1)
+    inst: NDArray  # (E, I)
+    req: NDArray  # (E, R)
+    pool: NDArray  # (E, P)
+    route: NDArray  # (E, M, C)
+    key: NDArray[np.int64]  # (E, I) 2 * time (+ 1: wake-up) of the next event
+    tree: NDArray[np.int32]  # (E, 2L) tournament of instances by key
+    heap: NDArray[np.int64]  # (E, I, B) finishing iteration << 32 | request
+    stack: NDArray[np.int64]  # (E, I, 2B + 16, 2) see kernels.itl
+    lists: NDArray[np.int32]  # (E, 5I + Q + M, 3)
+    active: NDArray[np.int32]  # (E, P, max slots) active instances, ascending
+    running_cls: NDArray[np.int32]  # (E, I, C)
+    host_count: NDArray[np.int64]  # (E, H, M) serving instances on the host
+    host_gone: NDArray[np.int64]  # (E, H, M) when the last one went, -1: never there
+    log: NDArray[np.int32]  # (E, 2, R) requests in order of finishing, of first tokens
+    arrived: NDArray[np.int64]  # (E, M, C) arrivals so far
+    # the same for all episodes, never written
+    prof: NDArray  # (F,)
+    tab: NDArray[np.int64]  # (F, 4, B + 1)
+    knots: NDArray[np.int64]  # (F, 2, K, 3)
+    cls: NDArray  # (C,)
+    pull: NDArray[np.int32]  # (P, Q)
+    pulled_by: NDArray[np.int32]  # (Q, P + 1) number of pools, then the pools
+    route_pools: NDArray[np.int32]  # (M, C, 2, P)
+    llm_cap: NDArray[np.int64]  # (M,) longest request that fits
+    const: NDArray  # (1,)
+
+
+STATE_FIELDS = State._fields
+EPISODE_FIELDS = STATE_FIELDS[: STATE_FIELDS.index("prof")]
+
+
+def addresses(states: State, e: int) -> NDArray[np.int64]:
+    """Where the arrays of episode `e` begin: what the kernels get (see `memory`)."""
+    return np.array(
+        [
+            array.ctypes.data + (e * array.strides[0] if name in EPISODE_FIELDS else 0)
+            for name, array in states._asdict().items()
+        ],
+        np.int64,
+    )
+
+
+def hosts_of(spec: ClusterSpec) -> NDArray[np.int64]:
+    """(I,) host of every slot: slots are packed in order."""
+    gpus = np.concatenate([np.full(pool.n_slots, pool.gpus) for pool in spec.pools])
+    before = np.concatenate([[0], np.cumsum(gpus)[:-1]])
+    return (before // spec.gpus_per_host).astype(np.int64)
+
+
+def llm_capacity(spec: ClusterSpec) -> NDArray[np.int64]:
+    """(M,) longest request (KV tokens) that every pool of the LLM can hold; -1 without pools."""
+    caps = np.full(spec.n_llms, -1, dtype=np.int64)
+    for pool in spec.pools:
+        cap = spec.profiles[pool.profile].kv_capacity_tokens
+        caps[pool.llm] = cap if caps[pool.llm] < 0 else min(caps[pool.llm], cap)
+    return caps
+
+
+def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
+    """Empty arrays for `episodes` episodes of up to `capacity` requests; `reset_episode` fills one."""
+    n_inst, n_pools, n_queues = spec.n_instances, len(spec.pools), len(spec.queue_llm)
+    n_llms, n_classes, batch = spec.n_llms, len(spec.classes), spec.max_batch
+    slots = max(pool.n_slots for pool in spec.pools)
+    n_hosts = int(hosts_of(spec).max()) + 1
+    leaves = 1
+    while leaves < n_inst:
+        leaves *= 2
+
+    prof = np.zeros(len(spec.profiles), PROF)
+    tab = np.zeros((len(spec.profiles), 4, batch + 1), np.int64)
+    n_knots = max(max(len(p.prefill_knot_ps), len(p.mixed_knot_ps)) for p in spec.profiles)
+    knots = np.zeros((len(spec.profiles), 2, n_knots, 3), np.int64)
+    for f, p in enumerate(spec.profiles):
+        prof[f] = (
+            len(p.prefill_knot_ps),
+            len(p.mixed_knot_ps),
+            p.prefill_pair_ps,
+            p.mixed_pair_ps,
+            p.mixed_chunk_ps,
+            p.kv_capacity_tokens,
+            p.swap_out_ps_per_token,
+            p.swap_in_ps_per_token,
+        )
+        rows = (p.decode_base_ps, p.decode_per_token_ps, p.mixed_base_ps, p.mixed_per_token_ps)
+        for k, row in enumerate(rows):
+            tab[f, k, : len(row)] = row
+        for k, (x, y, slope) in enumerate(
+            (
+                (p.prefill_knot_tokens, p.prefill_knot_ps, p.prefill_slope_ps),
+                (p.mixed_knot_tokens, p.mixed_knot_ps, p.mixed_slope_ps),
+            )
+        ):
+            knots[f, k, : len(x)] = np.stack([x, y, slope], axis=1)
+
+    pull = np.full((n_pools, max(n_queues, 1)), -1, np.int32)
+    pulled_by = np.zeros((max(n_queues, 1), n_pools + 1), np.int32)
+    for p, pool in enumerate(spec.pools):
+        pull[p, : len(pool.pull)] = pool.pull
+        for q in pool.pull:
+            pulled_by[q, 0] += 1
+            pulled_by[q, pulled_by[q, 0]] = p
+    route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int32)
+    for m, row in enumerate(spec.routes):
+        for c, route in enumerate(row):
+            route_pools[m, c, 0, : len(route.pools)] = route.pools
+            route_pools[m, c, 1, : len(route.overflow)] = route.overflow
+    cls = np.array([(c.priority, c.itl_slo_ps) for c in spec.classes], CLS)
+    const = np.zeros(1, CONST)
+    const["n_inst"] = n_inst
+    const["n_queues"] = n_queues
+    const["n_llms"] = n_llms
+    const["n_classes"] = n_classes
+    const["n_pools"] = n_pools
+    const["n_hosts"] = n_hosts
+    const["half_block"] = spec.half_block_tokens
+    const["max_gpus"] = spec.max_gpus
+    const["keep_alive"] = spec.host_keep_alive_ps
+    const["leaves"] = leaves
+    const["batch"] = batch
+    const["stack_depth"] = 2 * batch + 16
+    const["slots"] = slots
+    const["knots"] = n_knots
+    const["pull_width"] = pull.shape[1]
+    e = episodes
+    n_lists = 5 * n_inst + n_queues + n_llms
+    return State(
+        glob=np.zeros((e, 1), GLOB),
+        inst=np.zeros((e, n_inst), INST),
+        req=np.zeros((e, capacity), REQ),
+        pool=np.zeros((e, n_pools), POOL),
+        route=np.zeros((e, n_llms, n_classes), ROUTE),
+        key=np.zeros((e, n_inst), np.int64),
+        tree=np.zeros((e, 2 * leaves), np.int32),
+        heap=np.zeros((e, n_inst, batch), np.int64),
+        stack=np.zeros((e, n_inst, 2 * batch + 16, 2), np.int64),
+        lists=np.zeros((e, n_lists, 3), np.int32),
+        active=np.zeros((e, n_pools, slots), np.int32),
+        running_cls=np.zeros((e, n_inst, n_classes), np.int32),
+        host_count=np.zeros((e, n_hosts, n_llms), np.int64),
+        host_gone=np.zeros((e, n_hosts, n_llms), np.int64),
+        log=np.zeros((e, 2, capacity), np.int32),
+        arrived=np.zeros((e, n_llms, n_classes), np.int64),
+        prof=prof,
+        tab=tab,
+        knots=knots,
+        cls=cls,
+        pull=pull,
+        pulled_by=pulled_by,
+        route_pools=route_pools,
+        llm_cap=llm_capacity(spec),
+        const=const,
+    )
+
+
+def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTable) -> None:
+    """Put episode `e` at time 0 with `requests`; its arrays must be large enough."""
+    n = len(requests)
+    hosts = hosts_of(spec)
+
+    glob = states.glob[e]
+    glob[:] = 0
+    glob["n_requests"] = n
+    glob["capacity"] = states.req.shape[1]
+
+    req = states.req[e]
+    req[:n] = 0
+    req["arrival"][:n] = requests.arrival_ps
+    req["input"][:n] = requests.input_tokens
+    req["output"][:n] = requests.output_tokens
+    req["predicted"][:n] = requests.predicted_output_tokens
+    req["llm"][:n] = requests.llm
+    req["cls"][:n] = requests.slo_class
+    for name in ("admitted", "first", "finished", "max_itl", "last_token"):
+        req[name][:n] = -1
+    for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
+        req[name][:n] = -1
+    req["state"][:n] = RequestState.FUTURE
+    evictable = np.array(
+        [
+            [
+                c.priority == 1 and route.queue >= 0
+                for c, route in zip(spec.classes, row, strict=True)
+            ]
+            for row in spec.routes
+        ],
+        np.int8,
+    )
+    req["evictable"][:n] = evictable[requests.llm, requests.slo_class]
+
+    states.lists[e, :, :2] = -1
+    states.lists[e, :, 2] = 0
+    states.running_cls[e] = 0
+    states.host_count[e] = 0
+    states.host_gone[e] = -1
+    states.arrived[e] = 0
+    states.key[e] = NO_EVENT
+
+    for m, row in enumerate(spec.routes):
+        for c, route in enumerate(row):
+            states.route[e, m, c] = (
+                route.kind,
+                route.queue,
+                route.overflow_share,
+                len(route.pools),
+                len(route.overflow),
+                0,
+            )
+
+    inst = states.inst[e]
+    inst[:] = 0
+    inst["host"] = hosts
+    inst["billed_ps"] = -1
+    inst["loaded_ps"] = -1
+    inst["loaded_from"] = -1
+    inst["thr_prev"] = -1.0
+    for p, pool in enumerate(spec.pools):
+        first = spec.first_slot[p]
+        mine = slice(first, first + pool.n_slots)
+        limit = pool.batch_limit
+        if pool.controller != 0:
+            limit = min(max(limit, pool.controller_min_batch), pool.controller_max_batch)
+        inst["pool"][mine] = p
+        inst["llm"][mine] = pool.llm
+        inst["profile"][mine] = pool.profile
+        inst["limit"][mine] = limit
+        inst["x"][mine] = limit
+        inst["source"][mine] = pool.load_source
+        up = slice(first, first + pool.initial_active)
+        inst["state"][up] = InstanceState.ACTIVE
+        inst["billed_ps"][up] = 0
+        states.active[e, p, : pool.initial_active] = np.arange(first, first + pool.initial_active)
+        np.add.at(states.host_count[e], (hosts[up], pool.llm), 1)
+        glob["gpus_held"] += pool.initial_active * pool.gpus
+        states.pool[e, p] = (
+            pool.llm,
+            pool.profile,
+            first,
+            pool.n_slots,
+            pool.gpus,
+            pool.initial_active,
+            pool.controller,
+            pool.controller_alpha,
+            pool.controller_min_batch,
+            min(pool.controller_max_batch, spec.profiles[pool.profile].max_batch),
+            pool.controller_window_iterations,
+            pool.chunk_tokens,
+            pool.prefill_tokens,
+            pool.preemption,
+            pool.evicts,
+            pool.acquire_ps,
+            pool.load_ps,
+            pool.host_kv_tokens,
+            pool.watermark_tokens,
+            len(pool.pull),
+            (0, 0, 0),
+            0,
+            0,
+        )
+    leaves = int(states.const["leaves"][0])
+    tree = states.tree[e]
+    tree[leaves:] = np.minimum(np.arange(leaves), spec.n_instances - 1)
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = tree[2 * node]  # nothing is scheduled: the lowest index wins

@@ -1,0 +1,115 @@
+"""Reading the state at the present time, without disturbing it."""
+
+from __future__ import annotations
+
+from llmscale_env.sim.fast.batch import preempted_row
+from llmscale_env.sim.fast.itl import largest_gap
+from llmscale_env.sim.fast.layout import DECODE
+from llmscale_env.sim.fast.memory import (
+    const_of,
+    glob_of,
+    inst_at,
+    lists_of,
+    pool_at,
+    req_at,
+    stack_of,
+)
+from llmscale_env.sim.fast.timing import iterations_done
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import InstanceState, RequestState
+
+_LOADING = int(InstanceState.LOADING)
+_RUNNING = int(RequestState.RUNNING)
+
+
+@njit
+def read_results(S, out):
+    """Fill `out` (n, RESULT_DTYPE) for the episode's requests as they stand."""
+    t = glob_of(S).now_ps
+    for r in range(glob_of(S).n_requests):
+        req = req_at(S, r)
+        out[r].state = req.state
+        out[r].instance = req.instance
+        out[r].admitted_ps = req.admitted
+        out[r].first_token_ps = req.first
+        out[r].finished_ps = req.finished
+        out[r].max_itl_ps = req.max_itl
+        out[r].emitted_tokens = req.emitted
+        out[r].preemptions = req.preemptions
+        out[r].evictions = req.evictions
+        if req.state == _RUNNING and req.decoding:
+            _read_decoding(S, r, t, out)
+
+
+@njit
+def _read_decoding(S, r, t, out):
+    req = req_at(S, r)
+    i = req.instance
+    inst = inst_at(S, i)
+    n = iterations_done(S, i, t)
+    out[r].emitted_tokens = inst.iter_no - req.join_iter + n
+    gap = largest_gap(S, i, r)
+    if inst.mode == DECODE and n > 0:
+        last = inst.seg_first_ps + (n - 1) * inst.seg_step_ps
+        begin = inst.seg_begin
+        for k in range(inst.stack_n - inst.pend_n, inst.stack_n):
+            if stack_of(S)[i, k, 0] > req.item_start:
+                begin = stack_of(S)[i, k, 1]
+                break
+        if req.gap_open:
+            begin = req.last_token
+        first = inst.seg_start + inst.seg_first_ps - begin
+        gap = max(gap, max(first, last))
+    out[r].max_itl_ps = gap
+
+
+@njit
+def read_instances(S, out):
+    """Fill `out` (I, INSTANCE_DTYPE) as an observer at the present time sees the instances."""
+    t = glob_of(S).now_ps
+    for i in range(const_of(S).n_inst):
+        inst = inst_at(S, i)
+        n = iterations_done(S, i, t)
+        out[i].state = inst.state
+        out[i].source = inst.loaded_from
+        out[i].batch_limit = inst.limit
+        out[i].running = inst.n_run
+        out[i].waiting = lists_of(S)[i, 2]
+        out[i].preempted = lists_of(S)[preempted_row(S, i), 2]
+        out[i].kv_tokens = inst.kv + n * inst.n_dec
+        out[i].host_kv_tokens = inst.host_kv
+        out[i].loaded_ps = inst.loaded_ps if inst.state == _LOADING else -1
+        out[i].iterations = inst.iterations + n
+        out[i].tokens = inst.tokens + n * inst.n_dec
+
+
+@njit
+def read_gpu_ps(S, out):
+    """Add up per pool (P,) the billed time of instances, times their GPUs."""
+    t = glob_of(S).now_ps
+    out[:] = 0
+    for i in range(const_of(S).n_inst):
+        inst = inst_at(S, i)
+        billed = inst.gpu_ps
+        if inst.billed_ps >= 0:
+            billed += t - inst.billed_ps
+        out[inst.pool] += billed * pool_at(S, inst.pool).gpus
+
+
+@njit
+def count_states(S, out):
+    """Count requests by `RequestState` (8,)."""
+    out[:] = 0
+    for r in range(glob_of(S).n_requests):
+        out[req_at(S, r).state] += 1
+
+
+@njit
+def read_list(S, row, out):
+    """Copy the requests of a list to `out` (its count,)."""
+    r = lists_of(S)[row, 0]
+    n = 0
+    while r >= 0:
+        out[n] = r
+        n += 1
+        r = req_at(S, r).next

@@ -1,0 +1,306 @@
+"""Where a request goes (docs/engine.md, section 6). One small function per rule."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row, queue_row
+from llmscale_env.sim.fast.layout import BAD_ROUTER_ANSWER
+from llmscale_env.sim.fast.memory import (
+    active_of,
+    cls_at,
+    glob_of,
+    inst_at,
+    lists_of,
+    pool_at,
+    prof_at,
+    req_at,
+    route_at,
+    route_pools_of,
+)
+from llmscale_env.sim.fast.structures import push_back
+from llmscale_env.sim.fast.timing import iterations_done, kv_now
+from llmscale_env.sim.fast.wake import notice_own
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import RequestState, RouterKind
+
+_GATEWAY = int(RequestState.GATEWAY)
+_OWN = int(RequestState.OWN_QUEUE)
+_SHARED = int(RequestState.SHARED_QUEUE)
+_ROUND_ROBIN = int(RouterKind.ROUND_ROBIN)
+_JSQ_REQUESTS = int(RouterKind.JSQ_REQUESTS)
+_JSQ_TOKENS = int(RouterKind.JSQ_TOKENS)
+_POWER_OF_TWO = int(RouterKind.POWER_OF_TWO)
+_LEAST_KV = int(RouterKind.LEAST_KV)
+_CLASS_AFFINE = int(RouterKind.CLASS_AFFINE)
+_SHARED_QUEUE = int(RouterKind.SHARED_QUEUE)
+
+_SALT = np.uint64(0xD1B54A32D192ED03)
+
+
+@njit
+def splitmix64(x):
+    x = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit
+def requests_at(S, i):
+    """Requests in instance `i`'s own queue, preempted list and batch."""
+    return lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2] + inst_at(S, i).n_run
+
+
+@njit
+def _count(S, m, c, which):
+    """Number of candidates in the route's own (0) or overflow (1) pools."""
+    n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
+    n = 0
+    for k in range(n_pools):
+        n += pool_at(S, route_pools_of(S)[m, c, which, k]).n_active
+    return n
+
+
+@njit
+def _candidate(S, m, c, number):
+    """Candidate `number` of the route's own pools."""
+    k = 0
+    while True:
+        p = route_pools_of(S)[m, c, 0, k]
+        n = pool_at(S, p).n_active
+        if number < n:
+            return active_of(S)[p, number]
+        number -= n
+        k += 1
+
+
+@njit
+def _jsq_requests(S, m, c):
+    best, least = -1, np.int64(0)
+    for k in range(route_at(S, m, c).n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        for a in range(pool_at(S, p).n_active):
+            i = active_of(S)[p, a]
+            load = requests_at(S, i)
+            if best < 0 or load < least:
+                best, least = i, load
+    return best
+
+
+@njit
+def _jsq_tokens(S, m, c, t):
+    best, least = -1, np.int64(0)
+    for k in range(route_at(S, m, c).n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        for a in range(pool_at(S, p).n_active):
+            i = active_of(S)[p, a]
+            inst = inst_at(S, i)
+            if best >= 0 and inst.waiting + max(0, inst.left - inst.seg_n * inst.n_dec) >= least:
+                continue  # even at the end of its segment it would not be less
+            left = inst.left - iterations_done(S, i, t) * inst.n_dec
+            load = inst.waiting + max(0, left)
+            if best < 0 or load < least:
+                best, least = i, load
+    return best
+
+
+@njit
+def _least_kv(S, m, c, t):
+    best, used, cap = -1, np.int64(0), np.int64(1)
+    for k in range(route_at(S, m, c).n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        mine = prof_at(S, pool_at(S, p).profile).cap
+        for a in range(pool_at(S, p).n_active):
+            i = active_of(S)[p, a]
+            if best >= 0 and (inst_at(S, i).kv + inst_at(S, i).waiting) * cap >= used * mine:
+                continue  # KV only grows within a segment
+            kv = kv_now(S, i, t) + inst_at(S, i).waiting
+            if best < 0 or kv * cap < used * mine:
+                best, used, cap = i, kv, mine
+    return best
+
+
+@njit
+def _power_of_two(S, m, c, r, n):
+    h = splitmix64(np.uint64(r))
+    a = np.int64(h % np.uint64(n))
+    if n == 1:
+        return _candidate(S, m, c, a)
+    b = np.int64((h >> np.uint64(32)) % np.uint64(n - 1))
+    if b >= a:
+        b += 1
+    first, second = min(a, b), max(a, b)
+    i, j = _candidate(S, m, c, first), _candidate(S, m, c, second)
+    return j if requests_at(S, j) < requests_at(S, i) else i
+
+
+@njit
+def _affine_load(S, i, may_evict):
+    load = requests_at(S, i)
+    if may_evict:
+        load -= inst_at(S, i).ev_n
+    return load
+
+
+@njit
+def _affine_pick(S, m, c, r, t, which, with_room, best, least):
+    """Least loaded candidate of the own (0) or overflow (1) pools, better than `best` with `least`."""
+    n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
+    need = demand(S, r)
+    high = cls_at(S, c).priority == 0
+    for k in range(n_pools):
+        p = route_pools_of(S)[m, c, which, k]
+        pool = pool_at(S, p)
+        may_evict = high and pool.evicts == 1
+        cap = prof_at(S, pool.profile).cap - pool.watermark
+        for a in range(pool.n_active):
+            i = active_of(S)[p, a]
+            inst = inst_at(S, i)
+            load = _affine_load(S, i, may_evict)
+            if best >= 0 and load >= least:
+                continue
+            if with_room:
+                if load >= inst.limit:
+                    continue
+                kv = inst.kv + inst.waiting + need
+                growing = inst.n_dec
+                if may_evict:
+                    kv -= inst.ev_kv
+                    growing -= inst.ev_dec
+                if kv > cap or kv + growing * iterations_done(S, i, t) > cap:
+                    continue
+            best, least = i, load
+    return best, least
+
+
+@njit
+def _class_affine(S, m, c, r, t):
+    """Chiron, section 3: own pools, then overflow, then the queue (-1)."""
+    route = route_at(S, m, c)
+    if route.queue >= 0 and lists_of(S)[queue_row(S, route.queue), 2] > 0:
+        return -1
+    h = splitmix64(np.uint64(r) ^ _SALT)
+    first = 1 if np.float64(h >> np.uint64(11)) * 2.0**-53 < route.share else 0
+    none = np.int64(0)
+    best, _ = _affine_pick(S, m, c, r, t, first, True, -1, none)
+    if best < 0:
+        best, _ = _affine_pick(S, m, c, r, t, 1 - first, True, -1, none)
+    if best < 0 and route.queue < 0:
+        best, least = _affine_pick(S, m, c, r, t, 0, False, -1, none)
+        best, least = _affine_pick(S, m, c, r, t, 1, False, best, least)
+    return best
+
+
+@njit
+def _custom(S, m, c, r, t, n, router, features):
+    row = 0
+    for k in range(route_at(S, m, c).n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        for a in range(pool_at(S, p).n_active):
+            i = active_of(S)[p, a]
+            inst = inst_at(S, i)
+            done = iterations_done(S, i, t)
+            features[row, 0] = requests_at(S, i)
+            features[row, 1] = inst.waiting
+            features[row, 2] = inst.kv + inst.n_dec * done
+            features[row, 3] = prof_at(S, inst.profile).cap
+            features[row, 4] = inst.left - inst.n_dec * done
+            features[row, 5] = inst.limit
+            features[row, 6] = inst.ev_n
+            features[row, 7] = i
+            row += 1
+    req = req_at(S, r)
+    return router(features, n, r, np.int64(req.input), np.int64(req.predicted), c)
+
+
+@njit
+def to_queue(S, r, q):
+    req_at(S, r).state = _SHARED
+    push_back(S, queue_row(S, q), r)
+    glob_of(S).shared_changed = 1
+
+
+@njit
+def to_instance(S, r, i, t):
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    req.state = _OWN
+    push_back(S, i, r)
+    inst.waiting += demand(S, r)
+    inst.left += req.predicted - req.emitted
+    notice_own(S, i, r, t)
+
+
+@njit
+def to_gateway(S, r):
+    req_at(S, r).state = _GATEWAY
+    push_back(S, gateway_row(S, req_at(S, r).llm), r)
+
+
+@njit
+def route(S, r, t, router, features):
+    """Send request `r` where its route says; False if it went to the gateway."""
+    m = np.int64(req_at(S, r).llm)
+    c = np.int64(req_at(S, r).cls)
+    rule = route_at(S, m, c)
+    kind = rule.kind
+    if kind == _SHARED_QUEUE:
+        to_queue(S, r, rule.queue)
+        return True
+    if kind == _CLASS_AFFINE:
+        i = _class_affine(S, m, c, r, t)
+        if i < 0 and rule.queue >= 0:
+            to_queue(S, r, rule.queue)
+            return True
+    else:
+        n = _count(S, m, c, 0)
+        i = np.int64(-1)
+        if n == 0:
+            i = -1
+        elif kind == _JSQ_REQUESTS:
+            i = _jsq_requests(S, m, c)
+        elif kind == _ROUND_ROBIN:
+            i = _candidate(S, m, c, rule.counter % n)
+            rule.counter += 1
+        elif kind == _JSQ_TOKENS:
+            i = _jsq_tokens(S, m, c, t)
+        elif kind == _POWER_OF_TWO:
+            i = _power_of_two(S, m, c, r, n)
+        elif kind == _LEAST_KV:
+            i = _least_kv(S, m, c, t)
+        else:
+            answer = _custom(S, m, c, r, t, n, router, features)
+            if answer == -1 and rule.queue >= 0:
+                to_queue(S, r, rule.queue)
+                return True
+            if answer < 0 or answer >= n:
+                glob = glob_of(S)
+                glob.error = BAD_ROUTER_ANSWER
+                glob.error_request = r
+                glob.error_answer = answer
+                answer = 0
+            i = _candidate(S, m, c, answer)
+    if i < 0:
+        to_gateway(S, r)
+        return False
+    to_instance(S, r, i, t)
+    return True
+
+
+@njit
+def route_gateway(S, m, t, router, features):
+    """Route the requests that wait in LLM `m`'s gateway again, in order."""
+    row = gateway_row(S, m)
+    n = lists_of(S)[row, 2]
+    for _ in range(n):
+        r = lists_of(S)[row, 0]
+        # Taken from the front; whoever finds no candidate joins the end, so the order stays.
+        after = req_at(S, r).next
+        lists_of(S)[row, 0] = after
+        if after >= 0:
+            req_at(S, after).prev = -1
+        else:
+            lists_of(S)[row, 1] = -1
+        lists_of(S)[row, 2] -= 1
+        route(S, r, t, router, features)
