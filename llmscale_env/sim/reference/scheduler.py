@@ -71,29 +71,30 @@ class Scheduler(ABC):
 
     # --- admission ---
 
-    def _sources(self) -> Iterator[deque[Request]]:
+    def _sources(self) -> Iterator[tuple[str, deque[Request]]]:
         instance = self.instance
-        yield instance.preempted
+        yield "preempted", instance.preempted
         if instance.state == InstanceState.DRAINING:
             return
-        yield instance.own_queue
+        yield "own", instance.own_queue
         for place, queue in enumerate(instance.pool.pull):
             if instance.evicted_in_boundary:
                 return
-            source = instance.engine.queues_of[queue]
-            if source:
-                instance.engine.events[f"offered_by_pull_{place}"] += 1
-            yield source
+            yield f"pull_{place}", instance.engine.queues_of[queue]
 
     def _admit(self) -> None:
         """Take requests while they fit; the first that does not ends it."""
         self.admitted = []
-        while source := next((s for s in self._sources() if s), None):
+        while True:
+            name, source = next(((n, s) for n, s in self._sources() if s), ("", None))
+            if source is None:
+                return
             request = source[0]
-            if not self._make_room(request, from_own_queue=source is self.instance.own_queue):
+            if not self._make_room(request, from_own_queue=name == "own"):
                 return
             # Evictions push to the fronts of shared queues, never of the own one.
             source.popleft()
+            self.instance.engine.events[f"from_{name}"] += 1
             self.instance.join(request)
             self.admitted.append(request)
             self._assign(request)

@@ -1,0 +1,511 @@
+"""Generated cases on which both engines must agree: small clusters, nasty by design.
+
+KV memory is small, so that it overflows; half of the cases live on a grid of few picoseconds, so that
+ties abound; commands come at times of arrivals. `python -m tests.engine_cases FIRST COUNT` prints
+which mechanisms a range of seeds reaches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from llmscale_env.sim.spec import (
+    NEVER,
+    ClassSpec,
+    ClusterSpec,
+    ControllerKind,
+    LoadSource,
+    PoolSpec,
+    PreemptionMode,
+    ProfileSpec,
+    RouterKind,
+    RouteSpec,
+)
+from llmscale_env.workload.requests import RequestTable
+
+MECHANISMS = frozenset(
+    {
+        # iterations
+        "prefill_iteration",
+        "decode_iteration",
+        "mixed_iteration",
+        "prompt_split",
+        "prefill_budget",
+        # KV memory
+        "preempt_recompute",
+        "preempt_swap",
+        "preempt_to_shared_queue",
+        "prefill_lost",
+        "host_full",
+        "restored",
+        "restored_by_neighbour",
+        "saved_copy_dropped",
+        "evict_by_priority",
+        "evict_by_command",
+        "wakes_itself",
+        # where admitted requests come from
+        "from_preempted",
+        "from_own",
+        "from_pull_0",
+        "from_pull_1",
+        "from_pull_2",
+        # routing
+        *(f"router_{kind.name.lower()}" for kind in RouterKind),
+        "class_affine_own",
+        "class_affine_overflow",
+        "class_affine_overflow_first",
+        "class_affine_queue",
+        "class_affine_no_room",
+        "custom_queue",
+        "gateway",
+        "gateway_left",
+        "rejected_too_long",
+        "rejected_no_pool",
+        # batch limits
+        *(
+            f"limit_{move}_{kind}"
+            for move in ("raised", "lowered", "kept")
+            for kind in ("chiron", "literal")
+        ),
+        "limit_below_batch",
+        # life of instances
+        "load_ssd",
+        "load_host",
+        "load_multicast",
+        "fallback_from_host",
+        "fallback_from_multicast",
+        "cancel_acquiring",
+        "cancel_loading",
+        "drained_reroute",
+        "drained_off",
+        "reactivated",
+        "target_missed",
+        # order of events
+        "arrival_at_a_boundary",
+        "arrivals_tied",
+        "command_at_an_arrival",
+        "command_refused",
+    }
+)
+"""Everything that a good set of cases must have made happen."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """`engine.name(*args)` at `at_ps`."""
+
+    at_ps: int
+    name: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cluster, what arrives, and what is ordered when.
+
+    Attributes:
+        script: commands in order of time.
+        stops_ps: control times, those of the commands included, ascending; the last is the end.
+    """
+
+    spec: ClusterSpec
+    requests: RequestTable
+    script: tuple[Command, ...]
+    stops_ps: tuple[int, ...]
+
+
+@dataclass
+class Trace:
+    """What an engine showed.
+
+    Attributes:
+        snapshots: (label, field, value) in order of observation.
+        answers: what each command returned, or "refused".
+        results: `RESULT_DTYPE` at the end.
+    """
+
+    snapshots: list[tuple[str, str, Any]] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+    results: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    finish_log: list[int] = field(default_factory=list)
+
+
+# --- custom routers (nopython code, as the fast engine compiles them) ---
+
+
+def _fewest_left(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
+    best = 0
+    for k in range(1, n):
+        if features[k, 4] + 3.0 * features[k, 1] < features[best, 4] + 3.0 * features[best, 1]:
+            best = k
+    return best
+
+
+def _queue_when_busy(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
+    best = 0
+    for k in range(1, n):
+        room = features[k, 3] - features[k, 2] + features[k, 6]
+        if room > features[best, 3] - features[best, 2] + features[best, 6]:
+            best = k
+    if features[best, 0] >= features[best, 5] or (request_id + input_tokens) % 7 == 0:
+        return -1
+    return (best + predicted + slo_class + int(features[best, 7])) % n
+
+
+@cache
+def custom_router(queue_allowed: bool) -> Any:
+    """A compiled router; `queue_allowed`: one that also answers -1."""
+    from llmscale_env.sim.router import router
+
+    return router(_queue_when_busy if queue_allowed else _fewest_left)
+
+
+# --- the generator ---
+
+
+class _Generator:
+    """Draws the parts of one case."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.tiny = self.chance(0.5)
+        # Realistic times are milliseconds with all their picoseconds.
+        self.unit_ps = 1 if self.tiny else int(self.rng.integers(10**8, 10**9))
+        self.symmetric = self.chance(0.4)
+        self.capacity = self.pick(30, 60, 100, 200, 5000)
+        self.longest_input = self.pick(3, 12, 25)
+        self.longest_output = self.pick(2, 8, 20, 60)
+        self.half_block = self.pick(0, 0, 1, 3)
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def pick(self, *options: Any) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def int(self, low: int, high: int) -> int:
+        """In low..high."""
+        return int(self.rng.integers(low, high + 1))
+
+    def ps(self, low: int, high: int) -> int:
+        """A time of low..high units."""
+        ps = self.int(low, high) * self.unit_ps
+        return ps if self.tiny or ps == 0 else ps + self.int(0, 10**6)
+
+    def some(self, items: list[int], at_least: int = 0) -> tuple[int, ...]:
+        """A few of the items, in any order."""
+        n = self.int(min(at_least, len(items)), len(items))
+        return tuple(int(x) for x in self.rng.permutation(items)[:n])
+
+    # -- the cluster --
+
+    def knots(self) -> tuple[list[int], list[int], list[int]]:
+        n = self.int(1, 3)
+        tokens = [0, *sorted(self.int(1, 40) for _ in range(n - 1))]
+        return tokens, [self.ps(0, 12) for _ in tokens], [self.ps(0, 3) for _ in tokens]
+
+    def profile(self) -> ProfileSpec:
+        max_batch = self.pick(4, 8, 16)
+        steps = [self.ps(0, 3) for _ in range(max_batch + 1)]
+        base = np.cumsum([self.ps(0, 12), *steps[1:]])
+        if self.symmetric:
+            base[:] = self.ps(1, 8)
+        per_token = [self.ps(0, 1) if self.chance(0.5) else 0 for _ in range(max_batch + 1)]
+        if self.chance(0.5):
+            per_token = [self.pick(0, 1) * self.unit_ps] * (max_batch + 1)
+        prefill, mixed = self.knots(), self.knots()
+        return ProfileSpec(
+            decode_base_ps=base,
+            decode_per_token_ps=np.array(per_token),
+            prefill_knot_tokens=np.array(prefill[0]),
+            prefill_knot_ps=np.array(prefill[1]),
+            prefill_slope_ps=np.array(prefill[2]),
+            prefill_pair_ps=self.pick(0, 0, 1),
+            mixed_knot_tokens=np.array(mixed[0]),
+            mixed_knot_ps=np.array(mixed[1]),
+            mixed_slope_ps=np.array(mixed[2]),
+            mixed_base_ps=np.array([self.ps(0, 4) for _ in range(max_batch + 1)]),
+            mixed_per_token_ps=np.array(per_token),
+            mixed_pair_ps=self.pick(0, 0, 1),
+            mixed_chunk_ps=self.ps(0, 3),
+            kv_capacity_tokens=self.capacity + self.pick(0, 0, 0, 7, 40),
+            swap_out_ps_per_token=self.ps(0, 1),
+            swap_in_ps_per_token=self.ps(0, 1),
+        )
+
+    def pool(self, llm: int, profiles: tuple[ProfileSpec, ...], queues: list[int]) -> PoolSpec:
+        profile = self.int(0, len(profiles) - 1)
+        largest = profiles[profile].max_batch
+        n_slots = self.int(1, 5)
+        lowest = self.pick(1, 1, 2)
+        return PoolSpec(
+            llm=llm,
+            profile=profile,
+            n_slots=n_slots,
+            gpus=self.pick(1, 1, 2, 4),
+            initial_active=0 if self.chance(0.15) else self.int(1, n_slots),
+            batch_limit=self.int(1, largest),
+            controller=self.pick(*ControllerKind, ControllerKind.FIXED),
+            controller_alpha=self.pick(0.5, 0.5, 0.3, 1.0),
+            controller_min_batch=lowest,
+            controller_max_batch=self.pick(4096, self.int(lowest, largest)),
+            controller_window_iterations=self.pick(1, 1, 2, 5),
+            pull=self.some(queues) if self.chance(0.8) else (),
+            chunk_tokens=self.pick(0, 0, 0, 1, 4, 16, 64),
+            prefill_tokens=self.pick(1, 16, 40, 4096),
+            preemption=self.pick(*PreemptionMode),
+            evicts=self.chance(0.5),
+            acquire_ps=self.pick(0, self.ps(1, 30)),
+            load_ps=(self.ps(0, 200), self.ps(0, 60), self.ps(0, 20)),
+            load_source=self.pick(*LoadSource),
+            host_kv_tokens=self.pick(0, 30, 100, 2**40),
+            watermark_tokens=self.pick(0, 0, 3, 10),
+        )
+
+    def route(self, pools: list[int], queues: list[int], needs_queue: bool) -> RouteSpec:
+        kinds = list(RouterKind)
+        if not queues:
+            kinds.remove(RouterKind.SHARED_QUEUE)
+        # Chiron's router has the most branches.
+        kind = self.pick(*kinds, RouterKind.CLASS_AFFINE, RouterKind.CLASS_AFFINE)
+        needs_queue |= kind == RouterKind.SHARED_QUEUE
+        queue = -1
+        if queues and (needs_queue or self.chance(0.5)):
+            queue = int(self.pick(*queues))
+        affine = kind == RouterKind.CLASS_AFFINE
+        own = self.some(pools, at_least=1)
+        if affine and self.chance(0.7):
+            own = own[:1]  # leaves some to overflow to
+        others = [p for p in pools if p not in own]
+        return RouteSpec(
+            kind=kind,
+            pools=own,
+            overflow=self.some(others, at_least=self.int(0, 1)) if affine else (),
+            queue=queue,
+            overflow_share=self.pick(0.0, 0.3, 1.0) if affine else 0.0,
+        )
+
+    def classes(self) -> tuple[ClassSpec, ...]:
+        n = self.int(1, 3)
+        return tuple(
+            ClassSpec(
+                priority=(0, 1, self.int(0, 1))[c] if n > 1 else self.pick(0, 0, 1),
+                itl_slo_ps=max(1, self.ps(3, 60)),
+            )
+            for c in range(n)
+        )
+
+    def spec(self) -> ClusterSpec:
+        profiles = tuple(self.profile() for _ in range(self.int(1, 2)))
+        classes = self.classes()
+        n_llms = self.pick(1, 1, 1, 2, 2, 3)
+        pools: list[PoolSpec] = []
+        routes: list[tuple[RouteSpec, ...]] = []
+        queue_llm: list[int] = []
+        for llm in range(n_llms):
+            n_queues = self.int(0, 3)
+            queues = list(range(len(queue_llm), len(queue_llm) + n_queues))
+            queue_llm += [llm] * n_queues
+            n_pools = self.int(1, {1: 4, 2: 2, 3: 1}[n_llms])
+            if llm > 0 and self.chance(0.15):
+                n_pools = 0
+            mine = list(range(len(pools), len(pools) + n_pools))
+            pools += [self.pool(llm, profiles, queues) for _ in mine]
+            if not queues and any(c.priority == 1 for c in classes):
+                for p in mine:
+                    pools[p] = replace(pools[p], evicts=False)
+            evicts = any(pools[p].evicts for p in mine)
+            row = tuple(self.route(mine, queues, evicts and c.priority == 1) for c in classes)
+            routes.append(row)
+            for route in row:
+                pulled = any(route.queue in pools[p].pull for p in mine)
+                if route.queue >= 0 and mine and not pulled:
+                    p = self.pick(*mine)
+                    pools[p] = replace(pools[p], pull=(*pools[p].pull, route.queue))
+        held = sum(pool.initial_active * pool.gpus for pool in pools)
+        return ClusterSpec(
+            profiles=profiles,
+            pools=tuple(pools),
+            routes=tuple(routes),
+            classes=classes,
+            queue_llm=tuple(queue_llm),
+            max_gpus=self.pick(2**31 - 1, held + self.int(0, 4)),
+            gpus_per_host=self.pick(1, 2, 4, 8),
+            host_keep_alive_ps=self.pick(0, self.ps(1, 300), int(NEVER)),
+            half_block_tokens=self.half_block,
+            custom_router=self.custom(routes),
+        )
+
+    @staticmethod
+    def custom(routes: list[tuple[RouteSpec, ...]]) -> Any:
+        custom = [r for row in routes for r in row if r.kind == RouterKind.CUSTOM]
+        return custom_router(all(r.queue >= 0 for r in custom)) if custom else None
+
+    # -- what happens to it --
+
+    def requests(self, spec: ClusterSpec) -> RequestTable:
+        n = self.pick(5, 20, 20, 60, 60, 120, 200)
+        gap_ps = max(1, self.ps(1, self.pick(5, 30, 120)))
+        gaps = self.rng.integers(0, gap_ps + 1, n)
+        if self.tiny:
+            gaps -= gaps % self.pick(1, 1, 4)
+        gaps[self.rng.random(n) < self.pick(0.0, 0.3, 0.8)] = 0
+        inputs = self.rng.integers(1, self.longest_input + 1, n)
+        outputs = self.rng.integers(1, self.longest_output + 1, n)
+        if self.symmetric:
+            inputs[:], outputs[:] = self.longest_input, self.longest_output
+        outputs[self.rng.random(n) < 0.05] = 1
+        inputs[self.rng.random(n) < 0.02] = 2 * self.capacity
+        predicted = outputs if self.chance(0.5) else self.rng.integers(1, 2 * outputs + 1)
+        return RequestTable(
+            arrival_ps=np.cumsum(gaps),
+            llm=self.rng.integers(0, spec.n_llms, n),
+            region=np.zeros(n),
+            slo_class=self.rng.integers(0, len(spec.classes), n),
+            input_tokens=inputs,
+            output_tokens=outputs,
+            predicted_output_tokens=predicted,
+            llm_names=tuple(f"llm{m}" for m in range(spec.n_llms)),
+            class_names=tuple(f"class{c}" for c in range(len(spec.classes))),
+        )
+
+    def command(self, spec: ClusterSpec, at_ps: int) -> Command:
+        p = self.int(0, len(spec.pools) - 1)
+        pool = spec.pools[p]
+        kind = self.rng.choice(
+            ["target", "limit", "controller", "share", "drain", "evict"],
+            p=[0.42, 0.12, 0.08, 0.08, 0.1, 0.2],
+        )
+        if kind == "target":
+            source = self.pick(None, *(int(s) for s in LoadSource))
+            return Command(at_ps, "set_target", (p, self.int(0, pool.n_slots), source))
+        if kind == "limit":
+            limit = self.int(1, spec.profiles[pool.profile].max_batch)
+            return Command(at_ps, "set_batch_limit", (p, limit))
+        if kind == "controller":
+            return Command(at_ps, "set_controller", (p, int(self.pick(*ControllerKind))))
+        if kind == "share":
+            llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)
+            return Command(at_ps, "set_overflow_share", (llm, slo_class, self.pick(0.0, 0.5, 1.0)))
+        instance = self.int(0, spec.n_instances - 1)
+        if kind == "drain":
+            return Command(at_ps, "drain", (instance,))
+        return Command(at_ps, "evict", (instance, self.int(1, 4)))
+
+    def case(self) -> Case:
+        spec = self.spec()
+        requests = self.requests(spec)
+        last_ps = int(requests.arrival_ps[-1])
+        stops = []
+        for _ in range(self.pick(0, 2, 5, 12)):
+            at_arrival = int(self.pick(*requests.arrival_ps))
+            anywhere = self.int(0, last_ps + 100 * self.unit_ps)
+            stops.append(self.pick(at_arrival, anywhere))
+        script = [
+            self.command(spec, at) for at in sorted(stops) for _ in range(self.pick(0, 1, 1, 2, 4))
+        ]
+        stops.append(last_ps + self.ps(0, 1000))
+        # Somebody should be there in the end, or most of a case's requests never run.
+        if self.chance(0.8):
+            script += [Command(max(stops), "set_target", (p, 1)) for p in range(len(spec.pools))]
+        tokens = int(requests.input_tokens.sum() + requests.output_tokens.sum())
+        end_ps = max(stops) + (1000 + tokens) * 100 * self.unit_ps
+        return Case(spec, requests, tuple(script), (*sorted(set(stops)), end_ps))
+
+
+def make_case(seed: int) -> Case:
+    """The case of a seed."""
+    return _Generator(seed).case()
+
+
+# --- running one ---
+
+
+def _observe(engine: Any, case: Case, label: str, trace: Trace) -> None:
+    seen = {
+        "now_ps": engine.now_ps,
+        "instances": engine.instances(),
+        "results": engine.results(),
+        "queues": engine.queues(),
+        "gateways": [engine.gateway(llm) for llm in range(case.spec.n_llms)],
+        "gpu_ps": engine.gpu_ps(),
+        "conservation": engine.conservation(),
+    }
+    trace.snapshots += [(label, name, value) for name, value in seen.items()]
+
+
+def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
+    """Run a case; what is seen before and after the commands of every control time."""
+    engine = engine_class(case.spec, case.requests)
+    trace = Trace()
+    for stop_ps in case.stops_ps:
+        engine.advance(stop_ps)
+        _observe(engine, case, f"before commands at {stop_ps}", trace)
+        due = [c for c in case.script if c.at_ps == stop_ps]
+        for command in due:
+            try:
+                answer = getattr(engine, command.name)(*command.args)
+            except ValueError:
+                answer = "refused"
+            trace.answers.append((stop_ps, command.name, command.args, answer))
+        if due:
+            _observe(engine, case, f"after commands at {stop_ps}", trace)
+    trace.results = engine.results()
+    trace.finish_log = engine.finish_log()
+    return engine, trace
+
+
+def mechanisms(engine: Any, case: Case, trace: Trace) -> set[str]:
+    """What was at work in a case run by the reference engine."""
+    reached = {name for name, count in engine.events.items() if count}
+    arrivals = case.requests.arrival_ps
+    if (np.diff(arrivals) == 0).any():
+        reached.add("arrivals_tied")
+    if np.isin([c.at_ps for c in case.script], arrivals).any():
+        reached.add("command_at_an_arrival")
+    if any(answer[3] == "refused" for answer in trace.answers):
+        reached.add("command_refused")
+    return reached & MECHANISMS
+
+
+def first_difference(one: Trace, other: Trace) -> str | None:
+    """Where two traces part, in words; None if nowhere."""
+    for (label, name, a), (_, _, b) in zip(one.snapshots, other.snapshots, strict=True):
+        if isinstance(a, np.ndarray):
+            for column in a.dtype.names or ():
+                different = np.flatnonzero(a[column] != b[column])
+                if len(different):
+                    row = int(different[0])
+                    return f"{label}: {name}[{row}].{column}: {a[column][row]} / {b[column][row]}"
+        elif a != b:
+            return f"{label}: {name}: {a} / {b}"
+    for a, b in zip(one.answers, other.answers, strict=True):
+        if a != b:
+            return f"answer: {a} / {b}"
+    if one.finish_log != other.finish_log:
+        return f"finish_log: {one.finish_log} / {other.finish_log}"
+    return None
+
+
+def main() -> None:
+    """Print how many of a range of seeds reach each mechanism."""
+    from llmscale_env.sim.reference import ReferenceEngine
+
+    first, count = (int(word) for word in sys.argv[1:3])
+    reached: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        case = make_case(seed)
+        engine, trace = run_case(ReferenceEngine, case)
+        reached.update(mechanisms(engine, case, trace))
+    for name in sorted(MECHANISMS):
+        print(f"{reached[name]:6d}  {name}")
+
+
+if __name__ == "__main__":
+    main()
