@@ -23,7 +23,6 @@ class BatchController:
         changed: a request joined or left the running batch in this window.
         bound: an admission of this window ended at the batch limit.
         was_bound: whether the window before was `bound`.
-        over: at the latest step under `CHIRON` more was running than the limit allows.
         restart: the controller's kind was set, so what was measured so far is forgotten.
     """
 
@@ -33,7 +32,6 @@ class BatchController:
         self.changed = False
         self.bound = False
         self.was_bound = False
-        self.over = False
         self.restart = False
         self.start_ps = 0
         self.decode_iterations = 0
@@ -61,28 +59,23 @@ class BatchController:
     def forget(self) -> None:
         """Measure anew, as nothing runs."""
         self.start_window()
-        self.changed = self.bound = self.over = self.restart = False
+        self.changed = self.bound = self.restart = False
 
-    def step(self, kind: ControllerKind) -> None:
-        """Step 4 of a boundary."""
+    def step(self, kind: ControllerKind, ran: int) -> None:
+        """Step 4 of a boundary; `ran`: requests in the iteration that has just ended."""
         if self.restart or not self.instance.running:
             self.forget()
             return
         if kind == ControllerKind.FIXED:
             return
-        if kind == ControllerKind.CHIRON and self._is_or_was_over():
+        if kind == ControllerKind.CHIRON and ran > self.batch_limit:
+            # The larger batch of before says nothing about the limit of now.
             self.start_window()
             return
         literal = kind == ControllerKind.CHIRON_LITERAL
         enough = 1 if literal else self.instance.pool.controller_window_iterations
         if self.changed and self.decode_iterations >= enough:
             self._update(literal)
-
-    def _is_or_was_over(self) -> bool:
-        """The iteration that has just ended, or the next one, is too large for the limit."""
-        was_over = self.over
-        self.over = len(self.instance.running) > self.batch_limit
-        return self.over or was_over
 
     def _update(self, literal: bool) -> None:
         instance, pool = self.instance, self.instance.pool

@@ -215,6 +215,7 @@ class Instance:
 
     def _boundary(self, ended: Iteration | None) -> Iteration | None:
         """Section 4; returns the iteration to run next, None if it is idle or off."""
+        ran = len(self.running)
         if ended is not None:
             self._emit(ended)
             self._leave()
@@ -224,7 +225,7 @@ class Instance:
             self.engine.events["drained_off"] += 1
             self._turn_off()
             return None
-        self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]))
+        self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]), ran)
         if len(self.running) > self.batch_limit:
             self.engine.events["limit_below_batch"] += 1
         iteration = self.scheduler.plan()
