@@ -23,8 +23,15 @@ from llmscale_env.cluster.roofline import (
 
 PARTS = ("decode", "prefill", "mixed")
 FOLDS = 10
+BLOCK_TOKENS = 64
+"""Matrix kernels of composed times work in blocks of 64 tokens: their time jumps behind one."""
+
 LINE_TOLERANCE = 0.015
 """A hinge is set where the line through its neighbours is off by more than this fraction."""
+
+KV_READ_SHARE = 0.7945
+ATTENTION_COMPUTE_SHARE = 0.4968
+"""1.62 of 2.039 TB/s and 155 of 312 TFLOP/s: the A100 attention kernels behind composed times."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -47,8 +54,9 @@ class Measurements:
         seconds: (n,) duration of the iteration.
         group: (n,) label of the configuration: rows of one group are held out together.
         scored: (n,) whether the row is a point of the data (else support between the points).
-        total_limits: rows of a part with the fewest and the most tokens are never held out, since
-            they are the range of the fit.
+        fitted: (n,) whether the row takes part in the fit (else it is only compared with it).
+        tile_tokens: kernels see the tokens of an iteration rounded up to a multiple of this (1:
+            nothing is known about it).
     """
 
     llm: str
@@ -65,7 +73,9 @@ class Measurements:
     seconds: Floats
     group: Ints
     scored: NDArray[np.bool_]
+    fitted: NDArray[np.bool_]
     notes: str = ""
+    tile_tokens: int = 1
 
     @property
     def total_tokens(self) -> Ints:
@@ -89,19 +99,31 @@ class Measurements:
         return self.only(self.part == PARTS.index(part))
 
 
-def fit(data: Measurements) -> IterationTimeModel:
+def fit(data: Measurements, siblings: tuple[Measurements, ...] = ()) -> IterationTimeModel:
     """Fit all rows, and report the errors on held-out configurations.
+
+    Args:
+        data: the rows to fit.
+        siblings: the same LLM measured the same way on other GPUs or degrees; they lend the shape
+            of the prefill line between the points of `data` (see `borrowed_points`).
 
     Raises:
         FitDataError: no decode or no prefill rows.
     """
-    model = _fit_once(data)
-    decode, prefill = data.of("decode"), data.of("prefill")
+    used = data.only(data.fitted)
+    siblings = tuple(m.only(m.fitted) for m in siblings)
+    model = _fit_once(used, siblings)
+    errors = all_held_out_errors(used, siblings)
+    compared = data.only(~data.fitted)
+    if len(compared.seconds):
+        off = np.abs(predict(model, compared) / compared.seconds - 1)
+        errors["not_fitted"] = _error(0, off)
+    decode, prefill = used.of("decode"), used.of("prefill")
     context = decode.context_tokens / np.maximum(decode.decode_requests, 1)
     scored = decode.scored
     return replace(
         model,
-        errors=held_out_errors(data),
+        errors=errors,
         max_batch=int(decode.decode_requests[scored].max()),
         max_context_tokens=int(context[scored].max()),
         max_prefill_tokens=int(prefill.total_tokens[prefill.scored].max()),
@@ -135,7 +157,26 @@ def predict(model: IterationTimeModel, data: Measurements) -> Floats:
     return chosen
 
 
-def held_out_errors(data: Measurements) -> dict[str, FitError]:
+def all_held_out_errors(
+    data: Measurements, siblings: tuple[Measurements, ...] = ()
+) -> dict[str, FitError]:
+    """The held-out errors of all parts.
+
+    Where kernels see tokens in tiles, "decode" holds out whole batch sizes, whose tile may be known
+    from another batch size, and "decode_tiles" whole tiles.
+    """
+    errors = held_out_errors(data, siblings)
+    if data.tile_tokens > 1 and "decode" in errors:
+        tile = -(-data.decode_requests // data.tile_tokens)
+        group = np.where(data.part == 0, -1 - tile, data.group)
+        whole = replace(data, group=group, scored=data.scored & (data.part == 0))
+        errors["decode_tiles"] = held_out_errors(whole.only(data.part < 2))["decode"]
+    return errors
+
+
+def held_out_errors(
+    data: Measurements, siblings: tuple[Measurements, ...] = ()
+) -> dict[str, FitError]:
     """Held-out error of each part that was measured: every configuration is held out once.
 
     The configurations are dealt in order to `FOLDS` folds (fewer if there are fewer); each fold is
@@ -163,23 +204,27 @@ def held_out_errors(data: Measurements) -> dict[str, FitError]:
         # tell the mixed form about a chunked iteration of T tokens.
         train = ~np.isin(data.group, np.unique(data.group[out])) | (fold < 0)
         test = out & data.scored
-        predicted = predict(_fit_once(data.only(train)), data.only(test))
+        predicted = predict(_fit_once(data.only(train), siblings), data.only(test))
         relative[test] = np.abs(predicted / data.seconds[test] - 1)
     errors = {}
     for part, name in enumerate(PARTS):
         mine = (data.part == part) & data.scored
         held = relative[mine & ~np.isnan(relative)]
         if len(held):
-            errors[name] = FitError(
-                n_fitted=int(mine.sum()),
-                n_held_out=len(held),
-                mean=round(float(held.mean()), 5),
-                worst=round(float(held.max()), 5),
-            )
+            errors[name] = _error(int(mine.sum()), held)
     return errors
 
 
-def _fit_once(data: Measurements) -> IterationTimeModel:
+def _error(n_fitted: int, held: Floats) -> FitError:
+    return FitError(
+        n_fitted=n_fitted,
+        n_held_out=len(held),
+        mean=round(float(held.mean()), 5),
+        worst=round(float(held.max()), 5),
+    )
+
+
+def _fit_once(data: Measurements, siblings: tuple[Measurements, ...] = ()) -> IterationTimeModel:
     decode, prefill, mixed = data.of("decode"), data.of("prefill"), data.of("mixed")
     where = f"{data.llm} on {data.gpu} tp {data.tp}"
     if not len(decode.seconds):
@@ -192,7 +237,9 @@ def _fit_once(data: Measurements) -> IterationTimeModel:
     fastest_context = llm.kv_bytes_per_token_per_gpu(data.tp) / gpu.memory_bytes_per_s
     fastest_pair = llm.attention_flops_per_pair(data.tp) / gpu.flops_per_s
     batch, base, per_token = fit_decode(decode, fastest_context, 4 * fastest_context)
-    pair, knots, line, slope = fit_prefill(prefill, fastest_pair, 10 * fastest_pair, base[0])
+    pair, knots, line, slope = fit_prefill(
+        prefill, fastest_pair, 10 * fastest_pair, base[0], tuple(m.of("prefill") for m in siblings)
+    )
     common = {
         "llm": data.llm,
         "gpu": data.gpu,
@@ -229,7 +276,7 @@ def _fit_once(data: Measurements) -> IterationTimeModel:
 def fit_decode(
     rows: Measurements, fastest_s: float, slowest_s: float
 ) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
-    """Base and per-token seconds at each measured batch size.
+    """Base and per-token seconds at each measured batch size (or at both ends of each tile).
 
     Where a batch size was measured at three contexts or more, both are fitted (relative least
     squares, the per-token time held between reading KV at the memory's peak and a quarter of it).
@@ -241,10 +288,12 @@ def fit_decode(
     """
     from scipy.optimize import isotonic_regression, lsq_linear
 
-    sizes = np.unique(rows.decode_requests)
-    slopes = np.full(len(sizes), np.nan)
-    for i, b in enumerate(sizes):
-        mine = rows.decode_requests == b
+    tile = rows.tile_tokens
+    labels = -(-rows.decode_requests // tile)
+    tiles = np.unique(labels)
+    slopes = np.full(len(tiles), np.nan)
+    for i, label in enumerate(tiles):
+        mine = labels == label
         c, t = rows.context_tokens[mine], rows.seconds[mine]
         if len(np.unique(c)) < 3:
             continue
@@ -254,19 +303,24 @@ def fit_decode(
         slopes[i] = lsq_linear(a, np.ones(len(t)), bounds=bounds, method="bvls").x[1] / unit
     known = ~np.isnan(slopes)
     if known.any():
-        slopes = np.interp(sizes, sizes[known], slopes[known])
+        slopes = np.interp(tiles, tiles[known], slopes[known])
     else:
-        slopes = np.full(len(sizes), 1.25 * fastest_s)  # four fifths of peak, as kernels reach
-    bases = np.empty(len(sizes))
-    weights = np.empty(len(sizes))
-    for i, b in enumerate(sizes):
-        mine = rows.decode_requests == b
+        slopes = np.full(len(tiles), 1.25 * fastest_s)  # four fifths of peak, as kernels reach
+    bases = np.empty(len(tiles))
+    weights = np.empty(len(tiles))
+    for i, label in enumerate(tiles):
+        mine = labels == label
         c, t = rows.context_tokens[mine], rows.seconds[mine]
         weight = 1 / t**2
         bases[i] = max(float(np.average(t - slopes[i] * c, weights=weight)), 0.05 * t.min())
         weights[i] = mine.sum()
-    per_request = isotonic_regression(np.log(bases / sizes), weights=weights, increasing=False).x
-    bases = np.exp(per_request) * sizes
+    # A tile holds from its first batch size to its last; one measured batch size is both.
+    sizes = np.unique(np.concatenate([(tiles - 1) * tile + 1, tiles * tile]))
+    at = np.searchsorted(tiles, -(-sizes // tile))
+    per_request = isotonic_regression(
+        np.log(bases[at] / sizes), weights=weights[at], increasing=False
+    ).x
+    bases, slopes = np.exp(per_request) * sizes, slopes[at]
     batch = [int(b) for b in sizes]
     if batch[0] != 1:  # a smaller batch takes no longer, and hardly less, than the smallest seen
         batch, bases, slopes = [1, *batch], np.append(bases[0], bases), np.append(slopes[0], slopes)
@@ -274,7 +328,11 @@ def fit_decode(
 
 
 def fit_prefill(
-    rows: Measurements, fastest_s: float, slowest_s: float, floor_s: float
+    rows: Measurements,
+    fastest_s: float,
+    slowest_s: float,
+    floor_s: float,
+    siblings: tuple[Measurements, ...] = (),
 ) -> tuple[float, tuple[int, ...], tuple[float, ...], float]:
     """The attention term, and the line over new tokens with the hinges that the data ask for.
 
@@ -288,6 +346,7 @@ def fit_prefill(
         slowest_s: most seconds per unit.
         floor_s: seconds of a decode of one request, which the line starts from at 0 tokens if the
             smallest prefill takes longer.
+        siblings: prefill iterations that lend their shape.
 
     Returns:
         Seconds per unit of the pair sum, hinges, seconds at the hinges, last slope.
@@ -306,8 +365,39 @@ def fit_prefill(
         pair = 2 * fastest_s
     rest = np.bincount(where, weight * (t - pair * w)) / mass
     rest = np.maximum(rest, 0.05 * t.min())
-    knots, line, slope = _hinged_line(sizes, rest, mass, floor_s)
+    lent = borrowed_points(sizes, rest, siblings)
+    if lent:
+        sizes = np.append(sizes, list(lent))
+        rest = np.append(rest, list(lent.values()))
+        mass = np.append(mass, np.full(len(lent), mass.min()))
+        order = np.argsort(sizes)
+        sizes, rest, mass = sizes[order], rest[order], mass[order]
+    knots, line, slope = _hinged_line(sizes, rest, mass, floor_s, rows.tile_tokens > 1)
     return pair, knots, line, slope
+
+
+def borrowed_points(
+    sizes: Ints, seconds: Floats, siblings: tuple[Measurements, ...]
+) -> dict[int, float]:
+    """Prefill seconds at sizes that only siblings measured, within the range of `sizes`.
+
+    The same LLM bends at the same numbers of tokens on other GPUs and degrees: the ratio to a
+    sibling, interpolated over the logarithm of the tokens, times the sibling's time; the geometric
+    mean over the siblings.
+    """
+    lent: dict[int, list[float]] = {}
+    for sibling in siblings:
+        theirs, where = np.unique(sibling.total_tokens, return_inverse=True)
+        log_s = np.bincount(where, np.log(sibling.seconds)) / np.bincount(where)
+        common, mine, other = np.intersect1d(sizes, theirs, return_indices=True)
+        if len(common) < 2:
+            continue
+        ratio = np.log(seconds[mine]) - log_s[other]
+        for size, log_theirs in zip(theirs, log_s, strict=True):
+            if size not in sizes and common[0] < size < common[-1]:
+                here = float(np.interp(np.log(size), np.log(common), ratio))
+                lent.setdefault(int(size), []).append(float(log_theirs) + here)
+    return {size: float(np.exp(np.mean(values))) for size, values in sorted(lent.items())}
 
 
 def fit_mixed(
@@ -336,7 +426,7 @@ def fit_mixed(
     sizes, where = np.unique(total, return_inverse=True)
     mass = np.bincount(where, 1 / t**2)
     rough = np.bincount(where, rest / t**2) / mass
-    knots, _, _ = _hinged_line(sizes, rough, mass, float(rough[0]))
+    knots, _, _ = _hinged_line(sizes, rough, mass, float(rough[0]), mixed.tile_tokens > 1)
 
     grid = np.unique(d)  # from 0
     ends = np.append(np.asarray(knots[1:], dtype=np.float64), np.inf)
@@ -363,11 +453,17 @@ def fit_mixed(
 
 
 def _hinged_line(
-    sizes: Ints, seconds: Floats, weights: Floats, floor_s: float
+    sizes: Ints, seconds: Floats, weights: Floats, floor_s: float, in_blocks: bool
 ) -> tuple[tuple[int, ...], tuple[float, ...], float]:
-    """A rising line through (sizes, seconds) with as few hinges as the tolerance allows."""
+    """A rising line through (sizes, seconds) with as few hinges as the tolerance allows.
+
+    With `in_blocks` it may jump from the end of one block of tokens to the start of the next, and
+    is straight within a block.
+    """
     from scipy.optimize import isotonic_regression
 
+    if in_blocks:
+        sizes, seconds, weights = _straight_in_blocks(sizes, seconds, weights)
     rising = isotonic_regression(seconds, weights=weights).x
     x = np.append(0, sizes)
     y = np.append(min(floor_s, rising[0]), rising)
@@ -390,6 +486,25 @@ def _hinged_line(
     return knots, line, _chord(knots, line)
 
 
+def _straight_in_blocks(
+    sizes: Ints, seconds: Floats, weights: Floats
+) -> tuple[Ints, Floats, Floats]:
+    """The ends of each block of tokens, on the rising straight line through its points."""
+    block = (sizes - 1) // BLOCK_TOKENS
+    ends, values, masses = [], [], []
+    for k in np.unique(block):
+        mine = block == k
+        x, y, w = sizes[mine].astype(np.float64), seconds[mine], weights[mine]
+        at, level = np.average(x, weights=w), np.average(y, weights=w)
+        spread = float(np.sum(w * (x - at) ** 2))
+        slope = max(0.0, float(np.sum(w * (x - at) * (y - level)) / spread)) if spread else 0.0
+        for end in (k * BLOCK_TOKENS + 1, (k + 1) * BLOCK_TOKENS):
+            ends.append(int(end))
+            values.append(max(level + slope * (end - at), 0.05 * level))
+            masses.append(float(w.sum()))
+    return np.asarray(ends), np.asarray(values), np.asarray(masses)
+
+
 def _chord(knots: tuple[int, ...], line: tuple[float, ...]) -> float:
     """Slope of the line over the last half of its range, for beyond it."""
     last = knots[-1]
@@ -401,30 +516,56 @@ def _floats(values: Floats) -> tuple[float, ...]:
 
 
 def fit_all(sets: list[Measurements]) -> tuple[IterationTimeModel, ...]:
-    """Fit every set."""
-    return tuple(fit(data) for data in sets)
+    """Fit every set; whole iterations of one LLM on several GPUs or degrees are siblings."""
+    return tuple(
+        fit(
+            data,
+            tuple(
+                other
+                for other in sets
+                if other is not data
+                and data.tile_tokens == other.tile_tokens == 1
+                and (other.llm, other.kind) == (data.llm, data.kind)
+            ),
+        )
+        for data in sets
+    )
 
 
 def fit_efficiency(sets: list[Measurements]) -> RooflineEfficiency:
-    """The roofline's efficiencies that bring it nearest to composed times (log least squares)."""
+    """The roofline's efficiencies that bring it nearest to composed times (log least squares).
+
+    The attention kernels' shares are those by which the times were composed; the rest is fitted.
+    """
     from scipy.optimize import least_squares
 
     parts = [_roofline_rows(m) for m in sets]
     target = np.log(np.concatenate([m.seconds for m in parts]))
-    start = np.array([0.8, 0.6, 0.8, 0.5, 20e-6, 30e-6, 0.5])
-    low = np.array([0.3, 0.2, 0.3, 0.1, 0.0, 0.0, 0.05])
-    high = np.array([1.0, 1.0, 1.0, 1.0, 1e-3, 1e-3, 1.0])
+    start = np.array([0.8, 0.6, 20e-6, 30e-6, 0.5])
+    low = np.array([0.3, 0.2, 0.0, 0.0, 0.05])
+    high = np.array([1.0, 1.0, 1e-3, 1e-3, 1.0])
+
+    def efficiency(x: Floats) -> RooflineEfficiency:
+        weight_read, compute, layer_s, all_reduce_s, link = (float(v) for v in x)
+        return RooflineEfficiency(
+            weight_read=weight_read,
+            compute=compute,
+            kv_read=KV_READ_SHARE,
+            attention_compute=ATTENTION_COMPUTE_SHARE,
+            layer_s=layer_s,
+            all_reduce_s=all_reduce_s,
+            link=link,
+        )
 
     def residual(x: Floats) -> Floats:
-        efficiency = RooflineEfficiency(*(float(v) for v in x))
-        made = [roofline_seconds(m, efficiency) for m in parts]
+        made = [roofline_seconds(m, efficiency(x)) for m in parts]
         off: Floats = np.log(np.concatenate(made)) - target
         return off
 
     found = least_squares(
         residual, start, bounds=(low, high), x_scale=start, loss="soft_l1", f_scale=0.1
     )
-    return RooflineEfficiency(*(float(f"{v:.4g}") for v in found.x))
+    return efficiency(np.asarray([float(f"{v:.4g}") for v in found.x]))
 
 
 def roofline_error(data: Measurements, efficiency: RooflineEfficiency) -> dict[str, list[float]]:
