@@ -23,7 +23,7 @@ class BatchController:
         changed: a request joined or left the running batch in this window.
         bound: an admission of this window ended at the batch limit.
         was_bound: whether the window before was `bound`.
-        restart: the controller's kind was set, so what was measured so far is forgotten.
+        restart: limit or kind was set by command, so what was measured so far is forgotten.
     """
 
     def __init__(self, instance: Instance) -> None:

@@ -279,6 +279,7 @@ class ReferenceEngine:
         limit = _checked_int("limit", limit, 1, largest)
         for instance in self.instances_of[pool]:
             instance.controller.set_limit(limit, ControllerKind(self.controller_kind[pool]))
+            instance.controller.restart = True
 
     def set_controller(self, pool: int, kind: int) -> None:
         """How the batch limits of a pool move from now on."""
