@@ -6,8 +6,8 @@ python -m llmscale_env.traces fetch NAME [to=traces] [base_url=URL]
 python -m llmscale_env.traces build-tables source=DIR [to=DIR]
 
 `stats` takes a trace file, or the name of a shipped count table, length table or mix (`mix:NAME`
-where a length table has the same name; an hour of it is generated with seed 0). `fetch` downloads a public trace. `build-tables` remakes the shipped
-tables from the raw files.
+where a length table has the same name; an hour of its streams is generated with seed 0). `fetch`
+downloads a public trace. `build-tables` remakes the shipped tables from the raw files.
 """
 
 from __future__ import annotations
@@ -119,12 +119,15 @@ def _columns(name: str, options: dict[str, str]) -> _Columns:
         )
     if name.removeprefix("mix:") in mix_names():
         mix = load_mix(name.removeprefix("mix:"))
-        llms = sorted({str(s.llm) for s in mix.streams} | {q.llm for q in mix.batch_queues})
+        queued = sum(queue.n_requests for queue in mix.batch_queues)
+        streams = mix.model_copy(update={"batch_queues": ()})
+        llms = sorted({str(stream.llm) for stream in mix.streams})
         requests = generate_requests(
-            mix, classes=DEFAULT_CLASSES, llms=llms, horizon_s=_MIX_HOUR_S, rng=rng
+            streams, classes=DEFAULT_CLASSES, llms=llms, horizon_s=_MIX_HOUR_S, rng=rng
         )
         return _Columns(
-            f"{name}: an hour of the mix, seed 0",
+            f"{name}: an hour of the mix's streams, seed 0"
+            + (f" (without the {queued:,} requests that arrive as a queue)" if queued else ""),
             requests.arrival_ps,
             requests.input_tokens,
             requests.output_tokens,

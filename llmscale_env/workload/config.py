@@ -87,7 +87,8 @@ class DiurnalArrivals(_Frozen):
         peak_s: time in the period at which the sinusoid peaks.
         period_s: length of a day; shorten it to see a day within an episode.
         start_s: time in the period at which the episode starts, or "random".
-        noise_cv: standard deviation of a factor (Gamma, mean 1) drawn anew every minute.
+        noise_cv: standard deviation of a factor (Gamma, mean 1) drawn anew every minute (every
+            288th of a shorter period than 4.8 hours); 0 for none, or 0.01 to 5.
     """
 
     kind: Literal["diurnal"] = "diurnal"
@@ -101,6 +102,8 @@ class DiurnalArrivals(_Frozen):
 
     @model_validator(mode="after")
     def _one_shape(self) -> DiurnalArrivals:
+        if 0 < self.noise_cv < 0.01:
+            raise ValueError(f"noise_cv = {self.noise_cv}: must be 0 or at least 0.01")
         if self.hour_factors is not None and self.profile is not None:
             raise ValueError("hour_factors and profile exclude each other: give one of them")
         if self.hour_factors is not None and (

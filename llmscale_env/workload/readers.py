@@ -126,10 +126,13 @@ _CHUNK_ROWS = 1_000_000
 _MOST_DAYS = 100
 
 
-def _open(path: Path) -> io.TextIOBase:
+def _is_gzip(path: Path) -> bool:
     with path.open("rb") as handle:
-        zipped = handle.read(2) == b"\x1f\x8b"
-    if zipped:
+        return handle.read(2) == b"\x1f\x8b"
+
+
+def _open(path: Path) -> io.TextIOBase:
+    if _is_gzip(path):
         return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")
 
@@ -200,33 +203,37 @@ def _csv_chunks(
     types: dict[int, Any] = {header.index(c): np.float64 for c in wanted[1:]}
     types.update({header.index(c): str for c in text})
     types[header.index(form.arrival)] = str if form.timestamp else np.float64
-    reader = pd.read_csv(
+    # One column more than the header has: it stays missing unless a row has too many fields.
+    surplus = len(header)
+    types[surplus] = str
+    with pd.read_csv(
         path,
         header=None,
         skiprows=1,
-        names=range(len(header)),
+        names=range(surplus + 1),
         index_col=False,
         usecols=sorted(types),
         dtype=types,
         chunksize=_CHUNK_ROWS,
         nrows=max_rows,
         encoding="utf-8",
-        compression="infer" if path.suffix == ".gz" else None,
         keep_default_na=False,
         na_values={k: [] for k in types},
-        on_bad_lines="error",
-    )
-    for frame in reader:
-        chunk: dict[str, Any] = {
-            "ns": _times_ns(frame[header.index(form.arrival)], form.timestamp),
-            "input": _whole(frame[header.index(form.inputs)], form.inputs),
-            "output": _whole(frame[header.index(form.outputs)], form.outputs),
-        }
-        for field in ("llm", "slo_class"):
-            name = getattr(form, field)
-            if name in text:
-                chunk[field] = frame[header.index(name)].to_numpy(dtype=object)
-        yield chunk
+        compression="gzip" if _is_gzip(path) else None,
+    ) as reader:
+        for frame in reader:
+            if frame[surplus].notna().any():
+                raise _BadLine("fields")
+            chunk: dict[str, Any] = {
+                "ns": _times_ns(frame[header.index(form.arrival)], form.timestamp),
+                "input": _whole(frame[header.index(form.inputs)], form.inputs),
+                "output": _whole(frame[header.index(form.outputs)], form.outputs),
+            }
+            for field in ("llm", "slo_class"):
+                name = getattr(form, field)
+                if name in text:
+                    chunk[field] = frame[header.index(name)].to_numpy(dtype=object)
+            yield chunk
 
 
 def _diagnose_csv(path: Path, form: _Format, header: list[str]) -> str:
@@ -241,7 +248,7 @@ def _diagnose_csv(path: Path, form: _Format, header: list[str]) -> str:
             where = f"{path}:{rows.line_num}"
             if not row:
                 continue
-            if len(row) != len(header):
+            if not max(at) < len(row) <= len(header):
                 return f"{where}: expected {len(header)} fields ({form.example}), got {len(row)}"
             try:
                 if form.timestamp:
