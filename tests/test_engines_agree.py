@@ -1,0 +1,128 @@
+"""Both engines give the same picoseconds on generated cases (docs/engine.md).
+
+`LLMSCALE_CASES=5000 pytest tests/test_engines_agree.py` compares more of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.reference import ReferenceEngine
+from llmscale_env.sim.spec import RequestState
+from tests.engine_cases import (
+    MECHANISMS,
+    Case,
+    Trace,
+    first_difference,
+    make_case,
+    mechanisms,
+    run_case,
+)
+
+N_CASES = int(os.environ.get("LLMSCALE_CASES", "300"))
+CHUNK = 50
+
+_reached: Counter[str] = Counter()
+_compared: set[int] = set()
+
+
+def broken_law(case: Case, trace: Trace) -> str | None:
+    """The first snapshot at which requests got lost, came twice or an instance overflowed."""
+    requests, spec = case.requests, case.spec
+    pool_of = np.repeat(np.arange(len(spec.pools)), [pool.n_slots for pool in spec.pools])
+    capacity = np.array([spec.profiles[spec.pools[p].profile].kv_capacity_tokens for p in pool_of])
+    gpus = np.array([spec.pools[p].gpus for p in pool_of])
+    seen: dict[str, dict[str, object]] = {}
+    for label, name, value in trace.snapshots:
+        seen.setdefault(label, {})[name] = value
+    for label, at in seen.items():
+        counts, fleet, results = at["conservation"], at["instances"], at["results"]
+        waiting = {RequestState.GATEWAY: at["gateways"], RequestState.SHARED_QUEUE: at["queues"]}
+        arrived = int((requests.arrival_ps < at["now_ps"]).sum())
+        laws = {
+            "every request is somewhere": sum(counts.values()) == len(requests),
+            "arrivals are no longer to come": counts[RequestState.FUTURE]
+            == len(requests) - arrived,
+            "lists hold what the states say": all(
+                sorted(chain(*lists)) == np.flatnonzero(results["state"] == state).tolist()
+                for state, lists in waiting.items()
+            ),
+            "instances hold the others": [
+                int(fleet[name].sum()) for name in ("waiting", "running", "preempted")
+            ]
+            == [
+                counts[state]
+                for state in (
+                    RequestState.OWN_QUEUE,
+                    RequestState.RUNNING,
+                    RequestState.PREEMPTED,
+                )
+            ],
+            "KV memory does not overflow": bool((fleet["kv_tokens"] <= capacity).all()),
+            "host memory does not go negative": bool((fleet["host_kv_tokens"] >= 0).all()),
+            "GPUs suffice": int(gpus[fleet["state"] != 0].sum()) <= spec.max_gpus,
+            "tokens are all accounted for": int(fleet["tokens"].sum())
+            == int(results["emitted_tokens"].sum()),
+        }
+        for law, holds in laws.items():
+            if not holds:
+                return f"{label}: {law}"
+    return None
+
+
+@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+def test_engines_agree(first: int) -> None:
+    for seed in range(first, min(first + CHUNK, N_CASES)):
+        case = make_case(seed)
+        engine, expected = run_case(ReferenceEngine, case)
+        _reached.update(mechanisms(engine, case, expected))
+        assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
+        _, got = run_case(FastEngine, case)
+        difference = first_difference(expected, got)
+        assert difference is None, f"seed {seed}, reference / fast: {difference}"
+        _compared.add(seed)
+
+
+def test_cases_reach_every_mechanism() -> None:
+    """Agreement means little for what no case makes happen."""
+    for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
+        case = make_case(seed)
+        engine, trace = run_case(ReferenceEngine, case)
+        _reached.update(mechanisms(engine, case, trace))
+    missing = sorted(MECHANISMS - set(_reached))
+    if N_CASES >= 300:
+        assert not missing, f"{N_CASES} cases never reach {missing}"
+
+
+def test_generator_is_deterministic() -> None:
+    one, other = make_case(7), make_case(7)
+    assert one.script == other.script
+    assert one.stops_ps == other.stops_ps
+    for column in ("arrival_ps", "input_tokens", "output_tokens", "slo_class"):
+        assert np.array_equal(getattr(one.requests, column), getattr(other.requests, column))
+
+
+def test_a_difference_is_found_and_named() -> None:
+    """The comparison itself can fail: one picosecond more per prefill is seen."""
+    from dataclasses import replace
+
+    case = make_case(3)
+    slower = tuple(
+        replace(
+            p,
+            prefill_knot_ps=p.prefill_knot_ps + 1,
+            mixed_knot_ps=p.mixed_knot_ps + 1,
+        )
+        for p in case.spec.profiles
+    )
+    _, one = run_case(ReferenceEngine, case)
+    _, other = run_case(ReferenceEngine, replace(case, spec=replace(case.spec, profiles=slower)))
+    difference = first_difference(one, other)
+    assert difference is not None
+    assert "before commands at" in difference
