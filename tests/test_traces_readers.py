@@ -115,6 +115,7 @@ def test_odd_but_good_files(tmp_path):
         (PLAIN + "102,5\n", r":4: expected 3 fields \(12.5,374,44\), got 2"),
         (PLAIN + "102,5,6,7\n", r":4: expected 3 fields"),
         (PLAIN + "102,5,6,7,8,9\n", r":4: expected 3 fields"),
+        (PLAIN.split("\n")[0] + "\n1,1,024,44\n", r":2: expected 3 fields .*, got 4"),
         (PLAIN + "101,5,6\n", r":4: arrival -0.25 s from the one above it.*sort=true"),
         (AZURE_2023 + "yesterday,5,6\n", r":5: timestamp = 'yesterday': expected a time stamp"),
         (AZURE_2023 + ",5,6\n", r":5: timestamp = '': expected a time stamp"),

@@ -200,19 +200,16 @@ def _csv_chunks(
 
     wanted = [form.arrival, form.inputs, form.outputs]
     text = {name for name in (form.llm, form.slo_class) if name in header}
-    types: dict[int, Any] = {header.index(c): np.float64 for c in wanted[1:]}
-    types.update({header.index(c): str for c in text})
-    types[header.index(form.arrival)] = str if form.timestamp else np.float64
-    # One column more than the header has: it stays missing unless a row has too many fields.
-    surplus = len(header)
-    types[surplus] = str
+    types: dict[int, Any] = dict.fromkeys(range(len(header)), str)
+    types.update({header.index(c): np.float64 for c in wanted[1:]})
+    if not form.timestamp:
+        types[header.index(form.arrival)] = np.float64
+    # All columns are read: with fewer, pandas would not refuse rows that have too many fields
+    # ("1,024" for 1024 makes one).
     with pd.read_csv(
         path,
-        header=None,
-        skiprows=1,
-        names=range(surplus + 1),
-        index_col=False,
-        usecols=sorted(types),
+        header=0,
+        names=range(len(header)),
         dtype=types,
         chunksize=_CHUNK_ROWS,
         nrows=max_rows,
@@ -222,8 +219,8 @@ def _csv_chunks(
         compression="gzip" if _is_gzip(path) else None,
     ) as reader:
         for frame in reader:
-            if frame[surplus].notna().any():
-                raise _BadLine("fields")
+            if not isinstance(frame.index, pd.RangeIndex):
+                raise _BadLine("a field too many, which pandas takes for an index")
             chunk: dict[str, Any] = {
                 "ns": _times_ns(frame[header.index(form.arrival)], form.timestamp),
                 "input": _whole(frame[header.index(form.inputs)], form.inputs),
