@@ -30,17 +30,16 @@ from llmscale_env.cluster.iteration_time import (
     model_to_json,
     read_data_file,
 )
+from llmscale_env.cluster.measurements import PARTS
 
 if TYPE_CHECKING:
-    from llmscale_env.cluster.fitting import Measurements
+    from llmscale_env.cluster.measurements import Measurements
 
 MODES: dict[str, tuple[str, ...]] = {
     "report": ("format", "data"),
     "data": ("data", "out", "plots"),
     "csv": ("csv", "llm", "gpu", "tp", "out", "plots"),
 }
-PARTS = ("decode", "prefill", "mixed")
-
 SIGNIFICANT_DIGITS = 6
 """Of the numbers written: far below the fit's error, and the same on every machine's last bits."""
 
@@ -56,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         print(__doc__)
         return 0 if words else 2
     from llmscale_env.cluster.fitting import FitDataError
-    from llmscale_env.cluster.measurements import RawDataError
+    from llmscale_env.cluster.readers import RawDataError
 
     try:
         mode, options = _parse(words)
@@ -105,7 +104,8 @@ def _report(options: dict[str, str]) -> None:
 
 def _fit_public(options: dict[str, str]) -> None:
     from llmscale_env.cluster.fitting import fit_all
-    from llmscale_env.cluster.measurements import read_calibration_dir
+    from llmscale_env.cluster.readers import read_calibration_dir
+    from llmscale_env.cluster.roofline_fit import fit_roofline
 
     sets = read_calibration_dir(Path(options["data"]))
     models = fit_all(sets)
@@ -116,7 +116,7 @@ def _fit_public(options: dict[str, str]) -> None:
 
 def _fit_user(options: dict[str, str]) -> None:
     from llmscale_env.cluster.fitting import fit_all
-    from llmscale_env.cluster.measurements import read_user_csv
+    from llmscale_env.cluster.readers import read_user_csv
 
     missing = [key for key in ("llm", "gpu", "tp") if key not in options]
     if missing:
@@ -186,45 +186,6 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(v) for v in value]
     return value
-
-
-def fit_roofline(sets: list[Measurements]) -> dict[str, Any]:
-    """Efficiencies of the roofline from all composed sets, errors with each LLM held out whole."""
-    from llmscale_env.cluster.fitting import fit_efficiency, roofline_error
-
-    # Vicuna's kernels are Llama 2 13B's and would count twice; Llama 3.1 8B's are Mistral's and a
-    # KV-append kernel that no peak explains (0.56 us per token and layer at any degree).
-    doubles = ("vicuna-13b", "llama-3.1-8b")
-    composed = [m for m in sets if m.kind == "composed" and m.llm not in doubles]
-    errors: dict[str, list[float]] = {"decode": [], "prefill": []}
-    for llm in sorted({m.llm for m in composed}):
-        # Llama 3 70B has the shape of Llama 2 70B, Mistral that of Llama 3.1 8B: out together.
-        shape = _shape(llm)
-        seen = fit_efficiency([m for m in composed if _shape(m.llm) != shape])
-        for m in composed:
-            if m.llm == llm:
-                for part, values in roofline_error(m, seen).items():
-                    errors[part].extend(values)
-    points = {part: sum(int(m.of(part).scored.sum()) for m in composed) for part in errors}
-    return {
-        "efficiency": dict(vars(fit_efficiency(composed))),
-        "errors": {
-            part: vars(
-                FitError(
-                    n_fitted=points[part],
-                    n_held_out=len(values),
-                    mean=round(sum(values) / len(values), 5),
-                    worst=round(max(values), 5),
-                )
-            )
-            for part, values in errors.items()
-        },
-    }
-
-
-def _shape(name: str) -> tuple[int, ...]:
-    card = llm_card(name)
-    return card.layers, card.hidden, card.kv_heads, card.mlp_hidden
 
 
 def report(

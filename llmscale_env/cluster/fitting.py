@@ -7,21 +7,15 @@ scipy is imported where it is used, since only `python -m llmscale_env.calibrate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.iteration_time import FitError, IterationTimeModel, derive_mixed
-from llmscale_env.cluster.roofline import (
-    RooflineEfficiency,
-    decode_context_s,
-    matrix_s,
-    prefill_pair_s,
-)
+from llmscale_env.cluster.measurements import PARTS, Floats, Ints, Measurements
 
-PARTS = ("decode", "prefill", "mixed")
 FOLDS = 10
 BLOCK_TOKENS = 64
 """Matrix kernels of composed times work in blocks of 64 tokens: their time jumps behind one."""
@@ -29,74 +23,9 @@ BLOCK_TOKENS = 64
 LINE_TOLERANCE = 0.015
 """A hinge is set where the line through its neighbours is off by more than this fraction."""
 
-KV_READ_SHARE = 0.7945
-ATTENTION_COMPUTE_SHARE = 0.4968
-"""1.62 of 2.039 TB/s and 155 of 312 TFLOP/s: the A100 attention kernels behind composed times."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 class FitDataError(ValueError):
     """The measurements cannot be fitted; the message says what is missing."""
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """Iterations of one (LLM, GPU, tp), one row each.
-
-    Attributes:
-        llm, gpu, tp, kind, source, notes: as in `IterationTimeModel`.
-        part: (n,) index into `PARTS`.
-        decode_requests, context_tokens: (n,) decoding requests and their context in all.
-        chunks, chunk_tokens, cached_tokens: (n,) prefill chunks, tokens of each, context cached
-            before for each.
-        seconds: (n,) duration of the iteration.
-        group: (n,) label of the configuration: rows of one group are held out together.
-        scored: (n,) whether the row is a point of the data (else support between the points).
-        fitted: (n,) whether the row takes part in the fit (else it is only compared with it).
-        tile_tokens: kernels see the tokens of an iteration rounded up to a multiple of this (1:
-            nothing is known about it).
-    """
-
-    llm: str
-    gpu: str
-    tp: int
-    kind: str
-    source: str
-    part: Ints
-    decode_requests: Ints
-    context_tokens: Floats
-    chunks: Ints
-    chunk_tokens: Ints
-    cached_tokens: Ints
-    seconds: Floats
-    group: Ints
-    scored: NDArray[np.bool_]
-    fitted: NDArray[np.bool_]
-    notes: str = ""
-    tile_tokens: int = 1
-
-    @property
-    def total_tokens(self) -> Ints:
-        """(n,) tokens of each iteration: one per decoding request, and all chunks."""
-        return self.decode_requests + self.chunks * self.chunk_tokens
-
-    @property
-    def pair_sum(self) -> Floats:
-        """(n,) sum over the chunks of `chunk * (2 * cached + chunk)`."""
-        chunk = self.chunk_tokens.astype(np.float64)
-        pairs: Floats = self.chunks * chunk * (2 * self.cached_tokens + chunk)
-        return pairs
-
-    def only(self, keep: NDArray[np.bool_]) -> Measurements:
-        """The rows of a mask."""
-        columns = {k: v[keep] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-        return replace(self, **columns)
-
-    def of(self, part: str) -> Measurements:
-        """The rows of one part."""
-        return self.only(self.part == PARTS.index(part))
 
 
 def fit(data: Measurements, siblings: tuple[Measurements, ...] = ()) -> IterationTimeModel:
@@ -117,7 +46,7 @@ def fit(data: Measurements, siblings: tuple[Measurements, ...] = ()) -> Iteratio
     compared = data.only(~data.fitted)
     if len(compared.seconds):
         off = np.abs(predict(model, compared) / compared.seconds - 1)
-        errors["not_fitted"] = _error(0, off)
+        errors["not_fitted"] = relative_error(0, off)
     decode, prefill = used.of("decode"), used.of("prefill")
     context = decode.context_tokens / np.maximum(decode.decode_requests, 1)
     scored = decode.scored
@@ -211,11 +140,12 @@ def held_out_errors(
         mine = (data.part == part) & data.scored
         held = relative[mine & ~np.isnan(relative)]
         if len(held):
-            errors[name] = _error(int(mine.sum()), held)
+            errors[name] = relative_error(int(mine.sum()), held)
     return errors
 
 
-def _error(n_fitted: int, held: Floats) -> FitError:
+def relative_error(n_fitted: int, held: Floats) -> FitError:
+    """Mean and worst of absolute relative errors, rounded for the data file."""
     return FitError(
         n_fitted=n_fitted,
         n_held_out=len(held),
@@ -268,9 +198,26 @@ def _fit_once(data: Measurements, siblings: tuple[Measurements, ...] = ()) -> It
             "mixed_chunk_s": 0.0,
         }
     else:
-        context_s = np.interp(mixed.decode_requests, batch, per_token)
-        form = {**fit_mixed(mixed, prefill, pair, context_s), "mixed_measured": True}
+        rows = data.only(_limits_of_mixed(data))
+        context_s = np.interp(rows.decode_requests, batch, per_token)
+        form = {**fit_mixed(rows, pair, context_s), "mixed_measured": True}
     return IterationTimeModel(**common, **form)  # type: ignore[arg-type]
+
+
+def _limits_of_mixed(data: Measurements) -> NDArray[np.bool_]:
+    """(n,) rows for the mixed fit: chunked iterations, and their limits without decodes or chunks.
+
+    Decodes without a chunk tell the constant per chunk from the line; those with fewer tokens than
+    any chunked iteration are left out, since small batches have kernels of their own. Where times
+    are composed, several prompts count as one equivalent chunk, without a constant each: left out.
+    """
+    mixed = data.part == PARTS.index("mixed")
+    one_call = (data.chunks == 1) if data.tile_tokens > 1 else True
+    prefill = (data.part == PARTS.index("prefill")) & one_call
+    known = np.isin(data.decode_requests, np.unique(data.decode_requests[mixed]))
+    known &= data.decode_requests >= data.total_tokens[mixed].min()
+    decode = (data.part == 0) & data.scored & known
+    return mixed | prefill | decode
 
 
 def fit_decode(
@@ -354,7 +301,7 @@ def fit_prefill(
     total, w, t = rows.total_tokens, rows.pair_sum, rows.seconds
     weight = 1 / t**2
     sizes, where = np.unique(total, return_inverse=True)
-    mass = np.bincount(where, weight)
+    mass: Floats = np.bincount(where, weight).astype(np.float64)
     dw = w - (np.bincount(where, weight * w) / mass)[where]
     dt = t - (np.bincount(where, weight * t) / mass)[where]
     spread = float(np.sum(weight * dw * dw))
@@ -400,53 +347,51 @@ def borrowed_points(
     return {size: float(np.exp(np.mean(values))) for size, values in sorted(lent.items())}
 
 
-def fit_mixed(
-    mixed: Measurements, prefill: Measurements, pair_s: float, context_s: Floats
-) -> dict[str, object]:
+def fit_mixed(rows: Measurements, pair_s: float, context_s: Floats) -> dict[str, object]:
     """The unified form of chunked iterations, by non-negative least squares on relative errors.
 
-    Prefill iterations are chunked iterations without decodes and take part. The hinges over all
-    tokens come first, from the rest that attention leaves, then everything is fitted at once:
-    line, base and per-token tables over the decoding requests, attention term, constant per chunk.
+    The hinges over all tokens come first, from the rest that attention leaves, then everything is
+    fitted at once: line, base over the decoding requests, the decode fit's context term by a common
+    factor, attention term, constant per chunk.
+
+    Args:
+        rows: chunked iterations, and with them the prefills and decodes that are their limits.
+        pair_s: attention coefficient of the prefill fit.
+        context_s: (n,) seconds per token of context in the decode fit, for each row's batch.
     """
     from scipy.optimize import nnls
 
-    def both(a: NDArray, b: NDArray) -> NDArray:
-        return np.concatenate([a, b])
+    total, t, w, n = rows.total_tokens, rows.seconds, rows.pair_sum, rows.chunks
+    d, c = rows.decode_requests, rows.context_tokens
 
-    total = both(mixed.total_tokens, prefill.total_tokens)
-    t = both(mixed.seconds, prefill.seconds)
-    w = both(mixed.pair_sum, prefill.pair_sum)
-    d = both(mixed.decode_requests, prefill.decode_requests)
-    c = both(mixed.context_tokens, prefill.context_tokens)
-    n = both(mixed.chunks, prefill.chunks)
-    slope_c = both(context_s, np.zeros(len(prefill.seconds)))
-
-    rest = np.maximum(t - pair_s * w - slope_c * c, 0.05 * t.min())
-    sizes, where = np.unique(total, return_inverse=True)
-    mass = np.bincount(where, 1 / t**2)
-    rough = np.bincount(where, rest / t**2) / mass
-    knots, _, _ = _hinged_line(sizes, rough, mass, float(rough[0]), mixed.tile_tokens > 1)
+    chunked = n > 0
+    rest = np.maximum(t - pair_s * w - context_s * c, 0.05 * t.min())[chunked]
+    sizes, where = np.unique(total[chunked], return_inverse=True)
+    weight = 1 / t[chunked] ** 2
+    mass: Floats = np.bincount(where, weight).astype(np.float64)
+    rough = np.bincount(where, weight * rest) / mass
+    knots, _, _ = _hinged_line(sizes, rough, mass, float(rough[0]), rows.tile_tokens > 1)
 
     grid = np.unique(d)  # from 0
     ends = np.append(np.asarray(knots[1:], dtype=np.float64), np.inf)
     line = [np.clip(total - a, 0, b - a) for a, b in zip(knots, ends, strict=True)]
     hats = [np.interp(d, grid, row) for row in np.eye(len(grid))]
-    columns = np.column_stack([np.ones(len(t)), *line, *hats[1:], *(h * c for h in hats[1:]), w, n])
+    columns = np.column_stack([np.ones(len(t)), *line, *hats[1:], context_s * c, w, n])
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
     x, _ = nnls(columns / scale / t[:, None], np.ones(len(t)), maxiter=50 * columns.shape[1])
     x = x / scale
     k, m = len(knots), len(grid) - 1
     values = x[0] + np.append(0.0, np.cumsum(x[1:k] * np.diff(knots)))
     base = np.append(0.0, x[1 + k : 1 + k + m])
-    per_token = x[1 + k + m : 1 + k + 2 * m]
+    # The decode fit's seconds per token, by one common factor.
+    per_token = x[-3] * np.asarray([context_s[d == g][0] for g in grid])
     return {
         "mixed_knot_tokens": knots,
         "mixed_knot_s": _floats(values),
         "mixed_slope_s": float(x[k]) or _chord(knots, _floats(values)),
         "mixed_batch": tuple(int(g) for g in grid),
         "mixed_base_s": _floats(base),
-        "mixed_per_token_s": _floats(np.append(per_token[:1], per_token)),
+        "mixed_per_token_s": _floats(per_token),
         "mixed_pair_s": float(x[-2]),
         "mixed_chunk_s": float(x[-1]),
     }
@@ -530,59 +475,3 @@ def fit_all(sets: list[Measurements]) -> tuple[IterationTimeModel, ...]:
         )
         for data in sets
     )
-
-
-def fit_efficiency(sets: list[Measurements]) -> RooflineEfficiency:
-    """The roofline's efficiencies that bring it nearest to composed times (log least squares).
-
-    The attention kernels' shares are those by which the times were composed; the rest is fitted.
-    """
-    from scipy.optimize import least_squares
-
-    parts = [_roofline_rows(m) for m in sets]
-    target = np.log(np.concatenate([m.seconds for m in parts]))
-    start = np.array([0.8, 0.6, 20e-6, 30e-6, 0.5])
-    low = np.array([0.3, 0.2, 0.0, 0.0, 0.05])
-    high = np.array([1.0, 1.0, 1e-3, 1e-3, 1.0])
-
-    def efficiency(x: Floats) -> RooflineEfficiency:
-        weight_read, compute, layer_s, all_reduce_s, link = (float(v) for v in x)
-        return RooflineEfficiency(
-            weight_read=weight_read,
-            compute=compute,
-            kv_read=KV_READ_SHARE,
-            attention_compute=ATTENTION_COMPUTE_SHARE,
-            layer_s=layer_s,
-            all_reduce_s=all_reduce_s,
-            link=link,
-        )
-
-    def residual(x: Floats) -> Floats:
-        made = [roofline_seconds(m, efficiency(x)) for m in parts]
-        off: Floats = np.log(np.concatenate(made)) - target
-        return off
-
-    found = least_squares(
-        residual, start, bounds=(low, high), x_scale=start, loss="soft_l1", f_scale=0.1
-    )
-    return efficiency(np.asarray([float(f"{v:.4g}") for v in found.x]))
-
-
-def roofline_error(data: Measurements, efficiency: RooflineEfficiency) -> dict[str, list[float]]:
-    """Absolute relative errors of the roofline on the points of a set, by part."""
-    rows = _roofline_rows(data)
-    off = np.abs(roofline_seconds(rows, efficiency) / rows.seconds - 1)
-    return {name: [float(v) for v in off[rows.part == part]] for part, name in enumerate(PARTS[:2])}
-
-
-def roofline_seconds(rows: Measurements, efficiency: RooflineEfficiency) -> Floats:
-    """(n,) roofline of decode and prefill rows that leave out the LM head."""
-    llm, gpu = llm_card(rows.llm), gpu_card(rows.gpu)
-    tokens = rows.total_tokens.astype(np.float64)
-    context = decode_context_s(llm, gpu, rows.tp, efficiency.kv_read) * rows.context_tokens
-    pairs = prefill_pair_s(llm, gpu, rows.tp, efficiency.attention_compute) * rows.pair_sum
-    return matrix_s(llm, gpu, rows.tp, tokens, efficiency, lm_head=False) + context + pairs
-
-
-def _roofline_rows(data: Measurements) -> Measurements:
-    return data.only(data.scored & (data.part < PARTS.index("mixed")))

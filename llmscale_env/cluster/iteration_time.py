@@ -352,8 +352,10 @@ def _ps(seconds: Any) -> NDArray[np.int64]:
 def _integer_knots(
     tokens: tuple[int, ...], seconds: tuple[float, ...], last_slope_s: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Knots, values and slopes in integers; each knot's value is what the slope before it reaches,
-    within its rounding (below 1 ps per token)."""
+    """Knots, values and slopes in integers: a slope reaches the next value but for 1 ps per token.
+
+    Rounding a slope down keeps the line from falling at a knot.
+    """
     knots = np.asarray(tokens, dtype=np.int64)
     values = np.maximum(_ps(seconds), 1)
     slopes = np.append(np.diff(values) // np.maximum(np.diff(knots), 1), int(_ps(last_slope_s)))
@@ -377,7 +379,7 @@ def model_from_json(record: dict[str, Any]) -> IterationTimeModel:
     Raises:
         TypeError, ValueError, KeyError: a field is missing, unknown or out of range.
     """
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
     values["errors"] = {part: FitError(**e) for part, e in record.get("errors", {}).items()}
     return IterationTimeModel(**values)
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmscale_env.cluster.fitting import PARTS, predict
+from llmscale_env.cluster.fitting import predict
+from llmscale_env.cluster.measurements import PARTS
 
 if TYPE_CHECKING:
-    from llmscale_env.cluster.fitting import Measurements
     from llmscale_env.cluster.iteration_time import IterationTimeModel
+    from llmscale_env.cluster.measurements import Measurements
 
 OVERVIEW = (
     ("llama-2-70b", "a100-80gb", "composed"),
@@ -48,7 +49,7 @@ def draw_fits(
             _prefill_panel(prefill, model, data, f"C{colour}")
             _scatter_panel(scatter, model, data, f"C{colour}")
         _finish(decode, prefill, scatter)
-        figure.suptitle(f"{key[0]} on {key[1]}, {key[2]}: points measured, lines fitted")
+        figure.suptitle(f"{key[0]} on {key[1]}, {key[2]}: points of the data, lines fitted")
         path = directory / f"calibration_{'_'.join(key).replace('.', '-')}.png"
         figure.savefig(path, dpi=75)
         written.append(path)
@@ -118,7 +119,7 @@ def _finish(decode: Any, prefill: Any, scatter: Any) -> None:
         title="prefill (o one prompt, x several)",
     )  # fmt: skip
     scatter.set(
-        xlabel="measured iteration, ms", ylabel="fit above measurement, %", xscale="log",
+        xlabel="iteration in the data, ms", ylabel="fit above data, %", xscale="log",
         title="every fitted point", ylim=(-25, 25),
     )  # fmt: skip
     for axes in (decode, prefill, scatter):

@@ -1,0 +1,464 @@
+"""Readers of raw measurements: public data sets, and a user's own CSV.
+
+The data sets' own README says what each file is and where it comes from; docs/calibration.md
+repeats sources, licences and the rows that are left out here.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.cluster.cards import LlmCard, gpu_card, llm_card
+from llmscale_env.cluster.measurements import PARTS, Measurements
+
+CSV_COLUMNS = (
+    "kind",
+    "decode_requests",
+    "decode_mean_context",
+    "prefill_requests",
+    "prefill_chunk_tokens",
+    "prefill_cached_tokens",
+    "iteration_ms",
+)
+"""Columns of a user's own CSV, and of the composed files after `model, tp, attn`."""
+
+KERNEL_TILE_TOKENS = 8
+"""Composed times round an iteration's tokens up to a multiple of this."""
+
+DENSE_TOKENS = 4096
+DENSE_BATCH = 512
+
+
+class RawDataError(ValueError):
+    """A raw file is missing or malformed; the message has file, line and what was expected."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One iteration; `scored` and `fitted` as in `Measurements`."""
+
+    part: str
+    decode_requests: int
+    mean_context: float
+    chunks: int
+    chunk_tokens: int
+    cached_tokens: int
+    ms: float
+    scored: bool = True
+    fitted: bool = True
+
+
+# What the composed files call a model: card names that it stands for, the kernels' model, and
+# whether the KV-append kernel is in.
+COMPOSED_MODELS: dict[str, tuple[tuple[str, ...], str]] = {
+    "Llama-2-7B": (("llama-2-7b",), "meta-llama/Llama-2-7b-hf"),
+    "Llama-2-13B": (("llama-2-13b", "vicuna-13b"), "internlm/internlm-20b"),
+    "Llama-2-70B": (("llama-2-70b",), "meta-llama/Llama-2-70b-hf"),
+    "Llama-3-70B": (("llama-3.1-70b",), "meta-llama/Meta-Llama-3-70B"),
+    "Llama-3-8B": (("llama-3.1-8b",), "meta-llama/Meta-Llama-3-8B"),
+    "Llama-3-8B(no kv-append)": (("mistral-7b",), "meta-llama/Meta-Llama-3-8B"),
+}
+COMPOSED_FILES = (
+    "composed_iteration_times_a100.csv.gz",
+    "composed_iteration_times_a100_llama3_8b.csv.gz",
+)
+KERNEL_FILES = ("vidur_a100_mlp.csv.gz", "vidur_a100_mlp_llama3_8b.csv.gz")
+
+
+def measurements(
+    rows: Iterable[Row],
+    *,
+    llm: str,
+    gpu: str,
+    tp: int,
+    kind: str,
+    source: str,
+    notes: str = "",
+    tile: int = 1,
+) -> Measurements:
+    """Rows as arrays; repeated measurements of one configuration become their mean.
+
+    A configuration, held out as a whole, is: for decode the batch size and its mean context, for
+    prefill prompts and their tokens, for mixed the decoding requests and the chunk. With `tile`
+    above 1 it is for decode the batch size with all its contexts, for the others all tokens of the
+    iteration rounded up to the tile, however they are made up, since they share their kernels.
+    """
+    merged: dict[tuple, list[float]] = defaultdict(list)
+    for row in rows:
+        key = (
+            PARTS.index(row.part),
+            row.decode_requests,
+            float(row.mean_context),
+            row.chunks,
+            row.chunk_tokens,
+            row.cached_tokens,
+            row.scored,
+            row.fitted,
+        )
+        merged[key].append(row.ms)
+    keys = sorted(merged)
+    labels: dict[tuple, int] = {}
+    group = []
+    for part, d, context, n, chunk, *_ in keys:
+        label: tuple
+        if part == 0:
+            label = (part, d) if tile > 1 else (part, d, context)
+        elif tile > 1:
+            label = (1, -(-(d + n * chunk) // tile))
+        else:
+            label = (part, d, n, chunk)
+        group.append(labels.setdefault(label, len(labels)))
+    columns = list(zip(*keys, strict=True)) if keys else [()] * 8
+    ints = [np.asarray(columns[i], dtype=np.int64) for i in (0, 1, 3, 4, 5)]
+    context = ints[1].astype(np.float64) * np.asarray(columns[2], dtype=np.float64)
+    return Measurements(
+        llm=llm,
+        gpu=gpu,
+        tp=tp,
+        kind=kind,
+        source=source,
+        notes=notes,
+        tile_tokens=tile,
+        part=ints[0],
+        decode_requests=ints[1],
+        context_tokens=context,
+        chunks=ints[2],
+        chunk_tokens=ints[3],
+        cached_tokens=ints[4],
+        seconds=np.asarray([np.mean(merged[k]) for k in keys]) / 1e3,
+        group=np.asarray(group, dtype=np.int64),
+        scored=np.asarray(columns[6], dtype=bool),
+        fitted=np.asarray(columns[7], dtype=bool),
+    )
+
+
+def read_user_csv(path: Path, *, llm: str, gpu: str, tp: int) -> Measurements:
+    """A user's own measurements; the columns are `CSV_COLUMNS`, one row per measured iteration.
+
+    Raises:
+        RawDataError: the file cannot be read, a column is missing or a row is malformed.
+    """
+    rows = []
+    for line, record in _records(path, CSV_COLUMNS):
+        where = f"{path.name}, line {line}"
+        part = record["kind"]
+        if part not in PARTS:
+            raise RawDataError(f"{where}: kind = {part!r}, expected one of {', '.join(PARTS)}")
+        row = _iteration(record, where)
+        needs_decode, needs_prefill = part in ("decode",), part in ("prefill", "mixed")
+        if needs_decode and row.decode_requests < 1:
+            raise RawDataError(f"{where}: decode_requests = 0, expected at least 1 in a decode row")
+        if needs_prefill and row.chunks * row.chunk_tokens < 1:
+            raise RawDataError(
+                f"{where}: prefill_requests = {row.chunks}, prefill_chunk_tokens = "
+                f"{row.chunk_tokens}, expected at least 1 each in a {part} row"
+            )
+        if part == "decode" and row.chunks:
+            raise RawDataError(
+                f"{where}: prefill_requests = {row.chunks}, expected 0 in a decode row"
+            )
+        if part == "prefill" and row.decode_requests:
+            raise RawDataError(
+                f"{where}: decode_requests = {row.decode_requests}, expected 0 in a prefill row"
+            )
+        rows.append(row)
+    if not rows:
+        raise RawDataError(f"{path.name}: no rows below the header")
+    return measurements(
+        rows,
+        llm=llm_card(llm).name,
+        gpu=gpu_card(gpu).name,
+        tp=tp,
+        kind="user",
+        source=f"user's measurements, {path.name}",
+    )
+
+
+def read_calibration_dir(directory: Path) -> list[Measurements]:
+    """All data sets of the calibration directory, in a fixed order.
+
+    Raises:
+        RawDataError: a file is missing or malformed.
+    """
+    if not directory.is_dir():
+        raise RawDataError(f"data = {directory}: no such directory")
+    found = [*_splitwise(directory), *_sageserve(directory), *_composed(directory)]
+    return sorted(found, key=lambda m: (m.llm, m.gpu, m.tp, m.kind))
+
+
+def _splitwise(directory: Path) -> list[Measurements]:
+    names = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
+    columns = (
+        "model", "hardware", "prompt_size", "batch_size", "token_size",
+        "prompt_time", "token_time", "tensor_parallel",
+    )  # fmt: skip
+    rows: dict[tuple, list[Row]] = defaultdict(list)
+    path = directory / "splitwise_perf_model.csv"
+    for line, record in _records(path, columns):
+        where = f"{path.name}, line {line}"
+        gpu = record["hardware"]
+        if gpu == "h100-80gb-pcap":  # its prompt times are the H100's times 1.3, not measured
+            continue
+        prompt, batch, tokens, tp = (
+            _whole(record, c, where)
+            for c in ("prompt_size", "batch_size", "token_size", "tensor_parallel")
+        )
+        if (record["model"], tp, batch) == ("llama2-70b", 2, 64):
+            continue  # see the notes below
+        key = (names[record["model"]], gpu, tp)
+        prompt_ms = _number(record, "prompt_time", where)
+        token_ms = _number(record, "token_time", where)
+        # Several prompts in one iteration cannot take longer than one prompt of as many tokens: the
+        # matrix products are the same and attention is less. They do so in Llama 2 70B's runs on
+        # the A100 (7 to 36 %), and nowhere else.
+        whole = batch == 1 or key[:2] != ("llama-2-70b", "a100-80gb")
+        rows[key] += [
+            Row("prefill", 0, 0, batch, prompt, 0, prompt_ms, fitted=whole),
+            Row("decode", batch, prompt + tokens / 2, 0, 0, 0, token_ms),
+        ]
+    found = []
+    for (llm, gpu, tp), mine in rows.items():
+        notes = []
+        if (llm, gpu) == ("llama-2-70b", "a100-80gb"):
+            notes.append(
+                "compared, not fitted: prompt times of batches above 1 (7 to 36 % above one prompt "
+                "of as many tokens: more than one iteration)"
+            )
+        if gpu == "h100-80gb":
+            notes.append("left out: power-capped H100 rows (prompt times are the H100's times 1.3)")
+        if tp == 2:
+            notes.append("left out: batch 64 rows (prompt times an eighth of batch 32's)")
+        found.append(
+            measurements(
+                mine,
+                llm=llm,
+                gpu=gpu,
+                tp=tp,
+                kind="end-to-end",
+                source="Splitwise (ISCA 2024), DGX machines, whole batches",
+                notes="; ".join(notes),
+            )
+        )
+    return found
+
+
+def _sageserve(directory: Path) -> list[Measurements]:
+    columns = (
+        "tensor_parallel", "prompt_size", "batch_size", "token_size", "prompt_time_s",
+        "decode_total_time_s",
+    )  # fmt: skip
+    rows: dict[int, list[Row]] = defaultdict(list)
+    path = directory / "sageserve_a100_llama32_3b.csv"
+    for line, record in _records(path, columns):
+        where = f"{path.name}, line {line}"
+        prompt, batch, tokens, tp = (
+            _whole(record, c, where)
+            for c in ("prompt_size", "batch_size", "token_size", "tensor_parallel")
+        )
+        if batch == 1:
+            ms = 1e3 * _number(record, "prompt_time_s", where)
+            rows[tp].append(Row("prefill", 0, 0, 1, prompt, 0, ms))
+        if max(prompt, tokens) < 8192:
+            ms = 1e3 * _number(record, "decode_total_time_s", where) / tokens
+            rows[tp].append(Row("decode", batch, prompt + tokens / 2, 0, 0, 0, ms))
+    return [
+        measurements(
+            mine,
+            llm="llama-3.2-3b",
+            gpu="a100-80gb",
+            tp=tp,
+            kind="end-to-end",
+            source="SageServe, whole batches",
+            notes="left out: prompt times of batches above 1 (not those of the whole batch); decode "
+            "of 8192 tokens (two to four times as long per token as of 4096: another kernel)",
+        )
+        for tp, mine in rows.items()
+    ]
+
+
+def _composed(directory: Path) -> list[Measurements]:
+    rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for name in COMPOSED_FILES:
+        path = directory / name
+        for line, record in _records(path, ("model", "tp", "attn", *CSV_COLUMNS)):
+            if record["attn"] == "model":
+                where = f"{name}, line {line}"
+                key = (record["model"], _whole(record, "tp", where))
+                rows[key].append(_iteration(record, where))
+    kernels = _Kernels(directory)
+    found = []
+    for (model, tp), mine in rows.items():
+        names, kernel_model = COMPOSED_MODELS[model]
+        card = llm_card(names[0])
+        dense = kernels.dense_rows(card, kernel_model, tp, kv_append=model == "Llama-3-8B")
+        found += [
+            measurements(
+                mine + dense,
+                llm=name,
+                gpu="a100-80gb",
+                tp=tp,
+                kind="composed",
+                source=f"kernels of Vidur's profiles, {kernel_model} ({model})",
+                notes="a floor: without CPU overhead, embedding, LM head, sampling"
+                + ("" if model == "Llama-3-8B" else ", KV append"),
+                tile=KERNEL_TILE_TOKENS,
+            )
+            for name in names
+        ]
+    return found
+
+
+class _Kernels:
+    """Composes more iterations than the composed files list, by the formula of their README.
+
+    The files sample the number of tokens sparsely, and kernels jump where a tile of tokens is full
+    (a chunk of 512 tokens takes 114 ms on Llama-2-70B TP4, one of 513 takes 127): the points in
+    between support the fit, they are not scored.
+    """
+
+    HAND_ON_MS = 0.02
+    """Added to each all-reduce."""
+
+    def __init__(self, directory: Path) -> None:
+        columns = (
+            "attn_pre_proj_ms", "attn_post_proj_ms", "mlp_up_proj_ms", "mlp_down_proj_ms",
+            "mlp_act_ms", "attn_rope_ms", "input_layernorm_ms", "post_attention_layernorm_ms",
+            "add_ms",
+        )  # fmt: skip
+        self._ops: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+        for name in KERNEL_FILES:
+            path = directory / name
+            for line, record in _records(
+                path, ("model", "tensor_parallel", "num_tokens", *columns)
+            ):
+                where = f"{name}, line {line}"
+                key = (record["model"], _whole(record, "tensor_parallel", where))
+                tokens = _whole(record, "num_tokens", where)
+                self._ops[key][tokens] = sum(_number(record, c, where) for c in columns)
+        self._reduce: dict[int, dict[int, float]] = defaultdict(dict)
+        path = directory / "vidur_a100_all_reduce.csv.gz"
+        for line, record in _records(
+            path, ("network_device", "num_workers", "size_bytes", "all_reduce_ms")
+        ):
+            if record["network_device"] == "a100_dgx":
+                where = f"{path.name}, line {line}"
+                size = _whole(record, "size_bytes", where)
+                ms = _number(record, "all_reduce_ms", where)
+                self._reduce[_whole(record, "num_workers", where)][size] = ms
+
+    def matrix_ms(
+        self, card: LlmCard, model: str, tp: int, tokens: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """(n,) ms of everything but attention, at tokens rounded up to the tile."""
+        tile = KERNEL_TILE_TOKENS
+        rounded = -(-tokens // tile) * tile
+        per_layer = _interpolated(rounded, self._ops[model, tp])
+        if tp > 1:
+            size = 2 * card.hidden * rounded
+            per_layer = per_layer + 2 * (_interpolated(size, self._reduce[tp]) + self.HAND_ON_MS)
+        return card.layers * per_layer
+
+    def dense_rows(self, card: LlmCard, model: str, tp: int, *, kv_append: bool) -> list[Row]:
+        """Prefills of one prompt at both ends of every tile of tokens, decodes in every tile."""
+        tile = KERNEL_TILE_TOKENS
+        append_decode, append_token = (0.003, 0.000558) if kv_append else (0.0, 0.0)
+        ends = np.arange(tile, DENSE_TOKENS + 1, tile)
+        tokens = np.unique(np.concatenate([ends - tile + 1, ends]))
+        matrix = self.matrix_ms(card, model, tp, tokens)
+        pair_flops = 2 * card.heads / tp * card.head_dim
+        prefill = matrix + card.layers * (
+            0.012 + append_token * tokens + pair_flops * tokens.astype(float) ** 2 / 155e9
+        )
+        rows = [
+            Row("prefill", 0, 0, 1, int(t), 0, float(ms), scored=False)
+            for t, ms in zip(tokens, prefill, strict=True)
+        ]
+        kv_bytes = card.kv_bytes_per_token_per_gpu(tp) / card.layers
+        for b in (int(t) for t in ends if t <= DENSE_BATCH or t % 512 == 0):
+            at = int(np.searchsorted(tokens, b))
+            # A batch size of its own, so that no point of the files is held in by its double.
+            b -= 1
+            overhead = 1.1 if card.grouped_query and b > 1 else 1.0
+            for context in (64, 256, 1024):
+                attention = (0.0135 + b * context * kv_bytes / 1.62e9) * overhead
+                ms = float(matrix[at]) + card.layers * (attention + append_decode)
+                rows.append(Row("decode", b, context, 0, 0, 0, ms, scored=False))
+        return rows
+
+
+def _interpolated(x: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.float64]:
+    grid = sorted(table)
+    found: NDArray[np.float64] = np.interp(x, grid, [table[g] for g in grid])
+    return found
+
+
+def _records(path: Path, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
+    """Lines of a CSV (or .csv.gz) with a header, with their numbers."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or "not a gzip file"
+        raise RawDataError(f"{path}: cannot be read ({reason})") from None
+    except (UnicodeDecodeError, EOFError):
+        raise RawDataError(f"{path}: not a CSV in UTF-8") from None
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [c for c in columns if c not in (reader.fieldnames or ())]
+    if missing:
+        raise RawDataError(
+            f"{path.name}, line 1: no column {', '.join(missing)}; expected {', '.join(columns)}"
+        )
+    for record in reader:
+        if any(record[c] is None for c in columns) or None in record:
+            raise RawDataError(
+                f"{path.name}, line {reader.line_num}: expected {len(reader.fieldnames or ())} "
+                "values, one per column of the header"
+            )
+        yield reader.line_num, record
+
+
+def _iteration(record: dict[str, str], where: str) -> Row:
+    return Row(
+        part=record["kind"],
+        decode_requests=_whole(record, "decode_requests", where),
+        mean_context=_number(record, "decode_mean_context", where, at_least=0.0),
+        chunks=_whole(record, "prefill_requests", where),
+        chunk_tokens=_whole(record, "prefill_chunk_tokens", where),
+        cached_tokens=_whole(record, "prefill_cached_tokens", where),
+        ms=_number(record, "iteration_ms", where),
+    )
+
+
+def _whole(record: dict[str, str], column: str, where: str) -> int:
+    try:
+        value = int(record[column])
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise RawDataError(
+            f"{where}: {column} = {record[column]!r}, expected a whole number not below 0"
+        )
+    return value
+
+
+def _number(
+    record: dict[str, str], column: str, where: str, *, at_least: float | None = None
+) -> float:
+    try:
+        value = float(record[column])
+    except ValueError:
+        value = float("nan")
+    low_enough = value > 0 if at_least is None else value >= at_least
+    if not (np.isfinite(value) and low_enough):
+        bound = "above 0" if at_least is None else f"not below {at_least:g}"
+        raise RawDataError(f"{where}: {column} = {record[column]!r}, expected a number {bound}")
+    return value
