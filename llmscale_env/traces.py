@@ -208,7 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: what has arrived is kept, the same command goes on", file=sys.stderr)
+        kept = "; what has arrived is kept, the same command goes on" if words[0] == "fetch" else ""
+        print(f"interrupted{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 0

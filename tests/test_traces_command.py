@@ -253,6 +253,17 @@ def test_an_interrupted_download_goes_on_in_the_next_call(server, tmp_path):
     assert server.seen[-1] == f"bytes={kept}-"
 
 
+def test_ctrl_c_keeps_what_has_arrived(server, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch_module, "_check_structure", interrupted)
+    base = f"base_url=http://127.0.0.1:{server.server_port}/traces"
+    assert traces.main(["fetch", NAME, f"to={tmp_path}", base]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == [f"{FILE}.part"]
+
+
 def test_a_complete_part_is_taken_over(server, tmp_path):
     (tmp_path / f"{FILE}.part").write_bytes(BODY)
     assert get(server, tmp_path).read_bytes() == BODY

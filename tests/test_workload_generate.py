@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -318,3 +319,21 @@ def test_any_workload_gives_a_valid_table(parts, queues, seed):
 
 
 GOLDEN_MIXED_SLO = "b3f32030b3a40be479ce18cf47ce635d93ab3c18c8617f047d3a270cea0cbab2"
+
+
+def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
+    docs = Path(__file__).resolve().parents[1] / "docs" / "workloads.md"
+    blocks = re.findall(r"```python\n(.*?)```", docs.read_text(encoding="utf-8"), flags=re.DOTALL)
+    rows = "\n".join(f"{k / 10},{k + 1},5" for k in range(300))
+    (tmp_path / "my_trace.csv").write_text(f"arrival_time_s,input_tokens,output_tokens\n{rows}\n")
+    monkeypatch.chdir(tmp_path)
+    results = []
+    for block in blocks[:2]:
+        names: dict = {}
+        exec(block, names)
+        results.append(len(names["requests"]))
+    assert results[0] > 30_000
+    assert results[1] == pytest.approx(25 * 900, rel=0.02)
+    # The third replays the files of `fetch`, which are not there.
+    with pytest.raises(FileNotFoundError, match="fetch azure-conv-2023 to=traces"):
+        exec(blocks[2], {})
