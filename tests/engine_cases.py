@@ -208,12 +208,12 @@ class _Generator:
     def knots(self) -> tuple[list[int], list[int], list[int]]:
         n = self.int(1, 3)
         tokens = [0, *sorted(self.int(1, 40) for _ in range(n - 1))]
-        return tokens, [self.ps(0, 12) for _ in tokens], [self.ps(0, 3) for _ in tokens]
+        return tokens, [self.ps(1, 12) for _ in tokens], [self.ps(0, 3) for _ in tokens]
 
     def profile(self) -> ProfileSpec:
         max_batch = self.pick(4, 8, 16)
         steps = [self.ps(0, 3) for _ in range(max_batch + 1)]
-        base = np.cumsum([self.ps(0, 12), *steps[1:]])
+        base = np.cumsum([self.ps(1, 12), *steps[1:]])
         if self.symmetric:
             base[:] = self.ps(1, 8)
         per_token = [self.ps(0, 1) if self.chance(0.5) else 0 for _ in range(max_batch + 1)]

@@ -1,0 +1,31 @@
+"""Named, validated configurations (YAML) that put a cluster and a workload together."""
+
+from llmscale_env.scenarios.load import (
+    ScenarioError,
+    load_scenario,
+    scenario_names,
+    validate_scenario,
+    with_overrides,
+)
+from llmscale_env.scenarios.schema import (
+    FleetConfig,
+    PoolConfig,
+    QueueConfig,
+    RewardConfig,
+    RouteConfig,
+    Scenario,
+)
+
+__all__ = [
+    "FleetConfig",
+    "PoolConfig",
+    "QueueConfig",
+    "RewardConfig",
+    "RouteConfig",
+    "Scenario",
+    "ScenarioError",
+    "load_scenario",
+    "scenario_names",
+    "validate_scenario",
+    "with_overrides",
+]

@@ -123,6 +123,19 @@ class ProfileSpec:
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray):
                 object.__setattr__(self, name, _ints(value))
+                if (getattr(self, name) < 0).any():
+                    raise ValueError(f"{name}: must not be negative")
+        # Every iteration takes time, so that time moves on.
+        for name, times in (
+            ("decode_base_ps", self.decode_base_ps[1:]),
+            ("prefill_knot_ps", self.prefill_knot_ps),
+            ("mixed_knot_ps", self.mixed_knot_ps),
+        ):
+            if (times < 1).any():
+                raise ValueError(f"{name}: must be at least 1 ps")
+        for name in ("decode_base_ps", "mixed_base_ps", "mixed_per_token_ps"):
+            if len(getattr(self, name)) != len(self.decode_per_token_ps):
+                raise ValueError(f"{name}: must be as long as decode_per_token_ps")
 
     @property
     def max_batch(self) -> int:
@@ -320,7 +333,7 @@ class ClusterSpec:
     @property
     def max_batch(self) -> int:
         """Most requests that can ever run on one instance: sizes the engines' arrays."""
-        return max(self.profiles[pool.profile].max_batch for pool in self.pools)
+        return max(profile.max_batch for profile in self.profiles)
 
     @property
     def first_slot(self) -> tuple[int, ...]:

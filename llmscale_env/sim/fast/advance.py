@@ -116,13 +116,17 @@ def set_batch_limit(S, p, limit):
         else:
             inst_at(S, i).limit = limit
             inst_at(S, i).x = float(limit)
+        inst_at(S, i).restart = 1
     provisioning.limit_changed(S, p, glob_of(S).now_ps)
     _after_command(S)
 
 
 @njit
 def set_controller(S, p, kind):
-    pool_at(S, p).controller = kind
+    pool = pool_at(S, p)
+    pool.controller = kind
+    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
+        inst_at(S, i).restart = 1
     provisioning.limit_changed(S, p, glob_of(S).now_ps)
     _after_command(S)
 

@@ -107,11 +107,13 @@ def _end_iteration(S, i, t):
 
 @njit
 def _ordered_evictions(S, i, t):
+    """Evict as ordered; True if anybody was."""
     inst = inst_at(S, i)
     n = min(inst.order_evict, inst.ev_n)
     inst.order_evict = 0
     for _ in range(n):
         evict(S, i, lists_of(S)[running_row(S, i, 1), 1], t)
+    return n > 0
 
 
 # ---- 5. admission --------------------------------------------------------------------------------
@@ -174,17 +176,17 @@ def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
 
 
 @njit
-def _admit(S, i, t, left):
+def _admit(S, i, t, left, evicted):
     """Admit what fits; returns (requests, tokens, squared tokens) to prefill before chunking.
 
-    `left` is the chunked iteration's budget still free (-1: prefill first).
+    `left` is the chunked iteration's budget still free (-1: prefill first); `evicted`, whether somebody
+    was evicted in this boundary already.
     """
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
     chunked = pool.chunk > 0
     own_only = inst.state != _ACTIVE
-    evicted = False
     fresh, tokens, pairs = 0, 0, 0
     fresh_evictable, fresh_evictable_kv = 0, 0
     while True:
@@ -281,9 +283,9 @@ def _rest(S, i):
 
 
 @njit
-def _continue_prefill_first(S, i, t):
+def _continue_prefill_first(S, i, t, evicted):
     inst = inst_at(S, i)
-    fresh, tokens, pairs = _admit(S, i, t, -1)
+    fresh, tokens, pairs = _admit(S, i, t, -1, evicted)
     if fresh > 0:
         if inst.n_dec > 0:
             push_pending(S, i, t)
@@ -300,7 +302,7 @@ def _continue_prefill_first(S, i, t):
 
 
 @njit
-def _continue_chunked(S, i, t):
+def _continue_chunked(S, i, t, evicted):
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
@@ -316,7 +318,7 @@ def _continue_chunked(S, i, t):
         left -= req.chunk
         r = req.aux_next
     if not preempted:
-        _admit(S, i, t, left)
+        _admit(S, i, t, left, evicted)
     tokens, pairs, chunks = 0, 0, 0
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
@@ -340,18 +342,20 @@ def _continue_chunked(S, i, t):
 def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; True if it is drained and empty (it must go off)."""
     inst = inst_at(S, i)
+    ran = inst.n_run
     _end_iteration(S, i, t)
+    evicted = False
     if inst.order_evict > 0:
-        _ordered_evictions(S, i, t)
+        evicted = _ordered_evictions(S, i, t)
     if inst.state != _ACTIVE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
         _rest(S, i)
         return True
-    if inst.n_run == 0:
+    if inst.n_run == 0 or inst.restart:
         clear_window(S, i, t)
     elif pool_at(S, inst.pool).controller != 0:
-        update_limit(S, i, t)
+        update_limit(S, i, t, ran)
     if pool_at(S, inst.pool).chunk > 0:
-        _continue_chunked(S, i, t)
+        _continue_chunked(S, i, t, evicted)
     else:
-        _continue_prefill_first(S, i, t)
+        _continue_prefill_first(S, i, t, evicted)
     return False

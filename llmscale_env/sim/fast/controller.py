@@ -25,7 +25,7 @@ def clear_window(S, i, t):
     new_window(S, i, t)
     inst_at(S, i).changed = 0
     inst_at(S, i).bound = 0
-    inst_at(S, i).over = 0
+    inst_at(S, i).restart = 0
 
 
 @njit
@@ -48,20 +48,15 @@ def tightest_itl_slo(S, i):
 
 
 @njit
-def update_limit(S, i, t):
+def update_limit(S, i, t, ran):
+    """Step 4 of a boundary; `ran` requests were in the iteration that has just ended."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     steady = pool.controller == _CHIRON
-    if steady:
-        # Latency says nothing of the new limit while the old, larger batch is still running.
-        if inst.n_run > inst.limit:
-            inst.over = 1
-            new_window(S, i, t)
-            return
-        if inst.over:
-            inst.over = 0
-            new_window(S, i, t)
-            return
+    # The larger batch of before says nothing about the limit of now.
+    if steady and ran > inst.limit:
+        new_window(S, i, t)
+        return
     if not inst.changed or inst.w_iter < (pool.window if steady else 1):
         return
     elapsed = np.float64(t - inst.w_start)

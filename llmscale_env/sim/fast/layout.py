@@ -94,7 +94,7 @@ INST = np.dtype(
         ("changed", np.int64),
         ("bound", np.int64),
         ("bound_prev", np.int64),
-        ("over", np.int64),
+        ("restart", np.int64),
         # totals
         ("iterations", np.int64),
         ("tokens", np.int64),

@@ -120,6 +120,7 @@ def turn_off(S, i, t):
         inst.billed_ps = -1
     inst.loaded_ps = -1
     inst.loaded_from = -1
+    inst.swap_ps = 0
     inst.state = _OFF
     glob_of(S).gpus_held -= pool_at(S, inst.pool).gpus
     schedule(S, i, NO_EVENT)

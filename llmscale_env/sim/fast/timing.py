@@ -29,27 +29,26 @@ def _knots(S, f, kind, n, tokens):
 def prefill_ps(S, f, tokens, pairs):
     """Time of a prefill iteration of `tokens` new tokens, `pairs` the sum of their squares."""
     prof = prof_at(S, f)
-    return max(1, _knots(S, f, 0, prof.n_prefill, tokens) + prof.prefill_pair * pairs)
+    return _knots(S, f, 0, prof.n_prefill, tokens) + prof.prefill_pair * pairs
 
 
 @njit
 def mixed_ps(S, f, decoding, context, tokens, pairs, chunks):
     """Time of a chunked iteration: `decoding` requests and `tokens` of `chunks` prompt chunks."""
     prof = prof_at(S, f)
-    return max(
-        1,
+    return (
         _knots(S, f, 1, prof.n_mixed, decoding + tokens)
         + tab_of(S)[f, MIXED_BASE, decoding]
         + tab_of(S)[f, MIXED_TOKEN, decoding] * context
         + prof.mixed_pair * pairs
-        + prof.mixed_chunk * chunks,
+        + prof.mixed_chunk * chunks
     )
 
 
 @njit
 def decode_first_ps(S, f, batch, context):
     """Time of a decode iteration of `batch` requests with `context` tokens in their KV cache."""
-    return max(1, tab_of(S)[f, DECODE_BASE, batch] + tab_of(S)[f, DECODE_TOKEN, batch] * context)
+    return tab_of(S)[f, DECODE_BASE, batch] + tab_of(S)[f, DECODE_TOKEN, batch] * context
 
 
 @njit

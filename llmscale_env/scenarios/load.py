@@ -1,0 +1,170 @@
+"""Scenarios from YAML, with overrides by dotted path and errors that name the field."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.mixes import mix_data
+
+_HERE = Path(__file__).parent
+
+
+class ScenarioError(ValueError):
+    """A scenario that does not exist or is not valid; the message says which field and why."""
+
+
+def scenario_names() -> tuple[str, ...]:
+    """Names of the shipped scenarios."""
+    return tuple(sorted(path.stem for path in _HERE.glob("*.yaml")))
+
+
+def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
+    """A shipped scenario by name, or one from a YAML file, with overrides.
+
+    Args:
+        name: one of `scenario_names()`, or a path ending in .yaml or .yml. A `Scenario` is taken as
+            the starting point itself.
+        overrides: dotted paths of fields with their values. Since a keyword has no dots, pass
+            them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
+            named by their `name` or their number. `workload="chat"` names a shipped mix.
+
+    Raises:
+        ScenarioError: unknown name, unreadable file, unknown field or value out of range.
+    """
+    if isinstance(name, Scenario):
+        return with_overrides(name, overrides)
+    text = str(name)
+    if text.endswith((".yaml", ".yml")):
+        path = Path(text)
+        if not path.is_file():
+            raise ScenarioError(f"scenario = {text!r}: there is no such file")
+    else:
+        if text not in scenario_names():
+            near = difflib.get_close_matches(text, scenario_names(), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ScenarioError(
+                f"scenario = {text!r}: unknown; there are {list(scenario_names())}{hint}"
+            )
+        path = _HERE / f"{text}.yaml"
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ScenarioError(
+            f"{path.name}: not valid YAML: {' '.join(str(error).split())}"
+        ) from None
+    if not isinstance(data, dict):
+        raise ScenarioError(f"{path.name}: must hold a mapping of fields")
+    return _build(data, overrides)
+
+
+def with_overrides(scenario: Scenario, overrides: Mapping[str, Any]) -> Scenario:
+    """The same scenario with some fields changed (see `load_scenario`)."""
+    if not overrides:
+        return scenario
+    return _build(_plain(scenario.model_dump()), overrides)
+
+
+def validate_scenario(data: Mapping[str, Any]) -> Scenario:
+    """A scenario from plain data.
+
+    Raises:
+        ScenarioError: naming the field, its value and what is allowed.
+    """
+    return _build(dict(data), {})
+
+
+def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
+    for path, value in overrides.items():
+        _put(data, path, value)
+    if isinstance(data.get("workload"), str):
+        try:
+            data["workload"] = mix_data(data["workload"])
+        except ValueError as error:
+            raise ScenarioError(f"workload: {error}") from None
+    elif isinstance(data.get("workload"), dict) and "mix" in data["workload"]:
+        changes = dict(data["workload"])
+        try:
+            data["workload"] = {**mix_data(changes.pop("mix")), **changes}
+        except ValueError as error:
+            raise ScenarioError(f"workload.mix: {error}") from None
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        raise ScenarioError(_explain(error, data)) from None
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that overrides can change members."""
+    if isinstance(value, dict):
+        return {key: _plain(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(member) for member in value]
+    return value
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    parts = path.split(".")
+    if parts == [""]:
+        raise ScenarioError("override without a name: write field=value")
+    here: Any = data
+    for depth, part in enumerate(parts[:-1]):
+        where = ".".join(parts[: depth + 1])
+        if isinstance(here, dict):
+            if isinstance(here.get(part), str) and part == "workload":
+                here[part] = mix_data(here[part])
+            elif here.get(part) is None:
+                here[part] = {}
+            here = here[part]
+        else:
+            here = here[_member(here, part, where)]
+        if not isinstance(here, (dict, list)):
+            raise ScenarioError(f"{path}: {where} is a single value ({here!r})")
+    last = parts[-1]
+    if isinstance(here, list):
+        here[_member(here, last, path)] = value
+    else:
+        here[last] = value
+
+
+def _member(members: list[Any], part: str, where: str) -> int:
+    """Place of a list member by `name` or number."""
+    names = [m.get("name") if isinstance(m, dict) else None for m in members]
+    if part in names:
+        return names.index(part)
+    if part.isdigit() and int(part) < len(members):
+        return int(part)
+    known = [n for n in names if n] or list(range(len(members)))
+    raise ScenarioError(f"{where}: no member {part!r}; there are {known}")
+
+
+def _explain(error: ValidationError, data: Mapping[str, Any]) -> str:
+    """The first error in one line: field, what is wrong, value."""
+    first = error.errors(include_url=False)[0]
+    steps: list[str] = []
+    here: Any = data
+    for part in first["loc"]:
+        if isinstance(part, int) and isinstance(here, (list, tuple)) and part < len(here):
+            here = here[part]
+            name = here.get("name") if isinstance(here, dict) else None
+            steps.append(str(name or part))
+        elif isinstance(here, dict) and part in here:
+            here = here[part]
+            steps.append(str(part))
+        elif first["type"] in ("missing", "extra_forbidden"):
+            steps.append(str(part))
+    where = ".".join(steps)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return f"{where}: there is no such field"
+    if first["type"] == "missing":
+        return f"{where}: is missing"
+    if isinstance(first["input"], dict) or not where:
+        return f"{where}: {message}" if where else message
+    return f"{where} = {first['input']!r}: {message}"

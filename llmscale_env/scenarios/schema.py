@@ -1,0 +1,318 @@
+"""What a scenario is: one frozen, validated object that says everything about a family of episodes.
+
+Every name (LLM, GPU, class, pool, queue) is checked here, so whatever is built from a scenario may
+take it at its word.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.cluster.loading import NetworkConfig
+from llmscale_env.workload.config import DEFAULT_CLASSES, SLOClass, WorkloadConfig
+
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w.-]*$")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+MAX_HORIZON_S = 30 * 86_400.0
+"""Engine time would last for 53 days; a scenario may use 30."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PoolConfig(_Frozen):
+    """Instances of one kind.
+
+    Attributes:
+        name: unique in the fleet.
+        role: what policies take the pool for (Chiron's three kinds; "general" serves everything).
+        llm, gpu, tp: what an instance is: names of cards, tensor-parallel degree.
+        max_instances, initial_instances: slots, and how many are active at time 0.
+        batch_limit: running requests per instance at the start.
+        max_batch: the largest batch limit that anybody may set.
+        controller: who moves the limit (docs/engine.md, section 7); `controller_*` its parameters.
+        pull: shared queues that the instances pull from, in order.
+        chunk_tokens: token budget of a chunked-prefill iteration; 0: prefill first.
+        prefill_tokens: token budget of a prefill-first iteration.
+        preemption: what becomes of the KV cache of a preempted request.
+        evicts: priority-0 requests evict running priority-1 requests.
+        acquire_s: from the order to the start of loading.
+        host_kv_bytes: host memory per instance for KV caches that were moved out.
+        kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
+        load_source: where weights come from unless a command says otherwise.
+        load_s: seconds to load by source, in place of those computed from weight size and links.
+    """
+
+    name: Name
+    role: Literal["general", "interactive", "mixed", "batch"] = "general"
+    llm: str
+    gpu: str = "a100-80gb"
+    tp: Annotated[int, Field(ge=1, le=8)] = 1
+    max_instances: Annotated[int, Field(ge=1, le=10_000)]
+    initial_instances: Annotated[int, Field(ge=0, le=10_000)] = 1
+    batch_limit: Annotated[int, Field(ge=1, le=4096)] = 256
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = 4096
+    controller: Literal["fixed", "chiron", "chiron-literal"] = "fixed"
+    controller_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
+    controller_min_batch: Annotated[int, Field(ge=1, le=4096)] = 1
+    controller_window_iterations: Annotated[int, Field(ge=1, le=100_000)] = 16
+    pull: tuple[Name, ...] = ()
+    chunk_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    prefill_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    preemption: Literal["recompute", "swap"] = "recompute"
+    evicts: bool = False
+    acquire_s: NonNegative = 0.0
+    host_kv_bytes: NonNegative = 64e9
+    kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
+    load_source: Literal["ssd", "host", "multicast"] = "ssd"
+    load_s: dict[Literal["ssd", "host", "multicast"], NonNegative] | None = None
+
+    @field_validator("llm")
+    @classmethod
+    def _known_llm(cls, value: str) -> str:
+        return llm_card(value).name
+
+    @field_validator("gpu")
+    @classmethod
+    def _known_gpu(cls, value: str) -> str:
+        return gpu_card(value).name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PoolConfig:
+        if self.initial_instances > self.max_instances:
+            raise ValueError(
+                f"initial_instances = {self.initial_instances}: must be at most "
+                f"max_instances = {self.max_instances}"
+            )
+        if self.batch_limit > self.max_batch:
+            raise ValueError(
+                f"batch_limit = {self.batch_limit}: must be at most max_batch = {self.max_batch}"
+            )
+        kv_capacity_tokens(self.llm, self.gpu, self.tp)
+        return self
+
+
+class QueueConfig(_Frozen):
+    """A queue shared by the instances that pull from it; it holds requests of one LLM."""
+
+    name: Name
+    llm: str
+
+    @field_validator("llm")
+    @classmethod
+    def _known_llm(cls, value: str) -> str:
+        return llm_card(value).name
+
+
+class RouteConfig(_Frozen):
+    """How requests of one class (of one LLM, or of each) find an instance: docs/engine.md, section 6.
+
+    Attributes:
+        slo_class: name of the class, "*" for all that no other route names.
+        llm: name, or None for every LLM.
+        kind: the rule.
+        pools, overflow: candidate pools; those of another LLM are passed over.
+        queue: shared queue of the class, if it has one.
+        overflow_share: share of requests that try the overflow pools first.
+    """
+
+    slo_class: str = "*"
+    llm: str | None = None
+    kind: Literal[
+        "round-robin",
+        "jsq-requests",
+        "jsq-tokens",
+        "power-of-two",
+        "least-kv",
+        "class-affine",
+        "shared-queue",
+        "custom",
+    ] = "jsq-requests"
+    pools: tuple[Name, ...] = ()
+    overflow: tuple[Name, ...] = ()
+    queue: Name | None = None
+    overflow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class FleetConfig(_Frozen):
+    """The machines.
+
+    Attributes:
+        max_gpus: GPUs that all instances together may hold.
+        gpus_per_host: GPUs of a machine; instances are packed in order.
+        host_keep_alive_s: how long a machine keeps weights in memory after its last instance left.
+        block_tokens: KV tokens per page; half of one is charged to each running request.
+        pools, queues, routes: as their classes say.
+    """
+
+    max_gpus: Annotated[int, Field(ge=1, le=100_000)] = 16
+    gpus_per_host: Annotated[int, Field(ge=1, le=64)] = 8
+    host_keep_alive_s: NonNegative = 300.0
+    block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
+    pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
+    queues: tuple[QueueConfig, ...] = ()
+    routes: Annotated[tuple[RouteConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FleetConfig:
+        pools = _by_name(self.pools, "pools")
+        queues = _by_name(self.queues, "queues")
+        for pool in self.pools:
+            if pool.tp > self.max_gpus:
+                raise ValueError(
+                    f"max_gpus = {self.max_gpus}: cannot hold one instance of pool "
+                    f"{pool.name!r}, which takes {pool.tp}"
+                )
+            for name in pool.pull:
+                queue = _known(name, queues, f"pools.{pool.name}.pull")
+                if queue.llm != pool.llm:
+                    raise ValueError(
+                        f"pools.{pool.name}.pull: queue {name!r} holds requests of {queue.llm}, "
+                        f"the pool serves {pool.llm}"
+                    )
+        held = sum(pool.initial_instances * pool.tp for pool in self.pools)
+        if held > self.max_gpus:
+            raise ValueError(
+                f"max_gpus = {self.max_gpus}: the initial instances already hold {held}"
+            )
+        for k, route in enumerate(self.routes):
+            for name in (*route.pools, *route.overflow):
+                _known(name, pools, f"routes.{k}.pools")
+            if route.queue is not None:
+                _known(route.queue, queues, f"routes.{k}.queue")
+            elif route.kind == "shared-queue":
+                raise ValueError(f"routes.{k}.queue is missing: kind shared-queue needs one")
+        return self
+
+    @property
+    def llms(self) -> tuple[str, ...]:
+        """Names of the LLMs that the pools serve, in order of first mention."""
+        return tuple(dict.fromkeys(pool.llm for pool in self.pools))
+
+
+class RewardConfig(_Frozen):
+    """What an episode costs; the reward of a step is minus the step's cost.
+
+    cost = gpu_weight * GPU-seconds / (reference_gpus * control_interval_s)
+         + violation_weight * sum over classes of weight * violations / expected arrivals per interval
+         + load_weight * loads started + backlog_weight * (potential difference, see the environment)
+
+    Attributes:
+        reference_gpus: number of GPUs whose use costs `gpu_weight` per interval; `max_gpus` if None.
+        load_weight: cost of starting one instance, in the same unit.
+        backlog_weight: weight of the potential-based term (0: off). It changes no optimal policy.
+    """
+
+    gpu_weight: NonNegative = 1.0
+    violation_weight: NonNegative = 10.0
+    load_weight: NonNegative = 0.02
+    backlog_weight: NonNegative = 0.0
+    reference_gpus: Positive | None = None
+
+
+class Scenario(_Frozen):
+    """One family of episodes: the same cluster, classes and kind of workload, another seed each.
+
+    Attributes:
+        name, description: for people.
+        horizon_s: length of an episode.
+        control_interval_s: time between two decisions.
+        classes: SLO classes, the tightest first.
+        workload: what arrives.
+        fleet: what serves.
+        network: links and speeds that weights are loaded over.
+        reward: what it costs.
+        itl_statistic: which inter-token latency of a request its ITL target holds for.
+        impossible_commands: "clip" orders to what is possible (and count it), or raise an "error".
+        iteration_times: data file of iteration-time models in place of the shipped one.
+        memory_fraction: share of GPU memory that an engine uses for weights, activations and KV.
+    """
+
+    name: Name
+    description: str = ""
+    horizon_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 3600.0
+    control_interval_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 10.0
+    classes: Annotated[tuple[SLOClass, ...], Field(min_length=1, max_length=16)] = DEFAULT_CLASSES
+    workload: WorkloadConfig
+    fleet: FleetConfig
+    network: NetworkConfig = NetworkConfig()
+    reward: RewardConfig = RewardConfig()
+    itl_statistic: Literal["mean", "max"] = "mean"
+    impossible_commands: Literal["clip", "error"] = "clip"
+    iteration_times: str | None = None
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Scenario:
+        classes = _by_name(self.classes, "classes")
+        llms = self.fleet.llms
+        if self.control_interval_s > self.horizon_s:
+            raise ValueError(
+                f"control_interval_s = {self.control_interval_s}: must be at most "
+                f"horizon_s = {self.horizon_s}"
+            )
+        parts = (*self.workload.streams, *self.workload.batch_queues)
+        for part in parts:
+            if part.slo_class is not None:
+                _known(part.slo_class, classes, f"workload.{part.name}.slo_class")
+            if part.llm is not None and llm_card(part.llm).name not in llms:
+                raise ValueError(
+                    f"workload.{part.name}.llm = {part.llm!r}: no pool serves it; "
+                    f"pools serve {list(llms)}"
+                )
+        for k, route in enumerate(self.fleet.routes):
+            if route.slo_class != "*":
+                _known(route.slo_class, classes, f"fleet.routes.{k}.slo_class")
+        for llm in llms:
+            for slo_class in self.classes:
+                route = self.route_of(llm, slo_class.name)
+                evicting = any(p.evicts for p in self.fleet.pools if p.llm == llm)
+                if evicting and slo_class.priority == 1 and route.queue is None:
+                    raise ValueError(
+                        f"fleet.routes: class {slo_class.name!r} needs a queue, since a pool of "
+                        f"{llm} evicts its requests"
+                    )
+        return self
+
+    def route_of(self, llm: str, slo_class: str) -> RouteConfig:
+        """The most specific route of an LLM and a class (class and LLM, class, LLM, neither)."""
+        best, rank = None, -1
+        for route in self.fleet.routes:
+            if route.slo_class not in ("*", slo_class):
+                continue
+            if route.llm is not None and llm_card(route.llm).name != llm:
+                continue
+            mine = 2 * (route.slo_class != "*") + (route.llm is not None)
+            if mine > rank:
+                best, rank = route, mine
+        if best is None:
+            raise ValueError(f"fleet.routes: none for class {slo_class!r} of {llm}")
+        return best
+
+    @property
+    def n_steps(self) -> int:
+        """Decisions per episode: the last interval may be shorter."""
+        whole = int(self.horizon_s // self.control_interval_s)
+        return whole + (self.horizon_s - whole * self.control_interval_s > 1e-9)
+
+
+def _by_name(parts: tuple, what: str) -> dict:  # type: ignore[type-arg]
+    known = {part.name: part for part in parts}
+    if len(known) < len(parts):
+        names = [part.name for part in parts]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{what}: two are called {twice!r}; names must be unique")
+    return known
+
+
+def _known(name: str, known: dict, where: str):  # type: ignore[no-untyped-def, type-arg]
+    if name not in known:
+        raise ValueError(f"{where} = {name!r}: unknown; there are {sorted(known)}")
+    return known[name]

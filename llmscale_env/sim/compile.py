@@ -1,0 +1,140 @@
+"""From a scenario to what the engines run: names become indices, seconds picoseconds."""
+
+from __future__ import annotations
+
+from llmscale_env.cluster.cards import llm_card
+from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.scenarios.schema import PoolConfig, RouteConfig, Scenario
+from llmscale_env.sim.spec import (
+    NEVER,
+    ClassSpec,
+    ClusterSpec,
+    ControllerKind,
+    LoadSource,
+    PoolSpec,
+    PreemptionMode,
+    ProfileSpec,
+    RouterKind,
+    RouteSpec,
+)
+from llmscale_env.workload.requests import PS_PER_S
+
+CONTROLLERS = {
+    "fixed": ControllerKind.FIXED,
+    "chiron": ControllerKind.CHIRON,
+    "chiron-literal": ControllerKind.CHIRON_LITERAL,
+}
+SOURCES = {source.name.lower(): source for source in LoadSource}
+
+
+def ps(seconds: float) -> int:
+    """Seconds as picoseconds, at most the time that never comes."""
+    return min(round(seconds * PS_PER_S), int(NEVER))
+
+
+def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
+    """Seconds to load one instance of a pool, by source."""
+    times = load_times_s(pool.llm, pool.gpu, pool.tp, scenario.network)
+    return {**times, **(pool.load_s or {})}
+
+
+def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> ClusterSpec:
+    """The cluster of a scenario as the engines take it.
+
+    Args:
+        scenario: validated.
+        custom_router: from `llmscale_env.sim.router.router`, for routes of kind "custom".
+
+    Raises:
+        ValueError: an LLM and GPU for which there are no iteration times, or a custom route without a router.
+    """
+    fleet = scenario.fleet
+    llms = fleet.llms
+    profiles: list[ProfileSpec] = []
+    known: dict[tuple[str, str, int, int], int] = {}
+    pools = []
+    queue_names = [queue.name for queue in fleet.queues]
+    pool_names = [pool.name for pool in fleet.pools]
+    for pool in fleet.pools:
+        key = (pool.llm, pool.gpu, pool.tp, pool.max_batch)
+        if key not in known:
+            known[key] = len(profiles)
+            profiles.append(_profile(scenario, pool))
+        profile = profiles[known[key]]
+        load = pool_load_times_s(scenario, pool)
+        kv_bytes = llm_card(pool.llm).kv_bytes_per_token
+        pools.append(
+            PoolSpec(
+                llm=llms.index(pool.llm),
+                profile=known[key],
+                n_slots=pool.max_instances,
+                gpus=pool.tp,
+                initial_active=pool.initial_instances,
+                batch_limit=pool.batch_limit,
+                controller=CONTROLLERS[pool.controller],
+                controller_alpha=pool.controller_alpha,
+                controller_min_batch=pool.controller_min_batch,
+                controller_max_batch=pool.max_batch,
+                controller_window_iterations=pool.controller_window_iterations,
+                pull=tuple(queue_names.index(name) for name in pool.pull),
+                chunk_tokens=pool.chunk_tokens,
+                prefill_tokens=pool.prefill_tokens,
+                preemption=PreemptionMode[pool.preemption.upper()],
+                evicts=pool.evicts,
+                acquire_ps=ps(pool.acquire_s),
+                load_ps=(ps(load["ssd"]), ps(load["host"]), ps(load["multicast"])),
+                load_source=SOURCES[pool.load_source],
+                host_kv_tokens=int(pool.host_kv_bytes // kv_bytes),
+                watermark_tokens=int(pool.kv_watermark * profile.kv_capacity_tokens),
+            )
+        )
+    routes = tuple(
+        tuple(
+            _route(scenario.route_of(llm, c.name), llm, scenario, pool_names, queue_names)
+            for c in scenario.classes
+        )
+        for llm in llms
+    )
+    used = {RouterKind(r.kind) for row in routes for r in row}
+    if RouterKind.CUSTOM in used and custom_router is None:
+        raise ValueError(
+            "fleet.routes: kind custom needs a router; make one with llmscale_env.sim.router.router "
+            "and pass it as custom_router"
+        )
+    return ClusterSpec(
+        profiles=tuple(profiles),
+        pools=tuple(pools),
+        routes=routes,
+        classes=tuple(ClassSpec(c.priority, ps(c.itl_s)) for c in scenario.classes),
+        queue_llm=tuple(llms.index(queue.llm) for queue in fleet.queues),
+        max_gpus=fleet.max_gpus,
+        gpus_per_host=fleet.gpus_per_host,
+        host_keep_alive_ps=ps(fleet.host_keep_alive_s),
+        half_block_tokens=fleet.block_tokens // 2,
+        custom_router=custom_router,
+    )
+
+
+def _profile(scenario: Scenario, pool: PoolConfig) -> ProfileSpec:
+    model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
+    tables = model.profile(max_batch=pool.max_batch, memory_fraction=scenario.memory_fraction)
+    return ProfileSpec(**vars(tables))
+
+
+def _route(
+    route: RouteConfig,
+    llm: str,
+    scenario: Scenario,
+    pool_names: list[str],
+    queue_names: list[str],
+) -> RouteSpec:
+    serving = {pool.name for pool in scenario.fleet.pools if pool.llm == llm}
+    queues = {queue.name for queue in scenario.fleet.queues if queue.llm == llm}
+    return RouteSpec(
+        kind=RouterKind[route.kind.replace("-", "_").upper()],
+        pools=tuple(pool_names.index(name) for name in route.pools if name in serving),
+        overflow=tuple(pool_names.index(name) for name in route.overflow if name in serving),
+        queue=queue_names.index(route.queue) if route.queue in queues else -1,
+        overflow_share=route.overflow_share,
+    )
