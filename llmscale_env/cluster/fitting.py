@@ -89,17 +89,34 @@ def predict(model: IterationTimeModel, data: Measurements) -> Floats:
 def all_held_out_errors(
     data: Measurements, siblings: tuple[Measurements, ...] = ()
 ) -> dict[str, FitError]:
-    """The held-out errors of all parts.
+    """The held-out errors of all parts, and those of harder tests.
 
-    Where kernels see tokens in tiles, "decode" holds out whole batch sizes, whose tile may be known
-    from another batch size, and "decode_tiles" whole tiles.
+    Returns:
+        "decode", "prefill", "mixed" as `held_out_errors` has them, and
+
+        - "decode_tiles", where kernels see tokens in tiles: decode with whole tiles of batch sizes
+          held out ("decode" holds out a batch size, whose tile may be known from its neighbours);
+        - "prefill_alone", elsewhere: prefill with all ways to make up a number of tokens held out
+          together, and nothing lent by siblings;
+        - "mixed_derived", where mixed was measured: what `derive_mixed` would give without.
     """
     errors = held_out_errors(data, siblings)
-    if data.tile_tokens > 1 and "decode" in errors:
+    prefill = data.part == PARTS.index("prefill")
+    two = data.part < PARTS.index("mixed")
+    if data.tile_tokens > 1:
         tile = -(-data.decode_requests // data.tile_tokens)
         group = np.where(data.part == 0, -1 - tile, data.group)
-        whole = replace(data, group=group, scored=data.scored & (data.part == 0))
-        errors["decode_tiles"] = held_out_errors(whole.only(data.part < 2))["decode"]
+        whole = replace(data, group=group, scored=data.scored & (data.part == 0)).only(two)
+        named = {"decode_tiles": held_out_errors(whole).get("decode")}
+    else:
+        group = np.where(prefill, -1 - data.total_tokens, data.group)
+        whole = replace(data, group=group, scored=data.scored & prefill).only(two)
+        named = {"prefill_alone": held_out_errors(whole).get("prefill")}
+    errors |= {name: error for name, error in named.items() if error is not None}
+    if "mixed" in errors:
+        rows = data.of("mixed")
+        derived = predict(_fit_once(data.only(two)), rows)
+        errors["mixed_derived"] = relative_error(0, np.abs(derived / rows.seconds - 1))
     return errors
 
 

@@ -279,7 +279,7 @@ def _sageserve(directory: Path) -> list[Measurements]:
             kind="end-to-end",
             source="SageServe, whole batches",
             notes="left out: prompt times of batches above 1 (not those of the whole batch); decode "
-            "of 8192 tokens (two to four times as long per token as of 4096: another kernel)",
+            "beyond 8192 tokens of context (three times as long per token as at 4096)",
         )
         for tp, mine in rows.items()
     ]
