@@ -180,7 +180,7 @@ def test_a_fit_is_the_same_twice():
     from llmscale_env.cluster.readers import read_calibration_dir
 
     first, second = (
-        [m for m in read_calibration_dir(RAW) if m.llm == "mistral-7b"][0] for _ in "ab"
+        next(m for m in read_calibration_dir(RAW) if m.llm == "mistral-7b") for _ in range(2)
     )
     assert fit(first) == fit(second)
 
