@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmscale_env._cli import HELP_WORDS, Slip, parse_options
 from llmscale_env.cluster.cards import UnknownCardError, gpu_card, llm_card
 from llmscale_env.cluster.iteration_time import (
     SCHEMA_VERSION,
@@ -53,14 +54,10 @@ SIGNIFICANT_DIGITS = 6
 """Of the numbers written: far below the fit's error, and the same on every machine's last bits."""
 
 
-class UsageError(ValueError):
-    """A slip on the command line."""
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; 0 if all went well, 2 after a slip, which is named in one line."""
     words = sys.argv[1:] if argv is None else argv
-    if not words or any(w in ("-h", "--help", "help") for w in words):
+    if not words or any(w in HELP_WORDS for w in words):
         print(__doc__)
         return 0 if words else 2
     from llmscale_env.cluster.fitting import FitDataError
@@ -69,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         mode, options = _parse(words)
         {"report": _report, "data": _fit_public, "csv": _fit_user}[mode](options)
-    except (UsageError, UnknownCardError, DataFileError, RawDataError, FitDataError) as error:
+    except (Slip, UnknownCardError, DataFileError, RawDataError, FitDataError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -79,33 +76,27 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(words: list[str]) -> tuple[str, dict[str, str]]:
-    options: dict[str, str] = {}
-    mode = ""
+    mode = "report" if "report" in words else ""
     for word in words:
-        key, equals, value = word.partition("=")
-        if word == "report":
-            mode = "report"
-        elif not equals or not value:
-            raise UsageError(f"{word!r}: expected 'report' or key=value; see --help")
-        elif key in options:
-            raise UsageError(f"{key} is given twice")
-        else:
-            options[key] = value
+        if "=" not in word and word != "report":
+            raise Slip(f"{word!r}: expected 'report' or key=value; see --help")
+    keys = dict.fromkeys(key for options in MODES.values() for key in options)
+    options = parse_options([word for word in words if word != "report"], keys, mode)
     if not mode:
         modes = [m for m in ("data", "csv") if m in options]
         if len(modes) != 1:
-            raise UsageError("give one of: report, data=DIRECTORY, csv=FILE; see --help")
+            raise Slip("give one of: report, data=DIRECTORY, csv=FILE; see --help")
         mode = modes[0]
     for key in options:
         if key not in MODES[mode]:
-            raise UsageError(f"{key} is no option of {mode}; there are: {', '.join(MODES[mode])}")
+            raise Slip(f"{key} is no option of {mode}; there are: {', '.join(MODES[mode])}")
     return mode, options
 
 
 def _report(options: dict[str, str]) -> None:
     style = options.get("format", "text")
     if style not in ("text", "markdown"):
-        raise UsageError(f"format = {style!r}: must be text or markdown")
+        raise Slip(f"format = {style!r}: must be text or markdown")
     path = options.get("data")
     roofline = read_data_file(path).get("roofline")
     print(report(load_models(path), roofline, markdown=style == "markdown"))
@@ -129,11 +120,11 @@ def _fit_user(options: dict[str, str]) -> None:
 
     missing = [key for key in ("llm", "gpu", "tp") if key not in options]
     if missing:
-        raise UsageError(f"csv=... needs {', '.join(missing)}")
+        raise Slip(f"csv=... needs {', '.join(missing)}")
     llm, gpu = llm_card(options["llm"]), gpu_card(options["gpu"])
     tp = options["tp"]
     if not tp.isdigit() or not llm.fits_tp(int(tp)):
-        raise UsageError(f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads")
+        raise Slip(f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads")
     data = read_user_csv(Path(options["csv"]), llm=llm.name, gpu=gpu.name, tp=int(tp))
     models = fit_all([data])
     print(report(models, None))

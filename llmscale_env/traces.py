@@ -12,7 +12,6 @@ downloads a public trace. `build-tables` remakes the shipped tables from the raw
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, parse_options
 from llmscale_env.workload import DEFAULT_CLASSES, generate_requests, tables
 from llmscale_env.workload.fetch import SOURCES, FetchError, fetch
 from llmscale_env.workload.mixes import load_mix, mix_names
@@ -38,10 +38,6 @@ _MIX_HOUR_S = 3600.0
 _LENGTH_DRAWS = 100_000
 
 
-class _Slip(ValueError):
-    """A slip on the command line, told in one line."""
-
-
 class _Columns(NamedTuple):
     """What statistics are taken of; a part that the source lacks is None."""
 
@@ -51,37 +47,18 @@ class _Columns(NamedTuple):
     output_tokens: NDArray | None
 
 
-def _closest(word: str, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1)
-    return f" (did you mean {close[0]}?)" if close else f"; there are {sorted(words)}"
-
-
 def _parse(arguments: Sequence[str]) -> tuple[str, str | None, dict[str, str]]:
     if not arguments:
-        raise _Slip(f"a command is missing; there are {list(_OPTIONS)}")
+        raise Slip(f"a command is missing; there are {list(_OPTIONS)}")
     command, *rest = arguments
     if command not in _OPTIONS:
-        raise _Slip(f"unknown command {command!r}{_closest(command, list(_OPTIONS))}")
+        raise Slip(f"unknown command {command!r}{closest(command, list(_OPTIONS))}")
     name: str | None = None
     if command in _TAKES_NAME:
         if not rest:
-            raise _Slip(f"{command}: a name is missing (python -m llmscale_env.traces list)")
+            raise Slip(f"{command}: a name is missing (python -m llmscale_env.traces list)")
         name, *rest = rest
-    options: dict[str, str] = {}
-    for word in rest:
-        key, equals, value = word.partition("=")
-        if not equals or key not in _OPTIONS[command]:
-            allowed = [f"{option}=..." for option in _OPTIONS[command]]
-            raise _Slip(f"{command}: unknown argument {word!r}; it takes {allowed}")
-        options[key] = value
-    return command, name, options
-
-
-def _flag(options: dict[str, str], key: str) -> bool:
-    value = options.get(key, "false").lower()
-    if value not in ("true", "false"):
-        raise _Slip(f"{key} = {options[key]!r}: must be true or false")
-    return value == "true"
+    return command, name, parse_options(rest, _OPTIONS[command], command)
 
 
 def _describe(trace: Trace) -> str:
@@ -100,8 +77,8 @@ def _columns(name: str, options: dict[str, str]) -> _Columns:
     """A trace file, or something that ships."""
     if Path(name).exists():
         if options.get("format", "auto") not in ("auto", *FORMATS):
-            raise _Slip(f"format = {options['format']!r}: must be one of {['auto', *FORMATS]}")
-        trace = read_trace(name, options.get("format", "auto"), _flag(options, "sort"))
+            raise Slip(f"format = {options['format']!r}: must be one of {['auto', *FORMATS]}")
+        trace = read_trace(name, options.get("format", "auto"), flag(options, "sort"))
         return _Columns(_describe(trace), trace.arrival_ps, trace.input_tokens, trace.output_tokens)
     rng = np.random.default_rng(0)
     if name in tables.names("counts"):
@@ -133,15 +110,15 @@ def _columns(name: str, options: dict[str, str]) -> _Columns:
             requests.output_tokens,
         )
     shipped = {*tables.names("counts"), *tables.names("lengths"), *mix_names()}
-    raise _Slip(
-        f"{name!r} is neither a file nor something that ships{_closest(name, sorted(shipped))}"
+    raise Slip(
+        f"{name!r} is neither a file nor something that ships{closest(name, sorted(shipped))}"
     )
 
 
 def _stats(name: str, options: dict[str, str]) -> None:
     plot = options.get("plot")
     if plot is not None and Path(plot).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise _Slip(f"plot = {plot!r}: must end in .png, .pdf or .svg")
+        raise Slip(f"plot = {plot!r}: must end in .png, .pdf or .svg")
     columns = _columns(name, options)
     print(columns.about)
     print(format_stats(trace_stats(*columns[1:])))
@@ -177,7 +154,7 @@ def _build(options: dict[str, str]) -> None:
     from llmscale_env.workload.build_tables import build_tables
 
     if "source" not in options:
-        raise _Slip("build-tables: source=DIR is missing (the folder of the raw files)")
+        raise Slip("build-tables: source=DIR is missing (the folder of the raw files)")
     to = Path(options["to"]) if "to" in options else tables.DATA
     for path in build_tables(Path(options["source"]), to):
         print(f"{path}  {path.stat().st_size:,} bytes")
@@ -186,7 +163,7 @@ def _build(options: dict[str, str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 when it worked, 2 for a slip, 1 for a download that failed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("--help", "-h", "help"):
+    if not words or words[0] in HELP_WORDS:
         print(__doc__)
         return 0 if words else 2
     try:

@@ -1,0 +1,103 @@
+"""What every command line of the project shares: `key=value`, and slips told in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+
+HELP_WORDS = ("--help", "-h", "help")
+
+
+class Slip(ValueError):
+    """A slip on the command line, told in one line; the command ends with exit code 2."""
+
+
+def closest(word: str, words: Collection[str]) -> str:
+    """What to append to "unknown ...": the nearest word, or all there are."""
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f" (did you mean {near[0]}?)" if near else f"; there are {sorted(words)}"
+
+
+def parse_options(
+    words: Sequence[str], allowed: Collection[str], command: str = ""
+) -> dict[str, str]:
+    """The `key=value` words as a dictionary.
+
+    Args:
+        words: the command line without the command's name.
+        allowed: keys that there are.
+        command: named in errors, where a command line has several.
+
+    Raises:
+        Slip: a word that is not `key=value`, an unknown key, no value, a key given twice.
+    """
+    where = f"{command}: " if command else ""
+    options: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in allowed:
+            takes = [f"{option}=..." for option in allowed]
+            raise Slip(f"{where}unknown argument {word!r}; it takes {takes}")
+        if not value:
+            raise Slip(f"{where}{key}= lacks a value")
+        if key in options:
+            raise Slip(f"{where}{key} is given twice")
+        options[key] = value
+    return options
+
+
+def flag(options: Mapping[str, str], key: str, default: bool = False) -> bool:
+    """The value of `key` as a truth value.
+
+    Raises:
+        Slip: neither "true" nor "false".
+    """
+    if key not in options:
+        return default
+    value = options[key].lower()
+    if value not in ("true", "false"):
+        raise Slip(f"{key} = {options[key]!r}: must be true or false")
+    return value == "true"
+
+
+def one_of(options: Mapping[str, str], key: str, allowed: Sequence[str]) -> str:
+    """The value of `key`, one of `allowed` (the first of which is the default).
+
+    Raises:
+        Slip: anything else.
+    """
+    value = options.get(key, allowed[0])
+    if value not in allowed:
+        raise Slip(f"{key} = {value!r}: must be one of {list(allowed)}")
+    return value
+
+
+def some_of(options: Mapping[str, str], key: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The comma-separated value of `key`, each one of `allowed`; all of them by default.
+
+    Raises:
+        Slip: anything else, or nothing.
+    """
+    if key not in options:
+        return tuple(allowed)
+    chosen = tuple(part for part in options[key].split(",") if part)
+    for part in chosen or ("",):
+        if part not in allowed:
+            raise Slip(f"{key} = {options[key]!r}: must be some of {','.join(allowed)}")
+    return chosen
+
+
+def whole(options: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:
+    """The value of `key` as an integer in `low..high`.
+
+    Raises:
+        Slip: anything else.
+    """
+    text = options.get(key, str(default))
+    try:
+        value = int(text.replace("_", ""))
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:
+        raise Slip(f"{key} = {text!r}: must be an integer in {low}..{high}")
+    return value
