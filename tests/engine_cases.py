@@ -180,7 +180,7 @@ class _Generator:
         self.symmetric = self.chance(0.4)
         self.capacity = self.pick(30, 60, 100, 200, 5000)
         self.longest_input = self.pick(3, 12, 25)
-        self.longest_output = self.pick(2, 8, 20, 60)
+        self.longest_output = self.pick(2, 8, 20, 60, 60)
         self.half_block = self.pick(0, 0, 1, 3)
 
     def chance(self, p: float) -> bool:
@@ -264,7 +264,7 @@ class _Generator:
             acquire_ps=self.pick(0, self.ps(1, 30)),
             load_ps=(self.ps(0, 200), self.ps(0, 60), self.ps(0, 20)),
             load_source=self.pick(*LoadSource),
-            host_kv_tokens=self.pick(0, 30, 100, 2**40),
+            host_kv_tokens=self.pick(0, 30, 100, 2**40, 2**40, 2**40),
             watermark_tokens=self.pick(0, 0, 3, 10),
         )
 
@@ -351,7 +351,7 @@ class _Generator:
 
     def requests(self, spec: ClusterSpec) -> RequestTable:
         n = self.pick(5, 20, 20, 60, 60, 120, 200)
-        gap_ps = max(1, self.ps(1, self.pick(5, 30, 120)))
+        gap_ps = max(1, self.ps(1, self.pick(2, 5, 15, 60)))
         gaps = self.rng.integers(0, gap_ps + 1, n)
         if self.tiny:
             gaps -= gaps % self.pick(1, 1, 4)
@@ -396,7 +396,7 @@ class _Generator:
         instance = self.int(0, spec.n_instances - 1)
         if kind == "drain":
             return Command(at_ps, "drain", (instance,))
-        return Command(at_ps, "evict", (instance, self.int(1, 4)))
+        return Command(at_ps, "evict", (instance, self.pick(1, 1, 2, 4)))
 
     def case(self) -> Case:
         spec = self.spec()
@@ -405,7 +405,7 @@ class _Generator:
         stops = []
         for _ in range(self.pick(0, 2, 5, 12)):
             at_arrival = int(self.pick(*requests.arrival_ps))
-            anywhere = self.int(0, last_ps + 100 * self.unit_ps)
+            anywhere = self.int(0, last_ps + self.pick(100, 1000) * self.unit_ps)
             stops.append(self.pick(at_arrival, anywhere))
         script = [
             self.command(spec, at) for at in sorted(stops) for _ in range(self.pick(0, 1, 1, 2, 4))

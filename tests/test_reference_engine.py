@@ -143,15 +143,15 @@ def test_closed_form_equals_step_by_step() -> None:
     assert times(engine, 0) == (0, first, first + decode, 11 + 2 * (c + n - 1))
 
 
-def test_an_iteration_takes_at_least_a_picosecond() -> None:
-    nothing = profile(
-        decode_const_ps=0,
+def test_iterations_of_one_picosecond() -> None:
+    shortest = profile(
+        decode_const_ps=1,
         decode_per_request_ps=0,
         decode_per_token_ps=0,
-        prefill_const_ps=0,
+        prefill_const_ps=1,
         prefill_per_token_ps=0,
     )
-    assert times(run(cluster(profiles=(nothing,)), table((0, 4, 5))), 0) == (0, 1, 5, 1)
+    assert times(run(cluster(profiles=(shortest,)), table((0, 4, 5))), 0) == (0, 1, 5, 1)
 
 
 def test_chunked_prefill() -> None:

@@ -230,7 +230,7 @@ class Instance:
             self.engine.events["limit_below_batch"] += 1
         iteration = self.scheduler.plan()
         if iteration is not None:
-            iteration.duration_ps = max(1, iteration.duration_ps + self.moving_ps)
+            iteration.duration_ps += self.moving_ps
             self.moving_ps = 0
         return iteration
 
