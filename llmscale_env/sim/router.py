@@ -29,7 +29,8 @@ def router(function: Callable[..., int]) -> Any:
 
     `function(features, n, request_id, input_tokens, predicted_output_tokens, slo_class) -> int` gets a
     float64 array of which the first `n` rows are the candidates, columns as in `FEATURES`, and
-    answers with a row number, or with -1 for the route's shared queue. It must compile in Numba's nopython mode.
+    answers with a row number, or with -1 for the route's shared queue. It must compile in
+    Numba's nopython mode.
 
     Example:
         >>> from llmscale_env.sim.router import router

@@ -259,8 +259,7 @@ def _launch_decode(S, i, t, once):
     n = min(n, (prof_at(S, inst.profile).cap - inst.kv - inst.n_pre) // inst.n_dec)
     if pool.controller != 0 and inst.changed:
         window = pool.window if pool.controller == 1 else 1
-        if inst.w_iter < window:
-            n = min(n, window - inst.w_iter)
+        n = min(n, max(1, window - inst.w_iter))
     if once:
         n = 1
     inst.mode = DECODE

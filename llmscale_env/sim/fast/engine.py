@@ -153,7 +153,7 @@ class EngineBatch:
         if glob["error"] == BAD_ROUTER_ANSWER:
             raise RouterError(
                 f"custom_router answered {glob['error_answer']} for request "
-                f"{glob['error_request']}: must be a candidate's row, or -1 where the route has a shared queue"
+                f"{glob['error_request']}: must be a candidate's row, or -1 where there is a queue"
             )
 
     # ---- commands ----
