@@ -4,11 +4,12 @@
 
 Eight replicas of Llama 2 70B on four A100-80GB each, round robin, 12 requests/s, 10,000 requests of
 the Azure conversation trace of 2023; once prefill first (Vidur's scheduler `vllm`), once with chunked
-prefill (`sarathi`). Prints the quantiles of both, writes `reference_run.csv` and `reference_run.png`, and ends with exit
-code 1 if any quantile is more than 5 % away. `data` is a folder that holds
-`traces/azure_conv_2023.csv.gz`, or the trace itself (any format that
-`python -m llmscale_env.traces stats` reads): it is public, `python -m llmscale_env.traces fetch
-azure-conv-2023` downloads it. docs/validation.md has the result and what it does and does not show.
+prefill (`sarathi`). Prints the quantiles of both, writes `reference_run.csv` and `reference_run.png`,
+and ends with exit code 1 if any quantile is more than 5 % away.
+
+`data` is a folder that holds `traces/azure_conv_2023.csv.gz`, or the trace itself in any format that
+`python -m llmscale_env.traces stats` reads. The trace is public: `python -m llmscale_env.traces fetch
+azure-conv-2023` downloads it. docs/validation.md says what the result shows and what it does not.
 """
 
 from __future__ import annotations
