@@ -1,0 +1,182 @@
+"""ARIMA: weights fitted by statsmodels, forecasts by the recursion of their innovations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from llmscale_env.control.forecast.base import Floats, Forecaster, State, check_integer
+
+MAX_FIT_ITERATIONS = 50
+"""Of the likelihood's optimiser; rarely more than 30 are of use on a hundred values."""
+
+
+class ARIMA(Forecaster):
+    """ARIMA(p, d, q) on a moving training window, out of sample: a fit sees the past only.
+
+    The `d`-th difference `w` of a series follows, with `z = w - mean` and innovations `e`::
+
+        z[t] = e[t] + sum_i ar[i] * z[t - i] + sum_j ma[j] * e[t - j]
+
+    Each series is fitted alone (exact maximum likelihood, statsmodels, 20 to 100 ms), first when it
+    has `min_train` values and then every `refit_every` intervals, on its last `window` values.
+    Between fits new values only move the recursion on (with `q = 0` that is exactly statsmodels'
+    own forecast). Until a fit succeeds the forecast is the last value; after one that fails the
+    weights stay as they were. A series whose difference has been constant goes on so (a line, with
+    `d = 1`).
+
+    Args:
+        order: (p, d, q), with d at most 2.
+        train_window: values that a fit takes in.
+        refit_every: intervals between fits.
+        min_train: values before the first fit; at most `train_window`. None: 40, or fewer where the
+            window is shorter, but enough for the order.
+        drift: give `w` a mean; None: only with d = 0, as is usual.
+        options: of `Forecaster`.
+
+    Attributes:
+        n_fits, n_failed_fits: fits since `reset` that gave weights, and that did not.
+    """
+
+    name = "arima"
+
+    def __init__(
+        self,
+        order: Sequence[int] = (3, 0, 1),
+        train_window: int = 120,
+        refit_every: int = 30,
+        min_train: int | None = None,
+        drift: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if not isinstance(order, Sequence) or len(order) != 3:
+            raise ValueError(f"order = {order!r}: must be three integers (p, d, q)")
+        p, d, q = (check_integer(f"order[{k}]", value, 0) for k, value in enumerate(order))
+        if d > 2:
+            raise ValueError(f"order[1] = {d}: differences of order 0 to 2 only")
+        self.order = (p, d, q)
+        shortest = d + 2 * (p + q) + 4
+        self.train_window = check_integer("train_window", train_window, shortest)
+        self.refit_every = check_integer("refit_every", refit_every, 1)
+        if min_train is None:
+            min_train = max(min(40, self.train_window), shortest)
+        self.min_train = check_integer("min_train", min_train, shortest)
+        if self.min_train > self.train_window:
+            raise ValueError(
+                f"min_train = {min_train}: must be at most train_window = {self.train_window}"
+            )
+        self.drift = d == 0 if drift is None else bool(drift)
+        if self.drift and d == 2:
+            raise ValueError("drift = True: not with d = 2, it would be a parabola")
+        self.n_fits = 0
+        self.n_failed_fits = 0
+
+    def reset(self, n_series: int) -> None:
+        super().reset(n_series)
+        self.n_fits = self.n_failed_fits = 0
+
+    def _allocate(self, n_series: int) -> State:
+        p, d, q = self.order
+        return {
+            "history": np.zeros((self.train_window, n_series)),
+            "fitted": np.zeros(n_series, np.bool_),
+            "mean": np.zeros(n_series),
+            "ar": np.zeros((p, n_series)),
+            "ma": np.zeros((q, n_series)),
+            # Newest first: z and e of the last intervals, and the last value of the series and of
+            # each of its differences below the d-th.
+            "z": np.zeros((p, n_series)),
+            "e": np.zeros((q, n_series)),
+            "tail": np.zeros((max(d, 1), n_series)),
+        }
+
+    def _observe(self, values: Floats) -> None:
+        state, age = self._state, self.age
+        state["history"][age % self.train_window, self._columns] = values
+        self._move_on(values)
+        seen = age + 1
+        due = (seen >= self.min_train) & ((seen - self.min_train) % self.refit_every == 0)
+        for i in np.flatnonzero(due):
+            n = min(int(seen[i]), self.train_window)
+            rows = np.arange(seen[i] - n, seen[i]) % self.train_window
+            self._fit(int(i), state["history"][rows, i])
+
+    def _move_on(self, values: Floats) -> None:
+        """The recursion by one interval, for all series (unfitted ones have nothing that counts)."""
+        state = self._state
+        d = self.order[1]
+        moved = values
+        for k in range(max(d, 1)):
+            difference = moved - state["tail"][k]
+            state["tail"][k] = moved
+            moved = difference if d else moved
+        z = moved - state["mean"]
+        e = z - (state["ar"] * state["z"]).sum(axis=0) - (state["ma"] * state["e"]).sum(axis=0)
+        for name, newest in (("z", z), ("e", e)):
+            lags = state[name]
+            if len(lags):
+                lags[1:] = lags[:-1].copy()
+                lags[0] = newest
+
+    def _path(self, steps: int) -> Floats:
+        state = self._state
+        d, q = self.order[1:]
+        z, path = state["z"].copy(), np.empty((steps, self.n_series))
+        tail = state["tail"].copy()
+        for h in range(steps):
+            ahead = (state["ar"] * z).sum(axis=0)
+            if h < q:  # innovations to come are 0, those known are h intervals further back
+                ahead = ahead + (state["ma"][h:] * state["e"][: q - h]).sum(axis=0)
+            if len(z):
+                z[1:] = z[:-1].copy()
+                z[0] = ahead
+            value = ahead + state["mean"]
+            for k in reversed(range(d)):
+                tail[k] = value = tail[k] + value
+            path[h] = value
+        return np.where(state["fitted"], path, state["tail"][0])
+
+    def _fit(self, i: int, series: Floats) -> None:
+        p, d, q = self.order
+        w = np.diff(series, d)
+        mean, ar, ma = float(w[0]), np.zeros(p), np.zeros(q)
+        z, e = np.zeros(len(w)), np.zeros(len(w))
+        if w.min() < w.max():
+            found = self._weights(w)
+            if found is None:
+                self.n_failed_fits += 1
+                return
+            mean, ar, ma, e = found
+            z = w - mean
+        self.n_fits += 1
+        state = self._state
+        state["fitted"][i] = True
+        state["mean"][i] = mean
+        state["ar"][:, i], state["ma"][:, i] = ar, ma
+        state["z"][:, i], state["e"][:, i] = z[::-1][:p], e[::-1][:q]
+
+    def _weights(self, w: Floats) -> tuple[float, Floats, Floats, Floats] | None:
+        """Mean, weights and innovations of a fit to `w`; None if it gives nothing usable."""
+        from statsmodels.tsa.arima.model import ARIMA as Model
+
+        p, _, q = self.order
+        with warnings.catch_warnings():
+            # Poor starting values and an optimiser that stops early are met with on every trace.
+            warnings.simplefilter("ignore")
+            try:
+                model = Model(w, order=(p, 0, q), trend="c" if self.drift else "n")
+                result = model.fit(method_kwargs={"maxiter": MAX_FIT_ITERATIONS, "disp": 0})
+            except (np.linalg.LinAlgError, ValueError, FloatingPointError):
+                return None
+        params = dict(zip(model.param_names, result.params, strict=True))
+        mean = float(params.get("const", 0.0))
+        ar = np.array([params[f"ar.L{k + 1}"] for k in range(p)])
+        ma = np.array([params[f"ma.L{k + 1}"] for k in range(q)])
+        e = np.asarray(result.resid, dtype=np.float64)
+        if not (np.isfinite([mean, *ar, *ma]).all() and np.isfinite(e).all()):
+            return None
+        return mean, ar, ma, e

@@ -1,0 +1,62 @@
+"""Forecasters by name."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from llmscale_env.control.forecast.arima import ARIMA
+from llmscale_env.control.forecast.base import Forecaster
+from llmscale_env.control.forecast.clairvoyant import Clairvoyant
+from llmscale_env.control.forecast.smoothing import EWMA, HoltWinters, LastValue
+
+FORECASTERS: dict[str, type[Forecaster]] = {
+    kind.name: kind for kind in (LastValue, EWMA, HoltWinters, ARIMA, Clairvoyant)
+}
+
+ForecasterSpec = str | Mapping[str, Any] | Forecaster
+
+
+def make_forecaster(spec: ForecasterSpec) -> Forecaster:
+    """A forecaster from a name ("ewma"), or a mapping of `kind` and its arguments.
+
+    `{"kind": "arima", "order": [3, 0, 1]}`; a forecaster is copied. Capitals and `_` for `-` do no
+    harm. `reset(n_series)` has still to be called.
+
+    Raises:
+        ValueError: for an unknown kind or argument, or a value out of range; the message names it
+            and what is allowed.
+    """
+    if isinstance(spec, Forecaster):
+        return copy.deepcopy(spec)
+    if isinstance(spec, str):
+        spec = {"kind": spec}
+    if not isinstance(spec, Mapping) or "kind" not in spec:
+        raise ValueError(
+            f"forecaster = {spec!r}: must be a name or a mapping with `kind`; "
+            f"there are {sorted(FORECASTERS)}"
+        )
+    name = str(spec["kind"]).lower().replace("_", "-")
+    if name not in FORECASTERS:
+        raise ValueError(
+            f"forecaster.kind = {spec['kind']!r}: unknown; there are {sorted(FORECASTERS)}"
+        )
+    kind = FORECASTERS[name]
+    arguments = {str(key): value for key, value in spec.items() if key != "kind"}
+    known = _arguments(kind)
+    for key in arguments:
+        if key not in known:
+            raise ValueError(f"forecaster.{key}: {name} takes no such argument; it takes {known}")
+    try:
+        return kind(**arguments)
+    except ValueError as error:
+        raise ValueError(f"forecaster.{error}") from None
+    except TypeError as error:
+        raise ValueError(f"forecaster of kind {name}: {error}") from None
+
+
+def _arguments(kind: type[Forecaster]) -> list[str]:
+    own = [*inspect.signature(kind).parameters, *inspect.signature(Forecaster).parameters]
+    return sorted(set(own) - {"options"})
