@@ -57,6 +57,7 @@ MECHANISMS = frozenset(
         "from_pull_2",
         # routing
         *(f"router_{kind.name.lower()}" for kind in RouterKind),
+        "router_changed",
         "class_affine_own",
         "class_affine_overflow",
         "class_affine_overflow_first",
@@ -379,8 +380,8 @@ class _Generator:
         p = self.int(0, len(spec.pools) - 1)
         pool = spec.pools[p]
         kind = self.rng.choice(
-            ["target", "limit", "controller", "share", "drain", "evict"],
-            p=[0.42, 0.12, 0.08, 0.08, 0.1, 0.2],
+            ["target", "limit", "controller", "share", "router", "drain", "evict"],
+            p=[0.4, 0.12, 0.08, 0.06, 0.06, 0.1, 0.18],
         )
         if kind == "target":
             source = self.pick(None, *(int(s) for s in LoadSource))
@@ -393,6 +394,9 @@ class _Generator:
         if kind == "share":
             llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)
             return Command(at_ps, "set_overflow_share", (llm, slo_class, self.pick(0.0, 0.5, 1.0)))
+        if kind == "router":
+            llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)
+            return Command(at_ps, "set_router", (llm, slo_class, int(self.pick(*RouterKind))))
         instance = self.int(0, spec.n_instances - 1)
         if kind == "drain":
             return Command(at_ps, "drain", (instance,))

@@ -198,22 +198,20 @@ class FleetConfig(_Frozen):
 
 
 class RewardConfig(_Frozen):
-    """What an episode costs; the reward of a step is minus the step's cost.
-
-    cost = gpu_weight * GPU-seconds / (reference_gpus * control_interval_s)
-         + violation_weight * sum over classes of weight * violations / expected arrivals per interval
-         + load_weight * loads started + backlog_weight * (potential difference, see the environment)
+    """What an episode costs; the reward of a step is minus the step's cost (`control.reward`).
 
     Attributes:
-        reference_gpus: number of GPUs whose use costs `gpu_weight` per interval; `max_gpus` if None.
-        load_weight: cost of starting one instance, in the same unit.
-        backlog_weight: weight of the potential-based term (0: off). It changes no optimal policy.
+        gpu_weight: cost of holding `reference_gpus` GPUs (loading and draining included) for one
+            control interval.
+        violation_weight: cost of violating as many requests of a class as are expected to arrive
+            in one control interval, times the class's own weight.
+        load_weight: cost of starting one instance.
+        reference_gpus: see `gpu_weight`; the fleet's `max_gpus` if None.
     """
 
     gpu_weight: NonNegative = 1.0
     violation_weight: NonNegative = 10.0
     load_weight: NonNegative = 0.02
-    backlog_weight: NonNegative = 0.0
     reference_gpus: Positive | None = None
 
 

@@ -106,7 +106,10 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         profiles=tuple(profiles),
         pools=tuple(pools),
         routes=routes,
-        classes=tuple(ClassSpec(c.priority, ps(c.itl_s)) for c in scenario.classes),
+        classes=tuple(
+            ClassSpec(c.priority, ps(c.itl_s), ps(c.ttft_s), scenario.itl_statistic == "max")
+            for c in scenario.classes
+        ),
         queue_llm=tuple(llms.index(queue.llm) for queue in fleet.queues),
         max_gpus=fleet.max_gpus,
         gpus_per_host=fleet.gpus_per_host,

@@ -247,10 +247,16 @@ class RouteSpec:
 
 @dataclass(frozen=True)
 class ClassSpec:
-    """What the engine must know of an SLO class: its priority (0 before 1) and ITL target."""
+    """What the engine must know of an SLO class: its priority (0 before 1) and its targets.
+
+    The TTFT target and `itl_max` (whether the ITL target holds for a request's largest ITL rather than its
+    mean) move nothing: they are there for counting who was on time.
+    """
 
     priority: int = 0
     itl_slo_ps: int = 200_000_000_000
+    ttft_slo_ps: int = 10_000_000_000_000
+    itl_max: bool = False
 
 
 @dataclass(frozen=True)
@@ -346,6 +352,23 @@ class ClusterSpec:
         pools = list(self.pools)
         pools[index] = replace(pools[index], **changes)  # type: ignore[arg-type]
         return replace(self, pools=tuple(pools))
+
+
+def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None:
+    """Refuse a routing rule for which a route lacks what it needs.
+
+    Raises:
+        ValueError: a shared queue, candidate pools or a custom router are missing.
+    """
+    route = spec.routes[llm][slo_class]
+    rule = RouterKind(kind)
+    what = f"kind = {rule.name} for LLM {llm}, class {slo_class}"
+    if rule == RouterKind.SHARED_QUEUE and route.queue < 0:
+        raise ValueError(f"{what}: the route has no shared queue")
+    if rule != RouterKind.SHARED_QUEUE and not route.pools:
+        raise ValueError(f"{what}: the route has no candidate pools")
+    if rule == RouterKind.CUSTOM and spec.custom_router is None:
+        raise ValueError(f"{what}: there is no custom router")
 
 
 RESULT_DTYPE = np.dtype(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import observe
+from llmscale_env.sim.fast import observe, watch
 from llmscale_env.sim.fast.layout import (
     BAD_ROUTER_ANSWER,
     EPISODE_FIELDS,
@@ -27,6 +27,8 @@ from llmscale_env.sim.spec import (
     InstanceState,
     LoadSource,
     RequestState,
+    RouterKind,
+    check_router,
 )
 from llmscale_env.workload.requests import RequestTable
 
@@ -96,9 +98,11 @@ class EngineBatch:
         old = self.states
         req = np.zeros((self.n_episodes, capacity), old.req.dtype)
         log = np.zeros((self.n_episodes, 2, capacity), old.log.dtype)
+        by_class = np.zeros((self.n_episodes, capacity), old.by_class.dtype)
         req[:, : self.capacity] = old.req
         log[:, :, : self.capacity] = old.log
-        self.states = old._replace(req=req, log=log)
+        by_class[:, : self.capacity] = old.by_class
+        self.states = old._replace(req=req, log=log, by_class=by_class)
         self.states.glob["capacity"] = capacity
         self._locate()
 
@@ -106,8 +110,8 @@ class EngineBatch:
         """A copy of episode `e`: plain arrays that can be pickled and `restore`d."""
         n = int(self.states.glob[e, 0]["n_requests"])
         saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
-        saved["req"] = saved["req"][:n]
-        saved["log"] = saved["log"][:, :n]
+        for name in ("req", "log", "by_class"):
+            saved[name] = saved[name][..., :n]
         return {name: array.copy() for name, array in saved.items()}
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
@@ -117,13 +121,12 @@ class EngineBatch:
             self._grow(n)
         for name, array in saved.items():
             target = getattr(self.states, name)[e]
-            if name == "req":
-                target = target[:n]
-            elif name == "log":
-                target = target[:, :n]
+            if name in ("req", "log", "by_class"):
+                target = target[..., :n]
             if target.shape != array.shape:
                 raise ValueError(f"{name}: a saved episode of another cluster ({array.shape})")
             target[...] = array
+        self.states.glob[e]["capacity"] = self.capacity
 
     # ---- time ----
 
@@ -155,6 +158,13 @@ class EngineBatch:
                 f"custom_router answered {glob['error_answer']} for request "
                 f"{glob['error_request']}: must be a candidate's row, or -1 where there is a queue"
             )
+
+    def close_windows(self, first: int, last: int) -> None:
+        """Count what happened since the last call, for episodes `first..last - 1`.
+
+        Fills `states.tally`, `states.pool_seen` and `states.queue_seen`; once per control interval.
+        """
+        watch.close_windows(self.handles, first, last)
 
     # ---- commands ----
 
@@ -190,6 +200,14 @@ class EngineBatch:
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"share = {share!r}: must be in 0..1")
         self.states.route[e, llm, slo_class]["share"] = share
+
+    def set_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
+        """Set the routing rule of a class's arrivals from now on."""
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        kind = check_range("kind", kind, 0, len(RouterKind) - 1)
+        check_router(self.spec, llm, slo_class, kind)
+        self.states.route[e, llm, slo_class]["kind"] = kind
 
     def drain(self, e: int, instance: int) -> None:
         """Drain an active instance."""
@@ -283,6 +301,9 @@ class FastEngine:
 
     def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
         self.batch.set_overflow_share(0, llm, slo_class, share)
+
+    def set_router(self, llm: int, slo_class: int, kind: int) -> None:
+        self.batch.set_router(0, llm, slo_class, kind)
 
     def drain(self, instance: int) -> None:
         self.batch.drain(0, instance)

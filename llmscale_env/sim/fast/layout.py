@@ -38,6 +38,8 @@ GLOB = np.dtype(
         ("n_rejected", np.int64),
         ("gpus_held", np.int64),
         ("shared_changed", np.int64),  # a shared queue changed during the event at hand
+        ("first_cursor", np.int64),  # how much of the logs has been counted
+        ("finish_cursor", np.int64),
         ("error", np.int64),
         ("error_request", np.int64),
         ("error_answer", np.int64),
@@ -192,7 +194,14 @@ PROF = np.dtype(
     ]
 )
 
-CLS = np.dtype([("priority", np.int64), ("itl_slo_ps", np.int64)])
+CLS = np.dtype(
+    [
+        ("priority", np.int64),
+        ("itl_slo_ps", np.int64),
+        ("ttft_slo_ps", np.int64),
+        ("itl_max", np.int64),
+    ]
+)
 
 CONST = np.dtype(
     [
@@ -214,6 +223,82 @@ CONST = np.dtype(
             "knots",
             "pull_width",
         )
+    ]
+)
+
+N_TTFT_BINS = 8
+"""Bins of the histogram of TTFT over its target: bounds in `watch`."""
+
+N_SLACK_BINS = 5
+N_LOAD_BINS = 4
+
+TALLY = np.dtype(
+    [
+        ("end", np.int64),  # where the class ends in `by_class`
+        ("cursor", np.int64),  # the first whose deadline has not been looked at
+        # counted since the start of the episode
+        ("arrived", np.int64),
+        ("input_tokens", np.int64),
+        ("predicted_tokens", np.int64),
+        ("rejected", np.int64),
+        ("started", np.int64),
+        ("finished", np.int64),
+        ("on_time", np.int64),
+        ("ttft_late", np.int64),
+        ("itl_late", np.int64),
+        ("ttft_sum_ps", np.int64),
+        ("itl_sum_ps", np.int64),
+        ("itl_count", np.int64),
+        ("output_tokens", np.int64),  # of finished requests
+        ("output_squares", np.float64),
+        # in the last window
+        ("ttft_max_ps", np.int64),
+        ("itl_max_ps", np.int64),
+        ("ttft_bins", np.int64, (N_TTFT_BINS,)),
+    ]
+)
+"""Per class; every violation is counted once: `rejected`, `ttft_late` or else `itl_late`."""
+
+POOL_SEEN = np.dtype(
+    [
+        ("acquiring", np.int64),
+        ("loading", np.int64),
+        ("active", np.int64),
+        ("draining", np.int64),
+        ("load_bins", np.int64, (N_LOAD_BINS,)),  # acquiring and loading, by time left
+        ("next_ready_ps", np.int64),  # time until the next one is active, -1: none on its way
+        ("running", np.int64),
+        ("evictable", np.int64),
+        ("waiting", np.int64),
+        ("preempted", np.int64),
+        ("waiting_tokens", np.int64),
+        ("kv_tokens", np.int64),
+        ("kv_capacity", np.int64),
+        ("kv_max", np.float64),  # fullest active instance's share
+        ("limit_sum", np.int64),
+        ("interactive", np.int64),  # serving instances with a priority-0 request
+        ("busy", np.int64),  # serving instances with any request
+        ("oldest_ps", np.int64),  # earliest arrival in an own queue, -1: none
+        # counted since the start of the episode
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+        ("preemptions", np.int64),
+        ("evictions", np.int64),
+        ("busy_ps", np.int64),
+        ("gpu_ps", np.int64),
+        ("started", np.int64),
+        ("stopped", np.int64),
+        ("source_used", np.int64, (3,)),
+    ]
+)
+
+QUEUE_SEEN = np.dtype(
+    [
+        ("requests", np.int64),
+        ("tokens", np.int64),  # demand
+        ("predicted_tokens", np.int64),  # predicted output still to come
+        ("oldest_ps", np.int64),  # earliest arrival, -1: empty
+        ("slack_bins", np.int64, (N_SLACK_BINS,)),  # by time to the deadline over the target
     ]
 )
 
@@ -247,6 +332,10 @@ class State(NamedTuple):
     host_gone: NDArray[np.int64]  # (E, H, M) when the last one went, -1: never there
     log: NDArray[np.int32]  # (E, 2, R) requests in order of finishing, of first tokens
     arrived: NDArray[np.int64]  # (E, M, C) arrivals so far
+    by_class: NDArray[np.int32]  # (E, R) requests by class, by arrival within one
+    tally: NDArray  # (E, C) see `watch`
+    pool_seen: NDArray  # (E, P)
+    queue_seen: NDArray  # (E, Q)
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
@@ -338,7 +427,9 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         for c, route in enumerate(row):
             route_pools[m, c, 0, : len(route.pools)] = route.pools
             route_pools[m, c, 1, : len(route.overflow)] = route.overflow
-    cls = np.array([(c.priority, c.itl_slo_ps) for c in spec.classes], CLS)
+    cls = np.array(
+        [(c.priority, c.itl_slo_ps, c.ttft_slo_ps, c.itl_max) for c in spec.classes], CLS
+    )
     const = np.zeros(1, CONST)
     const["n_inst"] = n_inst
     const["n_queues"] = n_queues
@@ -374,6 +465,10 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         host_gone=np.zeros((e, n_hosts, n_llms), np.int64),
         log=np.zeros((e, 2, capacity), np.int32),
         arrived=np.zeros((e, n_llms, n_classes), np.int64),
+        by_class=np.zeros((e, capacity), np.int32),
+        tally=np.zeros((e, n_classes), TALLY),
+        pool_seen=np.zeros((e, n_pools), POOL_SEEN),
+        queue_seen=np.zeros((e, max(n_queues, 1)), QUEUE_SEEN),
         prof=prof,
         tab=tab,
         knots=knots,
@@ -427,6 +522,13 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     states.host_count[e] = 0
     states.host_gone[e] = -1
     states.arrived[e] = 0
+    states.by_class[e, :n] = np.argsort(requests.slo_class, kind="stable")
+    states.tally[e] = 0
+    states.pool_seen[e] = 0
+    states.queue_seen[e] = 0
+    ends = np.cumsum(np.bincount(requests.slo_class, minlength=len(spec.classes)))
+    states.tally["end"][e] = ends
+    states.tally["cursor"][e, 1:] = ends[:-1]
     states.key[e] = NO_EVENT
 
     for m, row in enumerate(spec.routes):

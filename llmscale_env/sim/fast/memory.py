@@ -22,10 +22,13 @@ from llmscale_env.sim.fast.layout import (
     GLOB,
     INST,
     POOL,
+    POOL_SEEN,
     PROF,
+    QUEUE_SEEN,
     REQ,
     ROUTE,
     STATE_FIELDS,
+    TALLY,
 )
 from llmscale_env.sim.jit import njit
 
@@ -38,6 +41,8 @@ _ROUTE, _KEY, _TREE, _HEAP = _PLACE["route"], _PLACE["key"], _PLACE["tree"], _PL
 _STACK, _LISTS, _ACTIVE = _PLACE["stack"], _PLACE["lists"], _PLACE["active"]
 _RUNNING_CLS, _HOST_COUNT = _PLACE["running_cls"], _PLACE["host_count"]
 _HOST_GONE, _LOG, _ARRIVED = _PLACE["host_gone"], _PLACE["log"], _PLACE["arrived"]
+_BY_CLASS, _TALLY = _PLACE["by_class"], _PLACE["tally"]
+_POOL_SEEN, _QUEUE_SEEN = _PLACE["pool_seen"], _PLACE["queue_seen"]
 _PROF, _TAB, _KNOTS, _CLS = _PLACE["prof"], _PLACE["tab"], _PLACE["knots"], _PLACE["cls"]
 _PULL, _PULLED_BY = _PLACE["pull"], _PLACE["pulled_by"]
 _ROUTE_POOLS, _LLM_CAP, _CONST = _PLACE["route_pools"], _PLACE["llm_cap"], _PLACE["const"]
@@ -101,7 +106,27 @@ def cls_at(S, c):
     return carray(_pointer(_address(S, _CLS)), (_MANY,), CLS)[c]
 
 
+@njit
+def tally_at(S, c):
+    return carray(_pointer(_address(S, _TALLY)), (_MANY,), TALLY)[c]
+
+
+@njit
+def pool_seen_at(S, p):
+    return carray(_pointer(_address(S, _POOL_SEEN)), (_MANY,), POOL_SEEN)[p]
+
+
+@njit
+def queue_seen_at(S, q):
+    return carray(_pointer(_address(S, _QUEUE_SEEN)), (_MANY,), QUEUE_SEEN)[q]
+
+
 # ---- arrays ----
+
+
+@njit
+def by_class_of(S):
+    return carray(_pointer(_address(S, _BY_CLASS)), (_MANY,), np.int32)
 
 
 @njit

@@ -24,6 +24,8 @@ from llmscale_env.sim.spec import (
     InstanceState,
     LoadSource,
     RequestState,
+    RouterKind,
+    check_router,
 )
 from llmscale_env.workload.requests import RequestTable
 
@@ -295,6 +297,15 @@ class ReferenceEngine:
         if not (math.isfinite(share) and 0 <= share <= 1):
             raise ValueError(f"share = {share}: must be in 0..1")
         self.router.overflow_share[llm, slo_class] = float(share)
+
+    def set_router(self, llm: int, slo_class: int, kind: int) -> None:
+        """Routing rule of a class's arrivals from now on."""
+        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
+        slo_class = _checked_int("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        kind = _checked_int("kind", kind, 0, len(RouterKind) - 1)
+        check_router(self.spec, llm, slo_class, kind)
+        self.router.kinds[llm, slo_class] = RouterKind(kind)
+        self.events["router_changed"] += 1
 
     def drain(self, instance: int) -> None:
         """Take one active instance out of service once its batch is done."""

@@ -41,13 +41,18 @@ class Router:
 
     Attributes:
         counters: next candidate number of each round-robin route, by (llm, class).
-        overflow_share: of each route, by (llm, class).
+        kinds, overflow_share: of each route, by (llm, class).
     """
 
     def __init__(self, engine: ReferenceEngine) -> None:
         self.engine = engine
         self.routes = engine.spec.routes
         self.counters: Counter[tuple[int, int]] = Counter()
+        self.kinds = {
+            (m, c): RouterKind(route.kind)
+            for m, row in enumerate(self.routes)
+            for c, route in enumerate(row)
+        }
         self.overflow_share = {
             (m, c): route.overflow_share
             for m, row in enumerate(self.routes)
@@ -60,7 +65,7 @@ class Router:
     def destination(self, request: Request) -> Instance | SharedQueue | None:
         """An instance, a shared queue, or None: no candidate."""
         route = self.routes[request.llm][request.slo_class]
-        kind = RouterKind(route.kind)
+        kind = self.kinds[request.llm, request.slo_class]
         self.engine.events[f"router_{kind.name.lower()}"] += 1
         if kind == RouterKind.SHARED_QUEUE:
             return SharedQueue(route.queue)

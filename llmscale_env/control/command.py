@@ -1,0 +1,194 @@
+"""What a controller may order, and how an order reaches an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import CONTROLLERS, SOURCES
+from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.spec import InstanceState, RouterKind
+
+
+class CommandError(ValueError):
+    """An order that cannot be carried out; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Orders for one control interval; what is left out stays as it is.
+
+    Attributes:
+        targets: instances that a pool should have (acquiring, loading and active ones count).
+        load_source: where started instances load weights from, by pool or for all: "ssd", "host",
+            "multicast". Where the source is not there, the next slower one is used.
+        batch_limits: running requests per instance, by pool.
+        controllers: who moves the batch limits, by pool: "fixed", "chiron", "chiron-literal".
+        overflow_share: share of a class's requests that try the overflow pools first, by class.
+        routers: routing rule by class (as in a scenario's routes).
+        drain: instances (by number) to drain.
+        evict: how many running low-priority requests an instance (by number) should send back.
+        reason: for the decision log; the engine does not read it.
+    """
+
+    targets: Mapping[str, int] = field(default_factory=dict)
+    load_source: Mapping[str, str] | str | None = None
+    batch_limits: Mapping[str, int] = field(default_factory=dict)
+    controllers: Mapping[str, str] = field(default_factory=dict)
+    overflow_share: Mapping[str, float] = field(default_factory=dict)
+    routers: Mapping[str, str] = field(default_factory=dict)
+    drain: tuple[int, ...] = ()
+    evict: Mapping[int, int] = field(default_factory=dict)
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The orders given, without the empty fields."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+class Dispatcher:
+    """Carries out commands on an engine: names become numbers, impossible orders are clipped or refused.
+
+    Args:
+        scenario: names and limits; `impossible_commands` says what happens to an impossible order.
+        engine: whose episodes are commanded.
+    """
+
+    def __init__(self, scenario: Scenario, engine: EngineBatch) -> None:
+        self.scenario = scenario
+        self.engine = engine
+        self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
+        self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
+
+    def apply(self, e: int, command: Command) -> int:
+        """Carry out `command` in episode `e` at its present time.
+
+        Returns:
+            How many orders were clipped (an instance that could not be started counts as one).
+
+        Raises:
+            CommandError: an unknown name or a value that is no number; with
+                `impossible_commands: error` also a value out of range.
+        """
+        clipped = 0
+        plan = self._targets(command)
+        # Falling targets first: they free GPUs for the rising ones.
+        have = self.engine.states.inst["state"][e]
+        order = sorted(plan, key=lambda t: t[1] - self._present(have, t[0]))
+        for p, count, source, was_clipped in order:
+            missing = self.engine.set_target(e, p, count, source)
+            clipped += was_clipped + missing
+            if missing:
+                self._impossible(
+                    f"targets.{self.scenario.fleet.pools[p].name} = {count}: {missing} more than "
+                    f"max_gpus = {self.scenario.fleet.max_gpus} allows"
+                )
+        for name, limit in command.batch_limits.items():
+            p = self._pool(name, "batch_limits")
+            top = self.scenario.fleet.pools[p].max_batch
+            value, was_clipped = self._whole(limit, 1, top, f"batch_limits.{name}")
+            clipped += was_clipped
+            self.engine.set_batch_limit(e, p, value)
+        for name, kind in command.controllers.items():
+            p = self._pool(name, "controllers")
+            self.engine.set_controller(e, p, _choice(kind, CONTROLLERS, f"controllers.{name}"))
+        for name, share in command.overflow_share.items():
+            value, was_clipped = self._fraction(share, f"overflow_share.{name}")
+            clipped += was_clipped
+            for m in range(len(self.scenario.fleet.llms)):
+                c = self._class(name, "overflow_share")
+                self.engine.set_overflow_share(e, m, c, value)
+        for name, rule in command.routers.items():
+            c = self._class(name, "routers")
+            kinds = {k.name.lower().replace("_", "-"): k for k in RouterKind}
+            kind = _choice(rule, kinds, f"routers.{name}")
+            for m in range(len(self.scenario.fleet.llms)):
+                self.engine.set_router(e, m, c, kind)
+        for instance in command.drain:
+            clipped += self._instance(e, instance, "drain", (InstanceState.ACTIVE,))
+        for instance, count in command.evict.items():
+            allowed = (InstanceState.ACTIVE, InstanceState.DRAINING)
+            clipped += self._instance(e, instance, "evict", allowed, count)
+        return clipped
+
+    # ---- parts ----
+
+    def _targets(self, command: Command) -> list[tuple[int, int, int, int]]:
+        plan = []
+        for name, count in command.targets.items():
+            p = self._pool(name, "targets")
+            pool = self.scenario.fleet.pools[p]
+            value, was_clipped = self._whole(count, 0, pool.max_instances, f"targets.{name}")
+            source = command.load_source
+            if isinstance(source, Mapping):
+                source = source.get(name)
+            if source is None:
+                source = pool.load_source
+            plan.append((p, value, _choice(source, SOURCES, "load_source"), was_clipped))
+        return plan
+
+    def _present(self, states: Any, p: int) -> int:
+        first = self.engine.spec.first_slot[p]
+        mine = states[first : first + self.engine.spec.pools[p].n_slots]
+        up = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
+        return int(sum((mine == s).sum() for s in up))
+
+    def _instance(
+        self, e: int, instance: int, what: str, allowed: tuple[InstanceState, ...], count: int = 0
+    ) -> int:
+        number, clipped = self._whole(instance, 0, self.engine.spec.n_instances - 1, what)
+        state = InstanceState(int(self.engine.states.inst[e, number]["state"]))
+        if clipped or state not in allowed:
+            self._impossible(f"{what}: instance {instance} is {state.name}")
+            return 1
+        if what == "drain":
+            self.engine.drain(e, number)
+            return 0
+        value, clipped = self._whole(count, 0, 2**31 - 1, f"evict.{number}")
+        self.engine.evict(e, number, value)
+        return clipped
+
+    def _pool(self, name: str, where: str) -> int:
+        return _choice(name, self._pools, where)
+
+    def _class(self, name: str, where: str) -> int:
+        return _choice(name, self._classes, where)
+
+    def _whole(self, value: Any, low: int, high: int, where: str) -> tuple[int, int]:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise CommandError(f"{where} = {value!r}: must be a whole number") from None
+        if math.isnan(number):
+            raise CommandError(f"{where} = {value!r}: must be a whole number")
+        clipped = min(max(number, low), high)
+        if clipped != number:
+            self._impossible(f"{where} = {value!r}: must be in {low}..{high}")
+        elif clipped != int(clipped):
+            raise CommandError(f"{where} = {value!r}: must be a whole number")
+        return int(clipped), int(clipped != number)
+
+    def _fraction(self, value: Any, where: str) -> tuple[float, int]:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise CommandError(f"{where} = {value!r}: must be a number in 0..1") from None
+        if math.isnan(number):
+            raise CommandError(f"{where} = {value!r}: must be a number in 0..1")
+        clipped = min(max(number, 0.0), 1.0)
+        if clipped != number:
+            self._impossible(f"{where} = {value!r}: must be in 0..1")
+        return clipped, int(clipped != number)
+
+    def _impossible(self, message: str) -> None:
+        if self.scenario.impossible_commands == "error":
+            raise CommandError(message)
+
+
+def _choice(name: Any, known: Mapping[str, int], where: str) -> int:
+    if name not in known:
+        raise CommandError(f"{where}: {name!r} is unknown; there are {list(known)}")
+    return int(known[name])

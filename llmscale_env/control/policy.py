@@ -1,0 +1,26 @@
+"""What a policy is: twenty lines are enough for a useful one."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from llmscale_env.control.command import Command
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that turns what can be seen of a cluster into orders.
+
+    Attributes:
+        name: what tables call it.
+    """
+
+    name: str
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """A new episode of `scenario` begins; a policy that draws does so from `seed`."""
+
+    def act(self, view: ClusterView) -> Command:
+        """Orders for the interval that begins now."""

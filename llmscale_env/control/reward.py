@@ -1,0 +1,119 @@
+"""What a control interval costs; the reward is minus that.
+
+cost = gpu_weight * GPU-seconds / (reference_gpus * control_interval_s)
+     + violation_weight * sum over classes of weight * violations / expected arrivals per interval
+     + load_weight * instances started
+
+GPU-seconds count loading and draining. Every arrival that misses a target, or is rejected, is one
+violation, charged in the interval in which it becomes certain. Dividing by *expected* arrivals, a
+constant of the scenario, leaves nothing to gain by serving fewer. Work left over when the horizon cuts
+the episode is charged the GPU-seconds that serving it one by one would have taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload import RequestTable, generate_requests
+
+PARTS = ("gpu", "violations", "loads", "leftover")
+"""The parts of a step's cost, in the order of `RewardParts.stack`."""
+
+_ESTIMATION_SEEDS = range(990_000, 990_008)
+
+
+@lru_cache(maxsize=64)
+def expected_arrivals(scenario: Scenario) -> tuple[float, ...]:
+    """Expected arrivals per class and episode: the mean over eight fixed episodes, at least one."""
+    counts = np.zeros(len(scenario.classes))
+    for seed in _ESTIMATION_SEEDS:
+        table = draw_requests(scenario, np.random.default_rng(seed))
+        counts += np.bincount(table.slo_class, minlength=len(scenario.classes))
+    return tuple(np.maximum(counts / len(_ESTIMATION_SEEDS), 1.0).tolist())
+
+
+def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
+    """The requests of one episode of `scenario`."""
+    return generate_requests(
+        scenario.workload,
+        classes=scenario.classes,
+        llms=scenario.fleet.llms,
+        horizon_s=scenario.horizon_s,
+        rng=rng,
+    )
+
+
+@lru_cache(maxsize=64)
+def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
+    """Per LLM: GPU-seconds per prompt token and per output token of a request served alone.
+
+    The dearest pool of the LLM counts. A batch shares these costs, so doing the work in time is always
+    cheaper than leaving it to be charged.
+    """
+    costs = dict.fromkeys(scenario.fleet.llms, (0.0, 0.0))
+    for pool in scenario.fleet.pools:
+        model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
+        prefill = model.prefill_s(1024) / 1024 * pool.tp
+        decode = model.decode_s(1, 1024) * pool.tp
+        old = costs[pool.llm]
+        costs[pool.llm] = (max(old[0], prefill), max(old[1], decode))
+    return tuple(costs.values())
+
+
+@dataclass(frozen=True)
+class RewardParts:
+    """Cost of one interval by part, each (E,): `reward` is minus their sum."""
+
+    gpu: NDArray[np.float64]
+    violations: NDArray[np.float64]
+    loads: NDArray[np.float64]
+    leftover: NDArray[np.float64]
+
+    @property
+    def reward(self) -> NDArray[np.float64]:
+        return -(self.gpu + self.violations + self.loads + self.leftover)
+
+    def stack(self) -> NDArray[np.float64]:
+        """(4, E), in the order of `PARTS`."""
+        return np.stack([self.gpu, self.violations, self.loads, self.leftover])
+
+
+class RewardModel:
+    """Turns counts into costs, for any number of episodes at once."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        config = scenario.reward
+        reference = config.reference_gpus or float(scenario.fleet.max_gpus)
+        self._per_gpu_s = config.gpu_weight / (reference * scenario.control_interval_s)
+        expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
+        weights = np.array([c.weight for c in scenario.classes])
+        self._per_violation = config.violation_weight * weights / expected
+        self._per_load = config.load_weight
+
+    def parts(
+        self,
+        gpu_s: NDArray[np.float64],
+        violations: NDArray[np.float64],
+        loads: NDArray[np.float64],
+        leftover_gpu_s: NDArray[np.float64] | float = 0.0,
+    ) -> RewardParts:
+        """Costs from differences over an interval.
+
+        Args:
+            gpu_s: (E,) GPU-seconds.
+            violations: (E, C) violations by class.
+            loads: (E,) instances started.
+            leftover_gpu_s: (E,) of work left at truncation.
+        """
+        return RewardParts(
+            gpu=gpu_s * self._per_gpu_s,
+            violations=violations @ self._per_violation,
+            loads=loads * self._per_load,
+            leftover=np.broadcast_to(leftover_gpu_s, gpu_s.shape) * self._per_gpu_s,
+        )

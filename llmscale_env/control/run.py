@@ -1,0 +1,176 @@
+"""One loop for every policy: handwritten, learned or clairvoyant."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.forecast import Forecaster, make_forecaster
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.reward import PARTS, draw_requests
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import pool_load_times_s
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+
+def load_steps(scenario: Scenario) -> int:
+    """Control intervals until an instance ordered now serves (the slowest pool's usual source)."""
+    seconds = max(
+        pool.acquire_s + pool_load_times_s(scenario, pool)[pool.load_source]
+        for pool in scenario.fleet.pools
+    )
+    return max(1, int(np.ceil(seconds / scenario.control_interval_s)))
+
+
+def true_rates(scenario: Scenario, requests: RequestTable) -> NDArray[np.float64]:
+    """(n_steps, C) arrivals per interval and class: what only a clairvoyant is told."""
+    counts = np.zeros((scenario.n_steps, len(scenario.classes)))
+    step = (requests.arrival_s // scenario.control_interval_s).astype(np.int64)
+    np.add.at(counts, (np.minimum(step, scenario.n_steps - 1), requests.slo_class), 1)
+    return counts
+
+
+def run_episode(
+    policy: Policy,
+    scenario: Scenario,
+    seed: int = 0,
+    *,
+    requests: RequestTable | None = None,
+    forecaster: Forecaster | str | dict[str, Any] | None = "ewma",
+    custom_router: object | None = None,
+    simulation: ClusterSimulation | None = None,
+) -> EpisodeResult:
+    """Let `policy` run the scenario's cluster for one episode.
+
+    The policy is asked at time 0 and then after every control interval. The same seed gives the same
+    requests, whichever policy runs, and the same as `env.reset(seed=seed)`.
+
+    Args:
+        policy: see `Policy`.
+        scenario: what is simulated.
+        seed: of the requests (and of a policy that draws).
+        requests: a table in place of the drawn one, sorted, with the scenario's LLMs and classes.
+        forecaster: what `view.forecast_rate_per_s` comes from; None for nothing.
+        custom_router: see `llmscale_env.sim.router`.
+        simulation: one of the same scenario to use again, which saves its making.
+
+    Raises:
+        CommandError: the policy ordered something impossible (as the scenario says).
+        ValueError: `requests` names other LLMs or classes than the scenario.
+    """
+    if requests is None:
+        requests = draw_requests(scenario, np.random.default_rng(seed))
+    names = (scenario.fleet.llms, tuple(c.name for c in scenario.classes))
+    if (requests.llm_names, requests.class_names) != names:
+        raise ValueError(
+            f"requests are of LLMs {requests.llm_names} and classes {requests.class_names}; "
+            f"the scenario has {names[0]} and {names[1]}"
+        )
+    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
+    sim.start(0, requests)
+    forecasts = _Forecasts(forecaster, scenario, requests)
+    policy.reset(scenario, seed)
+    series: dict[str, list[Any]] = defaultdict(list)
+    decisions: list[dict[str, Any]] = []
+    done = np.array([False])
+    while not done[0]:
+        view = sim.view(0, *forecasts.now())
+        command = policy.act(view)
+        clipped = sim.apply(0, command)
+        decisions.append({"time_s": view.time_s, **command.to_dict(), "clipped": clipped})
+        done = sim.advance()
+        forecasts.update(sim.by_class["arrived"][0])
+        _record(series, sim, sim.costs(done).stack()[:, 0], clipped)
+    return _result(policy, scenario, seed, requests, sim, dict(series), decisions)
+
+
+class _Forecasts:
+    """A forecaster at work on one episode: classes are its series."""
+
+    def __init__(
+        self,
+        forecaster: Forecaster | str | dict[str, Any] | None,
+        scenario: Scenario,
+        requests: RequestTable,
+    ) -> None:
+        self.interval_s = scenario.control_interval_s
+        self.steps = load_steps(scenario)
+        self.forecaster: Any = None
+        if forecaster is not None:
+            self.forecaster = make_forecaster(forecaster)
+            self.forecaster.reset(len(scenario.classes))
+            if getattr(self.forecaster, "is_clairvoyant", False):
+                self.forecaster.set_future(true_rates(scenario, requests))
+
+    def now(self) -> tuple[Any, Any]:
+        if self.forecaster is None:
+            return None, None
+        steps = min(self.steps, self.forecaster.max_steps)
+        return self.forecaster.predict(steps) / self.interval_s, self.forecaster.recent_error()
+
+    def update(self, arrived: NDArray[np.int64]) -> None:
+        if self.forecaster is not None:
+            self.forecaster.update(arrived.astype(np.float64))
+
+
+def _record(
+    series: dict[str, list[Any]], sim: ClusterSimulation, costs: NDArray[np.float64], clipped: int
+) -> None:
+    scenario = sim.scenario
+    window = sim.window(0)
+    pools = sim.engine.states.pool_seen[0]
+    queues = sim.engine.states.queue_seen[0]
+    series["time_s"].append(sim.engine.now_ps(0) / PS_PER_S)
+    series["reward"].append(-float(costs.sum()))
+    for part, cost in zip(PARTS, costs, strict=True):
+        series[f"cost/{part}"].append(float(cost))
+    series["clipped"].append(clipped)
+    series["gpu_s"].append(float(window.gpu_s.sum()))
+    for c, slo_class in enumerate(scenario.classes):
+        for name in ("arrived", "finished", "on_time", "ttft_mean_s", "itl_mean_s"):
+            series[f"{slo_class.name}/{name}"].append(getattr(window, name)[c].item())
+        series[f"{slo_class.name}/violations"].append(int(window.violations[c]))
+    for p, pool in enumerate(scenario.fleet.pools):
+        for name in ("acquiring", "loading", "active", "draining", "running", "waiting"):
+            series[f"{pool.name}/{name}"].append(int(pools[name][p]))
+        capacity = max(int(pools["kv_capacity"][p]), 1)
+        series[f"{pool.name}/kv_use"].append(int(pools["kv_tokens"][p]) / capacity)
+        active = max(int(pools["active"][p]), 1)
+        series[f"{pool.name}/batch_limit"].append(int(pools["limit_sum"][p]) / active)
+        for name in ("preemptions", "evictions", "loads", "tokens", "busy_s"):
+            series[f"{pool.name}/{name}"].append(getattr(window, name)[p].item())
+        series[f"{pool.name}/gpu_s"].append(float(window.gpu_s[p]))
+        series[f"{pool.name}/stops"].append(int(sim.by_pool["stopped"][0, p]))
+    for q, queue in enumerate(scenario.fleet.queues):
+        series[f"queue/{queue.name}"].append(int(queues["requests"][q]))
+
+
+def _result(
+    policy: Policy,
+    scenario: Scenario,
+    seed: int,
+    requests: RequestTable,
+    sim: ClusterSimulation,
+    series: dict[str, list[Any]],
+    decisions: list[dict[str, Any]],
+) -> EpisodeResult:
+    pools = sim.engine.states.pool_seen[0]
+    return EpisodeResult.build(
+        scenario=scenario,
+        policy=policy.name,
+        seed=seed,
+        requests=requests,
+        results=sim.engine.results(0),
+        series=series,
+        decisions=decisions,
+        gpu_s=pools["gpu_ps"] / PS_PER_S,
+        loads_by_source=pools["source_used"].copy(),
+        busy_s=pools["busy_ps"] / PS_PER_S,
+        leftover_gpu_s=sim.leftover_gpu_s(0),
+        clipped=int(sim.clipped[0]),
+    )

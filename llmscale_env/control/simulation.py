@@ -1,0 +1,277 @@
+"""Episodes of a scenario under control: time goes in intervals, counts become windows and costs.
+
+The run loop of policies and the environments both stand on this, with one episode or with many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.command import Command, Dispatcher
+from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
+from llmscale_env.control.view import ClusterView, Window
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import compile_cluster, ps
+from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.spec import RequestState
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+_CLASS_COUNTS = (
+    "arrived",
+    "rejected",
+    "started",
+    "finished",
+    "on_time",
+    "ttft_late",
+    "itl_late",
+    "input_tokens",
+    "predicted_tokens",
+    "output_tokens",
+    "ttft_sum_ps",
+    "itl_sum_ps",
+    "itl_count",
+)
+_POOL_COUNTS = (
+    "iterations",
+    "tokens",
+    "preemptions",
+    "evictions",
+    "busy_ps",
+    "gpu_ps",
+    "started",
+    "stopped",
+)
+
+
+class ClusterSimulation:
+    """`n_episodes` episodes of a scenario, advanced interval by interval.
+
+    Args:
+        scenario: what is simulated.
+        n_episodes: episodes side by side.
+        custom_router: see `sim.router`.
+        threads: threads that advance episodes; more than one helps with many episodes.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        n_episodes: int = 1,
+        *,
+        custom_router: object | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.scenario = scenario
+        self.engine = EngineBatch(compile_cluster(scenario, custom_router), n_episodes)
+        self.rewards = RewardModel(scenario)
+        self._dispatcher = Dispatcher(scenario, self.engine)
+        self._threads = max(1, min(threads, n_episodes))
+        self._executor: ThreadPoolExecutor | None = None
+        n_classes, n_pools = len(scenario.classes), len(scenario.fleet.pools)
+        self.step = np.zeros(n_episodes, np.int64)
+        self.length_s = np.zeros(n_episodes)
+        self._class_before = {k: np.zeros((n_episodes, n_classes), np.int64) for k in _CLASS_COUNTS}
+        self._pool_before = {k: np.zeros((n_episodes, n_pools), np.int64) for k in _POOL_COUNTS}
+        self.by_class = {k: v.copy() for k, v in self._class_before.items()}
+        self.by_pool = {k: v.copy() for k, v in self._pool_before.items()}
+        self.history = np.zeros((n_episodes, scenario.n_steps + 1, n_classes), np.int64)
+        self.clipped = np.zeros(n_episodes, np.int64)
+        self._costs = np.array(serving_cost_gpu_s(scenario))
+
+    # ---- pickling: threads stay behind ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_executor": None}
+
+    @property
+    def n_episodes(self) -> int:
+        return self.engine.n_episodes
+
+    # ---- time ----
+
+    def start(self, e: int, requests: RequestTable) -> None:
+        """Put episode `e` at time 0 with `requests`."""
+        self.engine.reset(e, requests)
+        self.engine.close_windows(e, e + 1)
+        self.step[e] = 0
+        self.length_s[e] = 0.0
+        self.clipped[e] = 0
+        self.history[e] = 0
+        for before, now, names, rows in self._counters():
+            for name in names:
+                before[name][e] = rows[name][e]
+                now[name][e] = 0
+
+    def apply(self, e: int, command: Command) -> int:
+        """Carry out a command now; returns how many orders were clipped."""
+        clipped = self._dispatcher.apply(e, command)
+        self.clipped[e] += clipped
+        return clipped
+
+    def interval_end_ps(self, step: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(E,) time at which interval number `step` ends."""
+        interval = ps(self.scenario.control_interval_s)
+        return np.minimum((step + 1) * interval, ps(self.scenario.horizon_s))
+
+    def advance(self) -> NDArray[np.bool_]:
+        """Run every episode to the end of its interval; (E,) True where the horizon is reached.
+
+        Afterwards `by_class` and `by_pool` hold what the interval brought, (E, C) and (E, P).
+        """
+        until = self.interval_end_ps(self.step)
+        begin = self.engine.states.glob["now_ps"][:, 0].copy()
+        if self._threads == 1:
+            self.engine.advance_range(0, self.n_episodes, until)
+        else:
+            bounds = np.linspace(0, self.n_episodes, self._threads + 1).astype(int)
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._threads)
+            jobs = [
+                self._executor.submit(self.engine.advance_range, int(a), int(b), until)
+                for a, b in pairwise(bounds)
+                if a < b
+            ]
+            for job in jobs:
+                job.result()
+        self.engine.close_windows(0, self.n_episodes)
+        self.length_s = (until - begin) / PS_PER_S
+        for before, now, names, rows in self._counters():
+            for name in names:
+                current = rows[name]
+                now[name] = current - before[name]
+                before[name] = current.copy()
+        every = np.arange(self.n_episodes)
+        self.history[every, np.minimum(self.step, self.scenario.n_steps)] = self.by_class["arrived"]
+        self.step += 1
+        return self.step >= self.scenario.n_steps
+
+    def _counters(self) -> list[tuple[dict[str, Any], dict[str, Any], Sequence[str], Any]]:
+        states = self.engine.states
+        return [
+            (self._class_before, self.by_class, _CLASS_COUNTS, states.tally),
+            (self._pool_before, self.by_pool, _POOL_COUNTS, states.pool_seen),
+        ]
+
+    # ---- what it brought ----
+
+    def violations(self) -> NDArray[np.int64]:
+        """(E, C) requests that were rejected or became certain to miss a target in the interval."""
+        return self.by_class["rejected"] + self.by_class["ttft_late"] + self.by_class["itl_late"]
+
+    def costs(self, done: NDArray[np.bool_]) -> RewardParts:
+        """Costs of the interval; where `done`, with the work left over."""
+        leftover = np.zeros(self.n_episodes)
+        for e in np.flatnonzero(done):
+            leftover[e] = self.leftover_gpu_s(int(e))
+        return self.rewards.parts(
+            gpu_s=self.by_pool["gpu_ps"].sum(axis=1) / PS_PER_S,
+            violations=self.violations(),
+            loads=self.by_pool["started"].sum(axis=1),
+            leftover_gpu_s=leftover,
+        )
+
+    def leftover_gpu_s(self, e: int) -> float:
+        """GPU-seconds that serving episode `e`'s unfinished requests one by one would take."""
+        results = self.engine.results(e)
+        req = self.engine.states.req[e, : len(results)]
+        done = (RequestState.FINISHED, RequestState.REJECTED, RequestState.FUTURE)
+        left = ~np.isin(results["state"], [int(s) for s in done])
+        per_input, per_output = self._costs[req["llm"][left]].T
+        prompt = np.where(results["first_token_ps"][left] < 0, req["input"][left], 0)
+        output = req["output"][left] - results["emitted_tokens"][left]
+        return float(prompt @ per_input + output @ per_output)
+
+    def window(self, e: int) -> Window:
+        """The last interval of episode `e`."""
+        c = {name: values[e] for name, values in self.by_class.items()}
+        p = {name: values[e] for name, values in self.by_pool.items()}
+        tally = self.engine.states.tally[e]
+        return Window(
+            length_s=float(self.length_s[e]),
+            arrived=c["arrived"],
+            rejected=c["rejected"],
+            started=c["started"],
+            finished=c["finished"],
+            on_time=c["on_time"],
+            ttft_late=c["ttft_late"],
+            itl_late=c["itl_late"],
+            input_tokens=c["input_tokens"],
+            predicted_tokens=c["predicted_tokens"],
+            output_tokens=c["output_tokens"],
+            ttft_mean_s=_mean(c["ttft_sum_ps"], c["started"]),
+            itl_mean_s=_mean(c["itl_sum_ps"], c["itl_count"]),
+            ttft_max_s=tally["ttft_max_ps"] / PS_PER_S,
+            itl_max_s=tally["itl_max_ps"] / PS_PER_S,
+            gpu_s=p["gpu_ps"] / PS_PER_S,
+            loads=p["started"],
+            iterations=p["iterations"],
+            tokens=p["tokens"],
+            preemptions=p["preemptions"],
+            evictions=p["evictions"],
+            busy_s=p["busy_ps"] / PS_PER_S,
+        )
+
+    def view(
+        self,
+        e: int,
+        forecast_rate_per_s: NDArray[np.float64] | None = None,
+        forecast_error: NDArray[np.float64] | None = None,
+    ) -> ClusterView:
+        """What a controller of episode `e` sees now."""
+        step = int(self.step[e])
+        return ClusterView(
+            self.scenario,
+            self.engine,
+            e,
+            step,
+            self.window(e),
+            self.history[e, :step].copy(),
+            forecast_rate_per_s,
+            forecast_error,
+        )
+
+    # ---- forks ----
+
+    def save(self, e: int) -> dict[str, Any]:
+        """Everything about episode `e`, for `restore`; can be pickled."""
+        return {
+            "engine": self.engine.save(e),
+            "step": int(self.step[e]),
+            "length_s": float(self.length_s[e]),
+            "clipped": int(self.clipped[e]),
+            "history": self.history[e].copy(),
+            "counters": [
+                {n: (before[n][e].copy(), now[n][e].copy()) for n in names}
+                for before, now, names, _ in self._counters()
+            ],
+        }
+
+    def restore(self, e: int, saved: dict[str, Any]) -> None:
+        """Put episode `e` where it, or another of the same scenario, was at `save`."""
+        self.engine.restore(e, saved["engine"])
+        self.step[e] = saved["step"]
+        self.length_s[e] = saved["length_s"]
+        self.clipped[e] = saved["clipped"]
+        self.history[e] = saved["history"]
+        counters = zip(self._counters(), saved["counters"], strict=True)
+        for (before, now, names, _), kept in counters:
+            for name in names:
+                before[name][e], now[name][e] = kept[name]
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
+
+
+def _mean(sum_ps: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds per item, NaN without any."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(count > 0, sum_ps / np.maximum(count, 1) / PS_PER_S, np.nan)

@@ -1,0 +1,190 @@
+"""What a controller can see of a cluster, at the instant of its decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.workload.requests import PS_PER_S
+
+
+@dataclass(frozen=True)
+class Window:
+    """What happened in the interval that has just ended; arrays by class (C,).
+
+    Attributes:
+        length_s: its length (0 at the start of an episode).
+        arrived, rejected, started, finished, on_time: requests.
+        ttft_late, itl_late: violations that became certain.
+        input_tokens, predicted_tokens: of arrivals.
+        output_tokens: of finished requests.
+        ttft_mean_s, itl_mean_s: of requests that started, that finished (NaN without any).
+        ttft_max_s, itl_max_s: likewise, 0 without any.
+        gpu_s, loads: by pool (P,): GPU-seconds, instances started.
+        iterations, tokens, preemptions, evictions, busy_s: by pool (P,).
+    """
+
+    length_s: float
+    arrived: NDArray[np.int64]
+    rejected: NDArray[np.int64]
+    started: NDArray[np.int64]
+    finished: NDArray[np.int64]
+    on_time: NDArray[np.int64]
+    ttft_late: NDArray[np.int64]
+    itl_late: NDArray[np.int64]
+    input_tokens: NDArray[np.int64]
+    predicted_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    ttft_mean_s: NDArray[np.float64]
+    itl_mean_s: NDArray[np.float64]
+    ttft_max_s: NDArray[np.float64]
+    itl_max_s: NDArray[np.float64]
+    gpu_s: NDArray[np.float64]
+    loads: NDArray[np.int64]
+    iterations: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    preemptions: NDArray[np.int64]
+    evictions: NDArray[np.int64]
+    busy_s: NDArray[np.float64]
+
+    @property
+    def arrival_rate_per_s(self) -> NDArray[np.float64]:
+        """Arrivals per second by class (0 before the first interval has passed)."""
+        return self.arrived / self.length_s if self.length_s else np.zeros(len(self.arrived))
+
+    @property
+    def violations(self) -> NDArray[np.int64]:
+        """Requests that were rejected or missed a target, by class."""
+        return self.rejected + self.ttft_late + self.itl_late
+
+
+@dataclass(frozen=True)
+class QueuedRequests:
+    """Requests in a shared queue, head first; arrays of equal length.
+
+    `predicted_output_tokens` is the predictor's word; the true length is nobody's to see.
+    """
+
+    request_id: NDArray[np.int64]
+    arrival_s: NDArray[np.float64]
+    slo_class: NDArray[np.int64]
+    deadline_s: NDArray[np.float64]
+    input_tokens: NDArray[np.int64]
+    predicted_output_tokens: NDArray[np.int64]
+    emitted_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+
+class ClusterView:
+    """Read-only state of a cluster as a controller could really know it.
+
+    Attributes:
+        scenario: the configuration.
+        time_s, step: present time, number of the decision.
+        window: the interval that has just ended.
+        totals: (C,) structured, counts by class since the start (`sim.fast.layout.TALLY`).
+        pools: (P,) structured, one row per pool (`sim.fast.layout.POOL_SEEN`); times in it are picoseconds.
+        queues: (Q,) structured, one row per shared queue (`QUEUE_SEEN`).
+        forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
+            instance ordered now would serve, from the run's forecaster; None without one.
+        forecast_error: (C,) its recent weighted absolute percentage error.
+        history: (k, C) arrivals per interval so far, oldest first.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        engine: EngineBatch,
+        e: int,
+        step: int,
+        window: Window,
+        history: NDArray[np.int64],
+        forecast_rate_per_s: NDArray[np.float64] | None = None,
+        forecast_error: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.step = step
+        self.window = window
+        self.history = history
+        self.forecast_rate_per_s = forecast_rate_per_s
+        self.forecast_error = forecast_error
+        self._engine = engine
+        self._e = e
+        self.time_s = engine.now_ps(e) / PS_PER_S
+        self.totals = _frozen(engine.states.tally[e])
+        self.pools = _frozen(engine.states.pool_seen[e])
+        self.queues = _frozen(engine.states.queue_seen[e, : len(scenario.fleet.queues)])
+
+    # ---- by name ----
+
+    def pool(self, name: str) -> Any:
+        """Row of `pools` of the pool called `name`."""
+        for p, pool in enumerate(self.scenario.fleet.pools):
+            if pool.name == name:
+                return self.pools[p]
+        raise KeyError(f"pool {name!r}: there are {[p.name for p in self.scenario.fleet.pools]}")
+
+    def pools_of_role(self, role: str) -> list[int]:
+        """Numbers of the pools with a role."""
+        return [p for p, pool in enumerate(self.scenario.fleet.pools) if pool.role == role]
+
+    def instances_of(self, p: int) -> int:
+        """Instances of pool `p` that a target counts: acquiring, loading and active."""
+        seen = self.pools[p]
+        return int(seen["acquiring"] + seen["loading"] + seen["active"])
+
+    # ---- details, made when asked for ----
+
+    @property
+    def instances(self) -> NDArray[Any]:
+        """(I,) INSTANCE_DTYPE, every instance slot."""
+        return _frozen(self._engine.instances(self._e))
+
+    @property
+    def running_by_class(self) -> NDArray[np.int32]:
+        """(I, C) running requests."""
+        return _frozen(self._engine.states.running_cls[self._e])
+
+    @property
+    def instance_pool(self) -> NDArray[np.int64]:
+        """(I,) pool of each slot."""
+        return _frozen(self._engine.states.inst["pool"][self._e])
+
+    def queued(self, queue: int) -> QueuedRequests:
+        """What waits in a shared queue."""
+        ids = np.array(self._engine.queues(self._e)[queue], dtype=np.int64)
+        req = self._engine.states.req[self._e][ids]
+        ttft = np.array([c.ttft_s for c in self.scenario.classes])
+        arrival = req["arrival"] / PS_PER_S
+        return QueuedRequests(
+            request_id=ids,
+            arrival_s=arrival,
+            slo_class=req["cls"].astype(np.int64),
+            deadline_s=arrival + ttft[req["cls"]],
+            input_tokens=req["input"].astype(np.int64),
+            predicted_output_tokens=req["predicted"].astype(np.int64),
+            emitted_tokens=req["emitted"].astype(np.int64),
+        )
+
+    def output_statistics(self, slo_class: int) -> tuple[float, float, int]:
+        """(mean, standard deviation, number) of output tokens of finished requests of a class."""
+        row = self.totals[slo_class]
+        n = int(row["finished"])
+        if n == 0:
+            return 0.0, 0.0, 0
+        mean = float(row["output_tokens"]) / n
+        variance = max(0.0, float(row["output_squares"]) / n - mean * mean)
+        return mean, float(np.sqrt(variance)), n
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    copy = array.copy()
+    copy.setflags(write=False)
+    return copy

@@ -1,0 +1,269 @@
+"""What a controller is shown: counts kept since the start, and the cluster as it stands.
+
+`close_windows` is called once per control interval. It looks at each request a fixed number of
+times in all: at its first
+token, at its deadline, at its end; only the queues are walked through each time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmscale_env.sim.fast.batch import preempted_row, queue_row
+from llmscale_env.sim.fast.layout import N_LOAD_BINS, N_SLACK_BINS, N_TTFT_BINS
+from llmscale_env.sim.fast.memory import (
+    by_class_of,
+    cls_at,
+    const_of,
+    glob_of,
+    inst_at,
+    lists_of,
+    log_of,
+    pool_at,
+    pool_seen_at,
+    prof_at,
+    queue_seen_at,
+    req_at,
+    running_cls_of,
+    tally_at,
+)
+from llmscale_env.sim.fast.timing import iterations_done
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import InstanceState, RequestState
+
+_ACQUIRING = int(InstanceState.ACQUIRING)
+_LOADING = int(InstanceState.LOADING)
+_ACTIVE = int(InstanceState.ACTIVE)
+_DRAINING = int(InstanceState.DRAINING)
+_REJECTED = int(RequestState.REJECTED)
+
+TTFT_BOUNDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Bounds of the histogram of TTFT over its target."""
+
+SLACK_BOUNDS = (0.0, 0.1, 0.25, 0.5)
+"""Bounds of the histogram of time to the deadline over the target."""
+
+LOAD_BOUNDS_PS = (5_000_000_000_000, 15_000_000_000_000, 30_000_000_000_000)
+"""Bounds of the histogram of time until an instance is active."""
+
+
+@njit
+def _count_first_tokens(S):
+    glob = glob_of(S)
+    log = log_of(S)
+    for k in range(glob.first_cursor, glob.n_first_tokens):
+        req = req_at(S, log[1, k])
+        tally = tally_at(S, req.cls)
+        ttft = req.first - req.arrival
+        tally.started += 1
+        tally.ttft_sum_ps += ttft
+        tally.ttft_max_ps = max(tally.ttft_max_ps, ttft)
+        share = ttft / cls_at(S, req.cls).ttft_slo_ps
+        b = 0
+        while b < N_TTFT_BINS - 1 and share > TTFT_BOUNDS[b]:
+            b += 1
+        tally.ttft_bins[b] += 1
+    glob.first_cursor = glob.n_first_tokens
+
+
+@njit
+def _count_finishes(S):
+    glob = glob_of(S)
+    log = log_of(S)
+    for k in range(glob.finish_cursor, glob.n_finished):
+        req = req_at(S, log[0, k])
+        tally = tally_at(S, req.cls)
+        cls = cls_at(S, req.cls)
+        tally.finished += 1
+        tally.output_tokens += req.output
+        tally.output_squares += np.float64(req.output) * np.float64(req.output)
+        itl_ok = True
+        if req.output > 1:
+            gaps = req.output - 1
+            spent = req.finished - req.first
+            tally.itl_sum_ps += spent // gaps
+            tally.itl_count += 1
+            tally.itl_max_ps = max(tally.itl_max_ps, spent // gaps)
+            if cls.itl_max:
+                itl_ok = req.max_itl <= cls.itl_slo_ps
+            else:
+                itl_ok = spent <= cls.itl_slo_ps * gaps
+        if req.first - req.arrival <= cls.ttft_slo_ps:
+            if itl_ok:
+                tally.on_time += 1
+            else:
+                tally.itl_late += 1
+    glob.finish_cursor = glob.n_finished
+
+
+@njit
+def _count_deadlines(S, t):
+    """Whose TTFT deadline has passed: late unless the first token came before."""
+    by_class = by_class_of(S)
+    for c in range(const_of(S).n_classes):
+        tally = tally_at(S, c)
+        slo = cls_at(S, c).ttft_slo_ps
+        while tally.cursor < tally.end:
+            req = req_at(S, by_class[tally.cursor])
+            if req.arrival + slo >= t:
+                break
+            tally.cursor += 1
+            if req.state != _REJECTED and (req.first < 0 or req.first - req.arrival > slo):
+                tally.ttft_late += 1
+
+
+@njit
+def _count_arrivals(S, start):
+    glob = glob_of(S)
+    for r in range(start, glob.next_arrival):
+        req = req_at(S, r)
+        tally = tally_at(S, req.cls)
+        tally.arrived += 1
+        tally.input_tokens += req.input
+        tally.predicted_tokens += req.predicted
+        if req.state == _REJECTED:
+            tally.rejected += 1
+
+
+@njit
+def _see_pools(S, t):
+    const = const_of(S)
+    for p in range(const.n_pools):
+        seen = pool_seen_at(S, p)
+        pool = pool_at(S, p)
+        seen.acquiring = seen.loading = seen.active = seen.draining = 0
+        seen.running = seen.evictable = seen.waiting = seen.preempted = 0
+        seen.waiting_tokens = seen.kv_tokens = seen.kv_capacity = seen.limit_sum = 0
+        seen.interactive = seen.busy = 0
+        seen.iterations = seen.tokens = seen.preemptions = seen.evictions = 0
+        seen.busy_ps = seen.gpu_ps = 0
+        seen.kv_max = 0.0
+        seen.next_ready_ps = seen.oldest_ps = -1
+        seen.started = pool.started
+        seen.stopped = pool.stopped
+        for b in range(N_LOAD_BINS):
+            seen.load_bins[b] = 0
+        for b in range(3):
+            seen.source_used[b] = pool.source_used[b]
+    for i in range(const.n_inst):
+        _see_instance(S, i, t)
+
+
+@njit
+def _see_instance(S, i, t):
+    inst = inst_at(S, i)
+    seen = pool_seen_at(S, inst.pool)
+    gpus = pool_at(S, inst.pool).gpus
+    billed = inst.gpu_ps
+    if inst.billed_ps >= 0:
+        billed += t - inst.billed_ps
+    seen.gpu_ps += billed * gpus
+    n = iterations_done(S, i, t)
+    seen.iterations += inst.iterations + n
+    seen.tokens += inst.tokens + n * inst.n_dec
+    seen.preemptions += inst.preemptions
+    seen.evictions += inst.evictions
+    seen.busy_ps += inst.busy_ps
+    if inst.state in (_ACQUIRING, _LOADING):
+        if inst.state == _ACQUIRING:
+            seen.acquiring += 1
+        else:
+            seen.loading += 1
+        left = max(0, inst.loaded_ps - t)
+        if seen.next_ready_ps < 0 or left < seen.next_ready_ps:
+            seen.next_ready_ps = left
+        b = 0
+        while b < N_LOAD_BINS - 1 and left > LOAD_BOUNDS_PS[b]:
+            b += 1
+        seen.load_bins[b] += 1
+        return
+    if inst.state not in (_ACTIVE, _DRAINING):
+        return
+    seen.busy_ps += _busy_so_far(S, i, t)
+    waiting = lists_of(S)[i, 2]
+    seen.running += inst.n_run
+    seen.evictable += inst.ev_n
+    seen.waiting += waiting
+    seen.preempted += lists_of(S)[preempted_row(S, i), 2]
+    seen.waiting_tokens += inst.waiting
+    kv = inst.kv + n * inst.n_dec
+    seen.kv_tokens += kv
+    if inst.state == _DRAINING:
+        seen.draining += 1
+        return
+    seen.active += 1
+    cap = prof_at(S, inst.profile).cap
+    seen.kv_capacity += cap
+    seen.kv_max = max(seen.kv_max, kv / cap)
+    seen.limit_sum += inst.limit
+    high = 0
+    for c in range(const_of(S).n_classes):
+        if cls_at(S, c).priority == 0:
+            high += running_cls_of(S)[i, c]
+    if high > 0 or (waiting > 0 and cls_at(S, req_at(S, lists_of(S)[i, 0]).cls).priority == 0):
+        seen.interactive += 1
+    if inst.n_run > 0 or waiting > 0:
+        seen.busy += 1
+    if waiting > 0:
+        arrival = req_at(S, lists_of(S)[i, 0]).arrival
+        if seen.oldest_ps < 0 or arrival < seen.oldest_ps:
+            seen.oldest_ps = arrival
+
+
+@njit
+def _busy_so_far(S, i, t):
+    inst = inst_at(S, i)
+    return t - inst.seg_begin if inst.mode != 0 else 0
+
+
+@njit
+def _see_queues(S, t):
+    for q in range(const_of(S).n_queues):
+        seen = queue_seen_at(S, q)
+        row = queue_row(S, q)
+        seen.requests = lists_of(S)[row, 2]
+        seen.tokens = seen.predicted_tokens = 0
+        seen.oldest_ps = -1
+        for b in range(N_SLACK_BINS):
+            seen.slack_bins[b] = 0
+        r = lists_of(S)[row, 0]
+        while r >= 0:
+            req = req_at(S, r)
+            seen.tokens += req.input + req.emitted
+            seen.predicted_tokens += max(1, req.predicted - req.emitted)
+            if seen.oldest_ps < 0 or req.arrival < seen.oldest_ps:
+                seen.oldest_ps = req.arrival
+            slo = cls_at(S, req.cls).ttft_slo_ps
+            share = (req.arrival + slo - t) / slo
+            b = 0
+            while b < N_SLACK_BINS - 1 and share >= SLACK_BOUNDS[b]:
+                b += 1
+            seen.slack_bins[b] += 1
+            r = req.next
+
+
+@njit
+def close_window(S):
+    """Bring the counts of one episode up to its present time."""
+    t = glob_of(S).now_ps
+    arrived = 0
+    for c in range(const_of(S).n_classes):
+        tally = tally_at(S, c)
+        arrived += tally.arrived
+        tally.ttft_max_ps = 0
+        tally.itl_max_ps = 0
+        for b in range(N_TTFT_BINS):
+            tally.ttft_bins[b] = 0
+    _count_arrivals(S, arrived)
+    _count_first_tokens(S)
+    _count_finishes(S)
+    _count_deadlines(S, t)
+    _see_pools(S, t)
+    _see_queues(S, t)
+
+
+@njit
+def close_windows(addresses, first, last):
+    """`close_window` of episodes `first..last - 1`."""
+    for e in range(first, last):
+        close_window(addresses[e])
