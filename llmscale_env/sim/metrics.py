@@ -1,0 +1,465 @@
+"""What became of an episode's requests and machines: pure functions of what an engine reports.
+
+Every arrival (a request that came before the horizon) ends as exactly one `Outcome`. Shares are of
+all arrivals, so that what was never served counts as missed; latencies are of those that have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from llmscale_env.sim.compile import ps
+from llmscale_env.sim.spec import LoadSource, RequestState
+from llmscale_env.workload.config import SLOClass
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+ItlStatistic = Literal["mean", "max"]
+
+JOINT = "joint"
+"""The group of all classes."""
+
+LATENCIES = ("ttft_s", "itl_s", "e2e_s")
+PERCENTILES = (50, 90, 99)
+
+
+class Outcome(IntEnum):
+    """How an arrival ended; `NOT_ARRIVED` is the request that comes at the horizon or later."""
+
+    NOT_ARRIVED = -1
+    ON_TIME = 0
+    LATE = 1
+    REJECTED = 2
+    UNFINISHED = 3
+
+
+OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome if outcome >= 0)
+"""Names of the outcomes of an arrival, in the order of their numbers."""
+
+
+class Verdicts(NamedTuple):
+    """Requests held against the targets of their classes, each (n,).
+
+    Attributes:
+        outcome: int8, an `Outcome`.
+        ttft_met: the first token came in time.
+        itl_met: finished, with the ITL statistic within its target.
+    """
+
+    outcome: NDArray[np.int8]
+    ttft_met: Bools
+    itl_met: Bools
+
+
+# ---- requests ----
+
+
+def judge(
+    requests: RequestTable,
+    results: NDArray[Any],
+    classes: Sequence[SLOClass],
+    horizon_ps: int,
+    itl_statistic: ItlStatistic = "mean",
+) -> Verdicts:
+    """Hold every request against its class's targets.
+
+    On time: finished, TTFT at most its target, and so the ITL statistic. Late: finished otherwise;
+    or not finished, and either its first token came late or its deadline passed without one.
+    Unfinished: the rest, whose ITL is not judged before the last token. Comparisons are in whole
+    picoseconds, so a latency equal to its target meets it.
+
+    Args:
+        requests: (n,) the episode's table.
+        results: (n,) RESULT_DTYPE, as read at `horizon_ps`.
+        classes: in the order of `requests.class_names`.
+        horizon_ps: when the results were read; arrivals from then on have not arrived.
+        itl_statistic: which ITL of a request its target holds for: "mean", the time from the first
+            token to the last over the tokens after the first (0 for one token), or "max".
+
+    Raises:
+        ValueError: lengths differ, or the results were read at another time than `horizon_ps`.
+    """
+    _check(requests, results, classes, horizon_ps)
+    if itl_statistic not in ("mean", "max"):
+        raise ValueError(f"itl_statistic = {itl_statistic!r}: must be 'mean' or 'max'")
+    ttft_target = np.array([ps(c.ttft_s) for c in classes], np.int64)[requests.slo_class]
+    itl_target = np.array([ps(c.itl_s) for c in classes], np.int64)[requests.slo_class]
+    arrived = results["state"] != RequestState.FUTURE
+    finished = results["state"] == RequestState.FINISHED
+    rejected = results["state"] == RequestState.REJECTED
+    first = results["first_token_ps"]
+    started = first >= 0
+    ttft_met = started & (first - requests.arrival_ps <= ttft_target)
+    if itl_statistic == "max":
+        within = results["max_itl_ps"] <= itl_target
+    else:
+        # spent <= target * gaps, without the product, which a generous target would overflow.
+        gaps = requests.output_tokens.astype(np.int64) - 1
+        spent = results["finished_ps"] - first
+        within = (gaps == 0) | ((spent - 1) // np.maximum(gaps, 1) < itl_target)
+    itl_met = finished & within
+    overdue = horizon_ps - requests.arrival_ps > ttft_target
+    late = finished | (started & ~ttft_met) | (~started & overdue)
+    outcome = np.full(len(requests), Outcome.UNFINISHED, np.int8)
+    outcome[late] = Outcome.LATE
+    outcome[itl_met & ttft_met] = Outcome.ON_TIME
+    outcome[rejected] = Outcome.REJECTED
+    outcome[~arrived] = Outcome.NOT_ARRIVED
+    return Verdicts(outcome, ttft_met, itl_met)
+
+
+def _check(
+    requests: RequestTable, results: NDArray[Any], classes: Sequence[SLOClass], horizon_ps: int
+) -> None:
+    n = len(requests)
+    if results.shape != (n,):
+        raise ValueError(f"results: expected shape ({n},), got {results.shape}")
+    names = tuple(c.name for c in classes)
+    if names != requests.class_names:
+        raise ValueError(f"classes: {names}, but the requests' are {requests.class_names}")
+    future = results["state"] == RequestState.FUTURE
+    wrong = future != (requests.arrival_ps >= horizon_ps)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        state = RequestState(int(results["state"][row])).name
+        raise ValueError(
+            f"horizon_ps = {horizon_ps}: request {row} arrives at {requests.arrival_ps[row]} and "
+            f"is {state}; results must be read at the horizon"
+        )
+
+
+def latencies(requests: RequestTable, results: NDArray[Any]) -> dict[str, Floats]:
+    """Seconds per request, each (n,), NaN where there is none yet.
+
+    Returns:
+        `queued_s` (arrival to first admission), `ttft_s`, `itl_mean_s` and `e2e_s` (of finished
+        requests), `itl_max_s` (of those with two tokens). Both ITLs are 0 for a finished request
+        of one token.
+    """
+    arrival, first, last = requests.arrival_ps, results["first_token_ps"], results["finished_ps"]
+    finished = last >= 0
+    one_token = finished & (requests.output_tokens == 1)
+    gaps = np.maximum(requests.output_tokens.astype(np.int64) - 1, 1)
+    return {
+        "queued_s": _seconds(results["admitted_ps"] - arrival, results["admitted_ps"] >= 0),
+        "ttft_s": _seconds(first - arrival, first >= 0),
+        "itl_mean_s": _seconds((last - first) / gaps, finished),
+        "itl_max_s": _seconds(
+            np.where(one_token, 0, results["max_itl_ps"]), one_token | (results["max_itl_ps"] >= 0)
+        ),
+        "e2e_s": _seconds(last - arrival, finished),
+    }
+
+
+def _seconds(time_ps: NDArray[Any], there: Bools) -> Floats:
+    return np.where(there, time_ps / PS_PER_S, np.nan)
+
+
+def summarise(
+    requests: RequestTable,
+    results: NDArray[Any],
+    classes: Sequence[SLOClass],
+    horizon_ps: int,
+    *,
+    itl_statistic: ItlStatistic = "mean",
+    instance_s: ArrayLike | None = None,
+) -> dict[str, float]:
+    """Metrics of an episode's requests, by group: keys are `GROUP/METRIC`.
+
+    Groups are each class by its name, and "joint" for all of them. With several LLMs there are also
+    `LLM/CLASS` and `LLM/joint` for each. The metrics of a group:
+
+    * `arrivals`, and of these `on_time`, `late`, `rejected`, `unfinished` (they add up to it);
+    * `slo_attainment`, `ttft_attainment`, `itl_attainment`: shares of arrivals that were on time,
+      met the TTFT target, finished within the ITL target; `weighted_slo_attainment`: on-time
+      arrivals over arrivals, each counted with its class's weight. 1 where nothing arrived;
+    * `ttft_s_*`, `itl_s_*`, `e2e_s_*` with `mean`, `p50`, `p90`, `p99`, `max`: of the requests that
+      have a first token; that finished with two tokens or more (the statistic that the target
+      holds for); that finished. **NaN where there is no such request**, and nowhere else;
+    * `goodput_requests_per_s`, `goodput_tokens_per_s`: requests that were on time, and their output
+      tokens, over the horizon; `throughput_requests_per_s`: finished ones; and
+      `throughput_tokens_per_s`: all tokens emitted;
+    * `throughput_requests_per_instance_s`, `throughput_tokens_per_instance_s`: finished requests and
+      emitted tokens over `instance_s` (0 if that is 0; only if it is given). The instances of an
+      LLM serve all its classes, and each class's part is over all of them;
+    * `preemptions`, `evictions`: how often the group's requests were.
+
+    Args:
+        requests, results, classes, horizon_ps, itl_statistic: as for `judge`.
+        instance_s: (n_llms,) instance-seconds in service, by LLM.
+
+    Raises:
+        ValueError: as `judge`; a class called "joint" or with a "/" in its name; `instance_s` not
+            of the shape stated, or negative.
+    """
+    for c in classes:
+        if c.name == JOINT or "/" in c.name:
+            raise ValueError(f"classes: the name {c.name!r} is taken for keys of the summary")
+    verdicts = judge(requests, results, classes, horizon_ps, itl_statistic)
+    measured = latencies(requests, results)
+    several = requests.output_tokens > 1
+    columns = _Columns(
+        verdicts,
+        {
+            "ttft_s": measured["ttft_s"],
+            # One token has no gap to measure, and 0 s would flatter the others.
+            "itl_s": np.where(
+                several & (results["state"] == RequestState.FINISHED),
+                measured[f"itl_{itl_statistic}_s"],
+                np.nan,
+            ),
+            "e2e_s": measured["e2e_s"],
+        },
+        results,
+        requests.output_tokens,
+        np.array([c.weight for c in classes])[requests.slo_class],
+        horizon_ps / PS_PER_S,
+    )
+    served = _instance_seconds(instance_s, len(requests.llm_names))
+    arrived = requests.arrival_ps < horizon_ps
+    groups: list[tuple[str, Bools, float | None]] = []
+    for m, prefix in [(None, ""), *((m, f"{n}/") for m, n in enumerate(requests.llm_names))]:
+        if m is not None and len(requests.llm_names) == 1:
+            continue  # the LLM's groups would repeat the others
+        mine = arrived if m is None else arrived & (requests.llm == m)
+        time_s = None if served is None else float(served.sum() if m is None else served[m])
+        groups += [
+            (f"{prefix}{c.name}/", mine & (requests.slo_class == k), time_s)
+            for k, c in enumerate(classes)
+        ]
+        groups.append((f"{prefix}{JOINT}/", mine, time_s))
+    summary: dict[str, float] = {}
+    for prefix, mask, time_s in groups:
+        for name, value in columns.group(np.flatnonzero(mask), time_s).items():
+            summary[prefix + name] = float(value)
+    return summary
+
+
+def _instance_seconds(instance_s: ArrayLike | None, n_llms: int) -> Floats | None:
+    if instance_s is None:
+        return None
+    served = np.asarray(instance_s, dtype=np.float64)
+    if served.shape != (n_llms,) or not (served >= 0).all():
+        raise ValueError(f"instance_s = {instance_s!r}: must be {n_llms} numbers of at least 0")
+    return served
+
+
+class _Columns(NamedTuple):
+    """What the metrics of a group of requests are taken from."""
+
+    verdicts: Verdicts
+    latencies: Mapping[str, Floats]
+    results: NDArray[Any]
+    output_tokens: NDArray[np.int32]
+    weight: Floats
+    horizon_s: float
+
+    def group(self, rows: NDArray[np.intp], instance_s: float | None) -> dict[str, float]:
+        """Metrics of the arrivals `rows`."""
+        n = len(rows)
+        outcome = self.verdicts.outcome[rows]
+        counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
+        if sum(counts) != n:
+            raise RuntimeError(f"{n} arrivals, but outcomes {counts}: one was lost")
+        on_time = outcome == Outcome.ON_TIME
+        weight = self.weight[rows]
+        found: dict[str, float] = {"arrivals": n, **dict(zip(OUTCOMES, counts, strict=True))}
+        found["slo_attainment"] = _share(counts[Outcome.ON_TIME], n)
+        found["ttft_attainment"] = _share(int(self.verdicts.ttft_met[rows].sum()), n)
+        found["itl_attainment"] = _share(int(self.verdicts.itl_met[rows].sum()), n)
+        # Weights added in another order differ in the last bit.
+        weighted = _share(float(weight[on_time].sum()), float(weight.sum()))
+        found["weighted_slo_attainment"] = min(weighted, 1.0)
+        for name, column in self.latencies.items():
+            found |= _distribution(name, column[rows])
+        finished = int((self.results["state"][rows] == RequestState.FINISHED).sum())
+        emitted = int(self.results["emitted_tokens"][rows].sum(dtype=np.int64))
+        good_tokens = int(self.output_tokens[rows][on_time].sum(dtype=np.int64))
+        found["goodput_requests_per_s"] = _rate(counts[Outcome.ON_TIME], self.horizon_s)
+        found["goodput_tokens_per_s"] = _rate(good_tokens, self.horizon_s)
+        found["throughput_requests_per_s"] = _rate(finished, self.horizon_s)
+        found["throughput_tokens_per_s"] = _rate(emitted, self.horizon_s)
+        if instance_s is not None:
+            found["throughput_requests_per_instance_s"] = _rate(finished, instance_s)
+            found["throughput_tokens_per_instance_s"] = _rate(emitted, instance_s)
+        for name in ("preemptions", "evictions"):
+            found[name] = int(self.results[name][rows].sum(dtype=np.int64))
+        return found
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 1.0
+
+
+def _rate(amount: float, time_s: float) -> float:
+    return float(amount / time_s) if time_s > 0 else 0.0
+
+
+def _distribution(name: str, column: Floats) -> dict[str, float]:
+    values = column[~np.isnan(column)]
+    if len(values) == 0:
+        found = [np.nan] * (2 + len(PERCENTILES))
+    else:
+        found = [values.mean(), *np.percentile(values, PERCENTILES), values.max()]
+    return dict(zip(distribution_keys(name), found, strict=True))
+
+
+def distribution_keys(name: str) -> list[str]:
+    """Keys of the statistics of a latency, such as "ttft_s_p99"."""
+    return [f"{name}_{s}" for s in ("mean", *(f"p{q}" for q in PERCENTILES), "max")]
+
+
+def leftover_gpu_seconds(
+    requests: RequestTable,
+    results: NDArray[Any],
+    prefill_gpu_s_per_token: ArrayLike,
+    decode_gpu_s_per_token: ArrayLike,
+) -> Floats:
+    """GPU-seconds that the work left over at truncation would still take, by LLM (n_llms,).
+
+    Every arrival that is neither finished nor rejected is charged the output tokens it still lacks
+    and, unless it is running with a first token, the prefill of its prompt and of what it has
+    emitted; that prefill yields one of the tokens. A KV cache saved in host memory is not credited:
+    leaving work is never to be cheaper than doing it.
+
+    Args:
+        requests, results: (n,) as for `judge`.
+        prefill_gpu_s_per_token, decode_gpu_s_per_token: (n_llms,) GPU-seconds per token.
+
+    Raises:
+        ValueError: a cost is negative or not finite, or shapes differ.
+    """
+    n_llms = len(requests.llm_names)
+    costs = []
+    for name, cost in (("prefill", prefill_gpu_s_per_token), ("decode", decode_gpu_s_per_token)):
+        array = np.asarray(cost, dtype=np.float64)
+        if array.shape != (n_llms,) or not ((array >= 0) & (array < np.inf)).all():
+            raise ValueError(
+                f"{name}_gpu_s_per_token = {cost!r}: must be {n_llms} numbers of at least 0"
+            )
+        costs.append(array)
+    state = results["state"]
+    over = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
+    left = ~np.isin(state, [int(s) for s in over])
+    emitted = results["emitted_tokens"].astype(np.int64)
+    prefills = left & ~((state == RequestState.RUNNING) & (emitted > 0))
+    prefill = np.where(prefills, requests.input_tokens + emitted, 0)
+    decode = np.where(left, requests.output_tokens - emitted - prefills, 0)
+    each = prefill * costs[0][requests.llm] + decode * costs[1][requests.llm]
+    return np.bincount(requests.llm, weights=each, minlength=n_llms).astype(np.float64)
+
+
+# ---- machines ----
+
+
+def hysteresis(scale_ups: float, scale_downs: float) -> float:
+    """All scaling actions over the upward ones (Chiron, section 2.3); lower is calmer.
+
+    Without any upward action the number of downward ones, as if there had been one: 0 when nothing
+    moved.
+    """
+    return float((scale_ups + scale_downs) / max(scale_ups, 1))
+
+
+def time_integral(values: ArrayLike, end_s: ArrayLike, start: ArrayLike = 0.0) -> Any:
+    """Integral over time of something that was looked at now and then, by the trapezoid rule.
+
+    Args:
+        values: (T, ...) what was seen at the end of each interval.
+        end_s: (T,) times at which the intervals end, rising from 0.
+        start: (...) value at time 0.
+    """
+    seen = np.asarray(values, dtype=np.float64)
+    before = np.concatenate([np.broadcast_to(start, (1, *seen.shape[1:])), seen[:-1]])
+    length = np.diff(np.asarray(end_s, dtype=np.float64), prepend=0.0)
+    return np.tensordot(length, (seen + before) / 2, axes=1)
+
+
+def summarise_cluster(
+    *,
+    pool_names: Sequence[str],
+    gpus: ArrayLike,
+    gpu_s: ArrayLike,
+    busy_s: ArrayLike,
+    serving_s: ArrayLike,
+    kv_use: ArrayLike,
+    scale_ups: ArrayLike,
+    scale_downs: ArrayLike,
+    loads_by_source: ArrayLike,
+    horizon_s: float,
+) -> dict[str, float]:
+    """Metrics of the machines: of the cluster, and of each pool as `pool/NAME/METRIC`.
+
+    * `gpu_seconds`, `gpu_hours`: billed, loading and draining included; `gpus_mean`: over the
+      horizon;
+    * `instances_mean`: instances in service (active or draining), over the horizon;
+    * `scale_ups`, `scale_downs`: instances started, and stopped; `scaling_actions`: both;
+      `hysteresis`: see there;
+    * `loads_ssd`, `loads_host`, `loads_multicast`: loadings begun, by source;
+    * `utilisation`: instance-seconds in an iteration over those in service (0 without any);
+      `billed_utilisation`: GPU-seconds in an iteration over those billed;
+    * `kv_use_mean`: share of KV memory in use, weighted by the time in service of the pools.
+
+    Args:
+        pool_names: P names.
+        gpus: (P,) GPUs per instance.
+        gpu_s: (P,) GPU-seconds billed.
+        busy_s: (P,) instance-seconds in an iteration.
+        serving_s: (P,) instance-seconds in service.
+        kv_use: (P,) mean share of KV memory in use.
+        scale_ups, scale_downs: (P,).
+        loads_by_source: (P, 3) in the order of `LoadSource`.
+        horizon_s: length of the episode.
+
+    Raises:
+        ValueError: a shape is not as stated, or a value is negative or not finite.
+    """
+    given = {
+        "gpus": gpus,
+        "gpu_s": gpu_s,
+        "busy_s": busy_s,
+        "serving_s": serving_s,
+        "kv_use": kv_use,
+        "scale_ups": scale_ups,
+        "scale_downs": scale_downs,
+        "loads_by_source": loads_by_source,
+    }
+    arrays = {}
+    for name, value in given.items():
+        array = np.asarray(value, dtype=np.float64)
+        shape: tuple[int, ...] = (len(pool_names),)
+        if name == "loads_by_source":
+            shape += (len(LoadSource),)
+        if array.shape != shape or not ((array >= 0) & (array < np.inf)).all():
+            raise ValueError(f"{name}: must be numbers of at least 0 of shape {shape}: {value!r}")
+        arrays[name] = array
+    summary = _machines(arrays, horizon_s)
+    for p, pool in enumerate(pool_names):
+        mine = {name: array[p : p + 1] for name, array in arrays.items()}
+        summary |= {f"pool/{pool}/{k}": v for k, v in _machines(mine, horizon_s).items()}
+    return summary
+
+
+def _machines(arrays: Mapping[str, Floats], horizon_s: float) -> dict[str, float]:
+    total = {name: float(array.sum()) for name, array in arrays.items()}
+    loads = arrays["loads_by_source"].sum(axis=0)
+    return {
+        "gpu_seconds": total["gpu_s"],
+        "gpu_hours": total["gpu_s"] / 3600,
+        "gpus_mean": _rate(total["gpu_s"], horizon_s),
+        "instances_mean": _rate(total["serving_s"], horizon_s),
+        "scale_ups": total["scale_ups"],
+        "scale_downs": total["scale_downs"],
+        "scaling_actions": total["scale_ups"] + total["scale_downs"],
+        "hysteresis": hysteresis(total["scale_ups"], total["scale_downs"]),
+        **{f"loads_{source.name.lower()}": float(loads[source]) for source in LoadSource},
+        "utilisation": min(_rate(total["busy_s"], total["serving_s"]), 1.0),
+        "billed_utilisation": _rate(float(arrays["busy_s"] @ arrays["gpus"]), total["gpu_s"]),
+        "kv_use_mean": _rate(float(arrays["kv_use"] @ arrays["serving_s"]), total["serving_s"]),
+    }
