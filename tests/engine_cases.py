@@ -49,6 +49,7 @@ MECHANISMS = frozenset(
         "evict_by_priority",
         "evict_by_command",
         "wakes_itself",
+        "kv_move_forgotten",
         # where admitted requests come from
         "from_preempted",
         "from_own",
@@ -79,6 +80,7 @@ MECHANISMS = frozenset(
         "load_ssd",
         "load_host",
         "load_multicast",
+        "multicast_from_draining",
         "fallback_from_host",
         "fallback_from_multicast",
         "cancel_acquiring",
@@ -182,6 +184,8 @@ class _Generator:
         self.capacity = self.pick(30, 60, 100, 200, 5000)
         self.longest_input = self.pick(3, 12, 25)
         self.longest_output = self.pick(2, 8, 20, 60, 60)
+        if self.capacity == 5000 and self.chance(0.3):
+            self.longest_output = 600  # segments worth jumping over
         self.half_block = self.pick(0, 0, 1, 3)
 
     def chance(self, p: float) -> bool:
@@ -212,7 +216,7 @@ class _Generator:
         return tokens, [self.ps(1, 12) for _ in tokens], [self.ps(0, 3) for _ in tokens]
 
     def profile(self) -> ProfileSpec:
-        max_batch = self.pick(4, 8, 16)
+        max_batch = self.pick(4, 8, 16, 64)
         steps = [self.ps(0, 3) for _ in range(max_batch + 1)]
         base = np.cumsum([self.ps(1, 12), *steps[1:]])
         if self.symmetric:
@@ -345,8 +349,11 @@ class _Generator:
 
     @staticmethod
     def custom(routes: list[tuple[RouteSpec, ...]]) -> Any:
-        custom = [r for row in routes for r in row if r.kind == RouterKind.CUSTOM]
-        return custom_router(all(r.queue >= 0 for r in custom)) if custom else None
+        every = [route for row in routes for route in row]
+        if not any(route.kind == RouterKind.CUSTOM for route in every):
+            return None
+        # A command may make any of them custom.
+        return custom_router(queue_allowed=all(route.queue >= 0 for route in every))
 
     # -- what happens to it --
 
@@ -402,6 +409,23 @@ class _Generator:
             return Command(at_ps, "drain", (instance,))
         return Command(at_ps, "evict", (instance, self.pick(1, 1, 2, 4)))
 
+    def replacement(self, spec: ClusterSpec, at_ps: int) -> list[Command]:
+        """A pool takes over from all other instances of its LLM: nobody but draining ones is left."""
+        p = self.int(0, len(spec.pools) - 1)
+        old = [
+            first + slot
+            for first, pool in zip(spec.first_slot, spec.pools, strict=True)
+            if pool.llm == spec.pools[p].llm
+            for slot in range(pool.n_slots)
+        ]
+        count = self.int(1, spec.pools[p].n_slots)
+        source = self.pick(*(int(s) for s in LoadSource))
+        return [
+            *(Command(at_ps, "drain", (i,)) for i in old),
+            *(Command(at_ps, "evict", (i, 9)) for i in old if self.chance(0.7)),
+            Command(at_ps, "set_target", (p, count, source)),
+        ]
+
     def case(self) -> Case:
         spec = self.spec()
         requests = self.requests(spec)
@@ -411,9 +435,11 @@ class _Generator:
             at_arrival = int(self.pick(*requests.arrival_ps))
             anywhere = self.int(0, last_ps + self.pick(100, 1000) * self.unit_ps)
             stops.append(self.pick(at_arrival, anywhere))
-        script = [
-            self.command(spec, at) for at in sorted(stops) for _ in range(self.pick(0, 1, 1, 2, 4))
-        ]
+        script: list[Command] = []
+        for at_ps in sorted(stops):
+            if self.chance(0.1):
+                script += self.replacement(spec, at_ps)
+            script += [self.command(spec, at_ps) for _ in range(self.pick(0, 1, 1, 2, 4))]
         stops.append(last_ps + self.ps(0, 1000))
         # Somebody should be there in the end, or most of a case's requests never run.
         if self.chance(0.8):

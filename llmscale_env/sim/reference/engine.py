@@ -222,6 +222,10 @@ class ReferenceEngine:
         gone_ps = self.weights_gone_ps.get((taker.host, taker.pool.llm))
         return gone_ps is not None and self.now_ps - gone_ps <= self.spec.host_keep_alive_ps
 
+    def is_active(self, llm: int) -> bool:
+        """Whether any instance of an LLM is `ACTIVE`."""
+        return any(i.pool.llm == llm and i.state == InstanceState.ACTIVE for i in self._all)
+
     # --- commands (section 8) ---
 
     def set_target(self, pool: int, count: int, source: int | None = None) -> int:

@@ -129,6 +129,8 @@ class Instance:
         self.engine.events[f"load_{source.name.lower()}"] += 1
         if source != ordered:
             self.engine.events[f"fallback_from_{ordered.name.lower()}"] += 1
+        if source == LoadSource.MULTICAST and not self.engine.is_active(self.pool.llm):
+            self.engine.events["multicast_from_draining"] += 1
         self.state = InstanceState.LOADING
         self.source = int(source)
         self.billed_from_ps = self.engine.now_ps
@@ -173,6 +175,7 @@ class Instance:
         self.billed_from_ps = -1
         self.state = InstanceState.OFF
         self.source = self.loaded_ps = -1
+        self.engine.events["kv_move_forgotten"] += self.moving_ps > 0
         self.moving_ps = 0
 
     def billed_until(self, now_ps: int) -> int:
