@@ -48,7 +48,15 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
 # Public names and the modules that hold them, imported on first access (PEP 562): a script that
 # only makes an environment does not pay for pandas, and one that only reads a trace not for Numba.
 _LAZY: dict[str, str] = {
+    "ClusterView": "llmscale_env.control.view",
+    "Command": "llmscale_env.control.command",
+    "EpisodeResult": "llmscale_env.control.result",
+    "Policy": "llmscale_env.control.policy",
     "RequestTable": "llmscale_env.workload.requests",
+    "Scenario": "llmscale_env.scenarios.schema",
+    "load_scenario": "llmscale_env.scenarios.load",
+    "router": "llmscale_env.sim.router",
+    "run_episode": "llmscale_env.control.run",
 }
 
 __all__ = ["ENVIRONMENTS", "EnvironmentEntry", "__version__", "register_environments", *_LAZY]

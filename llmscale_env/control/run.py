@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.result import EpisodeResult
 from llmscale_env.control.reward import PARTS, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+if TYPE_CHECKING:
+    from llmscale_env.control.result import EpisodeResult
 
 
 def load_steps(scenario: Scenario) -> int:
@@ -159,6 +161,8 @@ def _result(
     series: dict[str, list[Any]],
     decisions: list[dict[str, Any]],
 ) -> EpisodeResult:
+    from llmscale_env.control.result import EpisodeResult
+
     pools = sim.engine.states.pool_seen[0]
     return EpisodeResult.build(
         scenario=scenario,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
-from llmscale_env.control.view import ClusterView, Window
+from llmscale_env.control.view import ClusterView, Snapshot, Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch
@@ -234,6 +234,29 @@ class ClusterSimulation:
             self.history[e, :step].copy(),
             forecast_rate_per_s,
             forecast_error,
+            (
+                {name: values[e : e + 1].copy() for name, values in self.by_class.items()},
+                {name: values[e : e + 1].copy() for name, values in self.by_pool.items()},
+            ),
+        )
+
+    def snapshot(
+        self, forecast_rate_per_s: NDArray[np.float64], forecast_error: NDArray[np.float64]
+    ) -> Snapshot:
+        """The numbers of all episodes as they stand (views of live arrays: read them at once)."""
+        states = self.engine.states
+        return Snapshot(
+            time_s=states.glob["now_ps"][:, 0] / PS_PER_S,
+            length_s=self.length_s,
+            by_class=self.by_class,
+            by_pool=self.by_pool,
+            tally=states.tally,
+            pools=states.pool_seen,
+            queues=states.queue_seen[:, : len(self.scenario.fleet.queues)],
+            history=self.history,
+            step=self.step,
+            forecast_rate_per_s=forecast_rate_per_s,
+            forecast_error=forecast_error,
         )
 
     # ---- forks ----

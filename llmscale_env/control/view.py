@@ -82,6 +82,34 @@ class QueuedRequests:
         return len(self.request_id)
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The numbers of many episodes side by side: what observation blocks are computed from.
+
+    Attributes:
+        time_s: (E,) present time.
+        length_s: (E,) length of the last interval, 0 at the start.
+        by_class: name -> (E, C) counts of the last interval (names as in `TALLY`).
+        by_pool: name -> (E, P) counts of the last interval.
+        tally, pools, queues: (E, C), (E, P), (E, Q) structured, as in `ClusterView`.
+        history: (E, k, C) arrivals of all intervals; those before `step[e]` have happened.
+        step: (E,) number of the decision.
+        forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
+    """
+
+    time_s: NDArray[np.float64]
+    length_s: NDArray[np.float64]
+    by_class: dict[str, NDArray[np.int64]]
+    by_pool: dict[str, NDArray[np.int64]]
+    tally: NDArray[Any]
+    pools: NDArray[Any]
+    queues: NDArray[Any]
+    history: NDArray[np.int64]
+    step: NDArray[np.int64]
+    forecast_rate_per_s: NDArray[np.float64]
+    forecast_error: NDArray[np.float64]
+
+
 class ClusterView:
     """Read-only state of a cluster as a controller could really know it.
 
@@ -108,8 +136,10 @@ class ClusterView:
         history: NDArray[np.int64],
         forecast_rate_per_s: NDArray[np.float64] | None = None,
         forecast_error: NDArray[np.float64] | None = None,
+        counts: tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]] | None = None,
     ) -> None:
         self.scenario = scenario
+        self._counts = counts or ({}, {})
         self.step = step
         self.window = window
         self.history = history
@@ -141,6 +171,28 @@ class ClusterView:
         return int(seen["acquiring"] + seen["loading"] + seen["active"])
 
     # ---- details, made when asked for ----
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The same numbers as a `Snapshot` of one episode."""
+        n_steps, n_classes = self.scenario.n_steps, len(self.scenario.classes)
+        history = np.zeros((1, n_steps + 1, n_classes), np.int64)
+        history[0, : self.step] = self.history
+        none = np.zeros(n_classes)
+        rate, error = self.forecast_rate_per_s, self.forecast_error
+        return Snapshot(
+            time_s=np.array([self.time_s]),
+            length_s=np.array([self.window.length_s]),
+            by_class=self._counts[0],
+            by_pool=self._counts[1],
+            tally=self.totals[None],
+            pools=self.pools[None],
+            queues=self.queues[None],
+            history=history,
+            step=np.array([self.step]),
+            forecast_rate_per_s=(none if rate is None else rate)[None],
+            forecast_error=(none if error is None else error)[None],
+        )
 
     @property
     def instances(self) -> NDArray[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmscale_env.sim.fast import provisioning
 from llmscale_env.sim.fast.boundary import boundary
 from llmscale_env.sim.fast.controller import set_limit
@@ -15,6 +17,7 @@ from llmscale_env.sim.fast.memory import (
     llm_cap_of,
     pool_at,
     req_at,
+    route_at,
     tree_of,
 )
 from llmscale_env.sim.fast.routing import route
@@ -110,6 +113,12 @@ def set_target(S, p, count, source, router, features):
 @njit
 def set_batch_limit(S, p, limit):
     pool = pool_at(S, p)
+    if pool.controller == 0:
+        changed = False
+        for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
+            changed = changed or inst_at(S, i).limit != limit
+        if not changed:
+            return
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
         if pool.controller != 0:
             set_limit(S, i, float(limit))
@@ -143,6 +152,45 @@ def order_evictions(S, i, count):
     inst_at(S, i).order_evict += count
     look_up(S, i, glob_of(S).now_ps)
     _after_command(S)
+
+
+@njit
+def order(S, targets, sources, limits, shares, router, features):
+    """All orders of one control interval (-1, or NaN: as it is); returns instances not started.
+
+    Falling targets come first, so that they free GPUs for the rising ones.
+    """
+    n_pools = const_of(S).n_pools
+    never = np.int64(2**62)
+    changes = np.full(n_pools, never)
+    for p in range(n_pools):
+        if targets[p] >= 0:
+            changes[p] = targets[p] - provisioning.present(S, p)
+    missing = 0
+    for _ in range(n_pools):
+        p = np.argmin(changes)
+        if changes[p] == never:
+            break
+        changes[p] = never
+        missing += set_target(S, p, targets[p], sources[p], router, features)
+    for p in range(n_pools):
+        if limits[p] >= 0:
+            set_batch_limit(S, p, limits[p])
+    const = const_of(S)
+    for m in range(const.n_llms):
+        for c in range(const.n_classes):
+            if not np.isnan(shares[c]):
+                route_at(S, m, c).share = shares[c]
+    return missing
+
+
+@njit
+def order_many(addresses, targets, sources, limits, shares, missing, router, features):
+    """`order` for every episode, with its row of each array."""
+    for e in range(len(addresses)):
+        missing[e] = order(
+            addresses[e], targets[e], sources[e], limits[e], shares[e], router, features
+        )
 
 
 @njit

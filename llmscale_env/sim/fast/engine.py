@@ -166,6 +166,37 @@ class EngineBatch:
         """
         watch.close_windows(self.handles, first, last)
 
+    def order(
+        self,
+        targets: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        limits: NDArray[np.int64],
+        shares: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """One interval's orders for all episodes in one call; ranges are the caller's care.
+
+        Args:
+            targets, limits: (E, P) instances and batch limits, -1: as it is.
+            sources: (E, P) `LoadSource`, -1: the pool's own.
+            shares: (E, C) overflow share by class, NaN: as it is.
+
+        Returns:
+            (E,) how many instances could not be started.
+        """
+        own = np.array([pool.load_source for pool in self.spec.pools], np.int64)
+        missing = np.zeros(self.n_episodes, np.int64)
+        kernels.order_many(
+            self.handles,
+            targets,
+            np.where(sources < 0, own, sources),
+            limits,
+            shares,
+            missing,
+            self._router,
+            self._features[0],
+        )
+        return missing
+
     # ---- commands ----
 
     def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:

@@ -219,14 +219,21 @@ def _drain_one(S, p, t, router, features):
 
 
 @njit
-def set_target(S, p, count, source, t, router, features):
-    """Bring pool `p` to `count` instances; returns how many could not be started."""
+def present(S, p):
+    """Instances of pool `p` that a target counts."""
     pool = pool_at(S, p)
     have = 0
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
         state = inst_at(S, i).state
         if state == _ACQUIRING or state == _LOADING or state == _ACTIVE:
             have += 1
+    return have
+
+
+@njit
+def set_target(S, p, count, source, t, router, features):
+    """Bring pool `p` to `count` instances; returns how many could not be started."""
+    have = present(S, p)
     if count >= have:
         return _raise_target(S, p, count - have, source, t, router, features)
     for _ in range(have - count):

@@ -1,0 +1,270 @@
+"""What a policy network decides: heads of discrete choices, each turned into orders.
+
+A head owns some parts of a MultiDiscrete action. It writes its orders into `Orders`, arrays over
+`E` episodes; a mask says which choices are
+impossible now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.command import Command
+from llmscale_env.control.view import Snapshot
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import SOURCES
+
+AS_IS = -1
+"""An order that is not given."""
+
+
+@dataclass
+class Orders:
+    """Orders for `E` episodes; `AS_IS` (shares: NaN) where nothing is ordered.
+
+    Attributes:
+        targets, sources, limits: (E, P) instances, `LoadSource`, batch limit by pool.
+        shares: (E, C) overflow share by class.
+    """
+
+    targets: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    limits: NDArray[np.int64]
+    shares: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
+        """Nothing ordered."""
+        return cls(
+            targets=np.full((n_episodes, n_pools), AS_IS, np.int64),
+            sources=np.full((n_episodes, n_pools), AS_IS, np.int64),
+            limits=np.full((n_episodes, n_pools), AS_IS, np.int64),
+            shares=np.full((n_episodes, n_classes), np.nan),
+        )
+
+    def command(self, e: int, scenario: Scenario) -> Command:
+        """The orders of episode `e` as a `Command`."""
+        pools = [pool.name for pool in scenario.fleet.pools]
+        names = {int(v): k for k, v in SOURCES.items()}
+        sources = {
+            name: names[int(s)]
+            for name, s in zip(pools, self.sources[e], strict=True)
+            if s != AS_IS
+        }
+        return Command(
+            targets={n: int(t) for n, t in zip(pools, self.targets[e], strict=True) if t != AS_IS},
+            load_source=sources or None,
+            batch_limits={
+                n: int(v) for n, v in zip(pools, self.limits[e], strict=True) if v != AS_IS
+            },
+            overflow_share={
+                c.name: float(v)
+                for c, v in zip(scenario.classes, self.shares[e], strict=True)
+                if not np.isnan(v)
+            },
+        )
+
+
+class Head(Protocol):
+    """Some parts of an action."""
+
+    name: str
+    parts: list[str]
+    """Name of each part."""
+    choices: list[list[str]]
+    """What each choice of each part means."""
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        """Turn the head's columns of an action (E, parts) into orders."""
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        """(E, choices) per part: True where a choice is possible."""
+
+
+def _present(now: Snapshot) -> NDArray[np.int64]:
+    return now.pools["acquiring"] + now.pools["loading"] + now.pools["active"]
+
+
+class Instances:
+    """Change of each pool's instance count."""
+
+    name = "instances"
+    steps = np.array([-4, -2, -1, 0, 1, 2, 4])
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self.parts = [f"{p.name}/instances" for p in pools]
+        self.choices = [[f"{s:+d}" if s else "0" for s in self.steps]] * len(pools)
+        self._most = np.array([p.max_instances for p in pools])
+        self._gpus = np.array([p.tp for p in pools])
+        self._max_gpus = scenario.fleet.max_gpus
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        change = self.steps[action]
+        wanted = np.clip(_present(now) + change, 0, self._most)
+        orders.targets[:] = np.where(change == 0, AS_IS, wanted)
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        present = _present(now)
+        held = (present + now.pools["draining"]) @ self._gpus
+        # A draining instance can be taken back without another GPU.
+        free = (self._max_gpus - held)[:, None] // self._gpus + now.pools["draining"]
+        masks = []
+        for p in range(len(self.parts)):
+            have, most = present[:, p, None], self._most[p]
+            room = np.minimum(most - have, free[:, p, None])
+            masks.append(
+                (self.steps == 0)
+                | ((self.steps < 0) & (have + self.steps >= 0))
+                | ((self.steps > 0) & (self.steps <= room))
+            )
+        return masks
+
+
+class BatchLimits:
+    """Batch limit of each pool, one of a few levels."""
+
+    name = "batch_limits"
+    levels = np.array([8, 16, 32, 64, 128, 256, 512, 1024])
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self.parts = [f"{p.name}/batch_limit" for p in pools]
+        self._levels = [self.levels[self.levels <= p.max_batch] for p in pools]
+        self._levels = [
+            levels if len(levels) else np.array([p.max_batch])
+            for levels, p in zip(self._levels, pools, strict=True)
+        ]
+        self.choices = [[str(v) for v in levels] for levels in self._levels]
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        for p, levels in enumerate(self._levels):
+            orders.limits[:, p] = levels[action[:, p]]
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        return [np.ones((len(now.time_s), len(c)), bool) for c in self.choices]
+
+
+class RoutingShare:
+    """Share of each class with overflow pools that tries them first."""
+
+    name = "routing_share"
+    shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._classes = [
+            c
+            for c, slo_class in enumerate(scenario.classes)
+            if any(
+                scenario.route_of(llm, slo_class.name).kind == "class-affine"
+                and scenario.route_of(llm, slo_class.name).overflow
+                for llm in scenario.fleet.llms
+            )
+        ]
+        names = [scenario.classes[c].name for c in self._classes]
+        self.parts = [f"{name}/overflow_share" for name in names]
+        self.choices = [[f"{s:g}" for s in self.shares]] * len(names)
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        for k, c in enumerate(self._classes):
+            orders.shares[:, c] = self.shares[action[:, k]]
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        return [np.ones((len(now.time_s), len(c)), bool) for c in self.choices]
+
+
+class Loading:
+    """Where instances started now load their weights from."""
+
+    name = "loading"
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.parts = ["load_source"]
+        self.choices = [[name for name, _ in sorted(SOURCES.items(), key=lambda item: item[1])]]
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        orders.sources[:] = action
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        possible = np.ones((len(now.time_s), len(self.choices[0])), bool)
+        # Multicast needs a serving instance to send.
+        serving = (now.pools["active"] + now.pools["draining"]).sum(axis=1) > 0
+        possible[:, int(SOURCES["multicast"])] = serving
+        return [possible]
+
+
+HEADS = {
+    "instances": Instances,
+    "batch_limits": BatchLimits,
+    "routing_share": RoutingShare,
+    "loading": Loading,
+}
+"""Known heads; an environment is given their names, in order."""
+
+
+class ActionDecoder:
+    """Heads put together: a MultiDiscrete action.
+
+    Args:
+        scenario: what is commanded.
+        heads: names of `HEADS`, in order.
+    """
+
+    def __init__(self, scenario: Scenario, heads: Sequence[str]) -> None:
+        self.scenario = scenario
+        self.heads: list[Head] = []
+        for name in heads:
+            if name not in HEADS:
+                raise ValueError(f"action = {name!r}: unknown head; there are {list(HEADS)}")
+            self.heads.append(HEADS[name](scenario))  # type: ignore[arg-type]
+        self.heads = [head for head in self.heads if head.parts]
+        self.parts = [part for head in self.heads for part in head.parts]
+        self.choices = [choices for head in self.heads for choices in head.choices]
+        self.nvec = np.array([len(choices) for choices in self.choices], np.int64)
+        self._shape = (len(scenario.fleet.pools), len(scenario.classes))
+
+    def check(self, action: object, n_episodes: int) -> NDArray[np.int64]:
+        """`action` as (E, parts) integers.
+
+        Raises:
+            ValueError: a wrong shape, a value that is no whole number or out of its range.
+        """
+        array = np.asarray(action)
+        expected = (n_episodes, len(self.nvec))
+        if array.size == expected[0] * expected[1] and array.ndim <= 2:
+            array = array.reshape(expected)
+        if array.shape != expected:
+            raise ValueError(f"action has shape {array.shape}: must be {expected}")
+        if array.dtype.kind not in "iu":
+            if array.dtype.kind not in "fb" or not (array == np.floor(array)).all():
+                raise ValueError(f"action = {array.tolist()}: must be whole numbers")
+            array = array.astype(np.int64)
+        bad = (array < 0) | (array >= self.nvec)
+        if bad.any():
+            e, k = np.argwhere(bad)[0]
+            raise ValueError(
+                f"action[{k}] ({self.parts[k]}) = {array[e, k]}: must be in 0..{self.nvec[k] - 1}"
+            )
+        return array.astype(np.int64)
+
+    def orders(self, action: NDArray[np.int64], now: Snapshot) -> Orders:
+        """Orders for all episodes from their actions (E, parts)."""
+        orders = Orders.none(len(action), *self._shape)
+        at = 0
+        for head in self.heads:
+            head.write(action[:, at : at + len(head.parts)], now, orders)
+            at += len(head.parts)
+        return orders
+
+    def masks(self, now: Snapshot) -> NDArray[np.bool_]:
+        """(E, sum of choices) possible choices, parts one after the other."""
+        return np.concatenate([mask for head in self.heads for mask in head.mask(now)], axis=1)
+
+    def fraction(self, action: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(E, parts) choices as fractions of their ranges, for the `last_action` block."""
+        return action / np.maximum(self.nvec - 1, 1)

@@ -1,0 +1,307 @@
+"""The two Gymnasium forms of an environment: one episode at a time, or many in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from llmscale_env.control.view import ClusterView
+from llmscale_env.envs.core import Codec, ServingCore, parts_dict
+from llmscale_env.envs.render import History, draw_frame, text_frame
+from llmscale_env.scenarios import Scenario, load_scenario
+
+
+class _Settings:
+    """What both forms share: a scenario and how it is observed and steered.
+
+    Attributes:
+        scenario_name: the scenario when none is given.
+        observation, action: names of observation blocks and action heads, in order.
+    """
+
+    scenario_name: ClassVar[str]
+    observation: ClassVar[tuple[str, ...]]
+    action: ClassVar[tuple[str, ...]]
+
+    def _configure(
+        self,
+        n: int,
+        scenario: str | Scenario | None,
+        overrides: Mapping[str, Any] | None,
+        observation: Sequence[str] | None,
+        action: Sequence[str] | None,
+        forecaster: str | dict[str, Any] | None,
+        threads: int,
+    ) -> None:
+        self.scenario = load_scenario(scenario or self.scenario_name, **dict(overrides or {}))
+        self._blocks = tuple(observation or self.observation)
+        self._heads = tuple(action or self.action)
+        self.core = ServingCore(self.scenario, n, self._blocks, self._heads, forecaster, threads)
+
+    def make_codec(self) -> Codec:
+        """A codec of its own for the same spaces: what a learned policy runs with."""
+        return Codec(self.scenario, self._blocks, self._heads)
+
+
+class ServingEnv(gym.Env, _Settings):
+    """One episode at a time; concrete environments are thin subclasses.
+
+    Args:
+        scenario: name, path of a YAML file, or a `Scenario`.
+        overrides: dotted fields of the scenario with other values.
+        observation, action: names of blocks and heads in place of the environment's own.
+        forecaster: what the forecast block shows ("ewma", "holt-winters", {...}; None: zeros).
+        render_mode: "ansi" or "rgb_array".
+
+    Raises:
+        ScenarioError: an unknown scenario or field, or a value out of range.
+        ValueError: an unknown block, head, forecaster or render mode.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}
+
+    def __init__(
+        self,
+        scenario: str | Scenario | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        observation: Sequence[str] | None = None,
+        action: Sequence[str] | None = None,
+        forecaster: str | dict[str, Any] | None = "ewma",
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(
+                f"render_mode = {render_mode!r}: must be one of {self.metadata['render_modes']}"
+            )
+        self.render_mode = render_mode
+        self._configure(1, scenario, overrides, observation, action, forecaster, threads=1)
+        self.codec = self.core.codec
+        self.observation_space = self.codec.observation_space
+        self.action_space = self.codec.action_space
+        self._started = False
+        self._history = History()
+
+    # ---- Gymnasium ----
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """A new episode; its requests come from `self.np_random`."""
+        super().reset(seed=seed)
+        self.core.rngs[0] = self.np_random
+        self.core.start(0)
+        self._started = True
+        self._history = History()
+        return self.core.observe()[0], self._info({})
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Carry out an action and run one control interval. The horizon truncates.
+
+        Raises:
+            ValueError: the action is out of its space; nothing has happened then.
+            gymnasium.error.ResetNeeded: before the first `reset`, or after the horizon.
+        """
+        if not self._started:
+            raise gym.error.ResetNeeded("step() needs a reset() first")
+        costs, done, clipped = self.core.step(action)
+        truncated = bool(done[0])
+        self._started = not truncated
+        parts = {name: -float(cost[0]) for name, cost in parts_dict(costs).items()}
+        if self.render_mode is not None:
+            self._history.add(self.scenario, self.core, float(costs.reward[0]))
+        info = self._info(parts, int(clipped[0]))
+        if truncated:
+            info["episode_summary"] = info["metrics"]
+        return self.core.observe()[0], float(costs.reward[0]), False, truncated, info
+
+    def _info(self, parts: dict[str, float], clipped: int = 0) -> dict[str, Any]:
+        return {
+            "metrics": {name: float(v[0]) for name, v in self.core.metrics().items()},
+            "reward_parts": parts,
+            "cost": float(self.core.violations()[0]),
+            "clipped": clipped,
+            "action_mask": self.action_masks(),
+        }
+
+    def render(self) -> Any:
+        """Text ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"), of the episode so far."""
+        if self.render_mode == "ansi":
+            return text_frame(self.scenario, self.core)
+        if self.render_mode == "rgb_array":
+            return draw_frame(self.scenario, self._history)
+        return None
+
+    def close(self) -> None:
+        """Nothing stays open."""
+        self.core.close()
+
+    # ---- beyond Gymnasium ----
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(sum of choices,) possible choices, parts one after the other (sb3-contrib's form)."""
+        return self.core.masks()[0]
+
+    def view(self) -> ClusterView:
+        """The cluster as a handwritten policy sees it now."""
+        now = self.core.snapshot()
+        return self.core.sim.view(0, now.forecast_rate_per_s[0], now.forecast_error[0])
+
+    def save_state(self) -> dict[str, Any]:
+        """The whole episode, generator included; can be pickled."""
+        return {
+            "core": self.core.save(0),
+            "started": self._started,
+            "history": self._history.copy(),
+        }
+
+    def restore_state(self, saved: dict[str, Any]) -> None:
+        """Continue from where `save_state` was called, on this or another instance.
+
+        Raises:
+            ValueError: the state is of another scenario.
+        """
+        if self.core.rngs[0] is None:
+            self.core.rngs[0] = self.np_random
+        self.core.restore(0, saved["core"])
+        self._started = saved["started"]
+        self._history = saved["history"].copy()
+
+    def fork(self) -> ServingEnv:
+        """Another environment at the same point; the two go on independently."""
+        other = type(self)(
+            scenario=self.scenario,
+            observation=self._blocks,
+            action=self._heads,
+            forecaster=self.core.forecaster_settings,
+            render_mode=self.render_mode,
+        )
+        other.restore_state(self.save_state())
+        return other
+
+
+class ServingVectorEnv(VectorEnv, _Settings):
+    """Many episodes advanced in one call; the same episodes as as many single environments.
+
+    Episodes that reach the horizon are reset in the same step (`AutoresetMode.SAME_STEP`): the
+    observation is the new episode's, the old one's last is in `info["final_obs"]`.
+
+    Args:
+        num_envs: episodes.
+        threads: threads that advance them.
+        scenario, overrides, observation, action, forecaster: as for the single form.
+        render_mode: None only.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "render_modes": [],
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        scenario: str | Scenario | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        observation: Sequence[str] | None = None,
+        action: Sequence[str] | None = None,
+        forecaster: str | dict[str, Any] | None = "ewma",
+        threads: int = 1,
+        render_mode: str | None = None,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs = {num_envs}: must be at least 1")
+        if render_mode is not None:
+            raise ValueError(f"render_mode = {render_mode!r}: the vectorised form draws nothing")
+        self.num_envs = num_envs
+        self.render_mode = None
+        self._configure(num_envs, scenario, overrides, observation, action, forecaster, threads)
+        codec = self.core.codec
+        self.single_observation_space = codec.observation_space
+        self.single_action_space = codec.action_space
+        self.observation_space = batch_space(codec.observation_space, num_envs)
+        self.action_space = batch_space(codec.action_space, num_envs)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """New episodes; an integer seed gives episode `e` the seed `seed + e`."""
+        seeds: Sequence[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, (int, np.integer)):
+            seeds = [int(seed) + e for e in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+            if len(seeds) != self.num_envs:
+                raise ValueError(f"seed has {len(seeds)} entries: must be {self.num_envs}")
+        which = np.ones(self.num_envs, bool)
+        if options and "reset_mask" in options:
+            which = np.asarray(options["reset_mask"], bool)
+        for e in np.flatnonzero(which):
+            if seeds[e] is not None or self.core.rngs[e] is None:
+                self.core.rngs[e] = seeding.np_random(seeds[e])[0]
+            self.core.start(int(e))
+        return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
+
+    def step(
+        self, actions: Any
+    ) -> tuple[
+        NDArray[np.float32],
+        NDArray[np.float64],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        dict[str, Any],
+    ]:
+        """Carry out actions (n, parts) and run one control interval of every episode."""
+        costs, done, clipped = self.core.step(actions)
+        info = self._info({name: -v for name, v in parts_dict(costs).items()}, clipped)
+        observation = self.core.observe()
+        if done.any():
+            final = np.full(self.num_envs, None, dtype=object)
+            for e in np.flatnonzero(done):
+                final[e] = observation[e].copy()
+            info["final_obs"] = final
+            info["_final_obs"] = done.copy()
+            info["final_info"] = {
+                name: value for name, value in info.items() if not name.startswith(("_", "final"))
+            }
+            info["_final_info"] = done.copy()
+            info["episode_summary"] = info["metrics"]
+            info["_episode_summary"] = done.copy()
+            for e in np.flatnonzero(done):
+                self.core.start(int(e))
+            observation = self.core.observe()
+            info["action_mask"] = self.core.masks()
+        never = np.zeros(self.num_envs, bool)
+        return observation, costs.reward, never, done.copy(), info
+
+    def _info(
+        self, parts: dict[str, NDArray[np.float64]], clipped: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        every = np.ones(self.num_envs, bool)
+        info = {
+            "metrics": self.core.metrics(),
+            "reward_parts": parts,
+            "cost": self.core.violations(),
+            "clipped": clipped,
+            "action_mask": self.core.masks(),
+        }
+        return {**info, **{f"_{name}": every for name in info}}
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(n, sum of choices) possible choices."""
+        return self.core.masks()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the threads."""
+        self.core.close()
