@@ -1,0 +1,73 @@
+"""How fast it is, and where the time goes.
+
+    python -m experiments.bench [what=engines,phases,memory,start,env,ppo] [quick=true] [out=DIRECTORY]
+
+    engines  simulated requests per second and core of both engines, against router, instances, load
+    phases   the fast engine's time by kind of event
+    memory   peak resident memory per million requests
+    start    import, compile, load from cache, first step
+    env      environment steps per second, one and many, and the share of engine and Python
+    ppo      PPO frames per second beside CartPole's, and the share of engine, environment and learner
+
+Prints a table each and writes `bench_NAME.csv` and `bench_machine.csv`. `quick=true` only shows that
+it runs. docs/benchmarks.md has figures and says how to read them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from experiments.output import RESULTS, machine, text_table, write_csv
+from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options, some_of
+
+PARTS = {
+    "engines": ("experiments.bench_engines", "bench_engines"),
+    "phases": ("experiments.bench_phases", "bench_phases"),
+    "memory": ("experiments.bench_engines", "bench_memory"),
+    "start": ("experiments.bench_start", "bench_start"),
+    "env": ("experiments.bench_env", "bench_env"),
+    "ppo": ("experiments.bench_env", "bench_ppo"),
+}
+NEEDS = {"ppo": "stable_baselines3"}
+"""Packages that are not installed with the core: without them, a part that was not asked for by name
+is passed over."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when it worked, 2 for a slip."""
+    words = list(sys.argv[1:] if words is None else words)
+    if any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0
+    try:
+        options = parse_options(words, ("what", "quick", "out"))
+        parts = some_of(options, "what", tuple(PARTS))
+        quick = flag(options, "quick")
+        missing = [part for part in parts if part in NEEDS and find_spec(NEEDS[part]) is None]
+        if missing and "what" in options:
+            raise Slip(f"what = {missing[0]!r} needs {NEEDS[missing[0]]}: pip install '.[train]'")
+    except Slip as slip:
+        print(f"bench: {slip}", file=sys.stderr)
+        return 2
+    out = Path(options.get("out", RESULTS / "bench"))
+    about = list(machine().items())
+    print(text_table(("machine", ""), about))
+    write_csv(out / "bench_machine.csv", ("what", "value"), about)
+    for part in parts:
+        if part in missing:
+            print(f"\n{part}: passed over, {NEEDS[part]} is not installed")
+            continue
+        module, function = PARTS[part]
+        head, rows = getattr(importlib.import_module(module), function)(quick)
+        print(f"\n{part}\n{text_table(head, rows)}", flush=True)
+        write_csv(out / f"bench_{part}.csv", head, rows)
+    print(f"\nwritten: {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
