@@ -1,0 +1,128 @@
+"""The picture of an episode, for `EpisodeResult.plot`."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from llmscale_env.control.result import EpisodeResult
+
+SUFFIXES = (".png", ".svg", ".pdf")
+MAX_BINS = 240
+"""More bins than that across a picture are noise."""
+
+
+def draw_episode(result: EpisodeResult, path: Path) -> Path:
+    """Arrivals, requests waiting, instances per pool and SLO attainment over time.
+
+    Raises:
+        ValueError: a suffix other than `SUFFIXES`.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from llmscale_env.control.result import write_files
+
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"path = {path.name!r}: must end in one of {', '.join(SUFFIXES)}")
+    figure = Figure(figsize=(10, 9), layout="constrained")
+    FigureCanvasAgg(figure)
+    arrivals, waiting, instances, attainment = figure.subplots(4, 1, sharex=True)
+    edges = _edges(result)
+    for colour, name in enumerate(result.requests["slo_class"].cat.categories):
+        mine = result.requests[result.requests["slo_class"] == name]
+        _draw_class(mine, edges, name, f"C{colour}", arrivals, waiting, attainment)
+    _draw_instances(result, instances)
+    arrivals.set_ylabel("arrivals per s")
+    arrivals.set_yscale("symlog", linthresh=10)
+    arrivals.set_ylim(bottom=0)
+    waiting.set_ylabel("requests waiting\nfor their first admission")
+    waiting.set_yscale("symlog", linthresh=10)
+    waiting.set_ylim(bottom=0)
+    instances.set_ylabel("instances")
+    instances.set_ylim(bottom=-0.2)
+    attainment.set_ylabel("on time, of those that\narrived then and ended")
+    attainment.set_ylim(-0.03, 1.03)
+    attainment.set_xlabel("time in s")
+    attainment.set_xlim(0, edges[-1])
+    for axes in (arrivals, waiting, instances, attainment):
+        axes.grid(alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    s = result.summary
+    figure.suptitle(
+        f"{result.scenario}, {result.policy}, seed {result.seed}: "
+        f"{100 * s['joint/slo_attainment']:.1f} % on time, {s['gpu_hours']:.2f} GPU-hours"
+    )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=90, format=path.suffix[1:].lower())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+
+
+def _edges(result: EpisodeResult) -> NDArray[np.float64]:
+    """Bounds of the bins: control intervals, or several of them at a time."""
+    horizon_s = result.summary["horizon_s"]
+    ends = result.series["time_s"].to_numpy(dtype=float)
+    if len(ends) < 2:
+        ends = np.linspace(0, horizon_s, 61)[1:]
+    step = -(-len(ends) // MAX_BINS)
+    inner = ends[step - 1 : -1 : step]
+    return np.concatenate([[0.0], inner[inner < horizon_s], [horizon_s]])
+
+
+def _draw_class(
+    requests: Any,
+    edges: NDArray[np.float64],
+    name: str,
+    colour: str,
+    arrivals: Any,
+    waiting: Any,
+    attainment: Any,
+) -> None:
+    arrival_s = requests["arrival_s"].to_numpy()
+    count = np.histogram(arrival_s, edges)[0]
+    arrivals.stairs(count / np.diff(edges), edges, label=name, color=colour)
+    there = requests[requests["outcome"] != "rejected"]
+    came = np.sort(there["arrival_s"].to_numpy())
+    left = there["arrival_s"].to_numpy() + there["queued_s"].to_numpy()
+    left = np.sort(left[~np.isnan(left)])
+    queue = np.searchsorted(came, edges) - np.searchsorted(left, edges)
+    waiting.plot(edges, queue, label=name, color=colour)
+    outcome = requests["outcome"].to_numpy()
+    on_time = np.histogram(arrival_s[outcome == "on_time"], edges)[0]
+    # With the unfinished ones every picture would end in a fall.
+    ended = np.histogram(arrival_s[outcome != "unfinished"], edges)[0]
+    share = np.divide(on_time, ended, out=np.full(len(ended), np.nan), where=ended > 0)
+    middle = (edges[1:] + edges[:-1]) / 2
+    attainment.plot(middle, share, ".-", markersize=3, linewidth=0.8, label=name, color=colour)
+
+
+def _draw_instances(result: EpisodeResult, axes: Any) -> None:
+    time_s = result.series["time_s"].to_numpy(dtype=float)
+    pools = [c.removesuffix("/active") for c in result.series.columns if c.endswith("/active")]
+    for k, pool in enumerate(pools):
+        active = result.series[f"{pool}/active"].to_numpy()
+        # Lines of equal counts would hide each other.
+        shift = 0.04 * (k - (len(pools) - 1) / 2)
+        axes.step(time_s, active + shift, where="pre", color=f"C{k}", label=pool)
+        coming = np.zeros(len(time_s))
+        for state in ("acquiring", "loading"):
+            if f"{pool}/{state}" in result.series:
+                coming = coming + result.series[f"{pool}/{state}"].to_numpy()
+        if coming.any():
+            axes.fill_between(
+                time_s,
+                active,
+                active + coming,
+                step="pre",
+                color=f"C{k}",
+                alpha=0.3,
+                linewidth=0,
+                label="(loading)",
+            )
