@@ -1,0 +1,274 @@
+"""What happens during learning besides learning: TensorBoard tags, validation, checkpoints, progress."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import TensorBoardOutputFormat
+from tqdm import tqdm
+
+from agents.comparison import Row, metrics_of, run_policy
+from agents.config import TrainConfig
+from agents.files import read_csv, replace_file, said, write_csv, write_json
+from agents.learned import BEST, LAST, LearnedPolicy
+from agents.vec_adapter import NativeVecEnv
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios import Scenario
+
+GAUGES = ("active", "loading", "running", "waiting", "batch_limit")
+"""Last part of the names of metrics that say how things stand, and are averaged over a rollout's steps."""
+
+
+class Stop:
+    """Turns a first Ctrl-C (or SIGTERM) into a wish that the run ends in good order.
+
+    The second one interrupts at once, as usual.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._wish)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _wish(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+        said("\nstopping: saving the model (Ctrl-C again to stop without)")
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the run is to end."""
+        if self.wanted:
+            raise KeyboardInterrupt
+
+
+class RolloutTags(BaseCallback):
+    """`llmscale/reward/*`, `llmscale/fleet/*` and `llmscale/episode/*` of the training episodes."""
+
+    def __init__(self, env: NativeVecEnv) -> None:
+        super().__init__()
+        self._vec = env
+        self._sums: dict[str, float] = defaultdict(float)
+        self._steps = 0
+        self._ended: dict[str, list[float]] = defaultdict(list)
+
+    def _on_rollout_start(self) -> None:
+        self._sums.clear()
+        self._ended.clear()
+        self._steps = 0
+
+    def _on_step(self) -> bool:
+        infos = self._vec.native_infos
+        self._steps += 1
+        self._sums["reward/total"] += float(self._vec.native_rewards.mean())
+        for part, values in infos.get("reward_parts", {}).items():
+            if not part.startswith("_"):
+                self._sums[f"reward/{part}"] += float(np.mean(values))
+        metrics = infos.get("metrics", {})
+        for name, values in metrics.items():
+            if name.rpartition("/")[2] in GAUGES or name.startswith("queue/"):
+                self._sums[f"fleet/{name}"] += float(np.mean(values))
+        done = self.locals["dones"]
+        if done.any():
+            for name, values in metrics.items():
+                if name.endswith("slo_attainment") or "/" not in name:
+                    self._ended[f"episode/{name}"].extend(np.asarray(values)[done].tolist())
+        return True
+
+    def _on_rollout_end(self) -> None:
+        for name, total in self._sums.items():
+            self.logger.record(f"llmscale/{name}", total / self._steps)
+        for name, values in self._ended.items():
+            self.logger.record(f"llmscale/{name}", float(np.mean(values)))
+
+
+class Validation(BaseCallback):
+    """Validates between rollouts, keeps the best and the last model, and writes both down.
+
+    A checkpoint holds exactly what has been learnt from `timesteps` steps: it is made after an
+    update and before the next rollout; an interrupted rollout is not counted.
+
+    Args:
+        config: of the run.
+        scenario: what it is validated on.
+        folder: the run folder.
+        simulation: of the scenario, to use again.
+        stop: when to end.
+        references: validation rows of the reference policies.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        scenario: Scenario,
+        folder: Path,
+        simulation: ClusterSimulation,
+        stop: Stop,
+        references: list[Row],
+    ) -> None:
+        super().__init__()
+        self.config, self.scenario, self.folder = config, scenario, folder
+        self.simulation, self.stop = simulation, stop
+        self.levels = _mean_rewards(references)
+        self.rows: list[Row] = []
+        self.best_reward = -np.inf
+        self.last_validation = -1
+        self._rollout_began = 0
+
+    def take_up(self, timesteps: int) -> None:
+        """Continue from what an earlier part of the run wrote down."""
+        path = self.folder / "validation.csv"
+        if path.is_file():
+            self.rows = [row for row in read_csv(path) if row["timesteps"] <= timesteps]
+        by_step: dict[int, list[float]] = defaultdict(list)
+        for row in self.rows:
+            by_step[row["timesteps"]].append(row["reward"])
+        if by_step:
+            self.best_reward = max(float(np.mean(r)) for r in by_step.values())
+            self.last_validation = max(by_step)
+
+    # ---- stable-baselines3's hooks ----
+
+    def _on_rollout_start(self) -> None:
+        self._rollout_began = self.model.num_timesteps
+        due = self.last_validation + self.config.validation_every
+        if self.last_validation < 0 or self.model.num_timesteps >= due:
+            self.validate()
+
+    def _on_step(self) -> bool:
+        if self.stop.wanted:
+            self.model.num_timesteps = self._rollout_began
+            return False
+        return True
+
+    # ---- the work ----
+
+    def validate(self) -> None:
+        """Run the validation episodes with the policy as it is now; keep it if it is the best."""
+        steps = self.model.num_timesteps
+        policy = LearnedPolicy(model=self.model, config=self.config)
+        rows = run_policy(
+            policy,
+            self.scenario,
+            self.config.validation_seeds(),
+            simulation=self.simulation,
+            after_each=self.stop.check,
+        )
+        self.rows += [{"timesteps": steps, **row} for row in rows]
+        self.last_validation = steps
+        reward = float(np.mean([row["reward"] for row in rows]))
+        is_best = reward > self.best_reward
+        if is_best:
+            self.best_reward = reward
+            self.save(BEST)
+        write_csv(self.folder / "validation.csv", self.rows)
+        self.save(LAST)
+        log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)
+        tqdm.write(self._line(steps, rows, is_best), file=sys.stderr)
+
+    def save(self, name: str) -> None:
+        """Write the model, whole, and how far it is."""
+        replace_file(self.folder / name, self.model.save)
+        if name == LAST:
+            write_json(self.folder / "state.json", {"timesteps": int(self.model.num_timesteps)})
+
+    def _line(self, steps: int, rows: list[Row], is_best: bool) -> str:
+        mean = {
+            key: float(np.mean([row[key] for row in rows])) for key in metrics_of(self.scenario)
+        }
+        classes = ", ".join(
+            f"{c.name} {100 * mean[f'{c.name}/slo_attainment']:.1f} %"
+            for c in self.scenario.classes
+        )
+        beaten = [name for name, level in self.levels.items() if mean["reward"] > level]
+        return (
+            f"{steps:>11,} steps  reward {mean['reward']:8.1f}{' (best)' if is_best else '       '}  "
+            f"{classes}, {mean['gpu_hours']:.2f} GPU-h"
+            + (f"  above {', '.join(beaten)}" if beaten else "")
+        )
+
+
+class Progress(BaseCallback):
+    """A bar over the steps, on terminals."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__()
+        self._total = total
+        self._bar: Any = None
+
+    def _on_training_start(self) -> None:
+        self._bar = tqdm(
+            total=self._total,
+            initial=self.model.num_timesteps,
+            unit=" steps",
+            unit_scale=True,
+            disable=None,
+            leave=False,
+            smoothing=0.05,
+        )
+
+    def _on_step(self) -> bool:
+        self._bar.update(self.training_env.num_envs)
+        return True
+
+    def _on_training_end(self) -> None:
+        self._bar.close()
+
+
+def tensorboard_writer(model: Any) -> Any:
+    """The writer behind a model's logger, or None without one."""
+    for output in model.logger.output_formats:
+        if isinstance(output, TensorBoardOutputFormat):
+            return output.writer
+    return None
+
+
+def log_levels(writer: Any, rows: list[Row], scenario: Scenario, steps: int) -> None:
+    """Write the means of validation rows as `llmscale/eval/*`."""
+    if writer is None:
+        return
+    for key in metrics_of(scenario):
+        value = np.array([row[key] for row in rows], np.float64)
+        if not np.isnan(value).all():
+            writer.add_scalar(f"llmscale/eval/{key}", float(np.nanmean(value)), steps)
+    writer.flush()
+
+
+def log_references(folder: Path, rows: list[Row], scenario: Scenario, until: int) -> None:
+    """Level lines: per policy a TensorBoard run of its own, with the tags of the learner's validation.
+
+    The same tags land in the same chart, so one sees when learning passes a level.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        place = folder / f"reference_{policy}"
+        if place.is_dir() and any(place.iterdir()):
+            continue
+        mine = [row for row in rows if row["policy"] == policy]
+        with SummaryWriter(str(place)) as writer:
+            for step in (0, until):
+                log_levels(writer, mine, scenario, step)
+
+
+def _mean_rewards(rows: list[Row]) -> Mapping[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["policy"]].append(row["reward"])
+    return {policy: float(np.mean(rewards)) for policy, rewards in found.items()}

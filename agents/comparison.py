@@ -1,0 +1,140 @@
+"""Policies on the same episodes: rows per seed, a summary with intervals, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agents.statistics import by_policy, interquartile_mean, mean_interval, paired_difference
+from agents.statistics import share_better as _share_better
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios import Scenario
+
+Row = dict[str, Any]
+
+COLUMNS = {
+    "joint/slo_attainment": ("joint %", 100.0),
+    "gpu_hours": ("GPU-h", 1.0),
+    "joint/ttft_s_p99": ("TTFT p99 s", 1.0),
+    "joint/preemptions": ("preempt.", 1.0),
+    "scaling_actions": ("scalings", 1.0),
+    "hysteresis": ("hysteresis", 1.0),
+}
+"""Metrics of the table after the reward and the classes' attainment: heading, factor."""
+
+
+def run_policy(
+    policy: Policy,
+    scenario: Scenario,
+    seeds: Iterable[int],
+    *,
+    simulation: ClusterSimulation | None = None,
+    after_each: Callable[[], object] = lambda: None,
+) -> list[Row]:
+    """One row per seed: policy, seed, and the numbers of the episode's summary.
+
+    Args:
+        policy: runs through `run_episode`, like any other.
+        scenario: what is simulated.
+        seeds: of the episodes.
+        simulation: one of the same scenario to use again.
+        after_each: called after each episode (a progress bar).
+    """
+    simulation = simulation or ClusterSimulation(scenario)
+    rows = []
+    for seed in seeds:
+        summary = run_episode(policy, scenario, seed, simulation=simulation).summary
+        numbers = {
+            key: value
+            for key, value in summary.items()
+            if isinstance(value, (int, float, np.number)) and key not in ("policy", "seed")
+        }
+        rows.append({"policy": policy.name, "seed": seed, **numbers})
+        after_each()
+    return rows
+
+
+def metrics_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
+    """Metrics of the table: key of the summary to heading and factor."""
+    classes = {f"{c.name}/slo_attainment": (f"{c.name} %", 100.0) for c in scenario.classes}
+    return {"reward": ("reward", 1.0), **classes, **COLUMNS}
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], scenario: Scenario) -> list[Row]:
+    """A row per policy: mean and interval of each metric, and the reward against the first policy's.
+
+    Raises:
+        ValueError: the policies did not meet the same seeds.
+    """
+    values = {key: by_policy(rows, key) for key in metrics_of(scenario)}
+    rewards = values["reward"]
+    first = next(iter(rewards))
+    summary = []
+    for policy, reward in rewards.items():
+        row: Row = {"policy": policy, "episodes": len(reward)}
+        for key, mine in values.items():
+            interval = mean_interval(mine[policy])
+            row |= {key: interval.mean, f"{key}/low": interval.low, f"{key}/high": interval.high}
+        row["reward/iqm"] = interquartile_mean(reward)
+        difference = paired_difference(reward, rewards[first])
+        row |= {
+            "reward/vs": first,
+            "reward/difference": difference.mean,
+            "reward/difference/low": difference.low,
+            "reward/difference/high": difference.high,
+            "reward/share_better": _share_better(reward, rewards[first]),
+        }
+        summary.append(row)
+    return summary
+
+
+def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario) -> str:
+    """The summary as text: means, and intervals of the reward and of its paired difference."""
+    first = summary[0]["reward/vs"]
+    metrics = metrics_of(scenario)
+    others = [key for key in metrics if key != "reward"]
+    head = ["policy", "reward [95 %]", "IQM", f"vs {first} [95 %]"]
+    head += [metrics[key][0] for key in others]
+    lines = [head]
+    for row in summary:
+        difference = "-"
+        if row["policy"] != first:
+            difference = _interval(row, "reward/difference", 1.0)
+        line = [
+            str(row["policy"]),
+            _interval(row, "reward", 1.0, mean="reward"),
+            f"{row['reward/iqm']:.1f}",
+            difference,
+        ]
+        line += [_shown(row[key] * metrics[key][1]) for key in others]
+        lines.append(line)
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    rows = [
+        "  ".join(
+            [line[0].ljust(widths[0])]
+            + [c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True)]
+        )
+        for line in lines
+    ]
+    rows.insert(1, "-" * len(rows[0]))
+    note = (
+        f"Means over {summary[0]['episodes']} episodes, the same requests for all. In brackets: 95 % "
+        f"bootstrap intervals; 'vs {first}' is the paired difference."
+    )
+    return "\n".join([*rows, note])
+
+
+def _interval(row: Mapping[str, Any], key: str, factor: float, mean: str | None = None) -> str:
+    centre, low, high = (row[k] * factor for k in (mean or key, f"{key}/low", f"{key}/high"))
+    sign = "+" if key.endswith("difference") else ""
+    return f"{centre:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+
+
+def _shown(value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,186 @@
+"""Compare policies on the same episodes.
+
+    python -m agents.evaluate env=mixed-slo policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
+
+    policies=A,B,C         names of reference policies, and run folders or models (*.zip); the others
+                           are compared with the first (default: every reference policy)
+    episodes=20            episodes, with the seeds SEED, SEED + 1, ...
+    seed=10000             first seed
+    out=FOLDER             where to write (default: results/evaluate-ENV)
+    scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
+
+Prints a table; writes evaluation.csv (a row per policy and seed), summary.csv and comparison.png.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agents.config import EVALUATION_SEED, environment_id, parse_scenario_words
+from agents.files import provenance, replace_file, said, write_csv, write_json
+from llmscale_env._cli import HELP_WORDS, Slip, closest, whole
+
+if TYPE_CHECKING:
+    from llmscale_env.control.policy import Policy
+    from llmscale_env.control.simulation import ClusterSimulation
+    from llmscale_env.scenarios import Scenario
+
+RESULTS = Path("results")
+
+Places = list[tuple[str, Path]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0 if words else 2
+    try:
+        return _evaluate(words)
+    except Slip as error:
+        said(f"evaluate: {error}")
+        return 2
+    except OSError as error:
+        said(f"evaluate: {error.filename}: {error.strerror}")
+        return 2
+    except KeyboardInterrupt:
+        said("evaluate: interrupted; nothing was written")
+        return 130
+
+
+def _evaluate(words: Sequence[str]) -> int:
+    options, scenario_name, overrides = parse_scenario_words(
+        words, ("env", "policies", "episodes", "seed", "out")
+    )
+    if "env" not in options:
+        raise Slip("env= is missing, such as env=mixed-slo")
+    environment_id(options["env"])
+    episodes = whole(options, "episodes", 20, 1, 100_000)
+    seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
+    out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
+    from llmscale_env.scenarios import ScenarioError, load_scenario
+
+    try:
+        scenario = load_scenario(scenario_name or options["env"], **overrides)
+    except ScenarioError as error:
+        raise Slip(str(error)) from None
+    policies = make_policies(options.get("policies"), options["env"], scenario)
+    text, places = compare(policies, scenario, range(seed, seed + episodes), out)
+    write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
+    print(text)
+    width = max(len(what) for what, _ in places)
+    print("\n".join(f"{what:<{width}}  {place}" for what, place in places))
+    return 0
+
+
+def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy]:
+    """The policies named, ready for `scenario`.
+
+    Args:
+        text: comma-separated names of reference policies and paths of models; None: every reference.
+        env: short name of the environment, which models must have been trained on.
+        scenario: that they are to run.
+
+    Raises:
+        Slip: an unknown name, a policy given twice, a policy or model that does not fit the
+            scenario, a model that is missing or cannot be read.
+    """
+    from baselines import POLICY_NAMES, PolicyError, make_policy
+
+    names = [part for part in (text or ",".join(POLICY_NAMES)).split(",") if part]
+    found: dict[str, Policy] = {}
+    # Everything is looked for before anything is loaded: torch takes a second to come.
+    for name in names:
+        if name not in POLICY_NAMES and not _is_path(name):
+            raise Slip(f"policies: unknown policy {name!r}{closest(name, POLICY_NAMES)}")
+        if _is_path(name) and not Path(name).exists():
+            raise Slip(f"policies: model {name!r}: there is no such file or folder")
+        if names.count(name) > 1:
+            raise Slip(f"policies: {name!r} is given twice")
+    for name in names:
+        try:
+            policy = make_policy(name) if name in POLICY_NAMES else _model(name, env, scenario)
+            policy.reset(scenario, 0)
+        except PolicyError as error:
+            raise Slip(f"policies: {error}") from None
+        while policy.name in found:
+            policy.name += "'"
+        found[policy.name] = policy
+    return list(found.values())
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.endswith(".zip") or Path(name).is_dir()
+
+
+def _model(path: str, env: str, scenario: Scenario) -> Policy:
+    from agents.learned import LearnedPolicy, ModelError
+
+    try:
+        policy = LearnedPolicy(path)
+        if policy.config.env != env:
+            raise ModelError(
+                f"model {path!r}: was trained on {policy.config.env!r}, not on {env!r}"
+            )
+        policy.fit(scenario)
+    except ModelError as error:
+        raise Slip(f"policies: {error}") from None
+    return policy
+
+
+def compare(
+    policies: Sequence[Policy],
+    scenario: Scenario,
+    seeds: Iterable[int],
+    folder: Path,
+    simulation: ClusterSimulation | None = None,
+) -> tuple[str, Places]:
+    """Run every policy on every seed; write rows, summary and picture into `folder`.
+
+    Returns:
+        The table as text, and what was written where.
+    """
+    from tqdm import tqdm
+
+    from agents.comparison import run_policy, summarise, table
+    from agents.plots import comparison
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    simulation = simulation or ClusterSimulation(scenario)
+    seeds = list(seeds)
+    rows: list[dict[str, Any]] = []
+    total = len(seeds) * len(policies)
+    with tqdm(total=total, unit=" episodes", disable=None, leave=False) as bar:
+        for policy in policies:
+            bar.set_description(policy.name)
+            rows += run_policy(
+                policy, scenario, seeds, simulation=simulation, after_each=lambda: bar.update()
+            )
+    summary = summarise(rows, scenario)
+    return table(summary, scenario), [
+        ("per seed", write_csv(folder / "evaluation.csv", rows)),
+        ("summary", write_csv(folder / "summary.csv", summary)),
+        ("comparison", comparison(summary, scenario, folder / "comparison.png")),
+    ]
+
+
+def draw_episode(
+    policy: Policy,
+    scenario: Scenario,
+    seed: int,
+    folder: Path,
+    simulation: ClusterSimulation | None = None,
+) -> Path:
+    """Run one episode and draw it to `folder`/episode.png."""
+    from llmscale_env.control.run import run_episode
+
+    result = run_episode(policy, scenario, seed, simulation=simulation)
+    return replace_file(folder / "episode.png", result.plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What a run leaves on disk: files that are whole or not there, and where they came from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("gymnasium", "numba", "numpy", "pandas", "scipy", "stable-baselines3", "torch")
+"""Their versions are written down beside llmscale's own."""
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` make a file and put it at `path` whole, or leave `path` as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
+    os.close(handle)
+    try:
+        write(Path(name))
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file whole."""
+    return replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> Path:
+    """Write a JSON file whole."""
+    return write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows as CSV, with the columns of the first and what later ones add (empty where missing)."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return write_text(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV that `write_csv` wrote; numbers as numbers."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def provenance(words: Sequence[str], module: str) -> dict[str, Any]:
+    """Command, time, code and versions: what it takes to repeat a run."""
+    versions = {}
+    for name in ("llmscale", *PACKAGES):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "command": shlex.join(["python", "-m", module, *words]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": git_revision(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "versions": versions,
+    }
+
+
+def git_revision() -> str:
+    """Commit of the code, with "-dirty" where files differ from it; "unknown" outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def said(message: str) -> None:
+    """A line for people; on standard error, so that tables can be piped."""
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,140 @@
+"""A trained network as a policy like any other: it runs through the same loop, on the same requests."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agents.config import TrainConfig, read_config
+from agents.environments import make_codec
+from llmscale_env.control.command import Command
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios import Scenario
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+
+BEST, LAST = "model_best.zip", "model_last.zip"
+
+
+class ModelError(ValueError):
+    """A model that is not there, cannot be read, or does not fit; the message says which and why."""
+
+
+def find_model(path: str | Path) -> Path:
+    """The model file meant by `path`: a run folder's best model, or the file itself.
+
+    Raises:
+        ModelError: there is none, or no `config.yaml` beside it.
+    """
+    place = Path(path)
+    if place.is_dir():
+        found = next((place / n for n in (BEST, LAST) if (place / n).is_file()), None)
+        if found is None:
+            raise ModelError(f"model {str(path)!r}: the folder holds neither {BEST} nor {LAST}")
+        place = found
+    if not place.is_file():
+        raise ModelError(f"model {str(path)!r}: there is no such file")
+    if not (place.parent / "config.yaml").is_file():
+        raise ModelError(
+            f"model {str(path)!r}: config.yaml of its run is missing beside it, and without it "
+            "nobody knows which environment it was trained on"
+        )
+    return place
+
+
+def load_model(path: Path, **kwargs: Any) -> BaseAlgorithm:
+    """The network of a model file, on the CPU.
+
+    Loading runs what the file says (it is pickled): load only models whose origin you trust.
+
+    Raises:
+        ModelError: not a model that stable-baselines3 can read.
+    """
+    from stable_baselines3 import PPO
+
+    if not zipfile.is_zipfile(path):
+        raise ModelError(f"model {str(path)!r}: not a model file of stable-baselines3 (no zip)")
+    try:
+        return PPO.load(path, device="cpu", **kwargs)
+    except Exception as error:  # whatever an unpickler makes of foreign bytes
+        said = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"model {str(path)!r}: cannot be read ({type(error).__name__}: {said})"
+        ) from error
+
+
+class LearnedPolicy:
+    """The most probable action of a trained network, every control interval.
+
+    Args:
+        path: run folder (its best model is taken) or model file in one.
+        name: what tables call it; by default agent and seed.
+        model: a network in memory in place of the file's (needs `config`).
+        config: of the run in place of the one beside the file.
+
+    Raises:
+        ModelError: see `find_model` and `load_model`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = "",
+        *,
+        name: str | None = None,
+        model: BaseAlgorithm | None = None,
+        config: TrainConfig | None = None,
+    ) -> None:
+        self.path: Path | None = None
+        if model is None:
+            self.path = find_model(path)
+            config = config or read_config(self.path.parent)
+            model = load_model(self.path)
+        if config is None:
+            raise ValueError("a model in memory needs the configuration of its run")
+        self.config = config
+        self.model = model
+        self.name = name or f"{config.agent}-seed{config.seed}"
+        self._codec: Any = None
+        self._scenario: Scenario | None = None
+
+    def fit(self, scenario: Scenario) -> None:
+        """Get ready for a scenario.
+
+        Raises:
+            ModelError: its observations or actions are others than those trained with.
+        """
+        codec = make_codec(self.config.env, scenario)
+        for what, own, other in (
+            ("observations", self.model.observation_space, codec.observation_space),
+            ("actions", self.model.action_space, codec.action_space),
+        ):
+            if own != other:
+                where = f"model {str(self.path)!r}" if self.path else f"policy {self.name}"
+                raise ModelError(
+                    f"{where}: was trained with {what} {_short(own)}; scenario {scenario.name!r} "
+                    f"has {_short(other)}. Train anew for other pools, classes, or queues"
+                )
+        self._codec, self._scenario = codec, scenario
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """A new episode; nothing is drawn, so `seed` changes nothing.
+
+        Raises:
+            ModelError: see `fit`.
+        """
+        if scenario is not self._scenario:
+            self.fit(scenario)
+        self._codec.reset()
+
+    def act(self, view: ClusterView) -> Command:
+        """The command that the network finds best."""
+        action, _ = self.model.predict(self._codec.encode(view), deterministic=True)
+        return self._codec.decode(action, view)
+
+
+def _short(space: Any) -> str:
+    """A space in few words: bounds of a Box are left out."""
+    nvec = getattr(space, "nvec", None)
+    return f"{type(space).__name__}{tuple(space.shape) if nvec is None else nvec.tolist()}"

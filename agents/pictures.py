@@ -1,0 +1,66 @@
+"""The README's pictures from a training run: its learning curve, and an episode of its best model.
+
+python -m agents.pictures run=FOLDER [out=docs/images] [seed=10000]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.config import EVALUATION_SEED, read_config
+from agents.files import said
+from llmscale_env._cli import HELP_WORDS, Slip, parse_options, whole
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0 if all went well, 2 after a slip, which is named in one line."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0 if words else 2
+    try:
+        options = parse_options(words, ("run", "out", "seed"))
+        if "run" not in options:
+            raise Slip("run= is missing: the folder of a training run")
+        folder, out = Path(options["run"]), Path(options.get("out", "docs/images"))
+        seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
+        for path in draw(folder, out, seed):
+            print(path)
+    except Slip as error:
+        said(f"pictures: {error}")
+        return 2
+    except OSError as error:
+        said(f"pictures: {error.filename}: {error.strerror}")
+        return 2
+    return 0
+
+
+def draw(folder: Path, out: Path, seed: int) -> list[Path]:
+    """Draw learning_curve.png and episode.png of the run in `folder` to `out`.
+
+    Raises:
+        Slip: `folder` is no run folder, or its model cannot be read.
+    """
+    config = read_config(folder)
+    if not (folder / "validation.csv").is_file():
+        raise Slip(f"run = {str(folder)!r}: has no validation.csv; nothing was trained there")
+    from agents.environments import make_scenario
+    from agents.evaluate import draw_episode
+    from agents.learned import LearnedPolicy, ModelError
+    from agents.plots import learning_curve
+
+    scenario = make_scenario(config)
+    try:
+        policy = LearnedPolicy(folder, name=config.agent)
+    except ModelError as error:
+        raise Slip(str(error)) from None
+    return [
+        learning_curve(folder, out / "learning_curve.png", scenario),
+        draw_episode(policy, scenario, seed, out),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Pictures of runs: learning curve, policies side by side, an episode."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.files import read_csv, replace_file
+from agents.statistics import mean_interval
+from llmscale_env.scenarios import Scenario
+
+REFERENCE_COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:gray")
+
+
+def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
+    """Reward, attainment and GPU-hours over steps, with intervals over episodes and reference levels.
+
+    Args:
+        folder: run folder with validation.csv and references.csv.
+        path: of the PNG.
+        scenario: of the run.
+
+    Raises:
+        FileNotFoundError: the folder has no validation.csv.
+    """
+    rows = read_csv(folder / "validation.csv")
+    references = folder / "references.csv"
+    levels = _by(read_csv(references), "policy") if references.is_file() else {}
+    steps = _by(rows, "timesteps")
+    panels = [("reward", "reward per episode", 1.0)]
+    panels += [
+        (f"{c.name}/slo_attainment", f"{c.name}: on time, %", 100.0) for c in scenario.classes
+    ]
+    panels += [("gpu_hours", "GPU-hours", 1.0)]
+    figure = _figure(11.0, 7.0)
+    axes = figure.subplots(2, (len(panels) + 1) // 2, squeeze=False).ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (key, label, factor) in zip(axes, panels, strict=False):
+        x = np.array(sorted(steps))
+        found = [mean_interval([row[key] * factor for row in steps[step]]) for step in x]
+        axis.fill_between(
+            x, [i.low for i in found], [i.high for i in found], alpha=0.2, color="tab:blue", lw=0
+        )
+        axis.plot(x, [i.mean for i in found], color="tab:blue", marker=".", label="PPO")
+        means = []
+        for k, (policy, mine) in enumerate(levels.items()):
+            level = float(np.mean([row[key] * factor for row in mine]))
+            means.append(level)
+            colour = REFERENCE_COLOURS[k % len(REFERENCE_COLOURS)]
+            axis.axhline(level, color=colour, ls="--", lw=1.2, label=str(policy))
+        _limits(axis, [i.mean for i in found], means)
+        axis.set(xlabel="environment steps", ylabel=label)
+        axis.grid(alpha=0.3)
+        axis.ticklabel_format(axis="x", style="sci", scilimits=(3, 3))
+    axes[0].legend(fontsize=8, loc="lower right")
+    n = len(next(iter(steps.values())))
+    figure.suptitle(
+        f"{scenario.name}: PPO on {n} validation episodes (mean, 95 % interval) and the levels "
+        "of reference policies on the same",
+        fontsize=10,
+    )
+    return _save(figure, path)
+
+
+def _limits(axis: Any, curve: Sequence[float], levels: Sequence[float]) -> None:
+    """Where everything beyond the first steps can be told apart: an untrained policy is far off."""
+    shown = np.array([*curve[len(curve) // 4 :], *levels], np.float64)
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    pad = 0.15 * (high - low) or 0.05 * abs(high) or 1.0
+    axis.set_ylim(low - pad, high + pad)
+
+
+def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: Path) -> Path:
+    """GPU-hours against attainment, and reward, each with 95 % intervals."""
+    figure = _figure(10.0, 4.0)
+    left, right = figure.subplots(1, 2)
+    for k, row in enumerate(summary):
+        colour = "tab:blue" if k == len(REFERENCE_COLOURS) else REFERENCE_COLOURS[k % 6]
+        left.errorbar(
+            row["gpu_hours"],
+            100 * row["joint/slo_attainment"],
+            xerr=_error(row, "gpu_hours", 1.0),
+            yerr=_error(row, "joint/slo_attainment", 100.0),
+            fmt="o",
+            capsize=2,
+            color=colour,
+            label=str(row["policy"]),
+        )
+        right.errorbar(
+            row["reward"], k, xerr=_error(row, "reward", 1.0), fmt="o", capsize=3, color=colour
+        )
+    left.set(xlabel="GPU-hours (fewer is better)", ylabel="requests on time, all classes, %")
+    left.legend(fontsize=8)
+    right.set_yticks(range(len(summary)), [str(row["policy"]) for row in summary])
+    right.invert_yaxis()
+    right.set(xlabel="reward per episode (more is better)")
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+    figure.suptitle(
+        f"{scenario.name}: means over {summary[0]['episodes']} episodes, 95 % intervals",
+        fontsize=10,
+    )
+    return _save(figure, path)
+
+
+def _error(row: Mapping[str, Any], key: str, factor: float) -> list[list[float]]:
+    mean, low, high = (row[k] * factor for k in (key, f"{key}/low", f"{key}/high"))
+    return [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]
+
+
+def _by(rows: Sequence[Mapping[str, Any]], key: str) -> dict[Any, list[Mapping[str, Any]]]:
+    found: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row[key]].append(row)
+    return dict(found)
+
+
+def _figure(width: float, height: float) -> Any:
+    """An empty figure that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: Path) -> Path:
+    return replace_file(path, lambda part: figure.savefig(part, dpi=100, format="png"))

@@ -1,0 +1,96 @@
+"""What can be said of policies that met the same episodes: means, differences, intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over episodes and the interval that holds it with 95 % confidence (NaN without episodes)."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def mean_interval(values: ArrayLike) -> Interval:
+    """Mean of a sample and its percentile bootstrap interval; NaN values are left out.
+
+    With one value, or with equal ones, the interval is that value: it then says nothing about other
+    episodes. The resampling is seeded, so the same values give the same interval.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    sample = sample[~np.isnan(sample)]
+    if len(sample) == 0:
+        return Interval(np.nan, np.nan, np.nan)
+    mean = float(sample.mean())
+    if len(sample) == 1 or np.ptp(sample) == 0:
+        return Interval(mean, mean, mean)
+    from scipy.stats import bootstrap
+
+    found = bootstrap(
+        (sample,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Interval(mean, float(found.low), float(found.high))
+
+
+def paired_difference(values: ArrayLike, others: ArrayLike) -> Interval:
+    """Mean of `values - others` episode by episode, with its interval.
+
+    Both policies met the same requests, so what makes an episode hard falls out of the difference.
+
+    Raises:
+        ValueError: different numbers of episodes.
+    """
+    a, b = np.asarray(values, np.float64), np.asarray(others, np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"{a.shape} and {b.shape} values: pairs need the same episodes")
+    return mean_interval(a - b)
+
+
+def interquartile_mean(values: ArrayLike) -> float:
+    """Mean of the middle half of a sample, a quarter cut off at each end (whole values, as SciPy)."""
+    sample = np.sort(np.asarray(values, np.float64))
+    cut = len(sample) // 4
+    return float(sample[cut : len(sample) - cut].mean()) if len(sample) else float("nan")
+
+
+def share_better(values: ArrayLike, others: ArrayLike) -> float:
+    """Share of the episodes in which `values` is the larger one; ties count half."""
+    a, b = np.asarray(values, np.float64), np.asarray(others, np.float64)
+    return float(np.mean((a > b) + 0.5 * (a == b)))
+
+
+def by_policy(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, NDArray[np.float64]]:
+    """Values of a metric per policy, in the order of their seeds.
+
+    Raises:
+        ValueError: the policies did not meet the same seeds.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        mine = found.setdefault(str(row["policy"]), {})
+        mine[int(row["seed"])] = float(row[metric])
+    seeds = {policy: sorted(mine) for policy, mine in found.items()}
+    first = next(iter(seeds.values()), [])
+    for policy, mine_seeds in seeds.items():
+        if mine_seeds != first:
+            raise ValueError(f"{policy} was not run on the same seeds as the first policy")
+    return {p: np.array([found[p][seed] for seed in first]) for p in found}

@@ -1,0 +1,251 @@
+"""Train a policy on an environment, watch it pass the reference policies, compare them at the end.
+
+    python -m agents.train env=mixed-slo [KEY=VALUE ...]
+
+    out=FOLDER             run folder (default: runs/ENV-AGENT-seedSEED, numbered if it is taken)
+    resume=true            go on with the run in out= (or the latest unfinished one of env= and agent=)
+    total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
+    validation_every=N  validation_episodes=N  evaluation_episodes=N
+    references=A,B,C       policies to compare with, or none
+    ppo.gamma=0.98 ...     hyperparameters, by stable-baselines3's names
+    scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
+
+Defaults stand in agents/configs/ENV.yaml; docs/training.md explains everything that is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agents.config import (
+    TrainConfig,
+    environment_id,
+    environment_names,
+    make_config,
+    parse_words,
+    read_config,
+)
+from agents.files import provenance, read_csv, said, write_csv, write_json, write_text
+from llmscale_env._cli import HELP_WORDS, Slip, closest, flag
+
+if TYPE_CHECKING:
+    from agents.comparison import Row
+    from llmscale_env.control.simulation import ClusterSimulation
+    from llmscale_env.scenarios import Scenario
+
+RUNS = Path("runs")
+
+CHANGES_ON_RESUME = ("total_timesteps", "env_threads", "torch_threads", "evaluation_episodes")
+"""Options that may differ when a run is taken up again; others would make it another run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0 if words else 2
+    try:
+        config, folder, resumes = plan(words)
+        scenario = check(config)
+    except Slip as error:
+        said(f"train: {error}")
+        return 2
+    except OSError as error:
+        said(f"train: {error.filename}: {error.strerror}")
+        return 2
+    from agents.learned import ModelError
+
+    try:
+        return run(config, scenario, folder, words, resumes)
+    except ModelError as error:
+        said(f"train: {error}")
+        return 2
+    except KeyboardInterrupt:
+        said(
+            f"interrupted; to go on: python -m agents.train env={config.env} resume=true out={folder}"
+        )
+        return 130
+
+
+def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
+    """What the command line asks for: configuration, run folder, whether an earlier run goes on.
+
+    Raises:
+        Slip: see `parse_words` and `make_config`; a folder in use, or nothing to go on with.
+    """
+    changes, options = parse_words(words, ("env", "out", "resume"))
+    if "env" not in options:
+        raise Slip(f"env= is missing; there are {list(environment_names())}")
+    env = options["env"]
+    environment_id(env)
+    config = make_config(env, changes)
+    given = Path(options["out"]) if "out" in options else None
+    if not flag(options, "resume"):
+        folder = given or _free_folder(config)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Slip(
+                f"out = {str(folder)!r}: is in use; choose another, or add resume=true to go on with it"
+            )
+        return config, folder, False
+    folder = given or _latest_unfinished(config)
+    earlier = read_config(folder)
+    if earlier.env != env:
+        raise Slip(f"env = {env!r}: the run in {folder} is of {earlier.env!r}")
+    asked = {key: value for key, value in changes.items() if key in CHANGES_ON_RESUME}
+    merged = TrainConfig.model_validate(
+        {**earlier.model_dump(), **{key: getattr(config, key) for key in asked}}
+    )
+    for key in changes:
+        if key not in CHANGES_ON_RESUME and _value(config, key) != _value(merged, key):
+            raise Slip(
+                f"{key} cannot change when a run is taken up again (it is {_value(merged, key)!r}); "
+                f"what can: {', '.join(CHANGES_ON_RESUME)}"
+            )
+    return merged, folder, True
+
+
+def check(config: TrainConfig) -> Scenario:
+    """The run's scenario, and that the references exist, before anything is made.
+
+    Raises:
+        Slip: an unknown scenario, field or policy, or a policy that cannot run the scenario.
+    """
+    from agents.environments import make_scenario
+    from baselines import POLICY_NAMES, PolicyError, make_policy
+    from llmscale_env.scenarios import ScenarioError
+
+    for name in config.references:
+        if name not in POLICY_NAMES:
+            raise Slip(f"references: unknown policy {name!r}{closest(name, POLICY_NAMES)}")
+    try:
+        scenario = make_scenario(config)
+        for name in config.references:
+            make_policy(name).reset(scenario, 0)
+    except ScenarioError as error:
+        raise Slip(str(error)) from None
+    except PolicyError as error:
+        raise Slip(f"references: {error}") from None
+    return scenario
+
+
+def run(
+    config: TrainConfig, scenario: Scenario, folder: Path, words: Sequence[str], resumes: bool
+) -> int:
+    """Train, then compare. Writes the run folder (docs/training.md lists it).
+
+    Raises:
+        KeyboardInterrupt: interrupted; whatever was saved can be taken up again.
+        ModelError: the model of a run that is taken up cannot be read.
+    """
+    import torch
+
+    from agents.learning import learn
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    torch.set_num_threads(config.torch_threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "config.yaml", config.to_yaml())
+    _note_command(folder, config, words)
+    said(f"run folder {folder}; curves: tensorboard --logdir {folder / 'tb'}")
+    simulation = ClusterSimulation(scenario)
+    references = _reference_rows(config, scenario, folder, simulation)
+    learn(config, scenario, folder, simulation, references, resumes)
+    _finish(config, scenario, folder, simulation)
+    return 0
+
+
+def _reference_rows(
+    config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
+) -> list[Row]:
+    """Validation rows of the references; read again where a run is taken up."""
+    from agents.comparison import run_policy
+    from baselines import make_policy
+
+    path = folder / "references.csv"
+    if path.is_file():
+        return read_csv(path)
+    rows: list[Row] = []
+    for name in config.references:
+        rows += run_policy(
+            make_policy(name), scenario, config.validation_seeds(), simulation=simulation
+        )
+    if rows:
+        write_csv(path, rows)
+    return rows
+
+
+def _finish(
+    config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
+) -> None:
+    """Table on episodes that nothing was chosen by, pictures, and where everything is."""
+    from agents.evaluate import compare, draw_episode
+    from agents.learned import BEST, LearnedPolicy
+    from agents.plots import learning_curve
+    from baselines import make_policy
+
+    learned = LearnedPolicy(folder, name=config.agent)
+    places = [("model", folder / BEST), ("TensorBoard", folder / "tb")]
+    curve = learning_curve(folder, folder / "learning_curve.png", scenario)
+    places += [("learning curve", curve)]
+    if config.evaluation_episodes:
+        policies = [learned, *(make_policy(name) for name in config.references)]
+        text, files = compare(policies, scenario, config.evaluation_seeds(), folder, simulation)
+        print(text, flush=True)
+        places += files
+    path = draw_episode(learned, scenario, config.evaluation_seeds().start, folder, simulation)
+    places += [("an episode", path)]
+    width = max(len(what) for what, _ in places)
+    print("\n".join(f"{what:<{width}}  {place}" for what, place in places), flush=True)
+
+
+def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> None:
+    """Append command, code and versions to run.json; a run that is taken up has several."""
+    import json
+
+    path = folder / "run.json"
+    sessions: list[Any] = json.loads(path.read_text())["sessions"] if path.is_file() else []
+    sessions.append(provenance(words, "agents.train"))
+    validation, evaluation = config.validation_seeds(), config.evaluation_seeds()
+    seeds = {
+        "seed": config.seed,
+        "first_training_episodes": config.training_seeds(0),
+        "validation": [validation.start, validation.stop - 1],
+        "evaluation": [evaluation.start, evaluation.stop - 1],
+    }
+    write_json(path, {"sessions": sessions, "seeds": seeds})
+
+
+def _free_folder(config: TrainConfig) -> Path:
+    base = RUNS / f"{config.env}-{config.agent}-seed{config.seed}"
+    folder, number = base, 1
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
+
+
+def _latest_unfinished(config: TrainConfig) -> Path:
+    pattern = f"{config.env}-{config.agent}-seed*/model_last.zip"
+    unfinished = [
+        path.parent
+        for path in sorted(RUNS.glob(pattern), key=lambda path: path.stat().st_mtime)
+        if not (path.parent / "learning_curve.png").is_file()
+    ]
+    if not unfinished:
+        raise Slip(f"resume = true: no unfinished run in {RUNS}; name its folder with out=")
+    return unfinished[-1]
+
+
+def _value(config: TrainConfig, key: str) -> Any:
+    head, _, rest = key.partition(".")
+    if head == "scenario" and rest:
+        return config.overrides.get(rest)
+    return getattr(getattr(config, head), rest) if rest else getattr(config, head)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
