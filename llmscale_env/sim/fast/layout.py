@@ -222,6 +222,8 @@ CONST = np.dtype(
             "slots",
             "knots",
             "pull_width",
+            "pulled_by_width",
+            "tab_width",
         )
     ]
 )
@@ -322,17 +324,17 @@ class State(NamedTuple):
     pool: NDArray  # (E, P)
     route: NDArray  # (E, M, C)
     key: NDArray[np.int64]  # (E, I) 2 * time (+ 1: wake-up) of the next event
-    tree: NDArray[np.int32]  # (E, 2L) tournament of instances by key
+    tree: NDArray[np.int64]  # (E, 2L) tournament of instances by key
     heap: NDArray[np.int64]  # (E, I, B) finishing iteration << 32 | request
     stack: NDArray[np.int64]  # (E, I, 2B + 16, 2) see kernels.itl
-    lists: NDArray[np.int32]  # (E, 5I + Q + M, 3)
-    active: NDArray[np.int32]  # (E, P, max slots) active instances, ascending
-    running_cls: NDArray[np.int32]  # (E, I, C)
+    lists: NDArray[np.int64]  # (E, 5I + Q + M, 3)
+    active: NDArray[np.int64]  # (E, P, max slots) active instances, ascending
+    running_cls: NDArray[np.int64]  # (E, I, C)
     host_count: NDArray[np.int64]  # (E, H, M) serving instances on the host
     host_gone: NDArray[np.int64]  # (E, H, M) when the last one went, -1: never there
-    log: NDArray[np.int32]  # (E, 2, R) requests in order of finishing, of first tokens
+    log: NDArray[np.int64]  # (E, 2, R) requests in order of finishing, of first tokens
     arrived: NDArray[np.int64]  # (E, M, C) arrivals so far
-    by_class: NDArray[np.int32]  # (E, R) requests by class, by arrival within one
+    by_class: NDArray[np.int64]  # (E, R) requests by class, by arrival within one
     tally: NDArray  # (E, C) see `watch`
     pool_seen: NDArray  # (E, P)
     queue_seen: NDArray  # (E, Q)
@@ -341,9 +343,9 @@ class State(NamedTuple):
     tab: NDArray[np.int64]  # (F, 4, B + 1)
     knots: NDArray[np.int64]  # (F, 2, K, 3)
     cls: NDArray  # (C,)
-    pull: NDArray[np.int32]  # (P, Q)
-    pulled_by: NDArray[np.int32]  # (Q, P + 1) number of pools, then the pools
-    route_pools: NDArray[np.int32]  # (M, C, 2, P)
+    pull: NDArray[np.int64]  # (P, Q)
+    pulled_by: NDArray[np.int64]  # (Q, P + 1) number of pools, then the pools
+    route_pools: NDArray[np.int64]  # (M, C, 2, P)
     llm_cap: NDArray[np.int64]  # (M,) longest request that fits
     const: NDArray  # (1,)
 
@@ -415,14 +417,14 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         ):
             knots[f, k, : len(x)] = np.stack([x, y, slope], axis=1)
 
-    pull = np.full((n_pools, max(n_queues, 1)), -1, np.int32)
-    pulled_by = np.zeros((max(n_queues, 1), n_pools + 1), np.int32)
+    pull = np.full((n_pools, max(n_queues, 1)), -1, np.int64)
+    pulled_by = np.zeros((max(n_queues, 1), n_pools + 1), np.int64)
     for p, pool in enumerate(spec.pools):
         pull[p, : len(pool.pull)] = pool.pull
         for q in pool.pull:
             pulled_by[q, 0] += 1
             pulled_by[q, pulled_by[q, 0]] = p
-    route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int32)
+    route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int64)
     for m, row in enumerate(spec.routes):
         for c, route in enumerate(row):
             route_pools[m, c, 0, : len(route.pools)] = route.pools
@@ -446,6 +448,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["slots"] = slots
     const["knots"] = n_knots
     const["pull_width"] = pull.shape[1]
+    const["pulled_by_width"] = pulled_by.shape[1]
+    const["tab_width"] = tab.shape[2]
     e = episodes
     n_lists = 5 * n_inst + n_queues + n_llms
     return State(
@@ -455,17 +459,17 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         pool=np.zeros((e, n_pools), POOL),
         route=np.zeros((e, n_llms, n_classes), ROUTE),
         key=np.zeros((e, n_inst), np.int64),
-        tree=np.zeros((e, 2 * leaves), np.int32),
+        tree=np.zeros((e, 2 * leaves), np.int64),
         heap=np.zeros((e, n_inst, batch), np.int64),
         stack=np.zeros((e, n_inst, 2 * batch + 16, 2), np.int64),
-        lists=np.zeros((e, n_lists, 3), np.int32),
-        active=np.zeros((e, n_pools, slots), np.int32),
-        running_cls=np.zeros((e, n_inst, n_classes), np.int32),
+        lists=np.zeros((e, n_lists, 3), np.int64),
+        active=np.zeros((e, n_pools, slots), np.int64),
+        running_cls=np.zeros((e, n_inst, n_classes), np.int64),
         host_count=np.zeros((e, n_hosts, n_llms), np.int64),
         host_gone=np.zeros((e, n_hosts, n_llms), np.int64),
-        log=np.zeros((e, 2, capacity), np.int32),
+        log=np.zeros((e, 2, capacity), np.int64),
         arrived=np.zeros((e, n_llms, n_classes), np.int64),
-        by_class=np.zeros((e, capacity), np.int32),
+        by_class=np.zeros((e, capacity), np.int64),
         tally=np.zeros((e, n_classes), TALLY),
         pool_seen=np.zeros((e, n_pools), POOL_SEEN),
         queue_seen=np.zeros((e, max(n_queues, 1)), QUEUE_SEEN),

@@ -1,20 +1,26 @@
 """How the kernels reach the arrays of one episode.
 
-A kernel function is given a single integer `S`: the address of the episode's table of addresses,
-one per array of
-`layout.State`. Handing a tuple of 25 arrays from function to function would copy some 200 words and
-count references at every
-call, which was nine tenths of the run time; an address costs nothing, and a function named after
-the array reads `inst_at(S, i).kv` as
-plainly. `EngineBatch` owns the arrays and keeps them alive.
+A kernel function is given a single integer `S`: the address of the episode's table of addresses, one per
+array of `layout.State`. Handing a tuple of 30 arrays from function to function would copy some 200
+words and count references at every call, which was nine tenths of the run time; an address costs nothing, and
+a function named after the array reads `inst_at(S, i).kv` as plainly. `EngineBatch` owns the arrays and keeps
+them alive.
+
+The accessors are intrinsics: a few machine instructions put in place, where functions would each have to be
+compiled, linked and inlined at hundreds of calls.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
-from numba import carray, types
+from llvmlite import ir
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 from llmscale_env.sim.fast.layout import (
     CLS,
@@ -30,187 +36,139 @@ from llmscale_env.sim.fast.layout import (
     STATE_FIELDS,
     TALLY,
 )
-from llmscale_env.sim.jit import njit
 
 _MANY = 2**40
 """Leading dimension of a view: nothing is checked against it."""
 
+_I64 = ir.IntType(64)
 _PLACE = {name: k for k, name in enumerate(STATE_FIELDS)}
-_GLOB, _INST, _REQ, _POOL = _PLACE["glob"], _PLACE["inst"], _PLACE["req"], _PLACE["pool"]
-_ROUTE, _KEY, _TREE, _HEAP = _PLACE["route"], _PLACE["key"], _PLACE["tree"], _PLACE["heap"]
-_STACK, _LISTS, _ACTIVE = _PLACE["stack"], _PLACE["lists"], _PLACE["active"]
-_RUNNING_CLS, _HOST_COUNT = _PLACE["running_cls"], _PLACE["host_count"]
-_HOST_GONE, _LOG, _ARRIVED = _PLACE["host_gone"], _PLACE["log"], _PLACE["arrived"]
-_BY_CLASS, _TALLY = _PLACE["by_class"], _PLACE["tally"]
-_POOL_SEEN, _QUEUE_SEEN = _PLACE["pool_seen"], _PLACE["queue_seen"]
-_PROF, _TAB, _KNOTS, _CLS = _PLACE["prof"], _PLACE["tab"], _PLACE["knots"], _PLACE["cls"]
-_PULL, _PULLED_BY = _PLACE["pull"], _PLACE["pulled_by"]
-_ROUTE_POOLS, _LLM_CAP, _CONST = _PLACE["route_pools"], _PLACE["llm_cap"], _PLACE["const"]
+
+
+def _base(builder: Any, table: Any, name: str) -> Any:
+    """Pointer (i8*) to the array called `name` of the episode whose table is at `table`."""
+    pointers = builder.inttoptr(table, _I64.as_pointer())
+    address = builder.load(builder.gep(pointers, [_I64(_PLACE[name])]))
+    return builder.inttoptr(address, cgutils.voidptr_t)
+
+
+def _field(builder: Any, table: Any, array: str, dtype: np.dtype, field: str) -> Any:
+    """An int64 field of the first record of `array`."""
+    assert dtype.fields is not None
+    offset = dtype.fields[field][1]
+    pointer = builder.gep(_base(builder, table, array), [_I64(offset)])
+    return builder.load(builder.bitcast(pointer, _I64.as_pointer()))
+
+
+def _records(name: str, dtype: np.dtype) -> Any:
+    """`f(S, k)`: record `k` of the array called `name`."""
+    record = numba.from_dtype(dtype)
+    size = dtype.itemsize
+
+    @intrinsic
+    def at(typing_context, S, k):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            index = context.cast(builder, args[1], signature.args[1], types.int64)
+            offset = builder.mul(index, _I64(size))
+            pointer = builder.gep(_base(builder, args[0], name), [offset])
+            return builder.bitcast(pointer, context.get_value_type(record))
+
+        return record(S, k), generate
+
+    return at
+
+
+def _record(name: str, dtype: np.dtype) -> Any:
+    """`f(S)`: the only record of the array called `name`."""
+    record = numba.from_dtype(dtype)
+
+    @intrinsic
+    def of(typing_context, S):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            pointer = _base(builder, args[0], name)
+            return builder.bitcast(pointer, context.get_value_type(record))
+
+        return record(S), generate
+
+    return of
+
+
+def _array(name: str, dtype: type, *trailing: int | str) -> Any:
+    """`f(S)`: the array called `name`; trailing dimensions are numbers or fields of `const`."""
+    array_type = types.Array(numba.from_dtype(np.dtype(dtype)), 1 + len(trailing), "C")
+    size = np.dtype(dtype).itemsize
+
+    @intrinsic
+    def of(typing_context, S):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            shape = [_I64(_MANY)]
+            for dimension in trailing:
+                if isinstance(dimension, int):
+                    shape.append(_I64(dimension))
+                elif dimension == "capacity":
+                    shape.append(_field(builder, args[0], "glob", GLOB, dimension))
+                else:
+                    shape.append(_field(builder, args[0], "const", CONST, dimension))
+            strides = [_I64(size)]
+            for dimension in reversed(shape[1:]):
+                strides.insert(0, builder.mul(strides[0], dimension))
+            array = context.make_array(array_type)(context, builder)
+            populate_array(
+                array,
+                data=builder.bitcast(_base(builder, args[0], name), array.data.type),
+                shape=cgutils.pack_array(builder, shape),
+                strides=cgutils.pack_array(builder, strides),
+                itemsize=context.get_constant(types.intp, size),
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(S), generate
+
+    return of
 
 
 @intrinsic
-def _pointer(typing_context, address):
-    """A void pointer from an address."""
-
-    def generate(context, builder, signature, args):
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
-@njit
-def _address(S, place):
-    return carray(_pointer(S), (_MANY,), np.int64)[place]
-
-
-# ---- records ----
-
-
-@njit
-def const_of(S):
-    return carray(_pointer(_address(S, _CONST)), (_MANY,), CONST)[0]
-
-
-@njit
-def glob_of(S):
-    return carray(_pointer(_address(S, _GLOB)), (_MANY,), GLOB)[0]
-
-
-@njit
-def inst_at(S, i):
-    return carray(_pointer(_address(S, _INST)), (_MANY,), INST)[i]
-
-
-@njit
-def req_at(S, r):
-    return carray(_pointer(_address(S, _REQ)), (_MANY,), REQ)[r]
-
-
-@njit
-def pool_at(S, p):
-    return carray(_pointer(_address(S, _POOL)), (_MANY,), POOL)[p]
-
-
-@njit
-def route_at(S, m, c):
-    return carray(_pointer(_address(S, _ROUTE)), (_MANY, const_of(S).n_classes), ROUTE)[m, c]
-
-
-@njit
-def prof_at(S, f):
-    return carray(_pointer(_address(S, _PROF)), (_MANY,), PROF)[f]
-
-
-@njit
-def cls_at(S, c):
-    return carray(_pointer(_address(S, _CLS)), (_MANY,), CLS)[c]
-
-
-@njit
-def tally_at(S, c):
-    return carray(_pointer(_address(S, _TALLY)), (_MANY,), TALLY)[c]
-
-
-@njit
-def pool_seen_at(S, p):
-    return carray(_pointer(_address(S, _POOL_SEEN)), (_MANY,), POOL_SEEN)[p]
-
-
-@njit
-def queue_seen_at(S, q):
-    return carray(_pointer(_address(S, _QUEUE_SEEN)), (_MANY,), QUEUE_SEEN)[q]
-
-
-# ---- arrays ----
-
-
-@njit
-def by_class_of(S):
-    return carray(_pointer(_address(S, _BY_CLASS)), (_MANY,), np.int32)
-
-
-@njit
-def key_of(S):
-    return carray(_pointer(_address(S, _KEY)), (_MANY,), np.int64)
-
-
-@njit
-def tree_of(S):
-    return carray(_pointer(_address(S, _TREE)), (_MANY,), np.int32)
-
-
-@njit
-def heap_of(S):
-    return carray(_pointer(_address(S, _HEAP)), (_MANY, const_of(S).batch), np.int64)
-
-
-@njit
-def stack_of(S):
-    return carray(_pointer(_address(S, _STACK)), (_MANY, const_of(S).stack_depth, 2), np.int64)
-
-
-@njit
-def lists_of(S):
-    return carray(_pointer(_address(S, _LISTS)), (_MANY, 3), np.int32)
-
-
-@njit
-def active_of(S):
-    return carray(_pointer(_address(S, _ACTIVE)), (_MANY, const_of(S).slots), np.int32)
-
-
-@njit
-def running_cls_of(S):
-    return carray(_pointer(_address(S, _RUNNING_CLS)), (_MANY, const_of(S).n_classes), np.int32)
-
-
-@njit
-def host_count_of(S):
-    return carray(_pointer(_address(S, _HOST_COUNT)), (_MANY, const_of(S).n_llms), np.int64)
-
-
-@njit
-def host_gone_of(S):
-    return carray(_pointer(_address(S, _HOST_GONE)), (_MANY, const_of(S).n_llms), np.int64)
-
-
-@njit
-def log_of(S):
-    return carray(_pointer(_address(S, _LOG)), (_MANY, glob_of(S).capacity), np.int32)
-
-
-@njit
-def arrived_of(S):
-    return carray(_pointer(_address(S, _ARRIVED)), (_MANY, const_of(S).n_classes), np.int64)
-
-
-@njit
-def tab_of(S):
-    return carray(_pointer(_address(S, _TAB)), (_MANY, 4, const_of(S).batch + 1), np.int64)
-
-
-@njit
-def knots_of(S):
-    return carray(_pointer(_address(S, _KNOTS)), (_MANY, 2, const_of(S).knots, 3), np.int64)
-
-
-@njit
-def pull_of(S):
-    return carray(_pointer(_address(S, _PULL)), (_MANY, const_of(S).pull_width), np.int32)
-
-
-@njit
-def pulled_by_of(S):
-    return carray(_pointer(_address(S, _PULLED_BY)), (_MANY, const_of(S).n_pools + 1), np.int32)
-
-
-@njit
-def route_pools_of(S):
-    const = const_of(S)
-    shape = (_MANY, const.n_classes, 2, const.n_pools)
-    return carray(_pointer(_address(S, _ROUTE_POOLS)), shape, np.int32)
-
-
-@njit
-def llm_cap_of(S):
-    return carray(_pointer(_address(S, _LLM_CAP)), (_MANY,), np.int64)
+def route_at(typing_context, S, llm, slo_class):  # type: ignore[no-untyped-def]
+    """Route of an LLM and a class."""
+    record = numba.from_dtype(ROUTE)
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        m = context.cast(builder, args[1], signature.args[1], types.int64)
+        c = context.cast(builder, args[2], signature.args[2], types.int64)
+        n_classes = _field(builder, args[0], "const", CONST, "n_classes")
+        offset = builder.mul(builder.add(builder.mul(m, n_classes), c), _I64(ROUTE.itemsize))
+        pointer = builder.gep(_base(builder, args[0], "route"), [offset])
+        return builder.bitcast(pointer, context.get_value_type(record))
+
+    return record(S, llm, slo_class), generate
+
+
+const_of = _record("const", CONST)
+glob_of = _record("glob", GLOB)
+inst_at = _records("inst", INST)
+req_at = _records("req", REQ)
+pool_at = _records("pool", POOL)
+prof_at = _records("prof", PROF)
+cls_at = _records("cls", CLS)
+tally_at = _records("tally", TALLY)
+pool_seen_at = _records("pool_seen", POOL_SEEN)
+queue_seen_at = _records("queue_seen", QUEUE_SEEN)
+
+key_of = _array("key", np.int64)
+tree_of = _array("tree", np.int64)
+heap_of = _array("heap", np.int64, "batch")
+stack_of = _array("stack", np.int64, "stack_depth", 2)
+lists_of = _array("lists", np.int64, 3)
+active_of = _array("active", np.int64, "slots")
+running_cls_of = _array("running_cls", np.int64, "n_classes")
+host_count_of = _array("host_count", np.int64, "n_llms")
+host_gone_of = _array("host_gone", np.int64, "n_llms")
+log_of = _array("log", np.int64, "capacity")
+arrived_of = _array("arrived", np.int64, "n_classes")
+by_class_of = _array("by_class", np.int64)
+tab_of = _array("tab", np.int64, 4, "tab_width")
+knots_of = _array("knots", np.int64, 2, "knots", 3)
+pull_of = _array("pull", np.int64, "pull_width")
+pulled_by_of = _array("pulled_by", np.int64, "pulled_by_width")
+route_pools_of = _array("route_pools", np.int64, "n_classes", 2, "n_pools")
+llm_cap_of = _array("llm_cap", np.int64)
