@@ -1,45 +1,55 @@
 """Environment steps and PPO frames per second, and whose time they are, for `python -m experiments.bench`.
 
-Random actions drawn beforehand; CartPole beside it shows what the frameworks cost by themselves. The
-share of the engine is the time in which at least one thread is inside it; the rest of a step is
-Python, the rest of a PPO frame the learner's.
+Random actions drawn beforehand; CartPole beside it shows what the frameworks cost by themselves. With
+one thread, times are CPU seconds of the process (on a machine with nothing else to do they are the
+wall's); with more, the wall's. The engine's share is the time in which at least one thread is inside
+it; drawing the requests of a new episode stands apart; what is left of a step is Python, what is left of
+a PPO frame the learner's.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 ID = "llmscale/MixedSLO-v0"
 CARTPOLE = "CartPole-v1"
 HEAD = (
     "what",
     "environments",
+    "threads",
     "steps",
     "steps_per_s",
     "us_per_step",
+    "python_us_per_step",
     "engine_percent",
-    "environment_percent",
+    "new_episodes_percent",
+    "python_percent",
     "learner_percent",
 )
-VECTOR_SIZES = (1, 8, 64, 256)
+VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
+"""Environments and threads of the vectorised form."""
+
+EPISODE_STEPS = 180
+KERNEL_CALLS = ("advance_range", "close_windows", "order")
+"""Methods of `EngineBatch` that a step spends its time in."""
 
 
-def environments_exist() -> bool:
-    """Whether `llmscale_env.envs` has the environment yet."""
-    return find_spec("llmscale_env.envs.mixed_slo") is not None
+Clock = Callable[[], float]
+
+
+def _clock(threads: int) -> Clock:
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 class Stopwatch:
     """Time during which at least one of the calls that it wraps is under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self.clock = clock
         self.spans: list[tuple[float, float]] = []
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,11 +57,11 @@ class Stopwatch:
 
         @functools.wraps(function)
         def timed(*arguments: Any, **named: Any) -> Any:
-            start = time.perf_counter()
+            start = self.clock()
             try:
                 return function(*arguments, **named)
             finally:
-                self.spans.append((start, time.perf_counter()))
+                self.spans.append((start, self.clock()))
 
         return timed
 
@@ -64,36 +74,57 @@ class Stopwatch:
         return total
 
 
+class Watches(NamedTuple):
+    """What is timed inside an environment's step."""
+
+    engine: Stopwatch
+    new_episodes: Stopwatch
+
+
 @contextmanager
-def engine_watched() -> Iterator[Stopwatch]:
-    """A stopwatch around the fast engine's calls that simulate, as long as the context lasts."""
+def watched(clock: Clock) -> Iterator[Watches]:
+    """Stopwatches around the engine's work and the start of episodes, as long as the context lasts."""
+    from llmscale_env.envs.core import ServingCore
     from llmscale_env.sim.fast import EngineBatch
 
-    watch = Stopwatch()
-    names = [name for name in ("advance", "advance_range") if hasattr(EngineBatch, name)]
-    kept = {name: getattr(EngineBatch, name) for name in names}
-    for name, function in kept.items():
-        setattr(EngineBatch, name, watch.wrap(function))
+    watches = Watches(Stopwatch(clock), Stopwatch(clock))
+    plan: list[tuple[Any, str, Stopwatch]] = [
+        *((EngineBatch, name, watches.engine) for name in KERNEL_CALLS),
+        (ServingCore, "start", watches.new_episodes),
+    ]
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in plan]
+    for (owner, name, function), (_, _, watch) in zip(kept, plan, strict=True):
+        setattr(owner, name, watch.wrap(function))
     try:
-        yield watch
+        yield watches
     finally:
-        for name, function in kept.items():
-            setattr(EngineBatch, name, function)
+        for owner, name, function in kept:
+            setattr(owner, name, function)
 
 
 def _row(
-    what: str, envs: int, steps: int, total_s: float, engine_s: float | None, env_s: float | None
+    what: str,
+    envs: int,
+    threads: int,
+    steps: int,
+    total_s: float,
+    watches: Watches,
+    start: float,
+    inside_s: float | None = None,
 ) -> tuple[Any, ...]:
-    """`engine_s` is part of `env_s`; None where there is none."""
-    inside = total_s if env_s is None else env_s
-    engine = 0.0 if engine_s is None else engine_s
-    shares = (engine, inside - engine, total_s - inside)
+    """A row of `HEAD`; `inside_s` is the time spent in the environment, if not all of it is."""
+    engine_s, new_s = (watch.total_s(start) for watch in watches)
+    inside_s = total_s if inside_s is None else inside_s
+    python_s = inside_s - engine_s - new_s
+    shares = (engine_s, new_s, python_s, total_s - inside_s)
     return (
         what,
         envs,
+        threads,
         steps,
         round(steps / total_s),
         round(total_s / steps * 1e6, 1),
+        round(python_s / steps * 1e6, 1),
         *(round(100 * share / total_s, 1) for share in shares),
     )
 
@@ -108,64 +139,57 @@ def single(env_id: str, steps: int) -> tuple[Any, ...]:
     env.reset(seed=0)
     env.step(actions[0])
     env.reset(seed=0)
-    with engine_watched() as watch:
-        start = time.perf_counter()
+    clock = _clock(1)
+    with watched(clock) as watches:
+        start = clock()
         for action in actions:
             done = env.step(action)[2:4]
             if any(done):
                 env.reset()
-        total_s = time.perf_counter() - start
+        total_s = clock() - start
     env.close()
-    return _row(f"{env_id}, gym.make", 1, steps, total_s, watch.total_s(start), None)
+    return _row(f"{env_id}, gym.make", 1, 1, steps, total_s, watches, start)
 
 
-def vectorised(n_envs: int, steps: int) -> tuple[Any, ...]:
+def vectorised(n_envs: int, threads: int, steps: int) -> tuple[Any, ...]:
     """Our vectorised environment, random actions; `steps` over all of its environments."""
-    import gymnasium as gym
-
-    env = gym.make_vec(ID, num_envs=n_envs, vectorization_mode="vector_entry_point")
+    env = _make_vec(n_envs, threads)
     rounds = max(1, steps // n_envs)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(rounds)]
     env.reset(seed=0)
     env.step(actions[0])
-    with engine_watched() as watch:
-        start = time.perf_counter()
+    clock = _clock(threads)
+    with watched(clock) as watches:
+        start = clock()
         for action in actions:
             env.step(action)
-        total_s = time.perf_counter() - start
+        total_s = clock() - start
     env.close()
     what = f"{ID}, gym.make_vec"
-    return _row(what, n_envs, rounds * n_envs, total_s, watch.total_s(start), None)
+    return _row(what, n_envs, threads, rounds * n_envs, total_s, watches, start)
+
+
+def _make_vec(n_envs: int, threads: int) -> Any:
+    import gymnasium as gym
+
+    import llmscale_env  # noqa: F401  (registers the environments)
+
+    return gym.make_vec(
+        ID, num_envs=n_envs, vectorization_mode="vector_entry_point", threads=threads
+    )
 
 
 def bench_env(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Environment steps per second, of one environment and of many in one call."""
-    import llmscale_env  # noqa: F401  (registers the environments)
+    import llmscale_env  # noqa: F401
 
-    steps = 200 if quick else 20_000
-    rows = [single(CARTPOLE, steps)]
-    if environments_exist():
-        rows.append(single(ID, steps))
-        for n_envs in VECTOR_SIZES[:2] if quick else VECTOR_SIZES:
-            rows.append(vectorised(n_envs, 200 if quick else max(steps, 100 * n_envs)))
+    steps = 200 if quick else 10_000
+    rows = [single(CARTPOLE, steps), single(ID, steps)]
+    for n_envs, threads in VECTOR_FORMS[:2] if quick else VECTOR_FORMS:
+        # Whole episodes, so that starting them has its share.
+        rows.append(vectorised(n_envs, threads, max(steps, 0 if quick else EPISODE_STEPS * n_envs)))
     return HEAD, rows
-
-
-def _adapter() -> Any:
-    """The class of `agents` that makes a vectorised environment one of stable-baselines3, or None."""
-    from stable_baselines3.common.vec_env import VecEnv
-
-    if find_spec("agents") is None:
-        return None
-    agents = importlib.import_module("agents")
-    for module in pkgutil.iter_modules(agents.__path__, "agents."):
-        if "vec" not in module.name:
-            continue
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, type) and issubclass(value, VecEnv) and value is not VecEnv:
-                return value
-    return None
 
 
 def ppo(what: str, venv: Any, frames: int, rollout: int) -> tuple[Any, ...]:
@@ -179,15 +203,17 @@ def ppo(what: str, venv: Any, frames: int, rollout: int) -> tuple[Any, ...]:
         "MlpPolicy", venv, n_steps=n_steps, batch_size=256, n_epochs=10, device="cpu", seed=0
     )
     model.learn(n_steps * venv.num_envs)  # warm
-    stepping = Stopwatch()
+    clock = _clock(1)
+    stepping = Stopwatch(clock)
     for name in ("step_async", "step_wait"):
         setattr(venv, name, stepping.wrap(getattr(venv, name)))
-    with engine_watched() as watch:
-        start = time.perf_counter()
+    with watched(clock) as watches:
+        start = clock()
         model.learn(frames, reset_num_timesteps=True)
-        total_s = time.perf_counter() - start
+        total_s = clock() - start
     frames = int(model.num_timesteps)
-    row = _row(what, venv.num_envs, frames, total_s, watch.total_s(start), stepping.total_s(start))
+    inside_s = stepping.total_s(start)
+    row = _row(what, venv.num_envs, 1, frames, total_s, watches, start, inside_s)
     venv.close()
     return row
 
@@ -198,15 +224,14 @@ def bench_ppo(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     import llmscale_env  # noqa: F401
+    from agents.vec_adapter import NativeVecEnv
 
     frames, rollout = (256, 256) if quick else (20_480, 2_048)
     rows = []
-    for env_id in (CARTPOLE, ID) if environments_exist() else (CARTPOLE,):
+    for env_id in (CARTPOLE, ID):
         makers: list[Callable[[], Any]] = [functools.partial(gym.make, env_id) for _ in range(8)]
         rows.append(ppo(f"PPO, {env_id}, DummyVecEnv", DummyVecEnv(makers), frames, rollout))
-    adapter = _adapter()
-    if adapter is not None and environments_exist():
-        for n_envs in (8,) if quick else (8, 64):
-            vector = gym.make_vec(ID, num_envs=n_envs, vectorization_mode="vector_entry_point")
-            rows.append(ppo(f"PPO, {ID}, vectorised", adapter(vector), frames, rollout))
+    for n_envs in (8,) if quick else (8, 64):
+        venv = NativeVecEnv(_make_vec(n_envs, 1))
+        rows.append(ppo(f"PPO, {ID}, vectorised", venv, frames, rollout))
     return HEAD, rows
