@@ -1,0 +1,9 @@
+"""Reference policies: what published systems, and the autoscalers in use, would order.
+
+`make_policy(name, **parameters)` makes one; docs/policies.md has their rules and constants.
+"""
+
+from baselines.parameters import PolicyError
+from baselines.registry import POLICY_NAMES, make_policy
+
+__all__ = ["POLICY_NAMES", "PolicyError", "make_policy"]

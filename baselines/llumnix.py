@@ -1,0 +1,142 @@
+"""Llumnix's autoscaler, as Chiron compares itself with it.
+
+Chiron, section 6 ("Experiment Setup"): the autoscaler of Llumnix (Sun et al., 2024, arXiv 2406.03243)
+"keeps average token utilization across all instances between a configurable threshold range by adding
+and removing serving instances"; section 6.2: "Llumnix increases capacity gradually one instance at a
+time"; appendix A.2: it "does not enable queuing" of batch requests and does not adapt the batch size.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from baselines.fleet import UniformParameters, UniformPolicy
+from baselines.parameters import BatchLimit, Finite, Positive
+from llmscale_env.control.view import ClusterView
+from llmscale_env.sim.spec import InstanceState
+
+
+class LlumnixParameters(UniformParameters):
+    """Chiron's description, with Llumnix's own metric at hand.
+
+    Attributes:
+        metric: "utilisation" (Chiron's words): KV tokens in use and demanded by waiting requests, over
+            KV capacity. "freeness" (Llumnix's own): -(free blocks - blocks waited for) / requests.
+        low, high: range in which utilisation is kept.
+        freeness_low, freeness_high: the same for "freeness", in blocks per request; Llumnix ships
+            -60 and -10.
+        period_s: time between two looks; Llumnix ships 10 s.
+        count_loading: instances that are still loading count as empty ones, as Llumnix counts those
+            that it adds; otherwise only active ones do, and every look before they serve adds more.
+        keep_below_high: an instance is removed only if the rest stays below `high` without it.
+        batch_limit: vLLM's default `max_num_seqs` was 256.
+    """
+
+    metric: Literal["utilisation", "freeness"] = "utilisation"
+    low: Positive = 0.2
+    high: Positive = 0.4
+    freeness_low: Finite = -60.0
+    freeness_high: Finite = -10.0
+    period_s: Positive = 10.0
+    count_loading: bool = True
+    keep_below_high: bool = True
+    batch_limit: BatchLimit | None = 256
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LlumnixParameters:
+        for what in ("", "freeness_"):
+            low, high = getattr(self, f"{what}low"), getattr(self, f"{what}high")
+            if low >= high:
+                raise ValueError(f"{what}low = {low}: must be less than {what}high = {high}")
+        return self
+
+
+def token_utilisation(kv_tokens: float, waiting_tokens: float, capacity_tokens: float) -> float:
+    """KV tokens in use and waited for, over those that there are; above 1 when requests wait."""
+    return (kv_tokens + waiting_tokens) / capacity_tokens
+
+
+def freeness_load(
+    kv_tokens: float,
+    waiting_tokens: float,
+    capacity_tokens: float,
+    requests: int,
+    block_tokens: int,
+) -> float:
+    """Llumnix's load: -(free blocks - blocks waited for) / requests; it rises towards 0 and above.
+
+    An empty fleet counts as having one request.
+    """
+    free = (capacity_tokens - kv_tokens - waiting_tokens) / block_tokens
+    return -free / max(requests, 1)
+
+
+class LlumnixPolicy(UniformPolicy):
+    """One instance more above the range, one fewer below it, for all classes alike.
+
+    Where the papers leave a choice: the average is over all instances together (Llumnix sums its
+    instances up before it divides); loading instances count as empty ones (`count_loading`); an
+    instance goes only if the average stays below `high` without it (`keep_below_high`), since a flat
+    range would otherwise make two instances one and one two for ever; a draining instance counts
+    neither with its memory nor with its requests.
+    """
+
+    parameters_type: ClassVar[type[UniformParameters]] = LlumnixParameters
+    parameters: LlumnixParameters
+
+    GRID: ClassVar[dict[str, tuple[object, ...]]] = {
+        "high": (0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
+        "low_share": (0.25, 0.5, 0.75),
+        "batch_limit": (32, 64, 128, 256),
+    }
+    """What `baselines.tune` sweeps; `low = low_share * high`."""
+
+    def __init__(self, name: str = "llumnix", **values: object) -> None:
+        super().__init__(name, **values)
+        self.period_s = self.parameters.period_s
+
+    @staticmethod
+    def of_grid(point: dict[str, float]) -> dict[str, float]:
+        """Parameters of a point of `GRID`."""
+        values = dict(point)
+        share = values.pop("low_share")
+        return {**values, "low": round(share * values["high"], 6)}
+
+    def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
+        """`have`, or one more or fewer."""
+        settings = self.parameters
+        low, high = settings.low, settings.high
+        if settings.metric == "freeness":
+            low, high = settings.freeness_low, settings.freeness_high
+        active = int(view.pools["active"][p])
+        counted = have if settings.count_loading else active
+        if counted == 0:
+            return have, "nothing serves yet"
+        load = self._load(view, p, counted)
+        why = f"{settings.metric} {load:.3g}"
+        if load > high:
+            return have + 1, why
+        spread = self._load(view, p, counted - 1) if counted > 1 else float("inf")
+        if load < low and (spread <= high or not settings.keep_below_high):
+            return have - 1, why
+        return have, why
+
+    def _load(self, view: ClusterView, p: int, instances: int) -> float:
+        """The load of pool `p` if `instances` instances carried it."""
+        seen = view.pools[p]
+        states = view.instances
+        going = states[(view.instance_pool == p) & (states["state"] == int(InstanceState.DRAINING))]
+        kv = int(seen["kv_tokens"]) - int(going["kv_tokens"].sum())
+        waiting = int(seen["waiting_tokens"])
+        active = int(seen["active"])
+        each = int(seen["kv_capacity"]) / active if active else float("nan")
+        if not active:  # nothing has said yet how much an instance holds
+            return float("-inf")
+        if self.parameters.metric == "utilisation":
+            return token_utilisation(kv, waiting, each * instances)
+        requests = int(seen["running"] + seen["waiting"] + seen["preempted"])
+        requests -= int((going["running"] + going["preempted"]).sum())
+        block = view.scenario.fleet.block_tokens
+        return freeness_load(kv, waiting, each * instances, requests, block)

@@ -1,0 +1,60 @@
+"""Reference policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from baselines.chiron import ChironPolicy
+from baselines.hpa import HpaPolicy
+from baselines.llumnix import LlumnixPolicy
+from baselines.parameters import PolicyError, parse_policy
+from baselines.static import StaticPolicy
+from baselines.tuned_settings import TunedPolicy
+from llmscale_env._cli import closest
+from llmscale_env.control.policy import Policy
+
+
+def _chiron_local(name: str, **values: Any) -> Policy:
+    """The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18)."""
+    return LlumnixPolicy(name, **{"controller": "chiron", "batch_limit": None, **values})
+
+
+def _chiron_global(name: str, **values: Any) -> Policy:
+    """The global autoscaler alone, over fixed batch limits."""
+    return ChironPolicy(name, **{"controller": "fixed", **values})
+
+
+def _llumnix_tuned(name: str, **values: Any) -> Policy:
+    return TunedPolicy(name, "llumnix", LlumnixPolicy, **values)
+
+
+_MAKERS: dict[str, Callable[..., Policy]] = {
+    "static": StaticPolicy,
+    "llumnix": LlumnixPolicy,
+    "llumnix-tuned": _llumnix_tuned,
+    "hpa": HpaPolicy,
+    "chiron": ChironPolicy,
+    "chiron-local": _chiron_local,
+    "chiron-global": _chiron_global,
+}
+
+POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
+"""Names that `make_policy` knows."""
+
+
+def make_policy(name: str, **parameters: Any) -> Policy:
+    """A reference policy by name, with its parameters.
+
+    Args:
+        name: one of `POLICY_NAMES`, or with parameters in the text: "static:interactive=6,mixed=4".
+            The whole text becomes the policy's name in tables.
+        parameters: fields of the policy's parameters (docs/policies.md); they go before the text's.
+
+    Raises:
+        PolicyError: an unknown policy or parameter, or a value that is not allowed; one line.
+    """
+    kind, values = parse_policy(name)
+    if kind not in _MAKERS:
+        raise PolicyError(f"policy = {kind!r} is unknown{closest(kind, POLICY_NAMES)}")
+    return _MAKERS[kind](name, **{**values, **parameters})

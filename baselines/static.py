@@ -1,0 +1,105 @@
+"""The static fleet: a number of instances, fixed batch limits, and no more decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
+from llmscale_env.control.command import Command
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+
+
+class StaticParameters(Parameters):
+    """Counts and limits by pool; a pool left out keeps what the scenario starts with.
+
+    Attributes:
+        instances: instances by pool.
+        batch_limit: running requests per instance in every pool.
+        batch_limits: the same by pool.
+    """
+
+    instances: dict[str, Count] = {}
+    batch_limit: BatchLimit | None = None
+    batch_limits: dict[str, BatchLimit] = {}
+
+
+class StaticPolicy:
+    """Keeps a fleet as it is: over-provisioning, the operator's oldest rule.
+
+    `make_policy("static", interactive=6, mixed=4)` gives counts by pool, `**{"mixed.batch_limit": 96}`
+    a pool's batch limit.
+
+    Args:
+        name: what tables call it.
+        values: fields of `StaticParameters`, names of pools, or `POOL.batch_limit`.
+
+    Raises:
+        PolicyError: a count or a limit that is out of range.
+    """
+
+    def __init__(self, name: str = "static", **values: Any) -> None:
+        self.name = name
+        known = {
+            key: value for key, value in values.items() if key in StaticParameters.model_fields
+        }
+        instances = dict(known.pop("instances", {}))
+        limits = dict(known.pop("batch_limits", {}))
+        for key, value in values.items():
+            if key in StaticParameters.model_fields:
+                continue
+            pool, dot, what = key.rpartition(".")
+            if dot and what == "batch_limit":
+                limits[pool] = value
+            else:
+                instances[key] = value
+        self.parameters = checked(
+            name, StaticParameters, {**known, "instances": instances, "batch_limits": limits}
+        )
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Check the counts against the fleet.
+
+        Raises:
+            PolicyError: an unknown pool, more instances than its slots, more GPUs than the fleet's,
+                or a batch limit above the pool's `max_batch`.
+        """
+        pools = {pool.name: pool for pool in scenario.fleet.pools}
+        for name in (*self.parameters.instances, *self.parameters.batch_limits):
+            if name not in pools:
+                raise PolicyError(
+                    f"{self.name}: {name!r} is neither a parameter nor a pool; "
+                    f"there are pools {list(pools)}"
+                )
+        counts = {name: pool.initial_instances for name, pool in pools.items()}
+        counts |= self.parameters.instances
+        limits: dict[str, int] = {}
+        if self.parameters.batch_limit is not None:
+            limits = dict.fromkeys(pools, self.parameters.batch_limit)
+        limits |= self.parameters.batch_limits
+        for name, pool in pools.items():
+            if counts[name] > pool.max_instances:
+                raise PolicyError(
+                    f"{self.name}: {name} = {counts[name]}: must be at most {pool.max_instances}"
+                )
+            if limits.get(name, 1) > pool.max_batch:
+                raise PolicyError(
+                    f"{self.name}: {name}.batch_limit = {limits[name]}: must be at most "
+                    f"{pool.max_batch}"
+                )
+        gpus = sum(count * pools[name].tp for name, count in counts.items())
+        if gpus > scenario.fleet.max_gpus:
+            raise PolicyError(
+                f"{self.name}: the instances {counts} take {gpus} GPUs, the fleet has "
+                f"{scenario.fleet.max_gpus}"
+            )
+        self._orders = Command(
+            targets=counts,
+            batch_limits=limits,
+            controllers=dict.fromkeys(pools, "fixed"),
+            reason="static",
+        )
+
+    def act(self, view: ClusterView) -> Command:
+        """The orders at the first decision, nothing afterwards."""
+        return self._orders if view.step == 0 else Command()
