@@ -96,17 +96,20 @@ class Dispatcher:
             p = self._pool(name, "controllers")
             self.engine.set_controller(e, p, _choice(kind, CONTROLLERS, f"controllers.{name}"))
         for name, share in command.overflow_share.items():
-            value, was_clipped = self._fraction(share, f"overflow_share.{name}")
+            fraction, was_clipped = self._fraction(share, f"overflow_share.{name}")
             clipped += was_clipped
             for m in range(len(self.scenario.fleet.llms)):
                 c = self._class(name, "overflow_share")
-                self.engine.set_overflow_share(e, m, c, value)
+                self.engine.set_overflow_share(e, m, c, fraction)
         for name, rule in command.routers.items():
             c = self._class(name, "routers")
             kinds = {k.name.lower().replace("_", "-"): k for k in RouterKind}
-            kind = _choice(rule, kinds, f"routers.{name}")
+            chosen = _choice(rule, kinds, f"routers.{name}")
             for m in range(len(self.scenario.fleet.llms)):
-                self.engine.set_router(e, m, c, kind)
+                try:
+                    self.engine.set_router(e, m, c, chosen)
+                except ValueError as error:
+                    raise CommandError(f"routers.{name} = {rule!r}: {error}") from None
         for instance in command.drain:
             clipped += self._instance(e, instance, "drain", (InstanceState.ACTIVE,))
         for instance, count in command.evict.items():

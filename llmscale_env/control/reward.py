@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,8 +100,8 @@ class RewardModel:
     def parts(
         self,
         gpu_s: NDArray[np.float64],
-        violations: NDArray[np.float64],
-        loads: NDArray[np.float64],
+        violations: NDArray[Any],
+        loads: NDArray[Any],
         leftover_gpu_s: NDArray[np.float64] | float = 0.0,
     ) -> RewardParts:
         """Costs from differences over an interval.

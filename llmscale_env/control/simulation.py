@@ -19,7 +19,7 @@ from llmscale_env.control.view import ClusterView, Snapshot, Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch
-from llmscale_env.sim.spec import RequestState
+from llmscale_env.sim.metrics import leftover_gpu_seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 _CLASS_COUNTS = (
@@ -74,6 +74,7 @@ class ClusterSimulation:
         self._threads = max(1, min(threads, n_episodes))
         self._executor: ThreadPoolExecutor | None = None
         n_classes, n_pools = len(scenario.classes), len(scenario.fleet.pools)
+        self.requests: list[RequestTable | None] = [None] * n_episodes
         self.step = np.zeros(n_episodes, np.int64)
         self.length_s = np.zeros(n_episodes)
         self._class_before = {k: np.zeros((n_episodes, n_classes), np.int64) for k in _CLASS_COUNTS}
@@ -98,6 +99,7 @@ class ClusterSimulation:
     def start(self, e: int, requests: RequestTable) -> None:
         """Put episode `e` at time 0 with `requests`."""
         self.engine.reset(e, requests)
+        self.requests[e] = requests
         self.engine.close_windows(e, e + 1)
         self.step[e] = 0
         self.length_s[e] = 0.0
@@ -178,14 +180,11 @@ class ClusterSimulation:
 
     def leftover_gpu_s(self, e: int) -> float:
         """GPU-seconds that serving episode `e`'s unfinished requests one by one would take."""
-        results = self.engine.results(e)
-        req = self.engine.states.req[e, : len(results)]
-        done = (RequestState.FINISHED, RequestState.REJECTED, RequestState.FUTURE)
-        left = ~np.isin(results["state"], [int(s) for s in done])
-        per_input, per_output = self._costs[req["llm"][left]].T
-        prompt = np.where(results["first_token_ps"][left] < 0, req["input"][left], 0)
-        output = req["output"][left] - results["emitted_tokens"][left]
-        return float(prompt @ per_input + output @ per_output)
+        requests = self.requests[e]
+        assert requests is not None, "an episode is started before it is judged"
+        per_input, per_output = self._costs.T
+        each = leftover_gpu_seconds(requests, self.engine.results(e), per_input, per_output)
+        return float(each.sum())
 
     def window(self, e: int) -> Window:
         """The last interval of episode `e`."""
@@ -265,6 +264,7 @@ class ClusterSimulation:
         """Everything about episode `e`, for `restore`; can be pickled."""
         return {
             "engine": self.engine.save(e),
+            "requests": self.requests[e],
             "step": int(self.step[e]),
             "length_s": float(self.length_s[e]),
             "clipped": int(self.clipped[e]),
@@ -278,6 +278,7 @@ class ClusterSimulation:
     def restore(self, e: int, saved: dict[str, Any]) -> None:
         """Put episode `e` where it, or another of the same scenario, was at `save`."""
         self.engine.restore(e, saved["engine"])
+        self.requests[e] = saved["requests"]
         self.step[e] = saved["step"]
         self.length_s[e] = saved["length_s"]
         self.clipped[e] = saved["clipped"]

@@ -65,7 +65,7 @@ class ServingEnv(gym.Env, _Settings):
         ValueError: an unknown block, head, forecaster or render mode.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         render_mode: None only.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
+    metadata: dict[str, Any] = {
         "render_modes": [],
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }

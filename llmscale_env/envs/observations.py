@@ -47,7 +47,7 @@ class Block(Protocol):
         """(E, k) numbers, not yet clipped to their bounds."""
 
 
-def log_scale(x: NDArray, full: float) -> Floats:
+def log_scale(x: NDArray, full: float | NDArray) -> Floats:
     """0 at 0, 1 at `full`, logarithmic between."""
     return np.log1p(np.maximum(x, 0)) / np.log1p(full)
 
@@ -348,7 +348,7 @@ class ObservationEncoder:
             if name == "last_action":
                 self.blocks.append(LastAction(scenario, action_parts))
             elif name != "queues" or scenario.fleet.queues:
-                self.blocks.append(BLOCKS[name](scenario))  # type: ignore[arg-type]
+                self.blocks.append(BLOCKS[name](scenario))
         self.entries = [entry for block in self.blocks for entry in block.entries()]
         self.low = np.array([entry.low for entry in self.entries], np.float32)
         self.high = np.array([entry.high for entry in self.entries], np.float32)

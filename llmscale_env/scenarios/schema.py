@@ -6,16 +6,24 @@ take it at its word.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.cluster.loading import NetworkConfig
-from llmscale_env.workload.config import DEFAULT_CLASSES, SLOClass, WorkloadConfig
+from llmscale_env.workload.config import (
+    DEFAULT_CLASSES,
+    BatchQueueConfig,
+    SLOClass,
+    StreamConfig,
+    WorkloadConfig,
+)
 
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w.-]*$")]
+NAME_PATTERN = r"[A-Za-z0-9][\w.-]*"
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=f"^{NAME_PATTERN}$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -250,13 +258,21 @@ class Scenario(_Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
         classes = _by_name(self.classes, "classes")
+        for name in classes:
+            if name == "joint" or not re.fullmatch(NAME_PATTERN, name):
+                raise ValueError(
+                    f"classes: name {name!r} must be letters, digits, '_', '.', '-', and not 'joint'"
+                )
         llms = self.fleet.llms
         if self.control_interval_s > self.horizon_s:
             raise ValueError(
                 f"control_interval_s = {self.control_interval_s}: must be at most "
                 f"horizon_s = {self.horizon_s}"
             )
-        parts = (*self.workload.streams, *self.workload.batch_queues)
+        parts: list[StreamConfig | BatchQueueConfig] = [
+            *self.workload.streams,
+            *self.workload.batch_queues,
+        ]
         for part in parts:
             if part.slo_class is not None:
                 _known(part.slo_class, classes, f"workload.{part.name}.slo_class")
@@ -301,7 +317,7 @@ class Scenario(_Frozen):
         return whole + (self.horizon_s - whole * self.control_interval_s > 1e-9)
 
 
-def _by_name(parts: tuple, what: str) -> dict:  # type: ignore[type-arg]
+def _by_name(parts: tuple[Any, ...], what: str) -> dict[str, Any]:
     known = {part.name: part for part in parts}
     if len(known) < len(parts):
         names = [part.name for part in parts]
@@ -310,7 +326,7 @@ def _by_name(parts: tuple, what: str) -> dict:  # type: ignore[type-arg]
     return known
 
 
-def _known(name: str, known: dict, where: str):  # type: ignore[no-untyped-def, type-arg]
+def _known(name: str, known: dict[str, Any], where: str) -> Any:
     if name not in known:
         raise ValueError(f"{where} = {name!r}: unknown; there are {sorted(known)}")
     return known[name]

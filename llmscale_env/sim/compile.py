@@ -35,8 +35,10 @@ def ps(seconds: float) -> int:
 
 def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
     """Seconds to load one instance of a pool, by source."""
-    times = load_times_s(pool.llm, pool.gpu, pool.tp, scenario.network)
-    return {**times, **(pool.load_s or {})}
+    times = dict(load_times_s(pool.llm, pool.gpu, pool.tp, scenario.network))
+    for source, seconds in (pool.load_s or {}).items():
+        times[source] = seconds
+    return times
 
 
 def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> ClusterSpec:

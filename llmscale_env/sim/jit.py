@@ -174,7 +174,8 @@ def _widen(dispatcher: Any) -> Any:
 
     def wide(given: Any) -> Any:
         plain = types.unliteral(given)
-        return types.int64 if isinstance(plain, types.Integer) and plain.signed else plain
+        signed = isinstance(plain, types.Integer) and getattr(plain, "signed", False)
+        return types.int64 if signed else plain
 
     def get_call_template(args: Any, kws: Any) -> Any:
         return original(tuple(wide(a) for a in args), {k: wide(v) for k, v in dict(kws).items()})

@@ -169,7 +169,7 @@ class ProfileSpec:
             mixed_knot_tokens=_ints([0]),
             mixed_knot_ps=_ints([max(prefill_const_ps, decode_const_ps)]),
             mixed_slope_ps=_ints([prefill_per_token_ps]),
-            mixed_base_ps=np.zeros(max_batch + 1),
+            mixed_base_ps=_ints(np.zeros(max_batch + 1)),
             mixed_per_token_ps=np.full(max_batch + 1, decode_per_token_ps),
             mixed_pair_ps=pair_ps,
             mixed_chunk_ps=0,

@@ -274,7 +274,7 @@ POOL_SEEN = np.dtype(
         ("waiting", np.int64),
         ("preempted", np.int64),
         ("waiting_tokens", np.int64),
-        ("kv_tokens", np.int64),
+        ("kv_tokens", np.int64),  # of active instances, as is the capacity
         ("kv_capacity", np.int64),
         ("kv_max", np.float64),  # fullest active instance's share
         ("limit_sum", np.int64),
@@ -419,14 +419,14 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
 
     pull = np.full((n_pools, max(n_queues, 1)), -1, np.int64)
     pulled_by = np.zeros((max(n_queues, 1), n_pools + 1), np.int64)
-    for p, pool in enumerate(spec.pools):
-        pull[p, : len(pool.pull)] = pool.pull
+    for number, pool in enumerate(spec.pools):
+        pull[number, : len(pool.pull)] = pool.pull
         for q in pool.pull:
             pulled_by[q, 0] += 1
-            pulled_by[q, pulled_by[q, 0]] = p
+            pulled_by[q, pulled_by[q, 0]] = number
     route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int64)
-    for m, row in enumerate(spec.routes):
-        for c, route in enumerate(row):
+    for m, of_llm in enumerate(spec.routes):
+        for c, route in enumerate(of_llm):
             route_pools[m, c, 0, : len(route.pools)] = route.pools
             route_pools[m, c, 1, : len(route.overflow)] = route.overflow
     cls = np.array(
@@ -569,7 +569,8 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
         inst["state"][up] = InstanceState.ACTIVE
         inst["billed_ps"][up] = 0
         states.active[e, p, : pool.initial_active] = np.arange(first, first + pool.initial_active)
-        np.add.at(states.host_count[e], (hosts[up], pool.llm), 1)
+        for host in hosts[up]:
+            states.host_count[e, host, pool.llm] += 1
         glob["gpus_held"] += pool.initial_active * pool.gpus
         states.pool[e, p] = (
             pool.llm,

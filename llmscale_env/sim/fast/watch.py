@@ -87,7 +87,7 @@ def _count_finishes(S):
             if cls.itl_max:
                 itl_ok = req.max_itl <= cls.itl_slo_ps
             else:
-                itl_ok = spent <= cls.itl_slo_ps * gaps
+                itl_ok = (spent + gaps - 1) // gaps <= cls.itl_slo_ps  # the product could overflow
         if req.first - req.arrival <= cls.ttft_slo_ps:
             if itl_ok:
                 tally.on_time += 1
@@ -186,13 +186,13 @@ def _see_instance(S, i, t):
     seen.waiting += waiting
     seen.preempted += lists_of(S)[preempted_row(S, i), 2]
     seen.waiting_tokens += inst.waiting
-    kv = inst.kv + n * inst.n_dec
-    seen.kv_tokens += kv
     if inst.state == _DRAINING:
         seen.draining += 1
         return
     seen.active += 1
+    kv = inst.kv + n * inst.n_dec
     cap = prof_at(S, inst.profile).cap
+    seen.kv_tokens += kv
     seen.kv_capacity += cap
     seen.kv_max = max(seen.kv_max, kv / cap)
     seen.limit_sum += inst.limit
