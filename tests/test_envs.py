@@ -1,0 +1,377 @@
+"""The environments keep Gymnasium's and SB3's contracts, and their own."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import llmscale_env
+from llmscale_env.control.run import run_episode
+from llmscale_env.envs.actions import ActionDecoder
+from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
+from llmscale_env.scenarios import ScenarioError, load_scenario
+
+SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
+ID = "llmscale/MixedSLO-v0"
+
+
+def make(**changes):
+    return MixedSLOEnv(overrides={**SHORT, **changes})
+
+
+def play(env, seed, n=12):
+    """Observations, rewards and infos of an episode of random (seeded) actions."""
+    rng = np.random.default_rng(seed)
+    out = [env.reset(seed=seed)[0]]
+    rewards, infos = [], []
+    for _ in range(n):
+        action = rng.integers(env.action_space.nvec)
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert env.observation_space.contains(observation)
+        assert not terminated
+        out.append(observation)
+        rewards.append(reward)
+        infos.append(info)
+    assert truncated
+    return np.array(out), np.array(rewards), infos
+
+
+@pytest.mark.filterwarnings("error")
+def test_gymnasium_check_env_passes_without_warnings():
+    env = gym.make(ID, overrides=SHORT, render_mode="rgb_array").unwrapped
+    check_env(env)
+
+
+def test_sb3_check_env_passes():
+    from stable_baselines3.common.env_checker import check_env as check_sb3
+
+    check_sb3(make(), warn=True, skip_render_check=True)
+
+
+def test_make_works_in_a_new_process_by_module_and_id():
+    code = (
+        "import gymnasium as gym; e = gym.make('llmscale_env:llmscale/MixedSLO-v0',"
+        " overrides={'horizon_s': 20}); print(e.reset(seed=0)[0].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(80,)"
+
+
+def test_one_seed_is_one_episode_and_seeds_differ():
+    a, ra, _ = play(make(), 0)
+    b, rb, _ = play(make(), 0)
+    c, _, _ = play(make(), 1)
+    assert (a == b).all()
+    assert (ra == rb).all()
+    assert (a != c).any()
+
+
+def test_requests_do_not_depend_on_the_actions():
+    env = make()
+    arrived = []
+    for choice in (0, 6):
+        env.reset(seed=3)
+        for _ in range(12):
+            action = np.zeros(len(env.action_space.nvec), int)
+            action[:3] = choice
+            info = env.step(action)[4]
+        arrived.append([info["metrics"][f"{c}/arrived"] for c in ("interactive", "batch")])
+    assert arrived[0] == arrived[1]
+
+
+def test_a_second_reset_without_seed_goes_on_with_the_generator():
+    env = make()
+    env.reset(seed=5)
+    first = play_fixed(env)
+    env.reset()
+    second = play_fixed(env)
+    env.reset(seed=5)
+    again = play_fixed(env)
+    assert first == again
+    assert first != second
+
+
+def play_fixed(env):
+    rewards = []
+    truncated = False
+    while not truncated:
+        action = np.array([3, 3, 3, 3, 3, 5, 0, 0])
+        _, reward, _, truncated, _ = env.step(action)
+        rewards.append(reward)
+    return rewards
+
+
+def test_the_vectorised_form_equals_single_environments_seed_by_seed():
+    n, seed = 3, 7
+    vector = gym.make_vec(
+        ID, num_envs=n, vectorization_mode="vector_entry_point", overrides=SHORT, threads=2
+    )
+    assert isinstance(vector.unwrapped, MixedSLOVectorEnv)
+    singles = [make() for _ in range(n)]
+    observation, _ = vector.reset(seed=seed)
+    for e, env in enumerate(singles):
+        assert (env.reset(seed=seed + e)[0] == observation[e]).all()
+    rng = np.random.default_rng(0)
+    for _ in range(30):  # two and a half episodes: resets within a step are passed through
+        actions = rng.integers(vector.single_action_space.nvec, size=(n, 8))
+        observation, reward, terminated, truncated, info = vector.step(actions)
+        assert not terminated.any()
+        for e, env in enumerate(singles):
+            one, r, _, t, i = env.step(actions[e])
+            assert r == reward[e]
+            assert t == truncated[e]
+            assert i["cost"] == info["cost"][e]
+            parts = {name: values[e] for name, values in info["reward_parts"].items()}
+            assert i["reward_parts"] == parts
+            if t:
+                assert (one == info["final_obs"][e]).all()
+                assert i["metrics"]["reward"] == info["final_info"]["metrics"]["reward"][e]
+                one, i = env.reset()
+            assert (one == observation[e]).all()
+            assert (i["action_mask"] == info["action_mask"][e]).all()
+    vector.close()
+
+
+def test_threads_change_nothing():
+    def rollout(threads):
+        vector = MixedSLOVectorEnv(4, overrides=SHORT, threads=threads)
+        vector.reset(seed=0)
+        rng = np.random.default_rng(1)
+        nvec = vector.single_action_space.nvec
+        steps = [vector.step(rng.integers(nvec, size=(4, 8))) for _ in range(15)]
+        vector.close()
+        return np.array([s[0] for s in steps]), np.array([s[1] for s in steps])
+
+    one, two = rollout(1), rollout(2)
+    assert (one[0] == two[0]).all()
+    assert (one[1] == two[1]).all()
+
+
+def test_more_instances_shorten_the_queue():
+    """The queue reacts to the action."""
+    waiting = {}
+    for name, change in (("fewer", 0), ("more", 6)):
+        env = make(**{"workload.rate_scale": 1.5})
+        env.reset(seed=0)
+        queue = []
+        for _ in range(12):
+            action = np.array([change, change, change, 3, 3, 3, 0, 2])
+            info = env.step(action)[4]
+            metrics = info["metrics"]
+            pools = ("interactive", "mixed", "batch")
+            queue.append(metrics["queue/batch"] + sum(metrics[f"{p}/waiting"] for p in pools))
+        waiting[name] = queue[-1]
+    assert waiting["fewer"] > 10 * max(waiting["more"], 1)
+
+
+def test_serving_nothing_costs_more_than_serving():
+    """No way to gain by not serving: the anti-cheat policy that stops everything loses."""
+    returns = {}
+    for name, first in (("off", 0), ("steady", 3)):
+        env = make()
+        env.reset(seed=1)
+        total = 0.0
+        for _ in range(12):
+            total += env.step(np.array([first, first, first, 3, 3, 5, 0, 0]))[1]
+        returns[name] = total
+    assert returns["off"] < returns["steady"] - 10
+
+
+def test_a_fork_goes_on_as_the_original_does_and_does_not_disturb_it():
+    env = make()
+    env.reset(seed=2)
+    rng = np.random.default_rng(0)
+    actions = rng.integers(env.action_space.nvec, size=(30, 8))
+    for action in actions[:5]:
+        env.step(action)
+    saved = pickle.loads(pickle.dumps(env.save_state()))
+    fork = env.fork()
+    for action in actions[5:9]:
+        fork.step(action[::-1] % fork.action_space.nvec)
+    straight = finish(env, actions[5:])
+    env.restore_state(saved)
+    again = finish(env, actions[5:])
+    other = make()
+    other.restore_state(saved)
+    elsewhere = finish(other, actions[5:])
+    assert straight == again == elsewhere
+
+
+def finish(env, actions):
+    """Rewards to the horizon, and the first rewards of the episode after it."""
+    rewards = []
+    for action in actions:
+        _, reward, _, truncated, _ = env.step(action)
+        rewards.append(reward)
+        if truncated:
+            env.reset()
+    return rewards
+
+
+def test_an_environment_can_be_pickled():
+    env = make()
+    env.reset(seed=0)
+    env.step(env.action_space.nvec - 1)
+    other = pickle.loads(pickle.dumps(env))
+    action = np.array([3, 3, 3, 3, 3, 5, 0, 0])
+    assert env.step(action)[1] == other.step(action)[1]
+
+
+def test_a_codec_with_run_episode_is_the_environment():
+    """A policy behind `run_episode` sees and orders what the environment would."""
+    env = make()
+    rng = np.random.default_rng(4)
+    actions = rng.integers(env.action_space.nvec, size=(12, 8))
+    observations, rewards = [env.reset(seed=11)[0]], []
+    for action in actions:
+        observation, reward, *_ = env.step(action)
+        observations.append(observation)
+        rewards.append(reward)
+
+    class Replay:
+        name = "replay"
+
+        def reset(self, scenario, seed):
+            self.codec = env.make_codec()
+            self.seen = []
+
+        def act(self, view):
+            self.seen.append(self.codec.encode(view))
+            return self.codec.decode(actions[len(self.seen) - 1], view)
+
+    policy = Replay()
+    result = run_episode(policy, env.scenario, 11)
+    np.testing.assert_allclose(np.array(policy.seen), np.array(observations[:-1]), atol=1e-6)
+    assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
+
+
+def test_masked_actions_are_never_clipped_one_pool_at_a_time():
+    env = make(**{"fleet.max_gpus": 9})
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        mask = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+        action = np.array([3, 3, 3, 3, 3, 5, 0, 0])
+        pool = rng.integers(3)
+        action[pool] = rng.choice(np.flatnonzero(mask[pool]))
+        assert env.step(action)[4]["clipped"] == 0
+
+
+def test_an_order_for_too_many_gpus_is_clipped_and_counted():
+    env = make(**{"fleet.max_gpus": 9})
+    env.reset(seed=0)
+    info = env.step(np.array([6, 3, 3, 3, 3, 5, 0, 0]))[4]
+    assert info["clipped"] == 3
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (np.full(8, np.nan), "whole numbers"),
+        (np.full(8, 0.5), "whole numbers"),
+        (np.array([9, 0, 0, 0, 0, 0, 0, 0]), r"action\[0\] \(interactive/instances\) = 9"),
+        (np.array([-1, 0, 0, 0, 0, 0, 0, 0]), "must be in 0..6"),
+        (np.zeros(5, int), "shape"),
+    ],
+)
+def test_a_bad_action_is_refused_and_nothing_happens(action, message):
+    env = make()
+    env.reset(seed=0)
+    before = env.view().time_s
+    with pytest.raises(ValueError, match=message):
+        env.step(action)
+    assert env.view().time_s == before
+
+
+def test_step_needs_a_reset():
+    env = make()
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(np.zeros(8, int))
+
+
+def test_unknown_names_are_refused_with_what_there_is():
+    with pytest.raises(ScenarioError, match="mixed-slo"):
+        MixedSLOEnv(scenario="mixd-slo")
+    with pytest.raises(ScenarioError, match="no such field"):
+        MixedSLOEnv(overrides={"flet.max_gpus": 3})
+    with pytest.raises(ScenarioError, match="cannot hold one instance|already hold"):
+        MixedSLOEnv(overrides={"fleet.max_gpus": 1})
+    with pytest.raises(ValueError, match="unknown block"):
+        MixedSLOEnv(observation=("clock", "weather"))
+    with pytest.raises(ValueError, match="unknown head"):
+        MixedSLOEnv(action=("prayer",))
+    with pytest.raises(ValueError, match="render_mode"):
+        MixedSLOEnv(render_mode="human")
+
+
+def test_other_blocks_and_heads_make_other_spaces():
+    env = MixedSLOEnv(overrides=SHORT, observation=("clock", "queues"), action=("instances",))
+    assert env.observation_space.shape == (8,)
+    assert env.action_space.nvec.tolist() == [7, 7, 7]
+    env.reset(seed=0)
+    env.step(np.array([3, 3, 3]))
+
+
+def test_render_without_a_display():
+    env = MixedSLOEnv(overrides=SHORT, render_mode="rgb_array")
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(np.array([3, 4, 3, 3, 3, 5, 0, 0]))
+    frame = env.render()
+    assert frame.dtype == np.uint8
+    assert frame.ndim == 3
+    assert frame.std() > 0
+    text = MixedSLOEnv(overrides=SHORT, render_mode="ansi")
+    text.reset(seed=0)
+    assert "queue batch" in text.render()
+
+
+def test_rewards_parts_add_up_and_metrics_are_physical():
+    _, rewards, infos = play(make(), 0)
+    for reward, info in zip(rewards, infos, strict=True):
+        assert sum(info["reward_parts"].values()) == pytest.approx(reward)
+    metrics = infos[-1]["episode_summary"]
+    assert metrics["reward"] == pytest.approx(rewards.sum())
+    assert 0 <= metrics["joint/slo_attainment"] <= 1
+    assert 0 < metrics["gpu_hours"] <= 16 * 120 / 3600
+
+
+def test_the_manual_lists_every_entry_and_every_choice():
+    env = MixedSLOEnv()
+    table = re.findall(
+        r"\| (\d+) \| `([^`]+)` \| ([^|]+) \| ([^|]+) \| ([^|\n]+) \|", MixedSLOEnv.__doc__
+    )
+    entries = [
+        (str(k), x.name, f"{x.low:g}", f"{x.high:g}", x.meaning)
+        for k, x in enumerate(env.codec.encoder.entries)
+    ]
+    assert [tuple(cell.strip() for cell in row) for row in table] == entries
+    for part, choices in zip(env.codec.decoder.parts, env.codec.decoder.choices, strict=True):
+        assert f"`{part}` | {', '.join(choices)} |" in MixedSLOEnv.__doc__
+
+
+def test_decoder_orders_and_commands_say_the_same():
+    scenario = load_scenario("mixed-slo", **SHORT)
+    env = MixedSLOEnv(scenario)
+    env.reset(seed=0)
+    decoder = ActionDecoder(scenario, MixedSLOEnv.action)
+    action = decoder.check(np.array([5, 2, 3, 1, 2, 4, 2, 1]), 1)
+    command = decoder.orders(action, env.core.snapshot()).command(0, scenario)
+    assert command.targets == {"interactive": 6, "mixed": 3}
+    assert command.batch_limits == {"interactive": 16, "mixed": 32, "batch": 128}
+    assert command.overflow_share == {"interactive": 0.5}
+    assert command.load_source == {p: "host" for p in ("interactive", "mixed", "batch")}
+
+
+def test_every_registered_environment_can_be_made():
+    for entry in llmscale_env.ENVIRONMENTS:
+        env = gym.make(entry.id, overrides={"horizon_s": 20})
+        env.reset(seed=0)
+        env.close()
