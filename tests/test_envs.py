@@ -272,7 +272,7 @@ def test_an_order_for_too_many_gpus_is_clipped_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("action", "message"),
+    "action,message",
     [
         (np.full(8, np.nan), "whole numbers"),
         (np.full(8, 0.5), "whole numbers"),
@@ -301,7 +301,7 @@ def test_unknown_names_are_refused_with_what_there_is():
         MixedSLOEnv(scenario="mixd-slo")
     with pytest.raises(ScenarioError, match="no such field"):
         MixedSLOEnv(overrides={"flet.max_gpus": 3})
-    with pytest.raises(ScenarioError, match="cannot hold one instance|already hold"):
+    with pytest.raises(ScenarioError, match=r"cannot hold one instance|already hold"):
         MixedSLOEnv(overrides={"fleet.max_gpus": 1})
     with pytest.raises(ValueError, match="unknown block"):
         MixedSLOEnv(observation=("clock", "weather"))
@@ -367,7 +367,7 @@ def test_decoder_orders_and_commands_say_the_same():
     assert command.targets == {"interactive": 6, "mixed": 3}
     assert command.batch_limits == {"interactive": 16, "mixed": 32, "batch": 128}
     assert command.overflow_share == {"interactive": 0.5}
-    assert command.load_source == {p: "host" for p in ("interactive", "mixed", "batch")}
+    assert command.load_source == dict.fromkeys(("interactive", "mixed", "batch"), "host")
 
 
 def test_every_registered_environment_can_be_made():
