@@ -205,7 +205,7 @@ def ppo(what: str, venv: Any, frames: int, rollout: int) -> tuple[Any, ...]:
     model.learn(n_steps * venv.num_envs)  # warm
     clock = _clock(1)
     stepping = Stopwatch(clock)
-    for name in ("step_async", "step_wait"):
+    for name in ("reset", "step_async", "step_wait"):
         setattr(venv, name, stepping.wrap(getattr(venv, name)))
     with watched(clock) as watches:
         start = clock()
