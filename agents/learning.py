@@ -15,8 +15,9 @@ from torch import nn
 from agents.callbacks import Progress, RolloutTags, Stop, Validation, log_references
 from agents.comparison import Row
 from agents.config import TrainConfig
-from agents.environments import make_training_env
+from agents.environments import make_codec, make_training_env
 from agents.learned import LAST, find_model, load_model
+from agents.prior import as_is_choices, lean_towards
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
@@ -48,7 +49,7 @@ def learn(
     """
     env = NativeVecEnv(make_training_env(config, scenario), reward_scale=config.reward_scale)
     try:
-        model = _take_up(config, folder, env) if resumes else make_ppo(config, env)
+        model = _take_up(config, folder, env) if resumes else make_ppo(config, env, scenario)
         done = model.num_timesteps
         env.seed_each(config.training_seeds(done))
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
@@ -81,11 +82,11 @@ def learn(
         env.close()
 
 
-def make_ppo(config: TrainConfig, env: NativeVecEnv) -> PPO:
+def make_ppo(config: TrainConfig, env: NativeVecEnv, scenario: Scenario) -> PPO:
     """An untrained PPO as configured."""
     ppo = config.ppo
     layers = list(ppo.net)
-    return PPO(
+    model = PPO(
         "MlpPolicy",
         env,
         n_steps=ppo.n_steps,
@@ -106,6 +107,10 @@ def make_ppo(config: TrainConfig, env: NativeVecEnv) -> PPO:
         seed=config.seed,
         device="cpu",
     )
+    decoder = make_codec(config.env, scenario).decoder
+    choices = as_is_choices(decoder.parts, decoder.choices, scenario)
+    lean_towards(model, choices, config.as_is_bias)
+    return model
 
 
 def falling_rate(start: float, end: float) -> Callable[[float], float]:

@@ -1,0 +1,76 @@
+"""Where learning starts from: a network that mostly leaves the cluster as the scenario made it.
+
+Untrained, a network orders everything with equal chance: instances come and go in every pool at every decision,
+batch limits jump between 8 and 1024, and what one choice does drowns in what the others do. A bias on
+the choices that change nothing makes the first policy a noisy static one, from which single deviations can be
+told to help or to hurt. It is a starting point, not a bound: learning moves the bias like any weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from llmscale_env.scenarios import Scenario
+
+
+def as_is_choices(
+    parts: Sequence[str], choices: Sequence[Sequence[str]], scenario: Scenario
+) -> list[int | None]:
+    """Per part of an action the choice that leaves things as the scenario starts; None: unknown.
+
+    Args:
+        parts: names, such as "mixed/instances" or "load_source".
+        choices: what each choice of each part means.
+        scenario: its batch limits, overflow shares and loading sources are "as it is".
+    """
+    pools = {pool.name: pool for pool in scenario.fleet.pools}
+    found: list[int | None] = []
+    for part, options in zip(parts, choices, strict=True):
+        name, _, what = part.rpartition("/")
+        if what == "instances":
+            found.append(_exact(options, "0"))
+        elif what == "batch_limit" and name in pools:
+            found.append(_nearest(options, pools[name].batch_limit))
+        elif what == "overflow_share":
+            shares = [scenario.route_of(llm, name).overflow_share for llm in scenario.fleet.llms]
+            found.append(_nearest(options, float(np.mean(shares))))
+        elif what == "load_source":
+            sources = [pool.load_source for pool in scenario.fleet.pools]
+            found.append(_exact(options, max(set(sources), key=sources.count)))
+        else:
+            found.append(None)
+    return found
+
+
+def lean_towards(model: Any, choices: Sequence[int | None], bias: float) -> None:
+    """Add `bias` to the logits of one choice per part of a MultiDiscrete action.
+
+    Args:
+        model: of stable-baselines3, with a MultiDiscrete action space and a linear last layer.
+        choices: per part, None: leave it.
+        bias: natural logarithm of how many times likelier the choice becomes than another.
+
+    Raises:
+        ValueError: not one choice per part.
+    """
+    import torch
+
+    nvec = model.action_space.nvec
+    if len(choices) != len(nvec):
+        raise ValueError(f"{len(choices)} choices: must be one for each of {len(nvec)} parts")
+    starts = np.concatenate([[0], np.cumsum(nvec)[:-1]])
+    with torch.no_grad():
+        for start, choice in zip(starts, choices, strict=True):
+            if choice is not None:
+                model.policy.action_net.bias[int(start) + choice] += bias
+
+
+def _exact(options: Sequence[str], wanted: str) -> int | None:
+    return list(options).index(wanted) if wanted in options else None
+
+
+def _nearest(options: Sequence[str], wanted: float) -> int:
+    return int(np.argmin([abs(float(option) - wanted) for option in options]))

@@ -1,0 +1,246 @@
+"""The command lines of training and evaluation: what is taken, and how slips are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents.config import (
+    EVALUATION_SEED,
+    FIRST_TRAINING_SEED,
+    VALIDATION_SEED,
+    environment_names,
+    make_config,
+    parse_scenario_words,
+    parse_words,
+    read_config,
+)
+from agents.statistics import (
+    by_policy,
+    interquartile_mean,
+    mean_interval,
+    paired_difference,
+    share_better,
+)
+from agents.train import plan
+from llmscale_env._cli import Slip
+
+
+def config(*words: str):
+    return make_config("mixed-slo", parse_words(words, ())[0])
+
+
+@pytest.mark.parametrize("env", environment_names())
+def test_shipped_defaults_are_valid(env: str):
+    assert make_config(env, {}).env == env
+
+
+def test_words_change_the_defaults():
+    changed = config(
+        "total_timesteps=200_000",
+        "ppo.learning_rate=3e-4",
+        "ppo.net=[32, 16]",
+        "ppo.target_kl=null",
+        "references=static,hpa",
+        "scenario.fleet.max_gpus=12",
+        "scenario.workload=chat",
+    )
+    assert changed.total_timesteps == 200_000
+    assert changed.ppo.learning_rate == 3e-4
+    assert changed.ppo.net == (32, 16)
+    assert changed.ppo.target_kl is None
+    assert changed.references == ("static", "hpa")
+    assert changed.overrides == {"fleet.max_gpus": 12, "workload": "chat"}
+    assert config("references=none").references == ()
+
+
+def test_configuration_survives_its_file(tmp_path: Path):
+    written = config("seed=3", "ppo.net=[]", "scenario.fleet.max_gpus=12")
+    (tmp_path / "config.yaml").write_text(written.to_yaml())
+    assert read_config(tmp_path) == written
+
+
+@pytest.mark.parametrize(
+    "word,said",
+    [
+        ("total_timestep=5", "did you mean total_timesteps?"),
+        ("gamma=0.9", "did you mean ppo.gamma?"),
+        ("ppo.gama=0.9", "did you mean ppo.gamma?"),
+        ("nonsense=1", "there are ["),
+        ("seed", "'seed': expected key=value"),
+        ("seed=", "seed= lacks a value"),
+        ("seed=-1", "seed = -1: Input should be greater than or equal to 0"),
+        ("seed=one", "seed = 'one'"),
+        ("n_envs=0", "n_envs = 0"),
+        ("ppo.gamma=1.5", "ppo.gamma = 1.5"),
+        ("ppo.net=[64", "cannot be read as a value"),
+        ("agent=sac", "agent = 'sac'"),
+        ("ppo.batch_size=1000000", "must be at most n_envs * ppo.n_steps"),
+    ],
+)
+def test_a_slip_names_field_and_value(word: str, said: str):
+    with pytest.raises(Slip, match=r".") as slip:
+        config(word)
+    assert said in str(slip.value)
+
+
+def test_an_option_twice_is_a_slip():
+    with pytest.raises(Slip, match="seed is given twice"):
+        config("seed=1", "seed=2")
+
+
+def test_scenario_words_are_told_from_options():
+    options, name, overrides = parse_scenario_words(
+        ["env=mixed-slo", "scenario=mine.yaml", "scenario.horizon_s=600"], ("env",)
+    )
+    assert options == {"env": "mixed-slo"}
+    assert name == "mine.yaml"
+    assert overrides == {"horizon_s": 600}
+    with pytest.raises(Slip, match="did you mean episodes"):
+        parse_scenario_words(["episode=3"], ("episodes",))
+
+
+def test_seeds_of_training_validation_and_evaluation_never_meet():
+    made = config("n_envs=64", "validation_episodes=500", "evaluation_episodes=5000")
+    training = {seed for steps in (0, 1, 4096) for seed in made.training_seeds(steps)}
+    assert len(training) == 3 * 64  # and a run that is taken up meets new episodes
+    assert min(training) >= FIRST_TRAINING_SEED
+    assert made.evaluation_seeds() == range(EVALUATION_SEED, EVALUATION_SEED + 5000)
+    assert made.validation_seeds() == range(VALIDATION_SEED, VALIDATION_SEED + 500)
+    assert not set(made.evaluation_seeds()) & set(made.validation_seeds())
+    assert made.training_seeds(7) == made.training_seeds(7)
+    other = config("n_envs=64", "seed=1")
+    assert not set(other.training_seeds(0)) & set(made.training_seeds(0))
+
+
+def test_a_folder_in_use_is_a_slip(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Slip, match="is in use"):
+        plan(["env=mixed-slo", f"out={tmp_path}"])
+
+
+def test_resume_keeps_what_the_run_was_made_with(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(config("seed=3", "total_timesteps=1000").to_yaml())
+    words = ["env=mixed-slo", f"out={tmp_path}", "resume=true"]
+    found, folder, resumes = plan([*words, "total_timesteps=5000"])
+    assert (found.seed, found.total_timesteps, folder, resumes) == (3, 5000, tmp_path, True)
+    plan([*words, "seed=3"])
+    with pytest.raises(Slip, match="seed cannot change"):
+        plan([*words, "seed=4"])
+    with pytest.raises(Slip, match=r"scenario\.fleet\.max_gpus cannot change"):
+        plan([*words, "scenario.fleet.max_gpus=4"])
+
+
+def test_resume_without_a_run_is_a_slip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Slip, match="no unfinished run"):
+        plan(["env=mixed-slo", "resume=true"])
+    with pytest.raises(Slip, match="no run folder"):
+        plan(["env=mixed-slo", "resume=true", f"out={tmp_path}"])
+
+
+SLIPS = [
+    ("train", ["env=mixed-slo", "total_timestep=5"], "did you mean total_timesteps?"),
+    ("train", ["env=mixed-sol"], "did you mean mixed-slo?"),
+    ("train", ["total_timesteps=5"], "env= is missing"),
+    ("train", ["env=mixed-slo", "scenario.fleet.max_gpu=5"], "fleet.max_gpu: there is no"),
+    ("train", ["env=mixed-slo", "references=chirn"], "did you mean chiron?"),
+    ("evaluate", ["env=mixed-slo", "policies=chirn"], "did you mean chiron?"),
+    ("evaluate", ["env=mixed-slo", "policies=static,runs/no/model.zip"], "there is no such"),
+    ("evaluate", ["env=mixed-slo", "policies=static,static"], "given twice"),
+    ("evaluate", ["env=mixed-slo", "episodes=0"], "episodes = '0'"),
+    ("pictures", ["run=nowhere"], "no run folder"),
+]
+PROGRAM = """
+import sys
+from importlib import import_module
+
+for module, words, _ in {slips!r}:
+    print(import_module("agents." + module).main(words), "torch" in sys.modules)
+"""
+
+
+def test_slips_are_answered_in_one_line_before_torch(project_root: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(slips=SLIPS)],
+        cwd=project_root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["2 False"] * len(SLIPS), done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(SLIPS)
+    for (_, _, said), line in zip(SLIPS, lines, strict=True):
+        assert said in line
+
+
+def test_a_slip_ends_the_command_with_code_2(project_root: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "agents.train", "env=mixed-slo", "total_timestep=5"],
+        cwd=project_root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "train: unknown option 'total_timestep' (did you mean total_timesteps?)\n"
+    )
+
+
+def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]):
+    from agents import evaluate, pictures, train
+
+    for module in (train, evaluate, pictures):
+        assert module.main(["--help"]) == 0
+        assert "python -m agents." in capsys.readouterr().out
+        assert module.main([]) == 2
+
+
+# ---- statistics ----
+
+
+def test_interval_holds_the_mean_and_shrinks_with_the_sample(rng: np.random.Generator):
+    few, many = rng.normal(5.0, 1.0, 10), rng.normal(5.0, 1.0, 1000)
+    for sample in (few, many):
+        found = mean_interval(sample)
+        assert found.low < found.mean < found.high
+        assert found.mean == pytest.approx(sample.mean())
+    # The normal approximation's half width is 1.96 / sqrt(n).
+    found = mean_interval(many)
+    assert found.high - found.low == pytest.approx(2 * 1.96 / np.sqrt(1000), rel=0.15)
+    assert mean_interval(few) == mean_interval(few)
+
+
+def test_interval_of_equal_values_is_that_value():
+    assert mean_interval([2.0, 2.0, 2.0]) == mean_interval([2.0])
+    assert mean_interval([np.nan, 2.0]) == mean_interval([2.0])
+    assert np.isnan(mean_interval([]).mean)
+
+
+def test_pairs_tell_what_means_do_not(rng: np.random.Generator):
+    hardness = rng.normal(0.0, 100.0, 30)
+    a, b = hardness + 1.0 + rng.normal(0, 0.1, 30), hardness
+    assert mean_interval(a).low < mean_interval(b).mean  # the means alone: could be the same
+    found = paired_difference(a, b)
+    assert 0.9 < found.low < found.high < 1.1
+    assert share_better(a, b) == 1.0
+    assert share_better(b, b) == 0.5
+    with pytest.raises(ValueError, match="same episodes"):
+        paired_difference(a, b[:-1])
+
+
+def test_interquartile_mean_leaves_out_the_outer_quarters():
+    assert interquartile_mean([100.0, 1.0, 2.0, 3.0, 4.0, -50.0, 2.0, 3.0]) == 2.5
+    assert interquartile_mean([7.0]) == 7.0
+
+
+def test_policies_of_other_seeds_are_not_compared():
+    rows = [{"policy": "a", "seed": 1, "x": 3.0}, {"policy": "a", "seed": 0, "x": 2.0}]
+    assert by_policy(rows, "x")["a"].tolist() == [2.0, 3.0]
+    with pytest.raises(ValueError, match="b was not run on the same seeds"):
+        by_policy([*rows, {"policy": "b", "seed": 1, "x": 0.0}], "x")

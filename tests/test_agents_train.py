@@ -1,0 +1,316 @@
+"""A tiny training run from the command line: what it leaves behind, how it goes on, how it is compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from agents import evaluate, pictures, train
+from agents.config import read_config
+
+# Two minutes of a small cluster under a light load: an episode takes milliseconds.
+SMALL = [
+    "env=mixed-slo",
+    "scenario.horizon_s=120",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=6",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+]
+TINY = [
+    *SMALL,
+    "total_timesteps=256",
+    "n_envs=4",
+    "ppo.n_steps=16",
+    "ppo.batch_size=32",
+    "ppo.n_epochs=2",
+    "ppo.net=[16]",
+    "validation_every=128",
+    "validation_episodes=2",
+    "evaluation_episodes=3",
+    "references=static,llumnix",
+]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A finished run, and what the command printed."""
+    import contextlib
+    import io
+
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert train.main([*TINY, f"out={folder}"]) == 0
+    return SimpleNamespace(folder=folder, printed=printed.getvalue())
+
+
+def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
+    folder = trained.folder
+    for name in (
+        "config.yaml",
+        "run.json",
+        "state.json",
+        "model_best.zip",
+        "model_last.zip",
+        "validation.csv",
+        "references.csv",
+        "evaluation.csv",
+        "summary.csv",
+        "learning_curve.png",
+        "comparison.png",
+        "episode.png",
+    ):
+        assert (folder / name).stat().st_size > 0, name
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]  # nothing half done
+    assert read_config(folder).total_timesteps == 256
+    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 256}
+    (session,) = json.loads((folder / "run.json").read_text())["sessions"]
+    assert session["command"].startswith("python -m agents.train env=mixed-slo")
+    assert {"torch", "stable-baselines3", "gymnasium", "llmscale"} <= set(session["versions"])
+    steps = [row["timesteps"] for row in rows(folder / "validation.csv")]
+    assert steps == ["0", "0", "128", "128", "256", "256"]
+    for policy in ("ppo", "static", "llumnix"):
+        seeds = [r["seed"] for r in rows(folder / "evaluation.csv") if r["policy"] == policy]
+        assert seeds == ["10000", "10001", "10002"]
+
+
+def test_a_run_ends_with_the_table_and_the_places(trained: SimpleNamespace):
+    lines = trained.printed.splitlines()
+    assert lines[0].split()[:4] == ["policy", "reward", "[95", "%]"]
+    assert [line.split()[0] for line in lines[2:5]] == ["ppo", "static", "llumnix"]
+    for name in ("model_best.zip", "tb", "learning_curve.png", "comparison.png", "episode.png"):
+        assert any(line.endswith(str(trained.folder / name)) for line in lines)
+
+
+def test_tensorboard_has_the_documented_tags(trained: SimpleNamespace, project_root: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tags: dict[str, set[str]] = {}
+    levels: dict[str, list[float]] = {}
+    for run in (trained.folder / "tb").iterdir():
+        events = EventAccumulator(str(run))
+        events.Reload()
+        tags[run.name] = set(events.Tags()["scalars"])
+        levels[run.name] = [event.value for event in events.Scalars("llmscale/eval/reward")]
+    assert set(tags) == {"ppo", "reference_static", "reference_llumnix"}
+    # One chart shows learner and levels, since the tags are the same.
+    assert {tag for tag in tags["ppo"] if "/eval/" in tag} == tags["reference_static"]
+    assert levels["reference_static"][0] == levels["reference_static"][-1]
+    for tag in (
+        "rollout/ep_rew_mean",
+        "train/approx_kl",
+        "time/fps",
+        "llmscale/reward/total",
+        "llmscale/reward/gpu",
+        "llmscale/reward/violations",
+        "llmscale/fleet/queue/batch",
+        "llmscale/fleet/mixed/batch_limit",
+        "llmscale/episode/interactive/slo_attainment",
+        "llmscale/episode/gpu_hours",
+        "llmscale/eval/joint/slo_attainment",
+    ):
+        assert tag in tags["ppo"], tag
+    page = (project_root / "docs" / "training.md").read_text()
+    pools, classes = ("interactive", "mixed", "batch"), ("interactive", "batch")
+    for tag in sorted(tags["ppo"]):
+        forms = {tag}
+        forms |= {tag.replace(f"/{pool}/", "/POOL/") for pool in pools}
+        forms |= {tag.replace(f"/{c}/", "/CLASS/") for c in classes}
+        forms |= {tag.replace("queue/batch", "queue/QUEUE")}
+        assert any(f"`{form}`" in page for form in forms), f"docs/training.md lacks {tag}"
+
+
+def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
+    """The curve, the table and a user's own call are one path."""
+    from agents.environments import make_scenario
+    from agents.learned import LearnedPolicy
+    from llmscale_env.control.run import run_episode
+
+    config = read_config(trained.folder)
+    policy = LearnedPolicy(trained.folder)
+    result = run_episode(policy, make_scenario(config), 10_001)
+    (row,) = [
+        r
+        for r in rows(trained.folder / "evaluation.csv")
+        if r["policy"] == "ppo" and r["seed"] == "10001"
+    ]
+    assert float(row["reward"]) == pytest.approx(result.summary["reward"], rel=1e-12)
+
+
+def test_learned_policy_acts_as_the_network_does_in_the_environment(trained: SimpleNamespace):
+    import gymnasium as gym
+
+    from agents.environments import make_scenario
+    from agents.learned import LearnedPolicy
+    from llmscale_env.control.run import run_episode
+
+    scenario = make_scenario(read_config(trained.folder))
+    policy = LearnedPolicy(trained.folder)
+    env = gym.make("llmscale/MixedSLO-v0", scenario=scenario)
+    obs, _ = env.reset(seed=5)
+    total, done = 0.0, False
+    while not done:
+        obs, reward, _, done, _ = env.step(policy.model.predict(obs, deterministic=True)[0])
+        total += float(reward)
+    env.close()
+    assert run_episode(policy, scenario, 5).summary["reward"] == pytest.approx(total, rel=1e-9)
+
+
+def test_resume_goes_on_where_the_run_stopped(trained: SimpleNamespace, tmp_path: Path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained.folder, folder)
+    words = ["env=mixed-slo", f"out={folder}", "resume=true", "evaluation_episodes=0"]
+    assert train.main([*words, "total_timesteps=384"]) == 0
+    steps = [int(row["timesteps"]) for row in rows(folder / "validation.csv")]
+    assert steps == [0, 0, 128, 128, 256, 256, 384, 384]
+    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 384}
+    assert len(json.loads((folder / "run.json").read_text())["sessions"]) == 2
+    before = [row for row in rows(folder / "validation.csv") if int(row["timesteps"]) <= 256]
+    assert before == rows(trained.folder / "validation.csv")
+
+
+def test_an_interrupt_saves_whole_rollouts(tmp_path: Path, project_root: Path):
+    folder = tmp_path / "run"
+    words = [w for w in TINY if not w.startswith(("total", "validation_every", "references"))]
+    words += ["total_timesteps=10_000_000", "validation_every=64", "references=none"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agents.train", *words, f"out={folder}"],
+        cwd=project_root,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            path = folder / "validation.csv"
+            if path.is_file() and int(rows(path)[-1]["timesteps"]) >= 64:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert f"resume=true out={folder}" in said
+    assert "Traceback" not in said
+    steps = json.loads((folder / "state.json").read_text())["timesteps"]
+    assert steps >= 64
+    assert steps % 64 == 0  # 4 environments, 16 steps: an unfinished rollout is not counted
+    assert (
+        train.main(
+            [
+                "env=mixed-slo",
+                f"out={folder}",
+                "resume=true",
+                f"total_timesteps={steps + 64}",
+                "evaluation_episodes=0",
+            ]
+        )
+        == 0
+    )
+    assert json.loads((folder / "state.json").read_text()) == {"timesteps": steps + 64}
+
+
+# ---- evaluation ----
+
+
+def test_evaluate_compares_on_the_same_seeds(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = [*SMALL, f"policies=static,{trained.folder},hpa", "episodes=4", "seed=77"]
+    assert evaluate.main([*words, f"out={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["static", "ppo-seed0", "hpa"]
+    found = rows(tmp_path / "evaluation.csv")
+    rewards = {
+        name: np.array([float(r["reward"]) for r in found if r["policy"] == name])
+        for name in ("static", "ppo-seed0", "hpa")
+    }
+    assert [r["seed"] for r in found] == ["77", "78", "79", "80"] * 3
+    summary = {row["policy"]: row for row in rows(tmp_path / "summary.csv")}
+    for name, mine in rewards.items():
+        assert float(summary[name]["reward"]) == pytest.approx(mine.mean())
+        difference = float(summary[name]["reward/difference"])
+        assert difference == pytest.approx((mine - rewards["static"]).mean(), abs=1e-9)
+    arrivals = {n: [r["joint/arrivals"] for r in found if r["policy"] == n] for n in rewards}
+    assert arrivals["static"] == arrivals["ppo-seed0"] == arrivals["hpa"]
+    assert (tmp_path / "comparison.png").stat().st_size > 0
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a slip is answered with."""
+    assert evaluate.main([*words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line
+
+
+def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "out"
+    line = told(capsys, *SMALL, f"policies=static,{tmp_path}/empty", f"out={out}")
+    assert "neither model_best.zip nor model_last.zip" in line
+    line = told(capsys, *SMALL, f"policies=static,{tmp_path}/no.zip", f"out={out}")
+    assert "there is no such file" in line
+    assert not out.exists()
+
+
+def test_a_model_without_its_configuration_is_an_error(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copy(trained.folder / "model_best.zip", tmp_path / "model.zip")
+    assert "config.yaml" in told(capsys, *SMALL, f"policies={tmp_path}/model.zip")
+
+
+def test_a_corrupt_model_is_an_error(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copy(trained.folder / "config.yaml", tmp_path)
+    path = tmp_path / "model_best.zip"
+    path.write_bytes(b"not a model")
+    assert "not a model file" in told(capsys, *SMALL, f"policies={tmp_path}")
+    whole = (trained.folder / "model_best.zip").read_bytes()
+    path.write_bytes(whole.replace(b"policy.pth", b"policy.xxx"))
+    assert "cannot be read" in told(capsys, *SMALL, f"policies={tmp_path}")
+
+
+def test_a_model_of_another_space_is_an_error(
+    trained: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+):
+    line = told(
+        capsys,
+        *SMALL,
+        "scenario.fleet.pools.batch.max_batch=64",
+        "scenario.fleet.pools.batch.batch_limit=64",
+        f"policies={trained.folder}",
+    )
+    assert "was trained with actions MultiDiscrete[7, 7, 7, 8, 8, 8, 5, 3]" in line
+    assert "has MultiDiscrete[7, 7, 7, 8, 8, 4, 5, 3]" in line
+
+
+def test_pictures_of_a_run(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert pictures.main([f"run={trained.folder}", f"out={tmp_path}"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert Path(line).read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"learning_curve.png", "episode.png"}
