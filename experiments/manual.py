@@ -1,0 +1,139 @@
+"""The environments' pages, made from their docstrings, each with a frame of an episode.
+
+python -m experiments.manual [out=docs] [check=true]
+
+Writes `environments/NAME.md` and `images/environment_NAME.png` to `out`. `check=true` writes nothing;
+it ends with exit code 1 if a page is missing or is not what the docstring says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import llmscale_env
+from agents.files import write_text
+from experiments.output import replace_file
+from llmscale_env import EnvironmentEntry
+from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options
+
+PICTURE_SEED = 0
+"""Of the requests and of the orders in the picture."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 done, 1 a page is out of date, 2 a slip (named in one line)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0
+    try:
+        options = parse_options(words, ("out", "check"))
+        out = Path(options.get("out", "docs"))
+        if flag(options, "check"):
+            stale = outdated(out)
+            for path in stale:
+                print(f"{path}: not what the docstring says", file=sys.stderr)
+            return 1 if stale else 0
+        for entry in llmscale_env.ENVIRONMENTS:
+            for path in write(entry, out):
+                print(path)
+    except Slip as error:
+        print(f"manual: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"manual: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def page_path(entry: EnvironmentEntry, out: Path) -> Path:
+    """Where the page of an environment lies below the folder of the docs."""
+    return out / "environments" / f"{entry.short_name}.md"
+
+
+def picture_path(entry: EnvironmentEntry, out: Path) -> Path:
+    """Where its picture lies."""
+    return out / "images" / f"environment_{entry.short_name}.png"
+
+
+def outdated(out: Path) -> list[Path]:
+    """Pages below `out` that are missing or differ from what would be written."""
+    found = []
+    for entry in llmscale_env.ENVIRONMENTS:
+        path = page_path(entry, out)
+        if not path.is_file() or path.read_text(encoding="utf-8") != page(entry):
+            found.append(path)
+    return found
+
+
+def page(entry: EnvironmentEntry) -> str:
+    """The page of an environment, as Markdown."""
+    module, _, name = entry.entry_point.partition(":")
+    env_class = getattr(import_module(module), name)
+    env = env_class()
+    first, _, rest = inspect.cleandoc(env_class.__doc__).partition("\n")
+    # The docstring names pages as seen from the root of the repository.
+    rest = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[docs/\1](../\1)", rest)
+    picture = picture_path(entry, Path(".."))
+    low, high = env.observation_space.low.min(), env.observation_space.high.max()
+    nvec = [int(n) for n in env.action_space.nvec]
+    return f"""<!-- Made by `python -m experiments.manual` from the docstring of {module}.{name}. -->
+# {entry.id}
+
+{first}
+
+| | |
+|---|---|
+| id, short name | `{entry.id}`, `env={entry.short_name}` |
+| actions | `MultiDiscrete({nvec})` |
+| observations | `Box{env.observation_space.shape}`, float32, in {low:g}..{high:g} |
+| one step | {env.scenario.control_interval_s:g} s, {env.scenario.n_steps} steps per episode |
+| one episode at a time | `gymnasium.make("llmscale_env:{entry.id}")` |
+| many in one call | `gymnasium.make_vec("llmscale_env:{entry.id}", num_envs=64)` |
+| source | `{module.replace(".", "/")}.py` |
+
+![An episode under random orders]({picture.as_posix()})
+
+`render_mode="rgb_array"` at the end of an episode (seed {PICTURE_SEED}) under orders drawn at random
+from those that are possible.
+{rest.rstrip()}
+"""
+
+
+def frame(entry: EnvironmentEntry) -> NDArray[np.uint8]:
+    """(H, W, 3) the picture at the end of an episode under random possible orders."""
+    module, _, name = entry.entry_point.partition(":")
+    env = getattr(import_module(module), name)(render_mode="rgb_array")
+    rng = np.random.default_rng(PICTURE_SEED)
+    env.reset(seed=PICTURE_SEED)
+    truncated = False
+    while not truncated:
+        masks = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+        action = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+        *_, truncated, _ = env.step(action)
+    picture = env.render()
+    env.close()
+    return picture
+
+
+def write(entry: EnvironmentEntry, out: Path) -> list[Path]:
+    """Write page and picture of one environment; returns where they are."""
+    from matplotlib.image import imsave
+
+    picture = frame(entry)
+    return [
+        write_text(page_path(entry, out), page(entry)),
+        replace_file(picture_path(entry, out), lambda path: imsave(path, picture)),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
