@@ -1,6 +1,6 @@
 """Where learning starts from: a network that mostly leaves the cluster as the scenario made it.
 
-Untrained, a network orders everything with equal chance: instances come and go in every pool at every decision,
+Untrained, a network orders everything with equal chance: instances come and go in every pool,
 batch limits jump between 8 and 1024, and what one choice does drowns in what the others do. A bias on
 the choices that change nothing makes the first policy a noisy static one, from which single deviations can be
 told to help or to hurt. It is a starting point, not a bound: learning moves the bias like any weight.

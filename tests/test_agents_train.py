@@ -36,6 +36,7 @@ TINY = [
     "ppo.batch_size=32",
     "ppo.n_epochs=2",
     "ppo.net=[16]",
+    "ppo.learning_rate=1e-5",
     "validation_every=128",
     "validation_episodes=2",
     "evaluation_episodes=3",
@@ -227,6 +228,15 @@ def test_an_interrupt_saves_whole_rollouts(tmp_path: Path, project_root: Path):
         == 0
     )
     assert json.loads((folder / "state.json").read_text()) == {"timesteps": steps + 64}
+
+
+def test_an_untrained_network_leaves_things_as_they_are(trained: SimpleNamespace):
+    first = [r for r in rows(trained.folder / "validation.csv") if r["timesteps"] == "0"]
+    static = [r for r in rows(trained.folder / "references.csv") if r["policy"] == "static"]
+    for mine, level in zip(first, static, strict=True):
+        assert float(mine["scaling_actions"]) == 0
+        assert float(mine["gpu_hours"]) == pytest.approx(float(level["gpu_hours"]))
+        assert mine["joint/on_time"] == level["joint/on_time"]
 
 
 # ---- evaluation ----
