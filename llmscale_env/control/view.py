@@ -117,8 +117,8 @@ class ClusterView:
         scenario: the configuration.
         time_s, step: present time, number of the decision.
         window: the interval that has just ended.
-        totals: (C,) structured, counts by class since the start (`sim.fast.layout.TALLY`).
-        pools: (P,) structured, one row per pool (`sim.fast.layout.POOL_SEEN`); times in it are picoseconds.
+        totals: (C,) structured, counts by class since the start (`sim.fast.records.TALLY`).
+        pools: (P,) structured, one row per pool (`sim.fast.records.POOL_SEEN`); times in it are picoseconds.
         queues: (Q,) structured, one row per shared queue (`QUEUE_SEEN`).
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
             instance ordered now would serve, from the run's forecaster; None without one.

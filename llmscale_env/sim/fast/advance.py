@@ -7,7 +7,6 @@ import numpy as np
 from llmscale_env.sim.fast import provisioning
 from llmscale_env.sim.fast.boundary import boundary
 from llmscale_env.sim.fast.controller import set_limit
-from llmscale_env.sim.fast.layout import NO_EVENT
 from llmscale_env.sim.fast.memory import (
     arrived_of,
     const_of,
@@ -19,6 +18,9 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     route_at,
     tree_of,
+)
+from llmscale_env.sim.fast.records import (
+    NO_EVENT,
 )
 from llmscale_env.sim.fast.routing import route
 from llmscale_env.sim.fast.wake import call_for_queues, look_up

@@ -20,7 +20,6 @@ from llmscale_env.sim.fast.batch import (
 )
 from llmscale_env.sim.fast.controller import clear_window, new_window, update_limit
 from llmscale_env.sim.fast.itl import clear_items, close_gaps, push_item, push_pending
-from llmscale_env.sim.fast.layout import DECODE, IDLE, MIXED, NO_EVENT, PREFILL
 from llmscale_env.sim.fast.memory import (
     cls_at,
     glob_of,
@@ -31,6 +30,13 @@ from llmscale_env.sim.fast.memory import (
     prof_at,
     pull_of,
     req_at,
+)
+from llmscale_env.sim.fast.records import (
+    DECODE,
+    IDLE,
+    MIXED,
+    NO_EVENT,
+    PREFILL,
 )
 from llmscale_env.sim.fast.structures import schedule, unlink
 from llmscale_env.sim.fast.timing import (

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import observe, watch
 from llmscale_env.sim.fast.layout import (
-    BAD_ROUTER_ANSWER,
     EPISODE_FIELDS,
     State,
     addresses,
     allocate,
     reset_episode,
+)
+from llmscale_env.sim.fast.records import (
+    BAD_ROUTER_ANSWER,
 )
 from llmscale_env.sim.router import features_buffer, no_router
 from llmscale_env.sim.spec import (

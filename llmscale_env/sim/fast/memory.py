@@ -23,6 +23,9 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from llmscale_env.sim.fast.layout import (
+    STATE_FIELDS,
+)
+from llmscale_env.sim.fast.records import (
     CLS,
     CONST,
     GLOB,
@@ -33,7 +36,6 @@ from llmscale_env.sim.fast.layout import (
     QUEUE_SEEN,
     REQ,
     ROUTE,
-    STATE_FIELDS,
     TALLY,
 )
 

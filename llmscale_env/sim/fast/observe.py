@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from llmscale_env.sim.fast.batch import preempted_row
 from llmscale_env.sim.fast.itl import largest_gap
-from llmscale_env.sim.fast.layout import DECODE
 from llmscale_env.sim.fast.memory import (
     const_of,
     glob_of,
@@ -13,6 +12,9 @@ from llmscale_env.sim.fast.memory import (
     pool_at,
     req_at,
     stack_of,
+)
+from llmscale_env.sim.fast.records import (
+    DECODE,
 )
 from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from llmscale_env.sim.fast.batch import demand, preempted_row
 from llmscale_env.sim.fast.controller import clear_window
-from llmscale_env.sim.fast.layout import IDLE, NO_EVENT
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
@@ -15,6 +14,10 @@ from llmscale_env.sim.fast.memory import (
     lists_of,
     pool_at,
     req_at,
+)
+from llmscale_env.sim.fast.records import (
+    IDLE,
+    NO_EVENT,
 )
 from llmscale_env.sim.fast.routing import requests_at, route, route_gateway
 from llmscale_env.sim.fast.structures import schedule

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row, queue_row
-from llmscale_env.sim.fast.layout import BAD_ROUTER_ANSWER
 from llmscale_env.sim.fast.memory import (
     active_of,
     cls_at,
@@ -17,6 +16,9 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     route_at,
     route_pools_of,
+)
+from llmscale_env.sim.fast.records import (
+    BAD_ROUTER_ANSWER,
 )
 from llmscale_env.sim.fast.structures import push_back
 from llmscale_env.sim.fast.timing import iterations_done, kv_now

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from llmscale_env.sim.fast.layout import (
+from llmscale_env.sim.fast.memory import glob_of, inst_at, knots_of, prof_at, tab_of
+from llmscale_env.sim.fast.records import (
     DECODE,
     DECODE_BASE,
     DECODE_TOKEN,
     MIXED_BASE,
     MIXED_TOKEN,
 )
-from llmscale_env.sim.fast.memory import glob_of, inst_at, knots_of, prof_at, tab_of
 from llmscale_env.sim.jit import njit
 
 

@@ -8,7 +8,6 @@ rules here only have to be generous enough.
 from __future__ import annotations
 
 from llmscale_env.sim.fast.batch import demand, preempted_row, queue_row
-from llmscale_env.sim.fast.layout import DECODE, IDLE, NO_EVENT
 from llmscale_env.sim.fast.memory import (
     active_of,
     cls_at,
@@ -21,6 +20,11 @@ from llmscale_env.sim.fast.memory import (
     pull_of,
     pulled_by_of,
     req_at,
+)
+from llmscale_env.sim.fast.records import (
+    DECODE,
+    IDLE,
+    NO_EVENT,
 )
 from llmscale_env.sim.fast.structures import schedule
 from llmscale_env.sim.fast.timing import boundary_is_done, iterations_within, span_ps

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.batch import preempted_row, queue_row
-from llmscale_env.sim.fast.layout import N_LOAD_BINS, N_SLACK_BINS, N_TTFT_BINS
 from llmscale_env.sim.fast.memory import (
     by_class_of,
     cls_at,
@@ -26,6 +25,11 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     running_cls_of,
     tally_at,
+)
+from llmscale_env.sim.fast.records import (
+    N_LOAD_BINS,
+    N_SLACK_BINS,
+    N_TTFT_BINS,
 )
 from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit

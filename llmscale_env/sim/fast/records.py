@@ -1,0 +1,296 @@
+"""The records that the fast engine's arrays are made of, field by field, and its small constants."""
+
+from __future__ import annotations
+
+import numpy as np
+
+NO_EVENT = np.int64(2**63 - 1)
+"""Event key of an instance that has nothing scheduled."""
+
+# What an active or draining instance is doing.
+IDLE, DECODE, PREFILL, MIXED = 0, 1, 2, 3
+
+# Error codes that a kernel leaves in `glob.error`.
+NO_ERROR, BAD_ROUTER_ANSWER = 0, 1
+
+GLOB = np.dtype(
+    [
+        ("now_ps", np.int64),
+        ("phase", np.int64),  # where in the order of events we are: see docs/engine.md, section 1
+        ("index", np.int64),
+        ("n_requests", np.int64),
+        ("capacity", np.int64),
+        ("next_arrival", np.int64),
+        ("n_finished", np.int64),
+        ("n_first_tokens", np.int64),
+        ("n_rejected", np.int64),
+        ("gpus_held", np.int64),
+        ("shared_changed", np.int64),  # a shared queue changed during the event at hand
+        ("first_cursor", np.int64),  # how much of the logs has been counted
+        ("finish_cursor", np.int64),
+        ("error", np.int64),
+        ("error_request", np.int64),
+        ("error_answer", np.int64),
+    ]
+)
+
+INST = np.dtype(
+    [
+        ("state", np.int64),
+        ("source", np.int64),  # ordered
+        ("loaded_from", np.int64),  # used, -1: none yet
+        ("pool", np.int64),
+        ("host", np.int64),
+        ("llm", np.int64),
+        ("profile", np.int64),
+        ("mode", np.int64),
+        ("loaded_ps", np.int64),
+        ("billed_ps", np.int64),  # since when GPU time is billed, -1 if it is not
+        ("gpu_ps", np.int64),  # billed before
+        # the running batch
+        ("n_run", np.int64),
+        ("n_dec", np.int64),
+        ("n_pre", np.int64),
+        ("kv", np.int64),  # KV tokens at the start of the iteration or segment under way
+        ("ctx", np.int64),  # context of the decoding requests, likewise
+        ("left", np.int64),  # sum of predicted - emitted over all requests here, likewise
+        ("waiting", np.int64),  # sum of demand over own queue and preempted list
+        ("ev_n", np.int64),  # running requests that may be evicted: number, decoding, KV
+        ("ev_dec", np.int64),
+        ("ev_kv", np.int64),
+        ("iter_no", np.int64),  # emission counter: a request finishes at a known value of it
+        ("order_evict", np.int64),
+        ("admissions", np.int64),
+        ("swap_ps", np.int64),  # KV transfers to add to the next iteration
+        ("host_kv", np.int64),
+        # the segment of decode iterations (or the single other iteration) under way
+        ("seg_begin", np.int64),  # boundary at which it was launched
+        ("seg_start", np.int64),  # after KV transfers
+        ("seg_n", np.int64),
+        ("seg_first_ps", np.int64),
+        ("seg_step_ps", np.int64),
+        # max-ITL stack
+        ("items", np.int64),
+        ("stack_n", np.int64),
+        ("pend_n", np.int64),
+        ("gaps_open", np.int64),
+        # controller
+        ("limit", np.int64),
+        ("x", np.float64),
+        ("thr_prev", np.float64),
+        ("w_start", np.int64),
+        ("w_iter", np.int64),
+        ("w_tokens", np.int64),
+        ("changed", np.int64),
+        ("bound", np.int64),
+        ("bound_prev", np.int64),
+        ("restart", np.int64),
+        # totals
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+        ("busy_ps", np.int64),
+        ("preemptions", np.int64),
+        ("evictions", np.int64),
+    ]
+)
+
+REQ = np.dtype(
+    [
+        ("arrival", np.int64),
+        ("admitted", np.int64),
+        ("first", np.int64),
+        ("finished", np.int64),
+        ("max_itl", np.int64),
+        ("last_token", np.int64),
+        ("item_start", np.int64),
+        ("join_iter", np.int64),
+        ("input", np.int32),
+        ("output", np.int32),
+        ("predicted", np.int32),
+        ("emitted", np.int32),
+        ("next", np.int32),
+        ("prev", np.int32),
+        ("aux_next", np.int32),
+        ("aux_prev", np.int32),
+        ("heap_pos", np.int32),
+        ("admission", np.int32),  # counts admissions of the instance
+        ("instance", np.int32),
+        ("kv_host", np.int32),  # instance in whose host memory the KV cache is saved, or -1
+        ("pre_done", np.int32),
+        ("pre_target", np.int32),
+        ("chunk", np.int32),
+        ("preemptions", np.int32),
+        ("evictions", np.int32),
+        ("llm", np.int16),
+        ("cls", np.int16),
+        ("state", np.int8),
+        ("decoding", np.int8),
+        ("evictable", np.int8),
+        ("gap_open", np.int8),
+    ]
+)
+
+POOL = np.dtype(
+    [
+        ("llm", np.int64),
+        ("profile", np.int64),
+        ("first_slot", np.int64),
+        ("n_slots", np.int64),
+        ("gpus", np.int64),
+        ("n_active", np.int64),
+        ("controller", np.int64),
+        ("alpha", np.float64),
+        ("min_batch", np.int64),
+        ("max_batch", np.int64),
+        ("window", np.int64),
+        ("chunk", np.int64),
+        ("prefill", np.int64),
+        ("swap", np.int64),
+        ("evicts", np.int64),
+        ("acquire_ps", np.int64),
+        ("load_ps", np.int64, (3,)),
+        ("host_kv", np.int64),
+        ("watermark", np.int64),
+        ("n_pull", np.int64),
+        ("source_used", np.int64, (3,)),
+        ("started", np.int64),  # instances ordered so far, and given up again
+        ("stopped", np.int64),
+    ]
+)
+
+ROUTE = np.dtype(
+    [
+        ("kind", np.int64),
+        ("queue", np.int64),
+        ("share", np.float64),
+        ("n_pools", np.int64),
+        ("n_overflow", np.int64),
+        ("counter", np.int64),
+    ]
+)
+
+PROF = np.dtype(
+    [
+        ("n_prefill", np.int64),
+        ("n_mixed", np.int64),
+        ("prefill_pair", np.int64),
+        ("mixed_pair", np.int64),
+        ("mixed_chunk", np.int64),
+        ("cap", np.int64),
+        ("swap_out", np.int64),
+        ("swap_in", np.int64),
+    ]
+)
+
+CLS = np.dtype(
+    [
+        ("priority", np.int64),
+        ("itl_slo_ps", np.int64),
+        ("ttft_slo_ps", np.int64),
+        ("itl_max", np.int64),
+    ]
+)
+
+CONST = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "n_inst",
+            "n_queues",
+            "n_llms",
+            "n_classes",
+            "n_pools",
+            "n_hosts",
+            "half_block",
+            "max_gpus",
+            "keep_alive",
+            "leaves",
+            "batch",
+            "stack_depth",
+            "slots",
+            "knots",
+            "pull_width",
+            "pulled_by_width",
+            "tab_width",
+        )
+    ]
+)
+
+N_TTFT_BINS = 8
+"""Bins of the histogram of TTFT over its target: bounds in `watch`."""
+
+N_SLACK_BINS = 5
+N_LOAD_BINS = 4
+
+TALLY = np.dtype(
+    [
+        ("end", np.int64),  # where the class ends in `by_class`
+        ("cursor", np.int64),  # the first whose deadline has not been looked at
+        # counted since the start of the episode
+        ("arrived", np.int64),
+        ("input_tokens", np.int64),
+        ("predicted_tokens", np.int64),
+        ("rejected", np.int64),
+        ("started", np.int64),
+        ("finished", np.int64),
+        ("on_time", np.int64),
+        ("ttft_late", np.int64),
+        ("itl_late", np.int64),
+        ("ttft_sum_ps", np.int64),
+        ("itl_sum_ps", np.int64),
+        ("itl_count", np.int64),
+        ("output_tokens", np.int64),  # of finished requests
+        ("output_squares", np.float64),
+        # in the last window
+        ("ttft_max_ps", np.int64),
+        ("itl_max_ps", np.int64),
+        ("ttft_bins", np.int64, (N_TTFT_BINS,)),
+    ]
+)
+"""Per class; every violation is counted once: `rejected`, `ttft_late` or else `itl_late`."""
+
+POOL_SEEN = np.dtype(
+    [
+        ("acquiring", np.int64),
+        ("loading", np.int64),
+        ("active", np.int64),
+        ("draining", np.int64),
+        ("load_bins", np.int64, (N_LOAD_BINS,)),  # acquiring and loading, by time left
+        ("next_ready_ps", np.int64),  # time until the next one is active, -1: none on its way
+        ("running", np.int64),
+        ("evictable", np.int64),
+        ("waiting", np.int64),
+        ("preempted", np.int64),
+        ("waiting_tokens", np.int64),
+        ("kv_tokens", np.int64),  # of active instances, as is the capacity
+        ("kv_capacity", np.int64),
+        ("kv_max", np.float64),  # fullest active instance's share
+        ("limit_sum", np.int64),
+        ("interactive", np.int64),  # serving instances with a priority-0 request
+        ("busy", np.int64),  # serving instances with any request
+        ("oldest_ps", np.int64),  # earliest arrival in an own queue, -1: none
+        # counted since the start of the episode
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+        ("preemptions", np.int64),
+        ("evictions", np.int64),
+        ("busy_ps", np.int64),
+        ("gpu_ps", np.int64),
+        ("started", np.int64),
+        ("stopped", np.int64),
+        ("source_used", np.int64, (3,)),
+    ]
+)
+
+QUEUE_SEEN = np.dtype(
+    [
+        ("requests", np.int64),
+        ("tokens", np.int64),  # demand
+        ("predicted_tokens", np.int64),  # predicted output still to come
+        ("oldest_ps", np.int64),  # earliest arrival, -1: empty
+        ("slack_bins", np.int64, (N_SLACK_BINS,)),  # by time to the deadline over the target
+    ]
+)
+
+# Rows of `tab[profile]`.
+DECODE_BASE, DECODE_TOKEN, MIXED_BASE, MIXED_TOKEN = 0, 1, 2, 3
