@@ -14,6 +14,8 @@ VENV ?= .venv
 ARGS ?=
 # Two test processes suit the smallest machine that we support; more threads in each would compete.
 TEST_PROCESSES ?= 2
+# Generated cases on which `make engines` compares the two engines.
+CASES ?= 2500
 PYTHON ?=
 TORCH_INDEX ?=
 
@@ -27,7 +29,7 @@ SUPPORTED := Python 3.11, 3.12 or 3.13
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 	--only-binary :all: --no-binary antlr4-python3-runtime --constraint constraints.txt
 
-.PHONY: help setup train evaluate test test-slow lint format types bench clean
+.PHONY: help setup train evaluate test test-slow engines lint format types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +84,9 @@ test: $(READY) ## run the tests
 
 test-slow: $(READY) ## run the tests that are marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m slow $(ARGS)
+
+engines: $(READY) ## compare the two engines on CASES generated cases
+	@OMP_NUM_THREADS=1 LLMSCALE_CASES=$(CASES) $(BIN)/python -m pytest tests/test_engines_agree.py $(ARGS)
 
 lint: $(READY) ## check style and format
 	@$(BIN)/ruff check .
