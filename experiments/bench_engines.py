@@ -144,9 +144,9 @@ def bench_engines(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
                 for load in LOADS[1:] if quick else LOADS:
                     if engine == "fast":
                         n = 5_000 if quick else max(200_000, 1_000 * instances)
-                        repeats = 1 if quick else 5
+                        repeats = 1 if quick else 5 if instances > 200 else 10
                     else:
-                        n, repeats = 100 if quick else max(2_000, 4 * instances), 1
+                        n, repeats = 100 if quick else 2_000, 1
                     spec = cluster(router, instances)
                     requests = arrivals(router, load * capacity * instances, n)
                     runs = [run_once(engine, spec, requests) for _ in range(repeats)]

