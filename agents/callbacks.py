@@ -259,11 +259,10 @@ def log_references(folder: Path, rows: list[Row], scenario: Scenario, until: int
 
     for policy in dict.fromkeys(row["policy"] for row in rows):
         place = folder / f"reference_{policy}"
-        if place.is_dir() and any(place.iterdir()):
-            continue
+        drawn = place.is_dir() and any(place.iterdir())  # by an earlier session: prolong the line
         mine = [row for row in rows if row["policy"] == policy]
         with SummaryWriter(str(place)) as writer:
-            for step in (0, until):
+            for step in (until,) if drawn else (0, until):
                 log_levels(writer, mine, scenario, step)
 
 

@@ -107,8 +107,10 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             policy.reset(scenario, 0)
         except PolicyError as error:
             raise Slip(f"policies: {error}") from None
+        plain, number = policy.name, 1
         while policy.name in found:
-            policy.name += "'"
+            number += 1
+            policy.name = f"{plain}-{number}"
         found[policy.name] = policy
     return list(found.values())
 
@@ -118,8 +120,11 @@ def _is_path(name: str) -> bool:
 
 
 def _model(path: str, env: str, scenario: Scenario) -> Policy:
+    import torch
+
     from agents.learned import LearnedPolicy, ModelError
 
+    torch.set_num_threads(1)  # nets this small only wait for each other's threads
     try:
         policy = LearnedPolicy(path)
         if policy.config.env != env:

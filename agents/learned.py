@@ -70,7 +70,7 @@ class LearnedPolicy:
 
     Args:
         path: run folder (its best model is taken) or model file in one.
-        name: what tables call it; by default agent and seed.
+        name: what tables call it; by default the run folder's name.
         model: a network in memory in place of the file's (needs `config`).
         config: of the run in place of the one beside the file.
 
@@ -95,7 +95,7 @@ class LearnedPolicy:
             raise ValueError("a model in memory needs the configuration of its run")
         self.config = config
         self.model = model
-        self.name = name or f"{config.agent}-seed{config.seed}"
+        self.name = name or (self.path.resolve().parent.name if self.path else config.agent)
         self._codec: Any = None
         self._scenario: Scenario | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,12 +40,13 @@ def learn(
         folder: the run folder.
         simulation: of the scenario, for validation.
         references: validation rows of the reference policies.
-        resumes: go on from the folder's last model.
+        resumes: go on from the folder's last model, if it got as far as having one.
 
     Raises:
         KeyboardInterrupt: interrupted; the last model has been saved.
         ModelError: the last model of the folder cannot be read.
     """
+    resumes = resumes and (folder / LAST).is_file()
     env = NativeVecEnv(make_training_env(config, scenario), reward_scale=config.reward_scale)
     try:
         model = _take_up(config, folder, env) if resumes else make_ppo(config, env, scenario)
@@ -125,6 +125,5 @@ def falling_rate(start: float, end: float) -> Callable[[float], float]:
 def _take_up(config: TrainConfig, folder: Path, env: NativeVecEnv) -> Any:
     """The last model of a run folder, on `env`, with the steps that it has learnt from."""
     model = load_model(find_model(folder / LAST), env=env)
-    assert math.isfinite(model.num_timesteps)
     model.set_random_seed((config.seed + model.num_timesteps) % 2**31)
     return model

@@ -13,7 +13,19 @@ from agents.files import read_csv, replace_file
 from agents.statistics import mean_interval
 from llmscale_env.scenarios import Scenario
 
-REFERENCE_COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:gray")
+COLOURS = (
+    "tab:blue",
+    "tab:orange",
+    "tab:green",
+    "tab:red",
+    "tab:purple",
+    "tab:brown",
+    "tab:pink",
+    "tab:gray",
+    "tab:olive",
+    "tab:cyan",
+)
+"""Of the learner, then of the others in their order: the same in both pictures of a run."""
 
 
 def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
@@ -44,20 +56,21 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
         x = np.array(sorted(steps))
         found = [mean_interval([row[key] * factor for row in steps[step]]) for step in x]
         axis.fill_between(
-            x, [i.low for i in found], [i.high for i in found], alpha=0.2, color="tab:blue", lw=0
+            x, [i.low for i in found], [i.high for i in found], alpha=0.2, color=COLOURS[0], lw=0
         )
-        axis.plot(x, [i.mean for i in found], color="tab:blue", marker=".", label="PPO")
+        axis.plot(x, [i.mean for i in found], color=COLOURS[0], marker=".", label="PPO")
         means = []
         for k, (policy, mine) in enumerate(levels.items()):
             level = float(np.mean([row[key] * factor for row in mine]))
             means.append(level)
-            colour = REFERENCE_COLOURS[k % len(REFERENCE_COLOURS)]
+            colour = COLOURS[(k + 1) % len(COLOURS)]
             axis.axhline(level, color=colour, ls="--", lw=1.2, label=str(policy))
         _limits(axis, [i.mean for i in found], means)
         axis.set(xlabel="environment steps", ylabel=label)
         axis.grid(alpha=0.3)
         axis.ticklabel_format(axis="x", style="sci", scilimits=(3, 3))
-    axes[0].legend(fontsize=8, loc="lower right")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
     n = len(next(iter(steps.values())))
     figure.suptitle(
         f"{scenario.name}: PPO on {n} validation episodes (mean, 95 % interval) and the levels "
@@ -80,7 +93,7 @@ def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: P
     figure = _figure(10.0, 4.0)
     left, right = figure.subplots(1, 2)
     for k, row in enumerate(summary):
-        colour = "tab:blue" if k == len(REFERENCE_COLOURS) else REFERENCE_COLOURS[k % 6]
+        colour = COLOURS[k % len(COLOURS)]
         left.errorbar(
             row["gpu_hours"],
             100 * row["joint/slo_attainment"],

@@ -230,6 +230,14 @@ def test_an_interrupt_saves_whole_rollouts(tmp_path: Path, project_root: Path):
     assert json.loads((folder / "state.json").read_text()) == {"timesteps": steps + 64}
 
 
+def test_the_same_seed_gives_the_same_run(trained: SimpleNamespace, tmp_path: Path):
+    folder = tmp_path / "run"
+    words = [w for w in TINY if not w.startswith(("evaluation_episodes", "references"))]
+    words += ["evaluation_episodes=0", "references=none", "env_threads=2", f"out={folder}"]
+    assert train.main(words) == 0
+    assert rows(folder / "validation.csv") == rows(trained.folder / "validation.csv")
+
+
 def test_an_untrained_network_leaves_things_as_they_are(trained: SimpleNamespace):
     first = [r for r in rows(trained.folder / "validation.csv") if r["timesteps"] == "0"]
     static = [r for r in rows(trained.folder / "references.csv") if r["policy"] == "static"]
@@ -248,11 +256,11 @@ def test_evaluate_compares_on_the_same_seeds(
     words = [*SMALL, f"policies=static,{trained.folder},hpa", "episodes=4", "seed=77"]
     assert evaluate.main([*words, f"out={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:5]] == ["static", "ppo-seed0", "hpa"]
+    assert [line.split()[0] for line in lines[2:5]] == ["static", "run", "hpa"]
     found = rows(tmp_path / "evaluation.csv")
     rewards = {
         name: np.array([float(r["reward"]) for r in found if r["policy"] == name])
-        for name in ("static", "ppo-seed0", "hpa")
+        for name in ("static", "run", "hpa")
     }
     assert [r["seed"] for r in found] == ["77", "78", "79", "80"] * 3
     summary = {row["policy"]: row for row in rows(tmp_path / "summary.csv")}
@@ -261,7 +269,7 @@ def test_evaluate_compares_on_the_same_seeds(
         difference = float(summary[name]["reward/difference"])
         assert difference == pytest.approx((mine - rewards["static"]).mean(), abs=1e-9)
     arrivals = {n: [r["joint/arrivals"] for r in found if r["policy"] == n] for n in rewards}
-    assert arrivals["static"] == arrivals["ppo-seed0"] == arrivals["hpa"]
+    assert arrivals["static"] == arrivals["run"] == arrivals["hpa"]
     assert (tmp_path / "comparison.png").stat().st_size > 0
 
 
