@@ -52,23 +52,24 @@ def interactive_targets(
         interactive, mixed: instances that there are, those on their way included.
         theta, delta: IBP is held in theta - delta .. theta + delta.
         min_interactive, min_mixed: never fewer.
-        max_total: never more in all; the mixed ones go first.
+        max_total: instances are added up to this number in all.
     """
     ibp = interactive_backpressure(running, interactive, mixed)
     have = interactive + mixed
-    least = min_interactive + min_mixed
-    inside = theta - delta <= ibp <= theta + delta
-    if inside and interactive >= min_interactive and mixed >= min_mixed and have <= max_total:
+    total = math.ceil(round(running / theta, 9))
+    if ibp > theta + delta or interactive < min_interactive or mixed < min_mixed:
+        own_range = max(interactive, min_interactive), 10**9
+        mixed_range = max(mixed, min_mixed), 10**9
+        total = min(max(total, have), max(max_total, have))
+    elif ibp < theta - delta:
+        own_range, mixed_range = (min_interactive, interactive), (min_mixed, mixed)
+    else:
         return interactive, mixed
-    total = have if inside else math.ceil(round(running / theta, 9))
-    total = min(max(total, least), max_total)
-    own = min(max(min_interactive, math.ceil(round(theta * total, 9))), total)
-    if total >= have:
-        own = max(own, interactive)
-        return own, max(total - own, mixed, min_mixed)
-    own = max(min(own, interactive), min_interactive)
-    rest = max(min(total - own, mixed), min_mixed)
-    return max(total - rest, min_interactive), rest
+    total = min(max(total, own_range[0] + mixed_range[0]), own_range[1] + mixed_range[1])
+    own = math.ceil(round(theta * total, 9))
+    own = max(own, own_range[0], total - mixed_range[1])
+    own = min(own, own_range[1], total - mixed_range[0])
+    return own, total - own
 
 
 # ---- waiting time (section 5.3, Eq. 1) ----

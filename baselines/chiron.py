@@ -112,6 +112,7 @@ class _Fleet:
     queues: tuple[int, ...]
     batch_classes: tuple[int, ...]
     backlog: bool = False  # whether requests waited at the last look
+    batch_active: int = 0  # active batch instances at the last look
     evictable_share: float = 0.0  # of mixed instances' running requests, at the last look
     measured: dict[str, float] = field(default_factory=dict)  # tokens/s per instance, by role
     running: list[tuple[float, float]] = field(default_factory=list)  # (time_s, instances), recent
@@ -173,6 +174,8 @@ class ChironPolicy:
     deadline. Instances on their way are not retired while requests wait.
     """
 
+    parameters_type: ClassVar[type[ChironParameters]] = ChironParameters
+
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
         "theta": (0.2, 1 / 3, 0.5, 0.7),
         "delta": (0.05, 0.1),
@@ -181,7 +184,7 @@ class ChironPolicy:
 
     def __init__(self, name: str = "chiron", **values: Any) -> None:
         self.name = name
-        self.parameters = checked(name, ChironParameters, values)
+        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Find the pools by role.
@@ -212,6 +215,7 @@ class ChironPolicy:
                     delta=self.parameters.delta,
                     min_interactive=self.parameters.min_interactive,
                     min_mixed=self.parameters.min_mixed,
+                    max_total=sum(have) + self._room(view, fleet, budget),
                 )
             for p, count in zip((fleet.interactive, fleet.mixed), wanted, strict=True):
                 self._order(view, targets, p, budget.grant(p, count))
@@ -258,6 +262,13 @@ class ChironPolicy:
             kv = np.where(pool == fleet.interactive, states["kv_tokens"] / each, 0.0)
             share = np.maximum(share, kv)
         return float(np.minimum(share[mine], 1.0).sum())
+
+    def _room(self, view: ClusterView, fleet: _Fleet, budget: GpuBudget) -> int:
+        """Interactive and mixed instances that could be added."""
+        mine = (fleet.interactive, fleet.mixed)
+        draining = sum(int(view.pools["draining"][p]) for p in mine)
+        tp = max(self._scenario.fleet.pools[p].tp for p in mine)
+        return draining + budget.free // tp
 
     # ---- batch ----
 
@@ -373,12 +384,14 @@ class ChironPolicy:
         """Token throughput per instance while requests waited all the time."""
         seen = view.pools
         backlog = any(int(view.queues["requests"][q]) > 0 for q in fleet.queues)
+        batch_active = int(seen["active"][fleet.batch])
         running = int(seen["running"][fleet.mixed])
         share = int(seen["evictable"][fleet.mixed]) / running if running else 0.0
         if backlog and fleet.backlog and view.window.length_s > 0:
             window = view.window
             busy = float(window.busy_s[fleet.batch])
-            if busy > 0.5 * window.length_s:
+            # An instance that has just come is still filling its batch.
+            if 0 < batch_active == fleet.batch_active and busy > 0:
                 self._update(fleet, "batch", float(window.tokens[fleet.batch]) / busy)
             active = int(seen["active"][fleet.mixed])
             if active:
@@ -386,6 +399,7 @@ class ChironPolicy:
                 tokens = float(window.tokens[fleet.mixed]) * (share + fleet.evictable_share) / 2
                 self._update(fleet, "mixed", tokens / window.length_s / active)
         fleet.backlog, fleet.evictable_share = backlog, share
+        fleet.batch_active = batch_active
 
     def _update(self, fleet: _Fleet, role: str, value: float) -> None:
         weight = self.parameters.measured_weight

@@ -78,7 +78,7 @@ def recommendation(
     best = 0
     for name, target in targets.items():
         rho = demand[name] / (target * instances)
-        if abs(rho - 1.0) <= tolerance:
+        if abs(rho - 1.0) <= tolerance + 1e-9:
             best = max(best, instances)
         else:
             best = max(best, math.ceil(round(demand[name] / target, 9)))

@@ -24,19 +24,20 @@ class LlumnixParameters(UniformParameters):
     Attributes:
         metric: "utilisation" (Chiron's words): KV tokens in use and demanded by waiting requests, over
             KV capacity. "freeness" (Llumnix's own): -(free blocks - blocks waited for) / requests.
-        low, high: range in which utilisation is kept.
+        low, high: range in which utilisation is kept. As shipped the setting with the best attainment over
+            all shipped workloads, as Chiron's base version has it (tuned/llumnix_all-workloads.yaml).
         freeness_low, freeness_high: the same for "freeness", in blocks per request; Llumnix ships
             -60 and -10.
         period_s: time between two looks; Llumnix ships 10 s.
         count_loading: instances that are still loading count as empty ones, as Llumnix counts those
             that it adds; otherwise only active ones do, and every look before they serve adds more.
         keep_below_high: an instance is removed only if the rest stays below `high` without it.
-        batch_limit: vLLM's default `max_num_seqs` was 256.
+        batch_limit: of the same setting; it is also vLLM's default of `max_num_seqs`.
     """
 
     metric: Literal["utilisation", "freeness"] = "utilisation"
-    low: Positive = 0.2
-    high: Positive = 0.4
+    low: Positive = 0.005
+    high: Positive = 0.02
     freeness_low: Finite = -60.0
     freeness_high: Finite = -10.0
     period_s: Positive = 10.0
@@ -87,7 +88,7 @@ class LlumnixPolicy(UniformPolicy):
     parameters: LlumnixParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
-        "high": (0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
+        "high": (0.02, 0.05, 0.1, 0.2, 0.4, 0.8),
         "low_share": (0.25, 0.5, 0.75),
         "batch_limit": (32, 64, 128, 256),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -54,14 +55,15 @@ def checked(policy: str, kind: type[P], values: Mapping[str, Any]) -> P:
 def parse_policy(text: str) -> tuple[str, dict[str, Any]]:
     """A policy's name and parameters from words such as "static:interactive=6,mixed=4".
 
-    The value "none" is None.
+    A plus sign separates as well as a comma does, for lists of policies that are themselves separated by
+    commas. The value "none" is None.
 
     Raises:
         PolicyError: something after the colon that is not `key=value`, or a key given twice.
     """
     name, colon, rest = text.partition(":")
     values: dict[str, Any] = {}
-    for part in rest.split(",") if colon else ():
+    for part in re.split(r"[,+](?=\s*[A-Za-z_])", rest) if colon else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value):
             raise PolicyError(

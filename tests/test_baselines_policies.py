@@ -1,0 +1,281 @@
+"""Reference policies on short episodes: all keep to the contract, each does what its paper says."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from baselines import POLICY_NAMES, PolicyError, make_policy
+from baselines.hpa import HpaPolicy
+from baselines.tuned_settings import read_settings
+from llmscale_env.control.command import Command
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.run import run_episode
+from llmscale_env.scenarios.load import load_scenario
+from llmscale_env.workload.requests import RequestTable
+
+
+@pytest.fixture(scope="module")
+def short():
+    return load_scenario(
+        "mixed-slo",
+        horizon_s=150,
+        impossible_commands="error",  # an order that would be clipped fails the test
+        **{
+            "workload.batch_queues.overnight.at_s": 40,
+            "workload.batch_queues.overnight.n_requests": 500,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def results(short):
+    return {name: run_episode(make_policy(name), short, seed=3) for name in POLICY_NAMES}
+
+
+def table(scenario, arrival_s, slo_class, input_tokens, output_tokens):
+    """Requests of the scenario's LLM, sorted by arrival."""
+    names = [c.name for c in scenario.classes]
+    order = np.argsort(arrival_s, kind="stable")
+    return RequestTable.build(
+        np.asarray(arrival_s, float)[order],
+        np.broadcast_to(input_tokens, len(order))[order],
+        np.broadcast_to(output_tokens, len(order))[order],
+        slo_class=np.broadcast_to(names.index(slo_class), len(order)),
+        llm_names=scenario.fleet.llms,
+        class_names=names,
+    )
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_policy_keeps_to_the_contract(name, short, results):
+    policy = make_policy(name)
+    assert isinstance(policy, Policy)
+    assert policy.name == name
+    again = run_episode(policy, short, seed=3)
+    first = results[name]
+    assert again.decisions == first.decisions  # the same, and a second episode starts from nothing
+    assert again.summary["reward"] == first.summary["reward"]
+    assert first.summary["clipped"] == 0
+    held = sum(
+        first.series[f"{pool.name}/{state}"] * pool.tp
+        for pool in short.fleet.pools
+        for state in ("acquiring", "loading", "active", "draining")
+    )
+    assert held.max() <= short.fleet.max_gpus
+    assert (first.series["interactive/finished"].sum()) > 0
+
+
+def test_policies_differ(results):
+    rewards = {name: result.summary["reward"] for name, result in results.items()}
+    assert (
+        len({round(r, 6) for n, r in rewards.items() if n != "llumnix-tuned"}) == len(rewards) - 1
+    )
+
+
+# ---- names and parameters ----
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("chirron", r"policy = 'chirron' is unknown \(did you mean chiron\?\)"),
+        ("", "policy = '' is unknown; there are"),
+        ("chiron:thta=0.3", r"there is no parameter 'thta' \(did you mean theta\?\)"),
+        ("chiron:theta=1.5", "theta = '1.5': Input should be less than 1"),
+        ("chiron:theta=0.3,delta=0.4", "theta - delta must be above 0"),
+        ("chiron:theta=nan", "theta"),
+        ("chiron:theta", "'theta' must be key=value"),
+        ("chiron:theta=0.3,theta=0.4", "theta is given twice"),
+        ("llumnix:low=0.9,high=0.5", "low = 0.9: must be less than high = 0.5"),
+        ("hpa:queue_target=none,kv_target=none", "must be given; all are None"),
+        ("hpa:up_factor=1", "up_factor = 1.0: must be more than 1"),
+        ("static:interactive=many", "interactive = 'many'"),
+    ],
+)
+def test_slips_are_told_in_one_line(text, message):
+    with pytest.raises(PolicyError, match=message) as error:
+        make_policy(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("static:nowhere=3", "'nowhere' is neither a parameter nor a pool"),
+        ("static:interactive=12,mixed=8", "take 20 GPUs, the fleet has 16"),
+        ("static:interactive=17", "interactive = 17: must be at most 16"),
+        ("static:batch_limit=2000", "interactive.batch_limit = 2000: must be at most 1024"),
+        ("llumnix:batch_limit=2000", "must be at most 1024, max_batch of pool 'interactive'"),
+        ("llumnix-tuned:settings=nowhere.yaml", "python -m baselines.tune policy=llumnix"),
+    ],
+)
+def test_what_the_scenario_cannot_do_is_told_at_reset(text, message, short):
+    with pytest.raises(PolicyError, match=message):
+        make_policy(text).reset(short, 0)
+
+
+def test_scenarios_that_a_policy_cannot_run(short):
+    routes = [r.model_dump() for r in short.fleet.routes]
+    routes[1]["pools"] = ["batch"]
+    apart = load_scenario(short, **{"fleet.routes": routes})
+    with pytest.raises(PolicyError, match="stands in `pools` of every class's route"):
+        make_policy("llumnix").reset(apart, 0)
+    general = load_scenario(short, **{"fleet.pools.mixed.role": "general"})
+    with pytest.raises(PolicyError, match="needs a pool of role 'mixed'"):
+        make_policy("chiron").reset(general, 0)
+
+
+def test_parameters_by_keyword_and_by_text_are_the_same(short):
+    text = make_policy("static:interactive=3+mixed=2+mixed.batch_limit=96")
+    words = make_policy("static", interactive=3, mixed=2, **{"mixed.batch_limit": 96})
+    assert text.parameters == words.parameters
+    assert text.name == "static:interactive=3+mixed=2+mixed.batch_limit=96"
+
+
+# ---- static ----
+
+
+def test_static_gives_its_orders_once(short):
+    result = run_episode(make_policy("static:interactive=5,batch=1,batch_limit=48"), short, seed=1)
+    assert result.decisions[0]["targets"] == {"interactive": 5, "mixed": 4, "batch": 1}
+    assert all("targets" not in d for d in result.decisions[1:])
+    assert result.series["interactive/active"].iloc[-1] == 5
+    assert result.series["interactive/batch_limit"].iloc[-1] == 48
+
+
+# ---- Llumnix ----
+
+
+def test_llumnix_serves_all_classes_from_one_pool_one_instance_at_a_time(short, results):
+    result = results["llumnix"]
+    assert result.decisions[0]["targets"] == {"interactive": 8, "mixed": 0, "batch": 0}
+    assert result.series["queue/batch"].max() == 0  # it does not queue batch requests
+    counts = result.series["interactive/acquiring"] + result.series["interactive/loading"]
+    counts = (counts + result.series["interactive/active"]).to_numpy()
+    assert set(np.abs(np.diff(counts))) <= {0, 1}
+    assert counts.min() >= 1
+
+
+def test_llumnix_keeps_utilisation_in_its_range(short):
+    # 300 requests of 3000 tokens that stay for the episode: 900000 tokens and what they emit. An
+    # instance holds some 450000, so 0.4 to 0.6 is held by 4 or 5 instances.
+    requests = table(short, np.linspace(0, 20, 300), "interactive", 3000, 4000)
+    policy = make_policy("llumnix", low=0.4, high=0.6, initial=1)
+    result = run_episode(policy, load_scenario(short, horizon_s=140.0), requests=requests)
+    counts = result.series["interactive/active"]
+    assert counts.iloc[0] == 1
+    assert counts.iloc[-1] in (4, 5)
+    assert result.series["interactive/acquiring"].max() + counts.max() <= 6  # no overshoot
+
+
+# ---- HPA ----
+
+
+def test_hpa_scales_up_at_once_and_down_after_the_window(short):
+    scenario = load_scenario(short, horizon_s=500.0)
+    arrivals = np.concatenate([np.full(600, 30.0), np.arange(100, 490, 1.0)])
+    requests = table(scenario, arrivals, "interactive", 500, 200)
+    policy = make_policy("hpa", batch_limit=16, initial=2)
+    result = run_episode(policy, scenario, requests=requests)
+    counts = sum(
+        result.series[f"interactive/{s}"] for s in ("acquiring", "loading", "active")
+    ).to_numpy()
+    times = result.series["time_s"].to_numpy()
+    top = counts.max()
+    assert top >= 4
+    first = times[counts.argmax()]
+    assert first <= 80
+    # It never doubles more than once per sync, and loading instances are not ordered twice.
+    assert all(b <= 2 * a for a, b in itertools.pairwise(counts))
+    last_high = times[np.flatnonzero(counts == top)[-1]]
+    assert last_high >= first + 280
+    assert counts[-1] < top
+
+
+def test_hpa_forgets_the_last_episode(short):
+    policy = HpaPolicy(batch_limit=16)
+    first = run_episode(policy, short, seed=5)
+    assert run_episode(policy, short, seed=5).decisions == first.decisions
+
+
+# ---- Chiron ----
+
+
+def test_chiron_queues_batch_requests_and_adds_instances_only_when_they_get_late(short):
+    scenario = load_scenario(short, horizon_s=300.0)
+    policy = make_policy("chiron", batch_limit=64, controller="fixed", measured_weight=0)
+    relaxed = table(scenario, np.full(1500, 20.0), "batch", 300, 300)
+    result = run_episode(policy, scenario, requests=relaxed)
+    # 1200 s are left, and mixed instances need a fraction of that.
+    assert result.series["batch/active"].max() == 0
+    assert result.series["queue/batch"].max() > 500
+
+    classes = [c.model_dump() for c in scenario.classes]
+    classes[1]["ttft_s"] = 60.0
+    tight = load_scenario(scenario, classes=classes)
+    result = run_episode(policy, tight, requests=relaxed)
+    up = [d for d in result.decisions if d.get("targets", {}).get("batch", 0) > 0]
+    assert up
+    # One mixed instance is left, which makes some 3600 tokens/s of the 450000 in 50 s; instances
+    # ordered now make as many in the 34 s that follow their loading: three more suffice.
+    assert (up[0]["time_s"], up[0]["targets"]["batch"]) == (30.0, 3)
+    assert "BBP 1" in up[0]["reason"]
+    down = [d for d in result.decisions if d.get("targets", {}).get("batch") == 0]
+    assert len(down) == 1  # all retired at once, when nothing is left
+    assert result.series["batch/active"].iloc[-1] == 0
+    assert result.summary["batch/slo_attainment"] > 0.95
+
+
+def test_chiron_follows_the_interactive_load(short):
+    # 60 requests run at any time: with limits of 32, two instances' worth, so six in all.
+    requests = table(short, np.arange(0, 145, 0.1), "interactive", 100, 400)
+    policy = make_policy("chiron", batch_limit=32, controller="fixed", window_s=0)
+    result = run_episode(policy, short, requests=requests)
+    running = (result.series["interactive/running"] + result.series["mixed/running"]).iloc[-5:]
+    total = (result.series["interactive/active"] + result.series["mixed/active"]).iloc[-5:]
+    ibp = (running / 32 / total).mean()
+    assert 1 / 3 - 0.1 <= ibp <= 1 / 3 + 0.1
+
+
+def test_an_idle_fleet_shrinks_to_one_of_each(short):
+    requests = table(short, [1.0], "interactive", 100, 10)
+    result = run_episode(make_policy("chiron"), short, requests=requests)
+    last = result.series.iloc[-1]
+    assert (last["interactive/active"], last["mixed/active"], last["batch/active"]) == (1, 1, 0)
+    assert result.decisions[0].get("targets") is None  # before an interval has passed
+
+
+def test_chiron_sets_the_local_autoscalers(results):
+    for name, kind in (("chiron", "chiron"), ("chiron-global", "fixed")):
+        assert set(results[name].decisions[0]["controllers"].values()) == {kind}
+    assert results["chiron-local"].decisions[0]["controllers"] == {"interactive": "chiron"}
+
+
+# ---- settings and the twenty lines of the docs ----
+
+
+def test_tuned_settings_are_those_of_the_file(short):
+    policy = make_policy("llumnix-tuned")
+    policy.reset(short, 0)
+    found = read_settings("llumnix", "mixed-slo")
+    assert policy._inner.parameters.high == found["high"]
+
+
+def test_untuned_llumnix_is_the_setting_for_all_workloads():
+    found = read_settings("llumnix", "all-workloads")
+    parameters = make_policy("llumnix").parameters
+    assert {name: getattr(parameters, name) for name in found} == found
+
+
+def test_the_policy_of_the_docs_runs(short, project_root):
+    text = (project_root / "docs" / "policies.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 24
+    names: dict[str, object] = {}
+    exec(code.split("result = run_episode")[0], names)
+    result = run_episode(names["Threshold"](), short, seed=1)
+    assert any(decision.get("targets") for decision in result.decisions)
+    assert Command(**{k: v for k, v in result.decisions[1].items() if k in ("targets", "reason")})
