@@ -23,11 +23,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EXTRAS := train,forecast,plots,solver,multiagent,dev
 SUPPORTED := Python 3.11, 3.12 or 3.13
-# antlr4-python3-runtime (a pure Python dependency of omegaconf) is published as source only.
-# Everything else must come as a wheel: a machine without a compiler is to fail with pip's message about
+# Everything comes as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
-	--only-binary :all: --no-binary antlr4-python3-runtime --constraint constraints.txt
+	--only-binary :all: --constraint constraints.txt
 
 .PHONY: help setup train evaluate test test-slow engines lint format types bench clean
 

@@ -98,6 +98,7 @@ def draw_frame(scenario: Scenario, history: History) -> NDArray[np.uint8]:
         axis.legend(loc="upper left", fontsize=7)
         axis.grid(alpha=0.3)
     axes[1].set_yscale("symlog")
+    axes[1].set_ylim(bottom=0)
     axes[3].set_ylim(0, 1.02)
     axes[3].set_xlabel("time, s")
     canvas.draw()
