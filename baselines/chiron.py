@@ -114,6 +114,7 @@ class _Fleet:
     backlog: bool = False  # whether requests waited at the last look
     batch_active: int = 0  # active batch instances at the last look
     evictable_share: float = 0.0  # of mixed instances' running requests, at the last look
+    promised: float | None = None  # a mixed instance's spare tokens/s, before any were measured
     measured: dict[str, float] = field(default_factory=dict)  # tokens/s per instance, by role
     running: list[tuple[float, float]] = field(default_factory=list)  # (time_s, instances), recent
 
@@ -168,7 +169,7 @@ class ChironPolicy:
     batch instances from what GPUs are left; Theta of a batch instance is what such instances produced
     while requests waited, and before any did, what its iteration times promise for the queued prompts
     and mu_o; the mixed instances' spare throughput is likewise what their batch requests produced, and
-    before that the promise times the mixed instances that run no interactive request; mu_o and sigma_o
+    before that the promise times what interactive requests leave free of them; mu_o and sigma_o
     are of finished batch requests, and before any finished of the predicted lengths in the queue;
     requests sent back by an eviction have had their first token: they are ahead of all and have no
     deadline. Instances on their way are not retired while requests wait.
@@ -246,22 +247,25 @@ class ChironPolicy:
 
     def running(self, view: ClusterView, fleet: _Fleet) -> float:
         """Instances that run interactive requests, by `usage`."""
-        if self.parameters.usage == "any":
-            seen = view.pools["interactive"]
-            return float(seen[fleet.interactive] + seen[fleet.mixed])
-        states, pool = view.instances, view.instance_pool
-        active = states["state"] == int(InstanceState.ACTIVE)
-        mine = active & ((pool == fleet.interactive) | (pool == fleet.mixed))
+        return sum(
+            float(self._in_use(view, fleet, p).sum()) for p in (fleet.interactive, fleet.mixed)
+        )
+
+    def _in_use(self, view: ClusterView, fleet: _Fleet, p: int) -> NDArray[np.float64]:
+        """For each active instance of an interactive or mixed pool, what of it interactive requests use."""
+        mine = view.instance_pool == p
+        mine &= view.instances["state"] == int(InstanceState.ACTIVE)
+        states = view.instances[mine]
         # Own queues and preempted lists of these pools hold interactive requests only.
-        requests = view.running_by_class[:, self._first].sum(axis=1)
+        requests = view.running_by_class[mine][:, self._first].sum(axis=1)
         requests = requests + states["waiting"] + states["preempted"]
+        if self.parameters.usage == "any":
+            return (requests > 0).astype(np.float64)
         share = requests / np.maximum(states["batch_limit"], 1)
-        seen = view.pools[fleet.interactive]
-        if seen["active"] > 0:
-            each = float(seen["kv_capacity"]) / int(seen["active"])
-            kv = np.where(pool == fleet.interactive, states["kv_tokens"] / each, 0.0)
-            share = np.maximum(share, kv)
-        return float(np.minimum(share[mine], 1.0).sum())
+        if p == fleet.interactive and len(states):
+            each = float(view.pools["kv_capacity"][p]) / len(states)
+            share = np.maximum(share, states["kv_tokens"] / each)
+        return np.minimum(share, 1.0)
 
     def _room(self, view: ClusterView, fleet: _Fleet, budget: GpuBudget) -> int:
         """Interactive and mixed instances that could be added."""
@@ -324,8 +328,9 @@ class ChironPolicy:
         active_mixed = int(view.pools["active"][fleet.mixed])
         mixed = fleet.measured.get("mixed")
         if mixed is None:
-            idle = active_mixed - int(view.pools["interactive"][fleet.mixed])
+            idle = active_mixed - float(self._in_use(view, fleet, fleet.mixed).sum())
             spare = idle * self._promise(view, fleet.mixed, float(prompt.mean()), mean)
+            fleet.promised = spare / max(active_mixed, 1)
         else:
             spare = active_mixed * mixed
         each = fleet.measured.get("batch")
@@ -397,15 +402,15 @@ class ChironPolicy:
             if active:
                 # Running requests emit one token per iteration each, whoever's they are.
                 tokens = float(window.tokens[fleet.mixed]) * (share + fleet.evictable_share) / 2
-                self._update(fleet, "mixed", tokens / window.length_s / active)
+                self._update(fleet, "mixed", tokens / window.length_s / active, fleet.promised)
         fleet.backlog, fleet.evictable_share = backlog, share
         fleet.batch_active = batch_active
 
-    def _update(self, fleet: _Fleet, role: str, value: float) -> None:
+    def _update(self, fleet: _Fleet, role: str, value: float, before: float | None = None) -> None:
         weight = self.parameters.measured_weight
         if weight == 0:
             return
-        old = fleet.measured.get(role)
+        old = fleet.measured.get(role, before)
         fleet.measured[role] = value if old is None else (1 - weight) * old + weight * value
 
     # ---- parts ----
