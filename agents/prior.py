@@ -30,8 +30,10 @@ def as_is_choices(
     found: list[int | None] = []
     for part, options in zip(parts, choices, strict=True):
         name, _, what = part.rpartition("/")
-        if what == "instances":
+        if what == "instances" and "+1" in options:  # changes
             found.append(_exact(options, "0"))
+        elif what == "instances" and name in pools:
+            found.append(_nearest(options, pools[name].initial_instances))
         elif what == "batch_limit" and name in pools:
             found.append(_nearest(options, pools[name].batch_limit))
         elif what == "overflow_share":

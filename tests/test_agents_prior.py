@@ -22,8 +22,8 @@ def test_as_is_choices_are_the_scenarios_own():
         for part, options, choice in zip(decoder.parts, decoder.choices, chosen, strict=True)
     }
     assert named == {
-        "interactive/instances": "0",
-        "mixed/instances": "0",
+        "interactive/instances": "4",
+        "mixed/instances": "4",
         "batch/instances": "0",
         "interactive/batch_limit": "64",
         "mixed/batch_limit": "128",  # 100 is no level; the nearest is

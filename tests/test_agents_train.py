@@ -321,8 +321,8 @@ def test_a_model_of_another_space_is_an_error(
         "scenario.fleet.pools.batch.batch_limit=64",
         f"policies={trained.folder}",
     )
-    assert "was trained with actions MultiDiscrete[7, 7, 7, 8, 8, 8, 5, 3]" in line
-    assert "has MultiDiscrete[7, 7, 7, 8, 8, 4, 5, 3]" in line
+    assert "was trained with actions MultiDiscrete[11, 11, 11, 8, 8, 8, 5, 3]" in line
+    assert "has MultiDiscrete[11, 11, 11, 8, 8, 4, 5, 3]" in line
 
 
 def test_pictures_of_a_run(

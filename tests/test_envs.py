@@ -102,7 +102,7 @@ def play_fixed(env):
     rewards = []
     truncated = False
     while not truncated:
-        action = np.array([3, 3, 3, 3, 3, 5, 0, 0])
+        action = np.array([4, 4, 0, 3, 3, 5, 0, 0])
         _, reward, _, truncated, _ = env.step(action)
         rewards.append(reward)
     return rewards
@@ -157,7 +157,7 @@ def test_threads_change_nothing():
 def test_more_instances_shorten_the_queue():
     """The queue reacts to the action."""
     waiting = {}
-    for name, change in (("fewer", 0), ("more", 6)):
+    for name, change in (("fewer", 1), ("more", 5)):
         env = make(**{"workload.rate_scale": 1.5})
         env.reset(seed=0)
         queue = []
@@ -174,7 +174,7 @@ def test_more_instances_shorten_the_queue():
 def test_serving_nothing_costs_more_than_serving():
     """No way to gain by not serving: the anti-cheat policy that stops everything loses."""
     returns = {}
-    for name, first in (("off", 0), ("steady", 3)):
+    for name, first in (("off", 0), ("steady", 4)):
         env = make()
         env.reset(seed=1)
         total = 0.0
@@ -220,7 +220,7 @@ def test_an_environment_can_be_pickled():
     env.reset(seed=0)
     env.step(env.action_space.nvec - 1)
     other = pickle.loads(pickle.dumps(env))
-    action = np.array([3, 3, 3, 3, 3, 5, 0, 0])
+    action = np.array([4, 4, 0, 3, 3, 5, 0, 0])
     assert env.step(action)[1] == other.step(action)[1]
 
 
@@ -256,18 +256,22 @@ def test_masked_actions_are_never_clipped_one_pool_at_a_time():
     env = make(**{"fleet.max_gpus": 9})
     env.reset(seed=0)
     rng = np.random.default_rng(0)
+    levels = [int(choice) for choice in env.codec.decoder.choices[0]]
     for _ in range(12):
         mask = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
-        action = np.array([3, 3, 3, 3, 3, 5, 0, 0])
+        # The other pools keep what they have.
+        have = [env.view().instances_of(p) for p in range(3)]
+        action = np.array([*(levels.index(n) for n in have), 3, 3, 5, 0, 0])
         pool = rng.integers(3)
-        action[pool] = rng.choice(np.flatnonzero(mask[pool]))
+        allowed = [k for k in np.flatnonzero(mask[pool]) if levels[k] <= max(have[pool] + 1, 4)]
+        action[pool] = rng.choice(allowed)
         assert env.step(action)[4]["clipped"] == 0
 
 
 def test_an_order_for_too_many_gpus_is_clipped_and_counted():
     env = make(**{"fleet.max_gpus": 9})
     env.reset(seed=0)
-    info = env.step(np.array([6, 3, 3, 3, 3, 5, 0, 0]))[4]
+    info = env.step(np.array([7, 4, 0, 3, 3, 5, 0, 0]))[4]
     assert info["clipped"] == 3
 
 
@@ -276,8 +280,8 @@ def test_an_order_for_too_many_gpus_is_clipped_and_counted():
     [
         (np.full(8, np.nan), "whole numbers"),
         (np.full(8, 0.5), "whole numbers"),
-        (np.array([9, 0, 0, 0, 0, 0, 0, 0]), r"action\[0\] \(interactive/instances\) = 9"),
-        (np.array([-1, 0, 0, 0, 0, 0, 0, 0]), "must be in 0..6"),
+        (np.array([11, 0, 0, 0, 0, 0, 0, 0]), r"action\[0\] \(interactive/instances\) = 11"),
+        (np.array([-1, 0, 0, 0, 0, 0, 0, 0]), "must be in 0..10"),
         (np.zeros(5, int), "shape"),
     ],
 )
@@ -312,9 +316,9 @@ def test_unknown_names_are_refused_with_what_there_is():
 
 
 def test_other_blocks_and_heads_make_other_spaces():
-    env = MixedSLOEnv(overrides=SHORT, observation=("clock", "queues"), action=("instances",))
+    env = MixedSLOEnv(overrides=SHORT, observation=("clock", "queues"), action=("instance_counts",))
     assert env.observation_space.shape == (8,)
-    assert env.action_space.nvec.tolist() == [7, 7, 7]
+    assert env.action_space.nvec.tolist() == [11, 11, 11]
     env.reset(seed=0)
     env.step(np.array([3, 3, 3]))
 
@@ -323,7 +327,7 @@ def test_render_without_a_display():
     env = MixedSLOEnv(overrides=SHORT, render_mode="rgb_array")
     env.reset(seed=0)
     for _ in range(3):
-        env.step(np.array([3, 4, 3, 3, 3, 5, 0, 0]))
+        env.step(np.array([4, 5, 0, 3, 3, 5, 0, 0]))
     frame = env.render()
     assert frame.dtype == np.uint8
     assert frame.ndim == 3
@@ -362,7 +366,7 @@ def test_decoder_orders_and_commands_say_the_same():
     env = MixedSLOEnv(scenario)
     env.reset(seed=0)
     decoder = ActionDecoder(scenario, MixedSLOEnv.action)
-    action = decoder.check(np.array([5, 2, 3, 1, 2, 4, 2, 1]), 1)
+    action = decoder.check(np.array([6, 3, 0, 1, 2, 4, 2, 1]), 1)
     command = decoder.orders(action, env.core.snapshot()).command(0, scenario)
     assert command.targets == {"interactive": 6, "mixed": 3}
     assert command.batch_limits == {"interactive": 16, "mixed": 32, "batch": 128}

@@ -126,6 +126,39 @@ class Instances:
         return masks
 
 
+class InstanceCounts:
+    """Each pool's instance count, one of a few levels.
+
+    What an absolute count does does not depend on the counts before it, which makes it easier to learn than
+    a change (`Instances`).
+    """
+
+    name = "instance_counts"
+    levels = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128])
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self.parts = [f"{p.name}/instances" for p in pools]
+        self._levels = [self.levels[self.levels <= p.max_instances] for p in pools]
+        self.choices = [[str(v) for v in levels] for levels in self._levels]
+        self._most = np.array([p.max_instances for p in pools])
+        self._gpus = np.array([p.tp for p in pools])
+        self._max_gpus = scenario.fleet.max_gpus
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        present = _present(now)
+        for p, levels in enumerate(self._levels):
+            wanted = levels[action[:, p]]
+            orders.targets[:, p] = np.where(wanted == present[:, p], AS_IS, wanted)
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        present = _present(now)
+        held = (present + now.pools["draining"]) @ self._gpus
+        free = (self._max_gpus - held)[:, None] // self._gpus + now.pools["draining"]
+        most = present + np.maximum(np.minimum(self._most - present, free), 0)
+        return [levels <= most[:, p, None] for p, levels in enumerate(self._levels)]
+
+
 class BatchLimits:
     """Batch limit of each pool, one of a few levels."""
 
@@ -199,6 +232,7 @@ class Loading:
 
 
 HEADS = {
+    "instance_counts": InstanceCounts,
     "instances": Instances,
     "batch_limits": BatchLimits,
     "routing_share": RoutingShare,

@@ -32,16 +32,16 @@ class MixedSLOEnv(ServingEnv):
 
     | Num | Part | Choices |
     |---|---|---|
-    | 0 | `interactive/instances` | -4, -2, -1, 0, +1, +2, +4 |
-    | 1 | `mixed/instances` | -4, -2, -1, 0, +1, +2, +4 |
-    | 2 | `batch/instances` | -4, -2, -1, 0, +1, +2, +4 |
+    | 0 | `interactive/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
+    | 1 | `mixed/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
+    | 2 | `batch/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
     | 3 | `interactive/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
     | 4 | `mixed/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
     | 5 | `batch/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
     | 6 | `interactive/overflow_share` | 0, 0.25, 0.5, 0.75, 1 |
     | 7 | `load_source` | ssd, host, multicast |
 
-    `instances`: change of the pool's count (acquiring, loading and active ones). `batch_limit`: running
+    `instances`: how many the pool should have (acquiring, loading and active ones). `batch_limit`: running
     requests allowed per instance. `overflow_share`: share of interactive requests that tries the mixed pool
     first. `load_source`: a source that is not there (no serving instance, no copy in host memory) gives
     way to the next slower one.
@@ -204,7 +204,7 @@ class MixedSLOEnv(ServingEnv):
         "backpressure",
         "last_action",
     )
-    action = ("instances", "batch_limits", "routing_share", "loading")
+    action = ("instance_counts", "batch_limits", "routing_share", "loading")
 
 
 class MixedSLOVectorEnv(ServingVectorEnv):
