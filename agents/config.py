@@ -73,8 +73,9 @@ class TrainConfig(_Frozen):
         n_envs: episodes side by side.
         env_threads: threads that advance them.
         torch_threads: threads of torch; more than one rarely helps nets this small.
-        as_is_bias: how much likelier (natural logarithm) an untrained network finds the choices that
-            leave the cluster as it is (`agents.prior`); 0: all choices alike.
+        as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
+            counts that leave the cluster as it is (`agents.prior`); 0: all choices alike.
+        as_is_bias_settings: the same for everything else: batch limits, shares, sources.
         reward_scale: the learner sees rewards times this; everything that is reported is unscaled.
         validation_every: steps between two validations.
         validation_episodes: episodes of one (seeds from 20,000).
@@ -93,6 +94,7 @@ class TrainConfig(_Frozen):
     env_threads: Annotated[int, Field(ge=1, le=1024)]
     torch_threads: Annotated[int, Field(ge=1, le=1024)]
     as_is_bias: NonNegative
+    as_is_bias_settings: NonNegative
     reward_scale: Positive
     validation_every: Count
     validation_episodes: Annotated[int, Field(ge=1, le=10_000)]

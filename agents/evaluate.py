@@ -95,15 +95,20 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
     found: dict[str, Policy] = {}
     # Everything is looked for before anything is loaded: torch takes a second to come.
     for name in names:
-        if name not in POLICY_NAMES and not _is_path(name):
-            raise Slip(f"policies: unknown policy {name!r}{closest(name, POLICY_NAMES)}")
+        kind = name.partition(":")[0]
+        if kind not in POLICY_NAMES and not _is_path(name):
+            raise Slip(f"policies: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
         if _is_path(name) and not Path(name).exists():
             raise Slip(f"policies: model {name!r}: there is no such file or folder")
         if names.count(name) > 1:
             raise Slip(f"policies: {name!r} is given twice")
     for name in names:
         try:
-            policy = make_policy(name) if name in POLICY_NAMES else _model(name, env, scenario)
+            policy = (
+                make_policy(name)
+                if name.partition(":")[0] in POLICY_NAMES
+                else _model(name, env, scenario)
+            )
             policy.reset(scenario, 0)
         except PolicyError as error:
             raise Slip(f"policies: {error}") from None

@@ -47,13 +47,13 @@ def as_is_choices(
     return found
 
 
-def lean_towards(model: Any, choices: Sequence[int | None], bias: float) -> None:
-    """Add `bias` to the logits of one choice per part of a MultiDiscrete action.
+def lean_towards(model: Any, choices: Sequence[int | None], biases: Sequence[float]) -> None:
+    """Add a bias to the logit of one choice per part of a MultiDiscrete action.
 
     Args:
         model: of stable-baselines3, with a MultiDiscrete action space and a linear last layer.
         choices: per part, None: leave it.
-        bias: natural logarithm of how many times likelier the choice becomes than another.
+        biases: per part, natural logarithm of how many times likelier the choice becomes.
 
     Raises:
         ValueError: not one choice per part.
@@ -65,7 +65,7 @@ def lean_towards(model: Any, choices: Sequence[int | None], bias: float) -> None
         raise ValueError(f"{len(choices)} choices: must be one for each of {len(nvec)} parts")
     starts = np.concatenate([[0], np.cumsum(nvec)[:-1]])
     with torch.no_grad():
-        for start, choice in zip(starts, choices, strict=True):
+        for start, choice, bias in zip(starts, choices, biases, strict=True):
             if choice is not None:
                 model.policy.action_net.bias[int(start) + choice] += bias
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
+FEW = 10
 RESAMPLES = 10_000
 
 
@@ -26,19 +27,27 @@ class Interval:
 
 
 def mean_interval(values: ArrayLike) -> Interval:
-    """Mean of a sample and its percentile bootstrap interval; NaN values are left out.
+    """Mean of a sample and its 95 % interval; NaN values are left out.
 
-    With one value, or with equal ones, the interval is that value: it then says nothing about other
-    episodes. The resampling is seeded, so the same values give the same interval.
+    From `FEW` values on, the percentile bootstrap (seeded: the same values give the same interval).
+    Below, Student's t: resampling a handful of values covers far less than it claims. One value has
+    no interval (NaN); equal ones have that value, which says nothing about other episodes.
     """
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[~np.isnan(sample)]
     if len(sample) == 0:
         return Interval(np.nan, np.nan, np.nan)
     mean = float(sample.mean())
-    if len(sample) == 1 or np.ptp(sample) == 0:
+    if len(sample) == 1:
+        return Interval(mean, np.nan, np.nan)
+    if np.ptp(sample) == 0:
         return Interval(mean, mean, mean)
-    from scipy.stats import bootstrap
+    from scipy.stats import bootstrap, t
+
+    if len(sample) < FEW:
+        half = float(t.ppf((1 + CONFIDENCE) / 2, len(sample) - 1) * sample.std(ddof=1))
+        half /= len(sample) ** 0.5
+        return Interval(mean, mean - half, mean + half)
 
     found = bootstrap(
         (sample,),

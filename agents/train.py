@@ -119,8 +119,9 @@ def check(config: TrainConfig) -> Scenario:
     from llmscale_env.scenarios import ScenarioError
 
     for name in config.references:
-        if name not in POLICY_NAMES:
-            raise Slip(f"references: unknown policy {name!r}{closest(name, POLICY_NAMES)}")
+        kind = name.partition(":")[0]
+        if kind not in POLICY_NAMES:
+            raise Slip(f"references: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
     try:
         scenario = make_scenario(config)
         for name in config.references:

@@ -113,7 +113,7 @@ class LlumnixPolicy(UniformPolicy):
             low, high = settings.freeness_low, settings.freeness_high
         active = int(view.pools["active"][p])
         counted = have if settings.count_loading else active
-        if counted == 0:
+        if counted == 0 or not view.pools[p]["active"]:
             return have, "nothing serves yet"
         load = self._load(view, p, counted)
         why = f"{settings.metric} {load:.3g}"
@@ -129,12 +129,10 @@ class LlumnixPolicy(UniformPolicy):
         seen = view.pools[p]
         states = view.instances
         going = states[(view.instance_pool == p) & (states["state"] == int(InstanceState.DRAINING))]
-        kv = int(seen["kv_tokens"]) - int(going["kv_tokens"].sum())
+        kv = int(seen["kv_tokens"])  # of active instances
         waiting = int(seen["waiting_tokens"])
         active = int(seen["active"])
-        each = int(seen["kv_capacity"]) / active if active else float("nan")
-        if not active:  # nothing has said yet how much an instance holds
-            return float("-inf")
+        each = int(seen["kv_capacity"]) / max(active, 1)
         if self.parameters.metric == "utilisation":
             return token_utilisation(kv, waiting, each * instances)
         requests = int(seen["running"] + seen["waiting"] + seen["preempted"])

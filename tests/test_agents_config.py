@@ -217,8 +217,13 @@ def test_interval_holds_the_mean_and_shrinks_with_the_sample(rng: np.random.Gene
 
 
 def test_interval_of_equal_values_is_that_value():
-    assert mean_interval([2.0, 2.0, 2.0]) == mean_interval([2.0])
-    assert mean_interval([np.nan, 2.0]) == mean_interval([2.0])
+    assert str(mean_interval([2.0, 2.0, 2.0])) == "2 [2, 2]"
+    one = mean_interval([np.nan, 2.0])
+    assert one.mean == 2.0
+    assert np.isnan([one.low, one.high]).all()
+    # Student's t for a few: 12.7 standard errors for two values.
+    two = mean_interval([0.0, 2.0])
+    assert two.low == pytest.approx(1.0 - 12.7062, abs=1e-3)
     assert np.isnan(mean_interval([]).mean)
 
 

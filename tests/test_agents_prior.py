@@ -56,10 +56,10 @@ def test_bias_makes_a_choice_likelier_by_its_exponential():
     model = PPO("MlpPolicy", Two(), n_steps=4, batch_size=4, seed=0, device="cpu")
     obs = torch.zeros(1, 2)
     before = [d.probs[0].detach() for d in model.policy.get_distribution(obs).distribution]
-    lean_towards(model, [2, None], np.log(6.0))
+    lean_towards(model, [2, None], [np.log(6.0), 9.0])
     after = [d.probs[0].detach() for d in model.policy.get_distribution(obs).distribution]
     odds = (after[0][2] / after[0][0]) / (before[0][2] / before[0][0])
     assert float(odds) == pytest.approx(6.0, rel=1e-5)
     assert torch.equal(after[1], before[1])
     with pytest.raises(ValueError, match="one for each of 2 parts"):
-        lean_towards(model, [1], 1.0)
+        lean_towards(model, [1], [1.0])

@@ -379,3 +379,57 @@ def test_every_registered_environment_can_be_made():
         env = gym.make(entry.id, overrides={"horizon_s": 20})
         env.reset(seed=0)
         env.close()
+
+
+def test_the_view_does_not_change_when_the_future_does():
+    """Two episodes that part at 60 s look the same until then, in every field a policy can read."""
+    from llmscale_env.control.reward import draw_requests
+    from llmscale_env.control.simulation import ClusterSimulation
+    from llmscale_env.workload import RequestTable
+
+    scenario = load_scenario("mixed-slo", **SHORT)
+    whole = draw_requests(scenario, np.random.default_rng(0))
+    keep = (whole.arrival_s < 60) | (np.arange(len(whole)) % 3 == 0)
+    columns = {
+        name: getattr(whole, name)[keep]
+        for name in RequestTable.__dataclass_fields__
+        if name[-5:] != "names"
+    }
+    other = RequestTable(**columns, llm_names=whole.llm_names, class_names=whole.class_names)
+    views = []
+    for table in (whole, other):
+        sim = ClusterSimulation(scenario)
+        sim.start(0, table)
+        for _ in range(6):
+            sim.advance()
+        view = sim.view(0)
+        views.append([view.totals, view.pools, view.queues, view.instances, view.history])
+    for one, two in zip(*views, strict=True):
+        assert one.tobytes() == two.tobytes()
+
+
+def test_orders_beyond_the_gpus_can_be_errors():
+    env = make(**{"fleet.max_gpus": 9, "impossible_commands": "error"})
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="max_gpus = 9"):
+        env.step(np.array([7, 4, 0, 3, 3, 5, 0, 0]))
+
+
+def test_unfinished_requests_are_no_better_than_late_ones_at_the_horizon():
+    """A batch so large that nobody finishes must not pay (a short, overloaded episode)."""
+    overrides = {
+        "horizon_s": 40,
+        "workload.rate_scale": 0.6,
+        "fleet.pools.interactive.initial_instances": 2,
+        "fleet.pools.mixed.initial_instances": 0,
+    }
+    returns = {}
+    for level in (3, 7):
+        env = MixedSLOEnv(overrides=overrides)
+        env.reset(seed=0)
+        total = 0.0
+        for _ in range(4):
+            total += env.step(np.array([2, 0, 0, level, 3, 5, 0, 0]))[1]
+        returns[level] = total
+        assert env.core.sim.engine.states.tally["itl_late"].sum() > 0
+    assert returns[7] < returns[3] + 1.0

@@ -71,7 +71,7 @@ EXPECTED = [
     (18, 0, 9, result(QUEUED), "unfinished", "unfinished"),
     (17, 0, 9, result(QUEUED), "late", "late"),
     # running: first token in time, first token late
-    (10, 0, 90, result(RUNNING, 11.0, max_itl=0.9, emitted=10), "unfinished", "unfinished"),
+    (10, 0, 90, result(RUNNING, 11.0, max_itl=0.9, emitted=10), "unfinished", "late"),
     (10, 0, 90, result(RUNNING, 12.5, max_itl=0.1, emitted=10), "late", "late"),
     (10, 1, 90, result(RUNNING, 12.5, max_itl=0.1, emitted=10), "unfinished", "unfinished"),
     (
@@ -108,6 +108,14 @@ def test_outcomes_by_hand():
         verdicts = judge(requests, results, (FAST, SLOW), HORIZON_S * S, statistic)
         names = [Outcome(o).name.lower() for o in verdicts.outcome]
         assert names == [row[column] for row in rows]
+
+
+def test_a_request_that_can_no_longer_meet_its_itl_is_late_unfinished_or_not():
+    """9 s since the first token at 11 s: ten tokens (nine gaps) may take 4.5 s, 20 tokens 9.5 s."""
+    for tokens, expected in ((10, Outcome.LATE), (20, Outcome.UNFINISHED)):
+        rows = [(10, 0, tokens, result(RUNNING, 11.0, max_itl=0.1, emitted=2))]
+        requests, results, _ = build(rows)
+        assert judge(requests, results, (FAST, SLOW), 20 * S).outcome.tolist() == [expected]
 
 
 def test_the_same_requests_later_are_late():

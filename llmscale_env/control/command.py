@@ -121,6 +121,7 @@ class Dispatcher:
 
     def _targets(self, command: Command) -> list[tuple[int, int, int, int]]:
         plan = []
+        self._check_sources(command.load_source)
         for name, count in command.targets.items():
             p = self._pool(name, "targets")
             pool = self.scenario.fleet.pools[p]
@@ -132,6 +133,15 @@ class Dispatcher:
                 source = pool.load_source
             plan.append((p, value, _choice(source, SOURCES, "load_source"), was_clipped))
         return plan
+
+    def _check_sources(self, source: Mapping[str, str] | str | None) -> None:
+        """Refuse unknown pools and sources, whether or not anything is started now."""
+        if isinstance(source, Mapping):
+            for name, value in source.items():
+                self._pool(name, "load_source")
+                _choice(value, SOURCES, f"load_source.{name}")
+        elif source is not None:
+            _choice(source, SOURCES, "load_source")
 
     def _present(self, states: Any, p: int) -> int:
         first = self.engine.spec.first_slot[p]

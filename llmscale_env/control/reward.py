@@ -114,7 +114,8 @@ class RewardModel:
         """
         return RewardParts(
             gpu=gpu_s * self._per_gpu_s,
-            violations=violations @ self._per_violation,
+            # A sum along rows, not a matrix product: its order must not depend on how many rows there are.
+            violations=(violations * self._per_violation).sum(axis=1),
             loads=loads * self._per_load,
             leftover=np.broadcast_to(leftover_gpu_s, gpu_s.shape) * self._per_gpu_s,
         )

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
-from llmscale_env.control.view import ClusterView, Snapshot, Window
+from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Snapshot, Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch
-from llmscale_env.sim.metrics import leftover_gpu_seconds
+from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 _CLASS_COUNTS = (
@@ -151,7 +151,25 @@ class ClusterSimulation:
         every = np.arange(self.n_episodes)
         self.history[every, np.minimum(self.step, self.scenario.n_steps)] = self.by_class["arrived"]
         self.step += 1
-        return self.step >= self.scenario.n_steps
+        done = self.step >= self.scenario.n_steps
+        for e in np.flatnonzero(done):
+            self._charge_doomed(int(e))
+        return done
+
+    def _charge_doomed(self, e: int) -> None:
+        """At the horizon: who can no longer meet the ITL target is late, finished or not."""
+        requests = self.requests[e]
+        assert requests is not None, "an episode is started before it ends"
+        scenario, results = self.scenario, self.engine.results(e)
+        horizon = self.engine.now_ps(e)
+        lost = doomed(requests, results, scenario.classes, horizon, scenario.itl_statistic)
+        ttft = np.array([ps(c.ttft_s) for c in scenario.classes])[requests.slo_class]
+        lost &= (
+            results["first_token_ps"] - requests.arrival_ps <= ttft
+        )  # others are charged already
+        count = np.bincount(requests.slo_class[lost], minlength=len(scenario.classes))
+        self.by_class["itl_late"][e] += count
+        self.engine.states.tally["itl_late"][e] += count
 
     def _counters(self) -> list[tuple[dict[str, Any], dict[str, Any], Sequence[str], Any]]:
         states = self.engine.states
@@ -249,7 +267,7 @@ class ClusterSimulation:
             length_s=self.length_s,
             by_class=self.by_class,
             by_pool=self.by_pool,
-            tally=states.tally,
+            tally=states.tally[list(SEEN_OF_CLASSES)],
             pools=states.pool_seen,
             queues=states.queue_seen[:, : len(self.scenario.fleet.queues)],
             history=self.history,

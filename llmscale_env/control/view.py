@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.fast.records import TALLY
 from llmscale_env.workload.requests import PS_PER_S
+
+SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end", "cursor"))
+"""Fields of `TALLY` that a controller may see; the others know how many requests are still to come."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class ClusterView:
         scenario: the configuration.
         time_s, step: present time, number of the decision.
         window: the interval that has just ended.
-        totals: (C,) structured, counts by class since the start (`sim.fast.records.TALLY`).
+        totals: (C,) structured, counts by class since the start (`SEEN_OF_CLASSES`).
         pools: (P,) structured, one row per pool (`sim.fast.records.POOL_SEEN`); times in it are picoseconds.
         queues: (Q,) structured, one row per shared queue (`QUEUE_SEEN`).
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
@@ -148,7 +153,8 @@ class ClusterView:
         self._engine = engine
         self._e = e
         self.time_s = engine.now_ps(e) / PS_PER_S
-        self.totals = _frozen(engine.states.tally[e])
+        # Packed: a selection of fields keeps the bytes of the others in its gaps.
+        self.totals = _frozen(repack_fields(engine.states.tally[e][list(SEEN_OF_CLASSES)]))
         self.pools = _frozen(engine.states.pool_seen[e])
         self.queues = _frozen(engine.states.queue_seen[e, : len(scenario.fleet.queues)])
 

@@ -275,7 +275,8 @@ class ActionDecoder:
         if array.shape != expected:
             raise ValueError(f"action has shape {array.shape}: must be {expected}")
         if array.dtype.kind not in "iu":
-            if array.dtype.kind not in "fb" or not (array == np.floor(array)).all():
+            whole = array.dtype.kind in "fb" and (np.abs(array) < 2**31).all()
+            if not whole or not (array == np.floor(array)).all():
                 raise ValueError(f"action = {array.tolist()}: must be whole numbers")
             array = array.astype(np.int64)
         bad = (array < 0) | (array >= self.nvec)

@@ -118,7 +118,7 @@ class ServingEnv(gym.Env, _Settings):
             self._history.add(self.scenario, self.core, float(costs.reward[0]))
         info = self._info(parts, int(clipped[0]))
         if truncated:
-            info["episode_summary"] = info["metrics"]
+            info["episode_summary"] = {name: float(v[0]) for name, v in self.core.summary().items()}
         return self.core.observe()[0], float(costs.reward[0]), False, truncated, info
 
     def _info(self, parts: dict[str, float], clipped: int = 0) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
                 name: value for name, value in info.items() if not name.startswith(("_", "final"))
             }
             info["_final_info"] = done.copy()
-            info["episode_summary"] = info["metrics"]
+            info["episode_summary"] = self.core.summary()
             info["_episode_summary"] = done.copy()
             for e in np.flatnonzero(done):
                 self.core.start(int(e))

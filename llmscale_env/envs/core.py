@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from llmscale_env.control.command import Command
+from llmscale_env.control.command import Command, CommandError
 from llmscale_env.control.forecast import make_forecaster
 from llmscale_env.control.reward import PARTS, RewardParts, draw_requests
 from llmscale_env.control.run import load_steps, true_rates
@@ -132,6 +132,12 @@ class ServingCore:
         clipped = self.sim.engine.order(
             orders.targets, orders.sources, orders.limits, orders.shares
         )
+        if self.scenario.impossible_commands == "error" and clipped.any():
+            e = int(np.argmax(clipped))
+            raise CommandError(
+                f"action[{e}]: {clipped[e]} instances more than max_gpus = "
+                f"{self.scenario.fleet.max_gpus} allows"
+            )
         self.sim.clipped += clipped
         self.last_action = self.codec.decoder.fraction(checked)
         done = self.sim.advance()
@@ -189,6 +195,21 @@ class ServingCore:
         for q, queue in enumerate(self.scenario.fleet.queues):
             out[f"queue/{queue.name}"] = queues["requests"][:, q].astype(float)
         out["reward"] = self.returns.copy()
+        return out
+
+    def summary(self) -> dict[str, NDArray[np.float64]]:
+        """`metrics` at the end of an episode, attainment as the share of all arrivals.
+
+        While an episode runs, the fate of some arrivals is open and they are left out; at its end
+        whoever is not on time counts, as in `EpisodeResult`.
+        """
+        out = self.metrics()
+        tally = self.sim.engine.states.tally
+        for c, slo_class in enumerate(self.scenario.classes):
+            share = _ratio(tally["on_time"][:, c], tally["arrived"][:, c])
+            out[f"{slo_class.name}/slo_attainment"] = share
+        on_time, arrived = tally["on_time"].sum(axis=1), tally["arrived"].sum(axis=1)
+        out["joint/slo_attainment"] = _ratio(on_time, arrived)
         return out
 
     def violations(self) -> NDArray[np.float64]:

@@ -28,7 +28,8 @@ class MixedSLOEnv(ServingEnv):
     ## Action Space
 
     `MultiDiscrete`. An order that is impossible (more GPUs than there are) is clipped and counted in
-    `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible now.
+    `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible now, each
+    part for itself (pools may still want more GPUs together than there are).
 
     | Num | Part | Choices |
     |---|---|---|
@@ -178,7 +179,8 @@ class MixedSLOEnv(ServingEnv):
       `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`;
     - `reward_parts`, `clipped`, `action_mask`: see above;
     - `cost`: violations of the interval, for constrained RL;
-    - `episode_summary`: the metrics once more, at the end of an episode.
+    - `episode_summary`: the metrics at the end of an episode, attainment as the share of all arrivals
+      (in `metrics`, of those whose fate is known).
 
     `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows it
     as a handwritten policy sees it.

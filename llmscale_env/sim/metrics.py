@@ -70,8 +70,8 @@ def judge(
     """Hold every request against its class's targets.
 
     On time: finished, TTFT at most its target, and so the ITL statistic. Late: finished otherwise;
-    or not finished, and either its first token came late or its deadline passed without one.
-    Unfinished: the rest, whose ITL is not judged before the last token. Comparisons are in whole
+    or not finished, and either its first token came late, or its deadline passed without one, or it
+    can no longer meet its ITL target (`doomed`). Unfinished: the rest. Comparisons are in whole
     picoseconds, so a latency equal to its target meets it.
 
     Args:
@@ -106,12 +106,34 @@ def judge(
     itl_met = finished & within
     overdue = horizon_ps - requests.arrival_ps > ttft_target
     late = finished | (started & ~ttft_met) | (~started & overdue)
+    late |= ttft_met & doomed(requests, results, classes, horizon_ps, itl_statistic)
     outcome = np.full(len(requests), Outcome.UNFINISHED, np.int8)
     outcome[late] = Outcome.LATE
     outcome[itl_met & ttft_met] = Outcome.ON_TIME
     outcome[rejected] = Outcome.REJECTED
     outcome[~arrived] = Outcome.NOT_ARRIVED
     return Verdicts(outcome, ttft_met, itl_met)
+
+
+def doomed(
+    requests: RequestTable,
+    results: NDArray[Any],
+    classes: Sequence[SLOClass],
+    horizon_ps: int,
+    itl_statistic: ItlStatistic = "mean",
+) -> NDArray[np.bool_]:
+    """(n,) unfinished requests with a first token that cannot meet their ITL target any more.
+
+    For the mean: more time has passed since the first token than all tokens may take. Leaving such a
+    request unfinished at the horizon does not save it from being late.
+    """
+    itl_target = np.array([ps(c.itl_s) for c in classes], np.int64)[requests.slo_class]
+    first = results["first_token_ps"]
+    open_ = (first >= 0) & (results["state"] != RequestState.FINISHED)
+    if itl_statistic == "max":
+        return open_ & (results["max_itl_ps"] > itl_target)
+    gaps = np.maximum(requests.output_tokens.astype(np.int64) - 1, 1)
+    return open_ & ((horizon_ps - first - 1) // gaps >= itl_target)
 
 
 def _check(
