@@ -26,7 +26,12 @@ FLOORS = {
     "agents": 7,
     "experiments": 8,
 }
-ENTRY_POINTS = {"llmscale_env", "llmscale_env._cli", "llmscale_env.calibrate", "llmscale_env.traces"}
+ENTRY_POINTS = {
+    "llmscale_env",
+    "llmscale_env._cli",
+    "llmscale_env.calibrate",
+    "llmscale_env.traces",
+}
 PACKAGES = ("llmscale_env", "baselines", "agents", "experiments")
 
 
