@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.throughput_vs_batch import backlog, measure
+from experiments.chiron.instance import backlog, measure
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios import validate_scenario
 from llmscale_env.sim.compile import compile_cluster
@@ -55,10 +55,9 @@ MEMORY_HEAD = ("instances", "requests_small", "requests_large", "mib_per_million
 def capacity_per_s() -> float:
     """Requests/s that one saturated instance serves."""
     model = iteration_time_model(LLM, GPU, 1)
-    found = measure(
-        model, backlog(LENGTHS, 30_000), BATCH_LIMIT, watermark=0.01, warm_up_s=300, measured_s=900
-    )
-    return found[1]
+    requests = backlog(LENGTHS, 30_000, 0)
+    found = measure(model, requests, BATCH_LIMIT, watermark=0.01, warm_up_s=300, measured_s=900)
+    return found.requests_per_s
 
 
 def cluster(router: str, instances: int) -> ClusterSpec:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload import RequestTable, generate_requests
+from llmscale_env.workload.generate import queue_size
 
 PARTS = ("gpu", "violations", "loads", "leftover")
 """The parts of a step's cost, in the order of `RewardParts.stack`."""
@@ -29,14 +30,51 @@ PARTS = ("gpu", "violations", "loads", "leftover")
 _ESTIMATION_SEEDS = range(990_000, 990_008)
 
 
-@lru_cache(maxsize=64)
 def expected_arrivals(scenario: Scenario) -> tuple[float, ...]:
     """Expected arrivals per class and episode: the mean over eight fixed episodes, at least one."""
-    counts = np.zeros(len(scenario.classes))
-    for seed in _ESTIMATION_SEEDS:
-        table = draw_requests(scenario, np.random.default_rng(seed))
-        counts += np.bincount(table.slo_class, minlength=len(scenario.classes))
-    return tuple(np.maximum(counts / len(_ESTIMATION_SEEDS), 1.0).tolist())
+    return _expected_arrivals(_Key(scenario))
+
+
+def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
+    """Per LLM: GPU-seconds per prompt token and per output token of a request served alone.
+
+    The dearest pool of the LLM counts. A batch shares these costs, so doing the work in time is always
+    cheaper than leaving it to be charged.
+    """
+    return _serving_cost_gpu_s(_Key(scenario))
+
+
+class _Key:
+    """A scenario as a key: equal ones are one, though they may hold dictionaries."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._text = scenario.model_dump_json()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(maxsize=64)
+def _expected_arrivals(key: _Key) -> tuple[float, ...]:
+    scenario = key.scenario
+    names = [c.name for c in scenario.classes]
+    counts = np.zeros(len(names))
+    # A queue's size is no matter of chance, and it may hold a million requests.
+    streams = scenario.workload.model_copy(update={"batch_queues": ()})
+    alone = scenario.model_copy(update={"workload": streams})
+    for seed in _ESTIMATION_SEEDS if streams.streams else ():
+        table = draw_requests(alone, np.random.default_rng(seed))
+        counts += np.bincount(table.slo_class, minlength=len(names))
+    counts /= len(_ESTIMATION_SEEDS)
+    for queue in scenario.workload.batch_queues:
+        counts[names.index(queue.slo_class)] += queue_size(
+            scenario.workload, queue, scenario.horizon_s
+        )
+    return tuple(np.maximum(counts, 1.0).tolist())
 
 
 def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
@@ -51,12 +89,8 @@ def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
 
 
 @lru_cache(maxsize=64)
-def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
-    """Per LLM: GPU-seconds per prompt token and per output token of a request served alone.
-
-    The dearest pool of the LLM counts. A batch shares these costs, so doing the work in time is always
-    cheaper than leaving it to be charged.
-    """
+def _serving_cost_gpu_s(key: _Key) -> tuple[tuple[float, float], ...]:
+    scenario = key.scenario
     costs = dict.fromkeys(scenario.fleet.llms, (0.0, 0.0))
     for pool in scenario.fleet.pools:
         model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)

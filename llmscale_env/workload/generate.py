@@ -200,6 +200,11 @@ def _stream(
     )
 
 
+def queue_size(workload: WorkloadConfig, queue: BatchQueueConfig, horizon_s: float) -> int:
+    """Requests of a batch queue that come before the horizon."""
+    return round(queue.n_requests * workload.rate_scale) if queue.at_s < horizon_s else 0
+
+
 def _batch_queue(
     where: str,
     queue: BatchQueueConfig,
@@ -208,7 +213,7 @@ def _batch_queue(
     horizon_s: float,
     rngs: tuple[np.random.Generator, ...],
 ) -> _Part:
-    n = round(queue.n_requests * workload.rate_scale) if queue.at_s < horizon_s else 0
+    n = queue_size(workload, queue, horizon_s)
     llm = _index(f"{where}.llm", queue.llm, names[0])
     slo_class = _index(f"{where}.slo_class", queue.slo_class, names[1])
     arrivals = Arrivals(np.full(n, to_ps(queue.at_s), dtype=np.int64))

@@ -1,0 +1,160 @@
+"""Inter-token latency and token throughput against the batch size, with the inflection.
+
+One instance of each model, saturated: a queue of ShareGPT requests (single turn) that never runs
+empty, prefill first, preemption by recomputation. As the batch limit grows, throughput rises until KV
+memory runs out; then requests are preempted and computed again. Whether throughput then falls depends
+on the share of KV memory that the engine keeps free at admission: vLLM's default of 1 % all but
+prevents preemption and throughput levels off, without it (0 %) it bends as the paper shows. Both are
+drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from agents.statistics import Interval, mean_interval
+from experiments.chiron.instance import backlog, measure
+from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from llmscale_env.cluster.iteration_time import iteration_time_model
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 3"
+GPU = "a100-80gb"
+TENSOR_PARALLEL = {"llama-3.1-8b": 1, "llama-3.1-70b": 4}
+
+
+class BatchSize(Parameters):
+    """Parameters of this figure."""
+
+    llms: Annotated[tuple[str, ...], paper("section 6")] = ("llama-3.1-8b", "llama-3.1-70b")
+    batch_limits: Annotated[tuple[int, ...], ours("powers of two and some between them, to 4096")] = (
+        8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+    )  # fmt: skip
+    kv_watermarks: Annotated[tuple[float, ...], ours("none, and vLLM's default")] = (0.0, 0.01)
+    lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
+    queued: Annotated[int, ours("outlasts the run")] = 200_000
+    warm_up_s: Annotated[int, ours("until the batch is full and old")] = 1200
+    measured_s: Annotated[int, ours("some thousand requests")] = 2400
+
+
+PARAMETERS = {
+    "quick": BatchSize(
+        seeds=1,
+        batch_limits=(8, 64, 256, 512, 1024, 4096),
+        queued=60_000,
+        warm_up_s=600,
+        measured_s=900,
+    ),
+    "paper": BatchSize(seeds=3),
+}
+
+
+def cases(parameters: BatchSize) -> list[dict[str, Any]]:
+    """A run per seed, model, watermark and batch limit."""
+    common = parameters.model_dump(include={"lengths", "queued", "warm_up_s", "measured_s"})
+    return [
+        {"seed": seed, "llm": llm, "kv_watermark": watermark, "batch_limit": limit, **common}
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+        for watermark in parameters.kv_watermarks
+        for limit in parameters.batch_limits
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Throughput and latency of one saturated instance."""
+    found = measure(
+        iteration_time_model(case["llm"], GPU, TENSOR_PARALLEL[case["llm"]]),
+        backlog(case["lengths"], case["queued"], case["seed"]),
+        case["batch_limit"],
+        watermark=case["kv_watermark"],
+        warm_up_s=case["warm_up_s"],
+        measured_s=case["measured_s"],
+    )
+    return [vars(found)]
+
+
+def plot(frame: DataFrame, parameters: BatchSize) -> Any:
+    """One panel per model: throughput on the left axis, latency on the right."""
+    figure = new_figure(5.6 * len(parameters.llms), 4.2)
+    panels = figure.subplots(1, len(parameters.llms), squeeze=False)[0]
+    mean = frame.groupby(["llm", "kv_watermark", "batch_limit"]).mean(numeric_only=True)
+    for axes, llm in zip(panels, parameters.llms, strict=True):
+        latency = axes.twinx()
+        for watermark, style in zip(parameters.kv_watermarks, ("-", ":", "--", "-."), strict=False):
+            mine = mean.loc[llm, watermark]
+            name = f"{watermark:.0%} of KV memory kept free"
+            axes.plot(mine.index, mine["tokens_per_s"], f"o{style}", color="C0", ms=4, label=name)
+            latency.plot(mine.index, mine["itl_s"], f"s{style}", color="C3", ms=4)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([8, 32, 128, 512, 2048], [8, 32, 128, 512, 2048])
+        axes.set_xlabel("batch limit (requests)")
+        axes.set_ylabel("throughput (tokens/s), circles", color="C0")
+        latency.set_ylabel("mean inter-token latency (s), squares", color="C3")
+        axes.set_ylim(bottom=0)
+        latency.set_ylim(bottom=0)
+        axes.set_title(f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}", fontsize=10)
+        axes.legend(loc="upper left", fontsize=8)
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: BatchSize) -> list[Claim]:
+    """Both rise with the batch, and throughput has a largest value inside the range."""
+    found = []
+    for llm in parameters.llms:
+        for watermark in parameters.kv_watermarks:
+            mine = frame[(frame["llm"] == llm) & (frame["kv_watermark"] == watermark)]
+            where = f"{llm}, {watermark:.0%} kept free"
+            found.append(
+                at_most(
+                    f"Beyond an inflection point a larger batch lowers throughput ({where})",
+                    0.99,
+                    _by_seed(mine, _last_over_best),
+                    nothing=1.0,
+                    unit="of the largest throughput, at the largest batch",
+                    paper="falls (curve)",
+                    reason=""
+                    if watermark == 0
+                    else "with 1 % of memory kept free at admission hardly anybody is preempted, so "
+                    "nothing is lost by a larger limit: it is never reached",
+                )
+            )
+        mine = frame[
+            (frame["llm"] == llm) & (frame["kv_watermark"] == parameters.kv_watermarks[-1])
+        ]
+        found.append(
+            at_least(
+                f"A larger batch raises throughput ({llm})",
+                1.01,
+                _by_seed(mine, lambda one: one["tokens_per_s"].max() / one["tokens_per_s"].iloc[0]),
+                nothing=1.0,
+                unit=f"x from a batch of {min(parameters.batch_limits)} to the best",
+                paper="rises (curve)",
+            )
+        )
+        found.append(
+            at_least(
+                f"A larger batch raises inter-token latency ({llm})",
+                1.01,
+                _by_seed(mine, lambda one: one["itl_s"].iloc[-1] / one["itl_s"].iloc[0]),
+                nothing=1.0,
+                unit=f"x from a batch of {min(parameters.batch_limits)} to the largest",
+                paper="rises (curve)",
+            )
+        )
+    return found
+
+
+def _last_over_best(one: DataFrame) -> float:
+    return float(one["tokens_per_s"].iloc[-1] / one["tokens_per_s"].max())
+
+
+def _by_seed(frame: DataFrame, number: Any) -> Interval:
+    ordered = frame.sort_values("batch_limit")
+    return mean_interval([number(mine) for _, mine in ordered.groupby("seed")])

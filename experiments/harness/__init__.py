@@ -1,0 +1,26 @@
+"""What runs experiments: one module per figure or table of a paper, run, cached, judged, reported.
+
+An experiment is a module in the folder of its paper (`experiments/chiron/fig09_interactive_load.py` is
+`chiron-fig09`). Its docstring says what is shown and in which setting; the first line is its title. It has
+
+| name | what |
+|---|---|
+| `FIGURE` | which figure or table, as "Figure 9" |
+| `PARAMETERS` | `{"quick": Parameters(...), "paper": Parameters(...)}`, see `harness.parameters` |
+| `cases(parameters)` | the runs: a list of dicts of plain values that say all that a run depends on |
+| `run(case)` | one run: rows (dicts of plain values), to which the case's own values are added |
+| `plot(frame, parameters)` | a matplotlib figure of all rows, or several by name |
+| `claims(frame, parameters)` | sentences of the paper, held against the rows, see `harness.claims` |
+
+`experiments.run` runs one, `experiments.list` names all, `experiments.report` writes the page.
+
+| question | module |
+|---|---|
+| which experiments are there | `catalogue` |
+| what a parameter may be, and whose it is | `parameters` |
+| when a claim counts as reproduced | `claims` |
+| when a finished run is used again | `fingerprint`, `cache` |
+| processes, Ray, interruptions | `execute` |
+| what lies in `results/` | `results` |
+| how the page looks | `page` |
+"""

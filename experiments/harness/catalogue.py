@@ -1,0 +1,132 @@
+"""Which experiments there are: the modules in the folders of the papers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from experiments.harness.claims import Claim
+from experiments.harness.parameters import Parameters
+from llmscale_env._cli import Slip, closest
+
+PAPERS = {"chiron": "Chiron (Patke et al., 2025)"}
+"""Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
+
+SCALES = ("quick", "paper")
+_NEEDED = ("FIGURE", "PARAMETERS", "cases", "run", "plot", "claims")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment that has not been imported.
+
+    Attributes:
+        name: as in `python -m experiments.run NAME`.
+        paper: key of `PAPERS`.
+        module: dotted name.
+        path: of its file.
+        title: first line of its docstring.
+        text: the rest of the docstring.
+    """
+
+    name: str
+    paper: str
+    module: str
+    path: Path
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An imported experiment; the attributes are those of its module (see `experiments.harness`)."""
+
+    entry: Entry
+    figure: str
+    parameters: Mapping[str, Parameters]
+    cases: Callable[[Any], Sequence[Mapping[str, Any]]]
+    run: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+    plot: Callable[[Any, Any], Any]
+    claims: Callable[[Any, Any], Sequence[Claim]]
+
+    def settings(self, scale: str, changes: Mapping[str, str]) -> Parameters:
+        """Parameters of a scale with some changed, given as text (lists with commas).
+
+        Raises:
+            Slip: an unknown parameter, or a value that it may not have.
+        """
+        start = self.parameters[scale]
+        values = start.model_dump()
+        for key, text in changes.items():
+            if key not in values:
+                raise Slip(f"{self.entry.name} has no parameter {key!r}{closest(key, values)}")
+            values[key] = text.split(",") if isinstance(values[key], (tuple, list)) else text
+        try:
+            return type(start).model_validate(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise Slip(f"{where} = {first['input']!r}: {first['msg']}") from None
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """All experiments, by paper and name."""
+    home = Path(__file__).parent.parent
+    found = []
+    for paper in PAPERS:
+        for path in sorted((home / paper).glob("*.py")):
+            kind = path.stem.partition("_")[0]
+            if not kind.startswith(("fig", "table")):
+                continue
+            doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            title, _, text = doc.partition("\n")
+            module = f"experiments.{paper}.{path.stem}"
+            found.append(Entry(f"{paper}-{kind}", paper, module, path, title, text.strip()))
+    return tuple(found)
+
+
+def matching(words: Sequence[str]) -> list[Entry]:
+    """Experiments by name; a paper's name, or "all", stands for all of its.
+
+    Raises:
+        Slip: an unknown name.
+    """
+    chosen: dict[str, Entry] = {}
+    known = {entry.name: entry for entry in entries()}
+    for word in words:
+        mine = [e for e in entries() if word in ("all", e.paper, e.name)]
+        if not mine:
+            raise Slip(f"unknown experiment {word!r}{closest(word, [*known, *PAPERS, 'all'])}")
+        chosen.update((entry.name, entry) for entry in mine)
+    return list(chosen.values())
+
+
+def load(entry: Entry) -> Experiment:
+    """Import an experiment.
+
+    Raises:
+        TypeError: its module lacks something of what `experiments.harness` asks for.
+    """
+    module = importlib.import_module(entry.module)
+    missing = [name for name in _NEEDED if not hasattr(module, name)]
+    if missing:
+        raise TypeError(f"{entry.module} lacks {', '.join(missing)}")
+    if set(module.PARAMETERS) != set(SCALES):
+        raise TypeError(f"{entry.module}.PARAMETERS must have the keys {list(SCALES)}")
+    return Experiment(
+        entry,
+        module.FIGURE,
+        module.PARAMETERS,
+        module.cases,
+        module.run,
+        module.plot,
+        module.claims,
+    )

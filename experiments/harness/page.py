@@ -1,0 +1,121 @@
+"""The page of a paper: each figure beside the paper's numbers, as Markdown and as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from agents.statistics import Interval
+from experiments.harness.catalogue import PAPERS, Entry
+from experiments.harness.claims import TOLERANCE, Claim, Verdict
+from experiments.harness.results import Result
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
+img { max-width: 100%; } table { border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem; }
+th, td { border: 1px solid #ccc; padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; }
+th { background: #f3f3f3; } code { background: #f3f3f3; padding: 0 0.2em; }
+pre { background: #f3f3f3; padding: 0.6rem; overflow-x: auto; } pre code { padding: 0; }
+"""
+
+
+def markdown(
+    paper: str, results: Sequence[tuple[Entry, Result]], missing: Sequence[Entry], scale: str
+) -> str:
+    """The page of one paper."""
+    claims = [claim for _, result in results for claim in result.claims]
+    counts = Counter(claim.verdict for claim in claims)
+    lines = [
+        f"# {PAPERS[paper]}: what reproduces",
+        "",
+        "Made by `python -m experiments.report`"
+        + ("" if scale == "paper" else f" from results at scale **{scale}**, not the paper's sizes")
+        + ". Each figure stands beside the paper's numbers, with a verdict by rules that are the same "
+        "for all (`experiments/harness/claims.py`): *reproduced* is within "
+        f"{TOLERANCE:.0%} of the paper's number (or on its right side, where it promises a least or a "
+        "most); *same direction, another size* has the paper's sign with an interval that leaves out "
+        "no effect; the rest is *not reproduced*, with the reason that was found. Intervals are 95 %, "
+        "over seeds; a number without one has no sampling error or one seed.",
+        "",
+        ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+        + f", of {len(claims)} claims.",
+        "",
+        "| | figure | claim | paper | ours | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry, result in results:
+        for claim in result.claims:
+            figure = f"[{result.figure}](#{_anchor(result, entry)})"
+            lines.append(f"| {_mark(claim)} | {figure} {_row(claim)}")
+    for entry, result in results:
+        lines += ["", *_section(entry, result)]
+    if missing:
+        lines += ["", "## Not run", ""]
+        lines += [f"- `{entry.name}`: {entry.title}" for entry in missing]
+    return "\n".join(lines) + "\n"
+
+
+def html(text: str, title: str) -> str:
+    """The same page for a browser; pictures lie beside it."""
+    from markdown import Markdown
+
+    converter = Markdown(extensions=["tables", "fenced_code", "toc", "md_in_html"])
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>{_STYLE}</style>\n{converter.convert(text)}\n</html>\n"
+    )
+
+
+def measured(claim: Claim) -> str:
+    """Our number with its interval and unit."""
+    return f"{interval(claim.ours)} {claim.unit}".rstrip()
+
+
+def interval(found: Interval) -> str:
+    """A mean with its bounds, where it has any that differ from it."""
+    if math.isnan(found.mean):
+        return "not measured"
+    if math.isnan(found.low) or found.low == found.high:
+        return f"{found.mean:.3g}"
+    return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
+
+
+def _section(entry: Entry, result: Result) -> list[str]:
+    lines = [f"## {_heading(result, entry)}", ""]
+    lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
+    lines += ["", entry.text, "", "| | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
+    lines += [f"| {_mark(claim)} {_row(claim)}" for claim in result.claims]
+    notes = [f"- {claim.sentence}: {claim.reason}" for claim in result.claims if claim.reason]
+    if notes:
+        lines += ["", "Why:", "", *notes]
+    lines += ["", "| parameter | value | from |", "|---|---|---|"]
+    lines += [f"| `{k}` | {_value(v)} | {source} |" for k, (v, source) in result.parameters.items()]
+    lines += [
+        "",
+        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; rows in "
+        f"[{entry.name}.csv]({entry.paper}/{entry.name}.csv).",
+    ]
+    return lines
+
+
+def _row(claim: Claim) -> str:
+    return f"| {claim.sentence} | {claim.paper} | {measured(claim)} | {claim.verdict.value} |"
+
+
+def _heading(result: Result, entry: Entry) -> str:
+    return f"{result.figure}: {entry.title.rstrip('.')}"
+
+
+def _anchor(result: Result, entry: Entry) -> str:
+    """As GitHub and Python-Markdown make it from the heading."""
+    kept = "".join(c for c in _heading(result, entry).lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _mark(claim: Claim) -> str:
+    return {Verdict.REPRODUCED: "✓", Verdict.DIRECTION: "~", Verdict.NOT: "✗"}[claim.verdict]
+
+
+def _value(value: object) -> str:
+    return ", ".join(str(v) for v in value) if isinstance(value, list) else str(value)

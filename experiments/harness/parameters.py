@@ -1,0 +1,48 @@
+"""Parameters of an experiment, each with where it comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FIRST_SEED = 30_000
+"""Experiments draw from seeds of their own: tuning uses those from 1000, evaluation of learned policies
+those from 10000, their validation those from 20000."""
+
+
+def paper(where: str, **limits: Any) -> Any:
+    """For `Annotated[type, ...]`: the paper gives the value, and where it does."""
+    return Field(json_schema_extra={"source": f"paper, {where}"}, **limits)
+
+
+def ours(why: str, **limits: Any) -> Any:
+    """A parameter that the paper leaves open: why it has this value."""
+    return Field(json_schema_extra={"source": f"ours: {why}"}, **limits)
+
+
+class Parameters(BaseModel):
+    """What an experiment may be asked to do differently.
+
+    A subclass gives every field a source: `rate_per_s: Annotated[float, paper("6.2")] = 50.0`.
+
+    Attributes:
+        seeds: runs of each case with other requests.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seeds: Annotated[int, ours("enough for an interval", ge=1, le=1000)] = 5
+
+    def seed_list(self) -> list[int]:
+        """The seeds of the runs."""
+        return list(range(FIRST_SEED, FIRST_SEED + self.seeds))
+
+    @classmethod
+    def sources(cls) -> dict[str, str]:
+        """Where each field's value comes from."""
+        found = {}
+        for name, field in cls.model_fields.items():
+            extra = field.json_schema_extra
+            found[name] = str(extra.get("source", "")) if isinstance(extra, dict) else ""
+        return found

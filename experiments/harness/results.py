@@ -1,0 +1,115 @@
+"""What a finished experiment leaves in `results/NAME/SCALE`: rows, pictures, claims, how it was made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.harness.claims import Claim
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+ROWS, RECORD = "rows.csv", "result.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One experiment at one scale, as it lies on disk.
+
+    Attributes:
+        name, scale: of the experiment.
+        figure: of the paper.
+        claims: judged.
+        parameters: by name: (value, source).
+        command: that makes it again.
+        runs, wall_s: how many runs, and their seconds in all.
+        code: fingerprint.
+        versions: machine and packages.
+        pictures: file names.
+        folder: where it lies.
+    """
+
+    name: str
+    scale: str
+    figure: str
+    claims: tuple[Claim, ...]
+    parameters: Mapping[str, tuple[Any, str]]
+    command: str
+    runs: int
+    wall_s: float
+    code: str
+    versions: Mapping[str, str]
+    pictures: tuple[str, ...]
+    folder: Path
+
+
+def frame_of(cases: Sequence[Mapping[str, Any]], rows: Sequence[Any]) -> DataFrame:
+    """All rows of all runs, in the order of the cases, with the cases' plain values as columns."""
+    import pandas as pd
+
+    table = []
+    for case, mine in zip(cases, rows, strict=True):
+        fixed = {k: v for k, v in case.items() if not isinstance(v, (dict, list, tuple))}
+        table += [{**fixed, **row} for row in mine]
+    return pd.DataFrame(table)
+
+
+def write_result(result: Result, frame: DataFrame, figures: Mapping[str, Any]) -> Path:
+    """Put a result in its folder, whole: what lay there before stays until all is written."""
+    result.folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=result.folder.parent, prefix=f".{result.folder.name}."))
+    try:
+        part.chmod(0o755)
+        frame.to_csv(part / ROWS, index=False)
+        for name, figure in figures.items():
+            figure.savefig(part / name, dpi=90, format="png")
+        record = {
+            "name": result.name,
+            "scale": result.scale,
+            "figure": result.figure,
+            "claims": [claim.as_dict() for claim in result.claims],
+            "parameters": {k: list(v) for k, v in result.parameters.items()},
+            "command": result.command,
+            "runs": result.runs,
+            "wall_s": round(result.wall_s, 1),
+            "code": result.code,
+            "versions": dict(result.versions),
+            "pictures": list(result.pictures),
+        }
+        (part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(result.folder, ignore_errors=True)
+        part.replace(result.folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return result.folder
+
+
+def read_result(folder: Path) -> Result | None:
+    """The result in a folder; None if there is none.
+
+    Raises:
+        ValueError: there is one that cannot be read.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Result(
+            **{
+                **data,
+                "claims": tuple(Claim.from_dict(claim) for claim in data["claims"]),
+                "parameters": {k: (v[0], v[1]) for k, v in data["parameters"].items()},
+                "pictures": tuple(data["pictures"]),
+                "folder": folder,
+            }
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); run the experiment again") from None

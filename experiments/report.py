@@ -1,0 +1,132 @@
+"""Collect results into a page: each figure, the paper's numbers, ours, a verdict, the reason.
+
+    python -m experiments.report [paper=chiron] [scale=paper|quick] [results=DIRECTORY] [out=DIRECTORY]
+
+    paper=NAME           one paper; all that have results if left out
+    scale=paper          results at the paper's sizes; quick: the small ones
+    results=DIRECTORY    where `experiments.run` wrote; "results" if left out
+    out=DIRECTORY        where the pages go; "docs/reproduction" if left out
+
+Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/. Experiments without results
+are named on the page; results that other code made than is here now are an error, `stale=true` takes them
+all the same and says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.harness.catalogue import PAPERS, Entry, entries
+from experiments.harness.fingerprint import fingerprint
+from experiments.harness.page import html, markdown
+from experiments.harness.results import ROWS, Result, read_result
+from experiments.output import RESULTS, replace_file
+from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options, some_of
+
+PAGES = Path("docs/reproduction")
+
+
+def collect(
+    paper: str, scale: str, folder: Path
+) -> tuple[list[tuple[Entry, Result]], list[Entry], list[Entry]]:
+    """(experiments with results, those without, those whose results are of other code).
+
+    Raises:
+        ValueError: a result that cannot be read.
+    """
+    found, missing, stale = [], [], []
+    for entry in entries():
+        if entry.paper != paper:
+            continue
+        result = read_result(folder / entry.name / scale)
+        if result is None:
+            missing.append(entry)
+            continue
+        found.append((entry, result))
+        if result.code != fingerprint(entry.module):
+            stale.append(entry)
+    return found, missing, stale
+
+
+def write_page(
+    paper: str,
+    scale: str,
+    found: Sequence[tuple[Entry, Result]],
+    missing: Sequence[Entry],
+    out: Path,
+) -> Path:
+    """Write a paper's page in both forms, and what it shows; returns the Markdown file."""
+    pictures = out / paper
+    for entry, result in found:
+        for name in result.pictures:
+            _copy(result.folder / name, pictures / name)
+        _copy(result.folder / ROWS, pictures / f"{entry.name}.csv")
+    text = markdown(paper, found, missing, scale)
+    page = html(text, PAPERS[paper])
+    replace_file(out / f"{paper}.html", lambda part: _write(part, page))
+    return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _copy(source: Path, target: Path) -> None:
+    def write(part: Path) -> None:
+        shutil.copyfile(source, part)
+
+    replace_file(target, write)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when it worked, 1 when there is nothing sound to report, 2 for a slip."""
+    words = list(sys.argv[1:] if words is None else words)
+    if any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0
+    try:
+        options = parse_options(words, ("paper", "scale", "results", "out", "stale"))
+        papers = some_of(options, "paper", tuple(PAPERS))
+        scale = one_of(options, "scale", ("paper", "quick"))
+        take_stale = flag(options, "stale")
+    except Slip as slip:
+        print(f"report: {slip}", file=sys.stderr)
+        return 2
+    folder, out = Path(options.get("results", RESULTS)), Path(options.get("out", PAGES))
+    written = 0
+    for paper in papers:
+        try:
+            found, missing, stale = collect(paper, scale, folder)
+        except ValueError as error:
+            print(f"report: {error}", file=sys.stderr)
+            return 1
+        if stale and not take_stale:
+            names = " ".join(entry.name for entry in stale)
+            print(
+                f"report: made by other code than is here now: {names}; run them again with scale={scale}, "
+                "or give stale=true",
+                file=sys.stderr,
+            )
+            return 1
+        if found:
+            print(f"written: {write_page(paper, scale, found, missing, out)}")
+            written += 1
+        for entry in stale:
+            print(f"made by other code than is here now: {entry.name}")
+        for entry in missing:
+            print(f"not run at scale {scale}: {entry.name}")
+    if not written:
+        print(
+            f"report: no results at scale {scale} in {folder}; "
+            f"python -m experiments.run all scale={scale} makes them",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Run experiments: figures and tables of the papers, with their claims judged.
+
+    python -m experiments.run NAME [NAME ...] [scale=quick|paper] [seeds=N] [workers=N] [cluster=ADDRESS]
+                              [out=DIRECTORY] [PARAMETER=VALUE ...]
+
+    NAME               an experiment (`python -m experiments.list`), a paper (chiron), or all
+    scale=quick        smaller, ends within two minutes on two cores; paper: the paper's own sizes
+    seeds=N            runs of each case with other requests
+    workers=N          processes; one per processor if left out
+    cluster=ADDRESS    runs are tasks of this Ray cluster ("auto": the one on this machine); needs the
+                       extra `ray`
+    out=DIRECTORY      where results go; "results" if left out
+    PARAMETER=VALUE    changes a parameter of the experiment (lists with commas)
+
+Writes DIRECTORY/NAME/SCALE: rows.csv, pictures, result.json. Finished runs are kept in
+DIRECTORY/cache and used again as long as neither their parameters nor the code behind them has
+changed; an interrupted command goes on where it stopped when it is given again. Exit code 0 when all
+went well (whatever the verdicts), 1 when runs failed, 2 for a slip, 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.cache import RunCache
+from experiments.harness.catalogue import SCALES, Entry, Experiment, load, matching
+from experiments.harness.claims import Claim
+from experiments.harness.execute import Outcome, WorkerLost, default_workers, in_processes, on_ray
+from experiments.harness.fingerprint import fingerprint
+from experiments.harness.parameters import Parameters
+from experiments.harness.results import Result, frame_of, write_result
+from experiments.output import RESULTS, machine, text_table
+from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, whole
+
+_WORDS = ("scale", "seeds", "workers", "cluster", "out")
+
+
+class RunsFailed(RuntimeError):
+    """Some runs raised; the others are in the cache."""
+
+
+def complete(
+    experiment: Experiment,
+    settings: Parameters,
+    folder: Path,
+    *,
+    workers: int = 1,
+    cluster: str | None = None,
+) -> tuple[list[Mapping[str, Any]], list[list[dict[str, Any]]], float]:
+    """Every run of an experiment, from the cache or done now.
+
+    Returns:
+        Cases, their rows, and the seconds that all runs took when they were done.
+
+    Raises:
+        RunsFailed: naming the first that failed, after all others were done.
+        WorkerLost, ConnectionError: what was done until then is in the cache.
+    """
+    from tqdm import tqdm
+
+    name = experiment.entry.name
+    cases = [dict(case) for case in experiment.cases(settings)]
+    cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module))
+    found = [cache.get(case) for case in cases]
+    for path in cache.damaged:
+        print(f"{name}: {path} cannot be read; its run is done again", file=sys.stderr)
+    todo = [case for case, known in zip(cases, found, strict=True) if known is None]
+    print(f"{name}: {len(cases)} runs, {len(cases) - len(todo)} of them in the cache", flush=True)
+    failed: list[Outcome] = []
+    done: dict[Path, tuple[list[dict[str, Any]], float]] = {}
+    if todo:
+        if cluster is not None:
+            outcomes = on_ray(experiment.entry.module, todo, cluster)
+        else:
+            outcomes = in_processes(experiment.entry.module, todo, workers)
+        for outcome in tqdm(outcomes, total=len(todo), desc=name, unit="run", mininterval=1.0):
+            if outcome.error:
+                failed.append(outcome)
+                continue
+            cache.put(outcome.case, outcome.rows, outcome.wall_s)
+            done[cache.path(outcome.case)] = (outcome.rows, outcome.wall_s)
+    if failed:
+        raise RunsFailed(
+            f"{len(failed)} of {len(cases)} runs failed; the others are kept. "
+            f"First: {dict(failed[0].case)}: {failed[0].error}"
+        )
+    whole_runs = [
+        known if known is not None else done[cache.path(case)]
+        for case, known in zip(cases, found, strict=True)
+    ]
+    return list(cases), [rows for rows, _ in whole_runs], sum(wall for _, wall in whole_runs)
+
+
+def make_result(
+    experiment: Experiment,
+    scale: str,
+    settings: Parameters,
+    folder: Path,
+    command: str,
+    *,
+    workers: int = 1,
+    cluster: str | None = None,
+) -> Result:
+    """Do what is missing, judge, draw and write. Raises as `complete`."""
+    cases, rows, wall_s = complete(experiment, settings, folder, workers=workers, cluster=cluster)
+    frame = frame_of(cases, rows)
+    drawn = experiment.plot(frame, settings)
+    name = experiment.entry.name
+    figures = (
+        {f"{name}-{key}.png": figure for key, figure in drawn.items()}
+        if isinstance(drawn, Mapping)
+        else {f"{name}.png": drawn}
+    )
+    sources = settings.sources()
+    values = settings.model_dump(mode="json")
+    result = Result(
+        name=name,
+        scale=scale,
+        figure=experiment.figure,
+        claims=tuple(experiment.claims(frame, settings)),
+        parameters={key: (value, sources[key]) for key, value in values.items()},
+        command=command,
+        runs=len(cases),
+        wall_s=wall_s,
+        code=fingerprint(experiment.entry.module),
+        versions=machine(),
+        pictures=tuple(figures),
+        folder=folder / name / scale,
+    )
+    write_result(result, frame, figures)
+    return result
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """Claims as text for the screen."""
+    rows = [(c.verdict.value, c.paper, f"{c.ours} {c.unit}".rstrip(), c.sentence) for c in claims]
+    return text_table(("verdict", "paper", "ours [95 %]", "claim"), rows)
+
+
+def _parse(
+    words: Sequence[str],
+) -> tuple[list[Entry], str, dict[str, str], dict[str, str]]:
+    """(experiments, scale, options, changes of parameters)."""
+    names = [word for word in words if "=" not in word]
+    pairs = [word for word in words if "=" in word]
+    if not names:
+        raise Slip("which experiment? `python -m experiments.list` names them all")
+    chosen = matching(names)
+    mine = [word for word in pairs if word.partition("=")[0] in _WORDS]
+    options = parse_options(mine, _WORDS)
+    others = [word for word in pairs if word not in mine]
+    changes = parse_options(others, [word.partition("=")[0] for word in others])
+    if "seeds" in options:
+        changes["seeds"] = str(whole(options, "seeds", 1, 1, 1000))
+    return chosen, one_of(options, "scale", SCALES), options, changes
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; see the module for exit codes."""
+    words = list(sys.argv[1:] if words is None else words)
+    if any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0
+    try:
+        chosen, scale, options, changes = _parse(words)
+        workers = whole(options, "workers", default_workers(), 1, 1024)
+        cluster = options.get("cluster")
+        if cluster is not None and importlib.util.find_spec("ray") is None:
+            raise Slip("cluster= needs Ray: pip install 'llmscale[ray]'")
+        experiments = [load(entry) for entry in chosen]
+        settings = [experiment.settings(scale, changes) for experiment in experiments]
+    except Slip as slip:
+        print(f"run: {slip}", file=sys.stderr)
+        return 2
+    folder = Path(options.get("out", RESULTS))
+    status = 0
+    for experiment, mine in zip(experiments, settings, strict=True):
+        name = experiment.entry.name
+        kept = [w for w in words if "=" in w and not w.startswith(("workers=", "cluster=", "out="))]
+        command = " ".join(["python -m experiments.run", name, *kept])
+        begin = time.perf_counter()
+        try:
+            result = make_result(
+                experiment, scale, mine, folder, command, workers=workers, cluster=cluster
+            )
+        except KeyboardInterrupt:
+            print(
+                f"\nrun: {name} stopped; finished runs are kept, the same command goes on from there",
+                file=sys.stderr,
+            )
+            sys.stderr.flush()
+            os._exit(130)  # the workers are gone; nothing is left to wait for
+        except (RunsFailed, WorkerLost, ConnectionError) as error:
+            print(f"run: {name}: {error}", file=sys.stderr)
+            status = 1
+            continue
+        print(claims_table(result.claims))
+        print(f"written: {result.folder} ({time.perf_counter() - begin:.0f} s)", flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
