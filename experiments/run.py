@@ -21,10 +21,11 @@ went well (whatever the verdicts), 1 when runs failed, 2 for a slip, 130 when in
 from __future__ import annotations
 
 import importlib.util
-import os
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def complete(
     from tqdm import tqdm
 
     name = experiment.entry.name
-    cases = [dict(case) for case in experiment.cases(settings)]
+    cases = json.loads(json.dumps([dict(case) for case in experiment.cases(settings)]))
     cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module))
     found = [cache.get(case) for case in cases]
     for path in cache.damaged:
@@ -79,12 +80,13 @@ def complete(
             outcomes = on_ray(experiment.entry.module, todo, cluster)
         else:
             outcomes = in_processes(experiment.entry.module, todo, workers)
-        for outcome in tqdm(outcomes, total=len(todo), desc=name, unit="run", mininterval=1.0):
-            if outcome.error:
-                failed.append(outcome)
-                continue
-            cache.put(outcome.case, outcome.rows, outcome.wall_s)
-            done[cache.path(outcome.case)] = (outcome.rows, outcome.wall_s)
+        with closing(outcomes):  # whatever happens, the processes end
+            for outcome in tqdm(outcomes, total=len(todo), desc=name, unit="run", mininterval=1.0):
+                if outcome.error:
+                    failed.append(outcome)
+                    continue
+                cache.put(outcome.case, outcome.rows, outcome.wall_s)
+                done[cache.path(outcome.case)] = (outcome.rows, outcome.wall_s)
     if failed:
         raise RunsFailed(
             f"{len(failed)} of {len(cases)} runs failed; the others are kept. "
@@ -94,7 +96,7 @@ def complete(
         known if known is not None else done[cache.path(case)]
         for case, known in zip(cases, found, strict=True)
     ]
-    return list(cases), [rows for rows, _ in whole_runs], sum(wall for _, wall in whole_runs)
+    return cases, [rows for rows, _ in whole_runs], sum(wall for _, wall in whole_runs)
 
 
 def make_result(
@@ -194,8 +196,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 f"\nrun: {name} stopped; finished runs are kept, the same command goes on from there",
                 file=sys.stderr,
             )
-            sys.stderr.flush()
-            os._exit(130)  # the workers are gone; nothing is left to wait for
+            return 130
         except (RunsFailed, WorkerLost, ConnectionError) as error:
             print(f"run: {name}: {error}", file=sys.stderr)
             status = 1

@@ -7,7 +7,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -70,7 +70,9 @@ def default_workers() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def in_processes(module: str, cases: Sequence[Case], workers: int) -> Iterator[Outcome]:
+def in_processes(
+    module: str, cases: Sequence[Case], workers: int
+) -> Generator[Outcome, None, None]:
     """Runs as they end. With one worker they are done in this process, which is easier to debug.
 
     Raises:
@@ -99,7 +101,7 @@ def in_processes(module: str, cases: Sequence[Case], workers: int) -> Iterator[O
             process.terminate()
 
 
-def on_ray(module: str, cases: Sequence[Case], address: str) -> Iterator[Outcome]:
+def on_ray(module: str, cases: Sequence[Case], address: str) -> Generator[Outcome, None, None]:
     """Runs as they end, as tasks of the Ray cluster at `address` ("auto": the one that runs here).
 
     Raises:
