@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from llmscale_env.cluster.iteration_time import IterationTimeModel, iteration_time_model
+from llmscale_env.cluster.iteration_time import IterationTables, IterationTimeModel
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.scenarios.schema import PoolConfig, Scenario
+from llmscale_env.sim.compile import pool_times
 
 
 def saturated_tokens_per_s(
-    model: IterationTimeModel,
+    model: IterationTimeModel | IterationTables,
     batch: int,
     kv_tokens: int,
     input_tokens: float,
@@ -40,6 +41,10 @@ def pool_tokens_per_s(
     output_tokens: float,
 ) -> float:
     """`saturated_tokens_per_s` of an instance of a scenario's pool."""
-    model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
-    kv = kv_capacity_tokens(pool.llm, pool.gpu, pool.tp, memory_fraction=scenario.memory_fraction)
-    return saturated_tokens_per_s(model, batch, kv, input_tokens, output_tokens)
+    times = pool_times(scenario, pool)
+    if isinstance(times, IterationTables):
+        kv = times.kv_capacity_tokens
+    else:
+        share = scenario.memory_fraction
+        kv = kv_capacity_tokens(pool.llm, pool.gpu, pool.tp, memory_fraction=share)
+    return saturated_tokens_per_s(times, batch, kv, input_tokens, output_tokens)

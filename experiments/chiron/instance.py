@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from llmscale_env.cluster.iteration_time import IterationTimeModel
+from llmscale_env.cluster.optimisations import (
+    PrefixCacheConfig,
+    SpeculativeConfig,
+    optimised_tables,
+)
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PoolSpec,
@@ -52,6 +57,8 @@ def measure(
     watermark: float = 0.0,
     preemption: str = "recompute",
     kv_capacity_tokens: int | None = None,
+    prefix_cache: PrefixCacheConfig | None = None,
+    speculative: SpeculativeConfig | None = None,
     warm_up_s: int,
     measured_s: int,
 ) -> Steady:
@@ -63,7 +70,8 @@ def measure(
         batch_limit: running requests allowed.
         watermark: share of KV memory kept free at admission.
         preemption: "recompute" or "swap".
-        kv_capacity_tokens: KV memory; from the cards if left out.
+        kv_capacity_tokens: KV memory; from the cards (and the optimisations) if left out.
+        prefix_cache, speculative: optimisations; None: without.
         warm_up_s, measured_s: simulated seconds before and during the measurement.
 
     Raises:
@@ -71,7 +79,11 @@ def measure(
     """
     from llmscale_env.sim.fast import FastEngine
 
-    profile = model.profile(max_batch=batch_limit, kv_capacity_tokens=kv_capacity_tokens)
+    profile = optimised_tables(
+        model, max_batch=batch_limit, prefix_cache=prefix_cache, speculative=speculative
+    )
+    if kv_capacity_tokens is not None:
+        profile = replace(profile, kv_capacity_tokens=kv_capacity_tokens)
     pool = PoolSpec(
         llm=0,
         profile=0,

@@ -95,6 +95,22 @@ class IterationTables:
     swap_out_ps_per_token: int = 0
     swap_in_ps_per_token: int = 0
 
+    def decode_s(self, batch: int, context_tokens: float) -> float:
+        """As `IterationTimeModel.decode_s`; `batch` up to the tables' largest."""
+        if not 1 <= batch < len(self.decode_base_ps):
+            raise ValueError(f"batch = {batch}: must be in 1..{len(self.decode_base_ps) - 1}")
+        ps = self.decode_base_ps[batch] + self.decode_per_token_ps[batch] * context_tokens
+        return float(ps / PS_PER_S)
+
+    def prefill_s(self, tokens: float, pair_sum: float | None = None) -> float:
+        """As `IterationTimeModel.prefill_s`."""
+        pairs = tokens * tokens if pair_sum is None else pair_sum
+        k = int(np.searchsorted(self.prefill_knot_tokens, tokens, side="right")) - 1
+        line = self.prefill_knot_ps[k] + self.prefill_slope_ps[k] * (
+            tokens - self.prefill_knot_tokens[k]
+        )
+        return float((line + self.prefill_pair_ps * pairs) / PS_PER_S)
+
 
 @dataclass(frozen=True)
 class IterationTimeModel:

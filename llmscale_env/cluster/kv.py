@@ -32,6 +32,7 @@ def kv_capacity_tokens(
     *,
     memory_fraction: float = 0.9,
     activation_tokens: int = ACTIVATION_TOKENS,
+    draft: str | LlmCard | None = None,
 ) -> int:
     """Tokens of KV cache that an instance of `tp` GPUs holds.
 
@@ -42,26 +43,35 @@ def kv_capacity_tokens(
         memory_fraction: share of each GPU's memory that the engine may use (vLLM's
             `gpu_memory_utilization`; its default is 0.9).
         activation_tokens: tokens of the largest iteration; its activations are kept free.
+        draft: an LLM that drafts for it on the same GPUs (speculative decoding). Its weights, and
+            its KV of every token, come out of the same memory; activations are those of the larger.
 
     Raises:
         DoesNotFitError: weights and activations leave no KV memory.
-        ValueError: `tp` does not divide the heads, or `memory_fraction` is not in (0, 1].
+        ValueError: `tp` does not divide the heads of either, or `memory_fraction` is not in (0, 1].
     """
     llm, gpu = llm_card(llm), gpu_card(gpu)
-    _check_tp(llm, tp)
+    llms = [llm] if draft is None else [llm, llm_card(draft)]
+    for card in llms:
+        _check_tp(card, tp)
     if not 0.0 < memory_fraction <= 1.0:
         raise ValueError(f"memory_fraction = {memory_fraction}: must be in (0, 1]")
     usable = gpu.memory_bytes * memory_fraction
-    weights = llm.weight_bytes / tp
-    activations = activation_reserve_bytes(llm, tp, activation_tokens)
-    tokens = int((usable - weights - activations) // llm.kv_bytes_per_token_per_gpu(tp))
+    weights = sum(card.weight_bytes for card in llms) / tp
+    activations = max(activation_reserve_bytes(card, tp, activation_tokens) for card in llms)
+    kv_bytes = sum(card.kv_bytes_per_token_per_gpu(tp) for card in llms)
+    tokens = int((usable - weights - activations) // kv_bytes)
     if tokens < 1:
         fitting = fitting_tp(
-            llm, gpu, memory_fraction=memory_fraction, activation_tokens=activation_tokens
+            llm,
+            gpu,
+            memory_fraction=memory_fraction,
+            activation_tokens=activation_tokens,
+            draft=draft,
         )
         hint = f"it fits at tp in {list(fitting)}" if fitting else "no degree up to 8 fits"
         raise DoesNotFitError(
-            f"tp = {tp}: {llm.name} does not fit on {gpu.name}: each GPU would need "
+            f"tp = {tp}: {' with draft '.join(c.name for c in llms)} does not fit on {gpu.name}: each GPU would need "
             f"{weights / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of activations, "
             f"and has {usable / 1e9:.1f} GB (memory_fraction = {memory_fraction}); {hint}"
         )
@@ -75,19 +85,24 @@ def fitting_tp(
     memory_fraction: float = 0.9,
     activation_tokens: int = ACTIVATION_TOKENS,
     min_kv_tokens: int = 1,
+    draft: str | LlmCard | None = None,
 ) -> tuple[int, ...]:
-    """The degrees of `TP_DEGREES` at which weights and `min_kv_tokens` of KV fit, ascending."""
-    llm, gpu = llm_card(llm), gpu_card(gpu)
+    """The degrees of `TP_DEGREES` at which weights and `min_kv_tokens` of KV fit, ascending.
+
+    With a `draft`, its weights and KV as well (see `kv_capacity_tokens`).
+    """
+    gpu = gpu_card(gpu)
+    llms = [llm_card(name) for name in (llm, draft) if name is not None]
     fitting = []
     for tp in TP_DEGREES:
-        if not llm.fits_tp(tp):
+        if not all(card.fits_tp(tp) for card in llms):
             continue
         free = (
             gpu.memory_bytes * memory_fraction
-            - llm.weight_bytes / tp
-            - activation_reserve_bytes(llm, tp, activation_tokens)
+            - sum(card.weight_bytes for card in llms) / tp
+            - max(activation_reserve_bytes(card, tp, activation_tokens) for card in llms)
         )
-        if free >= min_kv_tokens * llm.kv_bytes_per_token_per_gpu(tp):
+        if free >= min_kv_tokens * sum(card.kv_bytes_per_token_per_gpu(tp) for card in llms):
             fitting.append(tp)
     return tuple(fitting)
 

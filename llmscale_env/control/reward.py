@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import pool_times
 from llmscale_env.workload import RequestTable, generate_requests
 from llmscale_env.workload.generate import queue_size
 
@@ -93,7 +93,7 @@ def _serving_cost_gpu_s(key: _Key) -> tuple[tuple[float, float], ...]:
     scenario = key.scenario
     costs = dict.fromkeys(scenario.fleet.llms, (0.0, 0.0))
     for pool in scenario.fleet.pools:
-        model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
+        model = pool_times(scenario, pool)
         prefill = model.prefill_s(1024) / 1024 * pool.tp
         decode = model.decode_s(1, 1024) * pool.tp
         old = costs[pool.llm]

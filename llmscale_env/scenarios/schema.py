@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.cluster.loading import NetworkConfig
+from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
 from llmscale_env.workload.config import (
     DEFAULT_CLASSES,
     BatchQueueConfig,
@@ -56,6 +57,8 @@ class PoolConfig(_Frozen):
         kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
         load_source: where weights come from unless a command says otherwise.
         load_s: seconds to load by source, in place of those computed from weight size and links.
+        prefix_cache, speculative: optimisations that change iteration times and KV memory
+            (docs/calibration.md); None: without.
     """
 
     name: Name
@@ -81,6 +84,8 @@ class PoolConfig(_Frozen):
     kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     load_source: Literal["ssd", "host", "multicast"] = "ssd"
     load_s: dict[Literal["ssd", "host", "multicast"], NonNegative] | None = None
+    prefix_cache: PrefixCacheConfig | None = None
+    speculative: SpeculativeConfig | None = None
 
     @field_validator("llm")
     @classmethod
@@ -103,7 +108,10 @@ class PoolConfig(_Frozen):
             raise ValueError(
                 f"batch_limit = {self.batch_limit}: must be at most max_batch = {self.max_batch}"
             )
-        kv_capacity_tokens(self.llm, self.gpu, self.tp)
+        draft = None
+        if self.speculative is not None:
+            draft = check_draft(self.llm, self.tp, self.speculative)
+        kv_capacity_tokens(self.llm, self.gpu, self.tp, draft=draft)
         return self
 
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from llmscale_env.cluster.cards import llm_card
-from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.cluster.iteration_time import (
+    IterationTables,
+    IterationTimeModel,
+    iteration_time_model,
+)
 from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.cluster.optimisations import (
+    PrefixCacheConfig,
+    SpeculativeConfig,
+    optimised_tables,
+)
 from llmscale_env.scenarios.schema import PoolConfig, RouteConfig, Scenario
 from llmscale_env.sim.spec import (
     NEVER,
@@ -34,8 +45,12 @@ def ps(seconds: float) -> int:
 
 
 def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
-    """Seconds to load one instance of a pool, by source."""
+    """Seconds to load one instance of a pool, by source; a draft is loaded after its target."""
     times = dict(load_times_s(pool.llm, pool.gpu, pool.tp, scenario.network))
+    if pool.speculative is not None:
+        drafts = load_times_s(pool.speculative.draft_llm, pool.gpu, pool.tp, scenario.network)
+        for source, seconds in drafts.items():
+            times[source] += seconds - scenario.network.startup_s
     for source, seconds in (pool.load_s or {}).items():
         times[source] = seconds
     return times
@@ -54,18 +69,24 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     fleet = scenario.fleet
     llms = fleet.llms
     profiles: list[ProfileSpec] = []
-    known: dict[tuple[str, str, int, int], int] = {}
+    known: dict[object, int] = {}
     pools = []
     queue_names = [queue.name for queue in fleet.queues]
     pool_names = [pool.name for pool in fleet.pools]
     for pool in fleet.pools:
-        key = (pool.llm, pool.gpu, pool.tp, pool.max_batch)
+        optimised = pool.prefix_cache is not None or pool.speculative is not None
+        key = (
+            (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.prefix_cache, pool.speculative),
+            pool.chunk_tokens if optimised else 0,
+        )
         if key not in known:
             known[key] = len(profiles)
             profiles.append(_profile(scenario, pool))
         profile = profiles[known[key]]
         load = pool_load_times_s(scenario, pool)
         kv_bytes = llm_card(pool.llm).kv_bytes_per_token
+        if pool.speculative is not None:
+            kv_bytes += llm_card(pool.speculative.draft_llm).kv_bytes_per_token
         pools.append(
             PoolSpec(
                 llm=llms.index(pool.llm),
@@ -121,10 +142,47 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     )
 
 
+def pool_tables(scenario: Scenario, pool: PoolConfig) -> IterationTables:
+    """The tables that a pool's instances run from, its optimisations included (not to be changed)."""
+    return _tables(
+        (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.chunk_tokens),
+        pool.prefix_cache,
+        pool.speculative,
+        scenario.memory_fraction,
+        scenario.iteration_times,
+    )
+
+
+@lru_cache(maxsize=16)
+def _tables(
+    pool: tuple[str, str, int, int, int],
+    prefix_cache: PrefixCacheConfig | None,
+    speculative: SpeculativeConfig | None,
+    memory_fraction: float,
+    data: str | None,
+) -> IterationTables:
+    """Kept, since policies ask at every decision; a scenario itself need not be hashable."""
+    llm, gpu, tp, max_batch, chunk_tokens = pool
+    return optimised_tables(
+        iteration_time_model(llm, gpu, tp, data=data),
+        max_batch=max_batch,
+        memory_fraction=memory_fraction,
+        prefix_cache=prefix_cache,
+        speculative=speculative,
+        chunk_tokens=chunk_tokens,
+        data=data,
+    )
+
+
+def pool_times(scenario: Scenario, pool: PoolConfig) -> IterationTimeModel | IterationTables:
+    """Where to ask a pool for its `decode_s` and `prefill_s`: its tables, if it is optimised."""
+    if pool.prefix_cache is not None or pool.speculative is not None:
+        return pool_tables(scenario, pool)
+    return iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
+
+
 def _profile(scenario: Scenario, pool: PoolConfig) -> ProfileSpec:
-    model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
-    tables = model.profile(max_batch=pool.max_batch, memory_fraction=scenario.memory_fraction)
-    return ProfileSpec(**vars(tables))
+    return ProfileSpec(**vars(pool_tables(scenario, pool)))
 
 
 def _route(
