@@ -2,10 +2,11 @@
 
     python -m experiments.best_batch_size [llms=NAME,NAME] [lengths=TABLE] [out=DIRECTORY]
 
-One saturated instance of each LLM, as in `experiments.throughput_vs_batch` (no KV memory kept free at
-admission, preemption by recompute), over a ladder of batch limits: plain, with a prefix cache, with speculative
-decoding, with both. Parameters are the defaults of `llmscale_env.cluster.optimisations`, which are ours: the paper
-names none. Llama 3.1 8B drafts for the 70B as in the paper; for the 8B itself, Llama 3.2 3B stands in.
+One saturated instance of each LLM, as in the paper's Figure 3 (`chiron-fig03`: no KV memory kept free
+at admission, preemption by recompute), over a ladder of batch limits: plain, with a prefix cache,
+with speculative decoding, with both. Parameters are the defaults of
+`llmscale_env.cluster.optimisations`, which are ours: the paper names none. Llama 3.1 8B drafts for the
+70B as in the paper; for the 8B itself, Llama 3.2 3B stands in.
 Writes `best_batch_size.csv`, `best_limits.csv` and `best_batch_size.png`.
 """
 
@@ -16,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.chiron.fig03_batch_size import GPU, PARAMETERS, TENSOR_PARALLEL
+from experiments.chiron.instance import backlog, measure
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
-from experiments.throughput_vs_batch import GPU, TP, backlog, measure
 from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, some_of
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig
@@ -27,6 +29,7 @@ BATCH_LIMITS = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 2048,
 )  # fmt: skip
 DRAFTS = {"llama-3.1-8b": "llama-3.2-3b", "llama-3.1-70b": "llama-3.1-8b"}
+SEED = 0
 ITL_SLO_S = 0.2
 """The paper's for interactive requests (Section 6)."""
 
@@ -63,19 +66,30 @@ def optimisations(llm: str, variant: str) -> dict[str, Any]:
 
 
 def sweep(
-    llms: Sequence[str], lengths: str, limits: Sequence[int] = BATCH_LIMITS, **seconds: int
+    llms: Sequence[str],
+    lengths: str,
+    limits: Sequence[int] = BATCH_LIMITS,
+    warm_up_s: int = PARAMETERS["paper"].warm_up_s,
+    measured_s: int = PARAMETERS["paper"].measured_s,
 ) -> list[tuple[Any, ...]]:
     """A row of `HEAD` for each LLM, variant and batch limit."""
-    requests = backlog(lengths)
+    requests = backlog(lengths, PARAMETERS["paper"].queued, SEED)
     rows = []
     for llm in llms:
-        model = iteration_time_model(llm, GPU, TP[llm])
+        tp = TENSOR_PARALLEL[llm]
+        model = iteration_time_model(llm, GPU, tp)
         for variant in VARIANTS:
             for limit in limits:
-                tokens_per_s, _, itl_s, preemptions = measure(
-                    model, requests, limit, **optimisations(llm, variant), **seconds
+                found = measure(
+                    model,
+                    requests,
+                    limit,
+                    warm_up_s=warm_up_s,
+                    measured_s=measured_s,
+                    **optimisations(llm, variant),
                 )
-                rows.append((llm, TP[llm], variant, limit, tokens_per_s, itl_s, preemptions))
+                shown = (found.tokens_per_s, found.itl_s, found.preemptions_per_request)
+                rows.append((llm, tp, variant, limit, *shown))
     return rows
 
 
@@ -102,7 +116,7 @@ def draw(rows: Sequence[tuple[Any, ...]], path: Path) -> Path:
             limits = [row[3] for row in mine]
             grid[0, column].plot(limits, [row[4] for row in mine], "o-", ms=3, label=variant)
             grid[1, column].plot(limits, [row[5] for row in mine], "o-", ms=3)
-        grid[0, column].set_title(f"{llm}, {TP[llm]} x {GPU}", fontsize=10)
+        grid[0, column].set_title(f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}", fontsize=10)
         grid[0, column].set_ylabel("throughput (tokens/s)")
         grid[0, column].legend(fontsize=8)
         grid[1, column].set_ylabel("mean inter-token latency (s)")
@@ -123,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     try:
         options = parse_options(words, ("llms", "lengths", "out"))
-        llms = some_of(options, "llms", tuple(TP))
+        llms = some_of(options, "llms", tuple(TENSOR_PARALLEL))
         names = sorted(tables.names("lengths"), key=lambda name: name != "sharegpt-single-turn")
         lengths = one_of(options, "lengths", names)
     except Slip as slip:

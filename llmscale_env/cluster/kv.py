@@ -44,7 +44,8 @@ def kv_capacity_tokens(
             `gpu_memory_utilization`; its default is 0.9).
         activation_tokens: tokens of the largest iteration; its activations are kept free.
         draft: an LLM that drafts for it on the same GPUs (speculative decoding). Its weights, and
-            its KV of every token, come out of the same memory; activations are those of the larger.
+            its KV of every token, come out of the same memory; activations are those of the one
+            that needs more.
 
     Raises:
         DoesNotFitError: weights and activations leave no KV memory.
@@ -69,9 +70,10 @@ def kv_capacity_tokens(
             activation_tokens=activation_tokens,
             draft=draft,
         )
+        named = " with draft ".join(card.name for card in llms)
         hint = f"it fits at tp in {list(fitting)}" if fitting else "no degree up to 8 fits"
         raise DoesNotFitError(
-            f"tp = {tp}: {' with draft '.join(c.name for c in llms)} does not fit on {gpu.name}: each GPU would need "
+            f"tp = {tp}: {named} does not fit on {gpu.name}: each GPU would need "
             f"{weights / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of activations, "
             f"and has {usable / 1e9:.1f} GB (memory_fraction = {memory_fraction}); {hint}"
         )

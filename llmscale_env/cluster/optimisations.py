@@ -303,9 +303,7 @@ def with_speculation(
 
     b = np.arange(len(tables.decode_base_ps), dtype=np.float64)
     later = draft.decode_per_token_ps * b * (k * (k - 1) / 2)
-    verified = (
-        verification_base_ps(tables, k) + tables.prefill_pair_ps * b * (k + 1) ** 2
-    )
+    verified = verification_base_ps(tables, k) + tables.prefill_pair_ps * b * (k + 1) ** 2
     attention = np.maximum(tables.decode_per_token_ps, 2 * (k + 1) * tables.prefill_pair_ps)
     decode_base = _per_request_not_rising(k * draft.decode_base_ps + later + verified) / emitted
     per_token = (k * draft.decode_per_token_ps + attention) / emitted
@@ -372,8 +370,8 @@ class _Line(NamedTuple):
     ps: Ints
     slope_ps: Ints
 
-    def at(self, tokens: Floats | Ints | float) -> Floats:
-        """ps at any number of tokens, also between whole ones."""
+    def at(self, tokens: NDArray[np.floating] | Ints | float) -> Floats:
+        """Picoseconds at any number of tokens, also between whole ones."""
         x = np.asarray(tokens, dtype=np.float64)
         k = np.searchsorted(self.tokens, x, side="right") - 1
         seconds: Floats = self.ps[k] + self.slope_ps[k] * (x - self.tokens[k])
