@@ -88,6 +88,29 @@ class QueuedRequests:
 
 
 @dataclass(frozen=True)
+class QueuedRuns:
+    """A shared queue in runs of consecutive requests that are alike, head first; arrays of equal length.
+
+    A batch queue of a million requests that came together is one run, or a few once some of
+    them have come back from evictions.
+
+    Attributes:
+        arrival_s, slo_class, deadline_s: of every request of the run.
+        started: whether they have had their first token (and were evicted or preempted since).
+        requests: how many they are.
+    """
+
+    arrival_s: NDArray[np.float64]
+    slo_class: NDArray[np.int64]
+    deadline_s: NDArray[np.float64]
+    started: NDArray[np.bool_]
+    requests: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The numbers of many episodes side by side: what observation blocks are computed from.
 
@@ -216,20 +239,36 @@ class ClusterView:
         return _frozen(self._engine.states.inst["pool"][self._e])
 
     def queued(self, queue: int) -> QueuedRequests:
-        """What waits in a shared queue."""
-        ids = np.array(self._engine.queues(self._e)[queue], dtype=np.int64)
-        req = self._engine.states.req[self._e][ids]
-        ttft = np.array([c.ttft_s for c in self.scenario.classes])
-        arrival = req["arrival"] / PS_PER_S
+        """What waits in a shared queue, request by request: the cost grows with the queue's length."""
+        seen = _locked(self._engine.queued(self._e, queue))
+        arrival, deadline = self._times(seen)
         return QueuedRequests(
-            request_id=ids,
+            request_id=seen["request"],
             arrival_s=arrival,
-            slo_class=req["cls"].astype(np.int64),
-            deadline_s=arrival + ttft[req["cls"]],
-            input_tokens=req["input"].astype(np.int64),
-            predicted_output_tokens=req["predicted"].astype(np.int64),
-            emitted_tokens=req["emitted"].astype(np.int64),
+            slo_class=seen["slo_class"],
+            deadline_s=deadline,
+            input_tokens=seen["input_tokens"],
+            predicted_output_tokens=seen["predicted_tokens"],
+            emitted_tokens=seen["emitted_tokens"],
         )
+
+    def queued_runs(self, queue: int) -> QueuedRuns:
+        """The same in runs of requests that are alike; sums of tokens stand in `queues`."""
+        seen = _locked(self._engine.runs(self._e, queue))
+        arrival, deadline = self._times(seen)
+        return QueuedRuns(
+            arrival_s=arrival,
+            slo_class=seen["slo_class"],
+            deadline_s=deadline,
+            started=seen["started"],
+            requests=seen["requests"],
+        )
+
+    def _times(self, seen: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Arrivals and deadlines in seconds."""
+        ttft = np.array([c.ttft_s for c in self.scenario.classes])
+        arrival = seen["arrival_ps"] / PS_PER_S
+        return _locked(arrival), _locked(arrival + ttft[seen["slo_class"]])
 
     def output_statistics(self, slo_class: int) -> tuple[float, float, int]:
         """(mean, standard deviation, number) of output tokens of finished requests of a class."""
@@ -243,6 +282,9 @@ class ClusterView:
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    copy = array.copy()
-    copy.setflags(write=False)
-    return copy
+    return _locked(array.copy())
+
+
+def _locked(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array

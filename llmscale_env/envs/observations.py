@@ -19,7 +19,8 @@ from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.view import Snapshot
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS, SLACK_BOUNDS
+from llmscale_env.sim.fast.queues import SLACK_BOUNDS
+from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
 from llmscale_env.workload.requests import PS_PER_S
 
 Floats = NDArray[np.float64]

@@ -23,6 +23,7 @@ from llmscale_env.sim.fast.memory import (
     route_at,
     running_cls_of,
 )
+from llmscale_env.sim.fast.queues import enter_front
 from llmscale_env.sim.fast.structures import (
     heap_add,
     heap_remove,
@@ -38,7 +39,6 @@ from llmscale_env.sim.spec import RequestState
 _FINISHED = int(RequestState.FINISHED)
 _PREEMPTED = int(RequestState.PREEMPTED)
 _RUNNING = int(RequestState.RUNNING)
-_SHARED = int(RequestState.SHARED_QUEUE)
 
 
 @njit
@@ -54,11 +54,6 @@ def running_row(S, i, evictable):
 @njit
 def prefill_row(S, i):
     return 4 * const_of(S).n_inst + i
-
-
-@njit
-def queue_row(S, q):
-    return 5 * const_of(S).n_inst + q
 
 
 @njit
@@ -266,9 +261,7 @@ def _leave_unfinished(S, i, r, t, save):
 @njit
 def _to_queue_front(S, i, r):
     inst_at(S, i).left -= req_at(S, r).predicted - req_at(S, r).emitted
-    req_at(S, r).state = _SHARED
-    push_front(S, queue_row(S, route_at(S, req_at(S, r).llm, req_at(S, r).cls).queue), r)
-    glob_of(S).shared_changed = 1
+    enter_front(S, r, route_at(S, req_at(S, r).llm, req_at(S, r).cls).queue)
 
 
 @njit

@@ -12,7 +12,6 @@ from llmscale_env.sim.fast.batch import (
     preempt,
     preempted_row,
     prefill_row,
-    queue_row,
     restore,
     running_row,
     start_prefill,
@@ -22,7 +21,6 @@ from llmscale_env.sim.fast.controller import clear_window, new_window, update_li
 from llmscale_env.sim.fast.itl import clear_items, close_gaps, push_item, push_pending
 from llmscale_env.sim.fast.memory import (
     cls_at,
-    glob_of,
     heap_of,
     inst_at,
     lists_of,
@@ -31,6 +29,7 @@ from llmscale_env.sim.fast.memory import (
     pull_of,
     req_at,
 )
+from llmscale_env.sim.fast.queues import leave, queue_row
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,
@@ -216,12 +215,12 @@ def _admit(S, i, t, left, evicted):
             if inst.n_run >= inst.limit:
                 inst.bound = 1
             break
-        unlink(S, row, r)
         if row == i or row == preempted_row(S, i):
+            unlink(S, row, r)
             inst.waiting -= need
         else:
+            leave(S, r, row - queue_row(S, 0))
             inst.left += req.predicted - req.emitted
-            glob_of(S).shared_changed = 1
         enter(S, i, r, t)
         if req.evictable:
             fresh_evictable += 1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import observe, watch
+from llmscale_env.sim.fast import observe, queues, watch
 from llmscale_env.sim.fast.layout import (
     EPISODE_FIELDS,
     State,
@@ -18,6 +18,8 @@ from llmscale_env.sim.fast.layout import (
 )
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
+    QUEUED_DTYPE,
+    RUN_DTYPE,
 )
 from llmscale_env.sim.router import features_buffer, no_router
 from llmscale_env.sim.spec import (
@@ -282,8 +284,24 @@ class EngineBatch:
 
     def queues(self, e: int) -> list[list[int]]:
         """Request ids in each shared queue, head first."""
-        base = 5 * self.spec.n_instances
-        return [self._list(e, base + q) for q in range(len(self.spec.queue_llm))]
+        return [self._list(e, self._queue_row(q)) for q in range(len(self.spec.queue_llm))]
+
+    def queued(self, e: int, queue: int) -> NDArray[Any]:
+        """(n,) QUEUED_DTYPE, the requests in a shared queue, head first."""
+        out = np.empty(int(self.states.lists[e, self._queue_row(queue), 2]), QUEUED_DTYPE)
+        queues.read_queue(int(self.handles[e]), queue, out)
+        return out
+
+    def runs(self, e: int, queue: int) -> NDArray[Any]:
+        """(n,) RUN_DTYPE, the same in runs of consecutive requests that are alike."""
+        self._queue_row(queue)
+        out = np.empty(int(self.states.queue[e, queue]["runs"]), RUN_DTYPE)
+        queues.read_runs(int(self.handles[e]), queue, out)
+        return out
+
+    def _queue_row(self, queue: int) -> int:
+        check_range("queue", queue, 0, len(self.spec.queue_llm) - 1)
+        return 5 * self.spec.n_instances + queue
 
     def gateway(self, e: int, llm: int) -> list[int]:
         """Request ids that wait for any instance of an LLM, head first."""

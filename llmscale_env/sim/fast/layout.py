@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast.records import (
+    AGING,
     CLS,
     CONST,
     GLOB,
@@ -22,6 +23,7 @@ from llmscale_env.sim.fast.records import (
     POOL,
     POOL_SEEN,
     PROF,
+    QUEUE,
     QUEUE_SEEN,
     REQ,
     ROUTE,
@@ -38,7 +40,8 @@ class State(NamedTuple):
     own queue, `I + i` its preempted
     list, `2I + i` running and not evictable, `3I + i` running and evictable (both oldest admission
     first), `4I + i`
-    being prefilled, `5I + q` shared queue `q`, `5I + Q + m` the gateway of LLM `m`.
+    being prefilled, `5I + q` shared queue `q`, `5I + Q + m` the gateway of LLM `m`,
+    `5I + Q + M + q` those of shared queue `q` that came before everybody behind them (see `queues`).
     """
 
     glob: NDArray  # (E, 1)
@@ -50,7 +53,7 @@ class State(NamedTuple):
     tree: NDArray[np.int64]  # (E, 2L) tournament of instances by key
     heap: NDArray[np.int64]  # (E, I, B) finishing iteration << 32 | request
     stack: NDArray[np.int64]  # (E, I, 2B + 16, 2) see kernels.itl
-    lists: NDArray[np.int64]  # (E, 5I + Q + M, 3)
+    lists: NDArray[np.int64]  # (E, 5I + 2Q + M, 3)
     active: NDArray[np.int64]  # (E, P, max slots) active instances, ascending
     running_cls: NDArray[np.int64]  # (E, I, C)
     host_count: NDArray[np.int64]  # (E, H, M) serving instances on the host
@@ -61,6 +64,8 @@ class State(NamedTuple):
     tally: NDArray  # (E, C) see `watch`
     pool_seen: NDArray  # (E, P)
     queue_seen: NDArray  # (E, Q)
+    queue: NDArray  # (E, Q) see `queues`, as `aging`
+    aging: NDArray  # (E, C)
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
@@ -174,7 +179,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["pulled_by_width"] = pulled_by.shape[1]
     const["tab_width"] = tab.shape[2]
     e = episodes
-    n_lists = 5 * n_inst + n_queues + n_llms
+    n_lists = 5 * n_inst + 2 * n_queues + n_llms
     return State(
         glob=np.zeros((e, 1), GLOB),
         inst=np.zeros((e, n_inst), INST),
@@ -196,6 +201,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         tally=np.zeros((e, n_classes), TALLY),
         pool_seen=np.zeros((e, n_pools), POOL_SEEN),
         queue_seen=np.zeros((e, max(n_queues, 1)), QUEUE_SEEN),
+        queue=np.zeros((e, max(n_queues, 1)), QUEUE),
+        aging=np.zeros((e, n_classes), AGING),
         prof=prof,
         tab=tab,
         knots=knots,
@@ -253,9 +260,13 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     states.tally[e] = 0
     states.pool_seen[e] = 0
     states.queue_seen[e] = 0
+    states.queue[e] = 0
+    states.aging[e] = 0
     ends = np.cumsum(np.bincount(requests.slo_class, minlength=len(spec.classes)))
     states.tally["end"][e] = ends
     states.tally["cursor"][e, 1:] = ends[:-1]
+    states.aging["end"][e] = ends
+    states.aging["cursor"][e, 1:] = ends[:-1, None]
     states.key[e] = NO_EVENT
 
     for m, row in enumerate(spec.routes):

@@ -26,6 +26,7 @@ from llmscale_env.sim.fast.layout import (
     STATE_FIELDS,
 )
 from llmscale_env.sim.fast.records import (
+    AGING,
     CLS,
     CONST,
     GLOB,
@@ -33,6 +34,7 @@ from llmscale_env.sim.fast.records import (
     POOL,
     POOL_SEEN,
     PROF,
+    QUEUE,
     QUEUE_SEEN,
     REQ,
     ROUTE,
@@ -155,6 +157,8 @@ cls_at = _records("cls", CLS)
 tally_at = _records("tally", TALLY)
 pool_seen_at = _records("pool_seen", POOL_SEEN)
 queue_seen_at = _records("queue_seen", QUEUE_SEEN)
+queue_at = _records("queue", QUEUE)
+aging_at = _records("aging", AGING)
 
 key_of = _array("key", np.int64)
 tree_of = _array("tree", np.int64)

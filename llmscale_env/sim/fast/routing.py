@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row, queue_row
+from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row
 from llmscale_env.sim.fast.memory import (
     active_of,
     cls_at,
@@ -17,6 +17,7 @@ from llmscale_env.sim.fast.memory import (
     route_at,
     route_pools_of,
 )
+from llmscale_env.sim.fast.queues import enter_back, queue_row
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
 )
@@ -28,7 +29,6 @@ from llmscale_env.sim.spec import RequestState, RouterKind
 
 _GATEWAY = int(RequestState.GATEWAY)
 _OWN = int(RequestState.OWN_QUEUE)
-_SHARED = int(RequestState.SHARED_QUEUE)
 _ROUND_ROBIN = int(RouterKind.ROUND_ROBIN)
 _JSQ_REQUESTS = int(RouterKind.JSQ_REQUESTS)
 _JSQ_TOKENS = int(RouterKind.JSQ_TOKENS)
@@ -217,13 +217,6 @@ def _custom(S, m, c, r, t, n, router, features):
 
 
 @njit
-def to_queue(S, r, q):
-    req_at(S, r).state = _SHARED
-    push_back(S, queue_row(S, q), r)
-    glob_of(S).shared_changed = 1
-
-
-@njit
 def to_instance(S, r, i, t):
     inst = inst_at(S, i)
     req = req_at(S, r)
@@ -248,12 +241,12 @@ def route(S, r, t, router, features):
     rule = route_at(S, m, c)
     kind = rule.kind
     if kind == _SHARED_QUEUE:
-        to_queue(S, r, rule.queue)
+        enter_back(S, r, rule.queue)
         return True
     if kind == _CLASS_AFFINE:
         i = _class_affine(S, m, c, r, t)
         if i < 0 and rule.queue >= 0:
-            to_queue(S, r, rule.queue)
+            enter_back(S, r, rule.queue)
             return True
     else:
         n = _count(S, m, c, 0)
@@ -274,7 +267,7 @@ def route(S, r, t, router, features):
         else:
             answer = _custom(S, m, c, r, t, n, router, features)
             if answer == -1 and rule.queue >= 0:
-                to_queue(S, r, rule.queue)
+                enter_back(S, r, rule.queue)
                 return True
             if answer < 0 or answer >= n:
                 glob = glob_of(S)

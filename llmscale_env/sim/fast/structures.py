@@ -50,7 +50,8 @@ def unlink(S, row, r):
 
 @njit
 def push_back_aux(S, row, r):
-    """As `push_back`, over the second pair of links (a request being prefilled is in two lists)."""
+    """As `push_back`, over the second pair of links (requests in shared queues and those being
+    prefilled are in two lists)."""
     tail = lists_of(S)[row, 1]
     req_at(S, r).aux_prev = tail
     req_at(S, r).aux_next = -1
@@ -59,6 +60,20 @@ def push_back_aux(S, row, r):
     else:
         lists_of(S)[row, 0] = r
     lists_of(S)[row, 1] = r
+    lists_of(S)[row, 2] += 1
+
+
+@njit
+def push_front_aux(S, row, r):
+    """As `push_front`, over the second pair of links."""
+    head = lists_of(S)[row, 0]
+    req_at(S, r).aux_next = head
+    req_at(S, r).aux_prev = -1
+    if head >= 0:
+        req_at(S, head).aux_prev = r
+    else:
+        lists_of(S)[row, 1] = r
+    lists_of(S)[row, 0] = r
     lists_of(S)[row, 2] += 1
 
 

@@ -7,7 +7,7 @@ rules here only have to be generous enough.
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.batch import demand, preempted_row, queue_row
+from llmscale_env.sim.fast.batch import demand, preempted_row
 from llmscale_env.sim.fast.memory import (
     active_of,
     cls_at,
@@ -21,6 +21,7 @@ from llmscale_env.sim.fast.memory import (
     pulled_by_of,
     req_at,
 )
+from llmscale_env.sim.fast.queues import queue_row
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,

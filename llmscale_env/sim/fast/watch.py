@@ -1,15 +1,15 @@
 """What a controller is shown: counts kept since the start, and the cluster as it stands.
 
 `close_windows` is called once per control interval. It looks at each request a fixed number of
-times in all: at its first
-token, at its deadline, at its end; only the queues are walked through each time.
+times in all: at its first token, at its deadline, at its end. What is shown of the shared queues is
+kept by `queues`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import preempted_row, queue_row
+from llmscale_env.sim.fast.batch import preempted_row
 from llmscale_env.sim.fast.memory import (
     by_class_of,
     cls_at,
@@ -21,11 +21,13 @@ from llmscale_env.sim.fast.memory import (
     pool_at,
     pool_seen_at,
     prof_at,
+    queue_at,
     queue_seen_at,
     req_at,
     running_cls_of,
     tally_at,
 )
+from llmscale_env.sim.fast.queues import age, oldest_row, queue_row
 from llmscale_env.sim.fast.records import (
     N_LOAD_BINS,
     N_SLACK_BINS,
@@ -43,9 +45,6 @@ _REJECTED = int(RequestState.REJECTED)
 
 TTFT_BOUNDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Bounds of the histogram of TTFT over its target."""
-
-SLACK_BOUNDS = (0.0, 0.1, 0.25, 0.5)
-"""Bounds of the histogram of time to the deadline over the target."""
 
 LOAD_BOUNDS_PS = (5_000_000_000_000, 15_000_000_000_000, 30_000_000_000_000)
 """Bounds of the histogram of time until an instance is active."""
@@ -222,28 +221,21 @@ def _busy_so_far(S, i, t):
 
 @njit
 def _see_queues(S, t):
+    age(S, t)
     for q in range(const_of(S).n_queues):
         seen = queue_seen_at(S, q)
-        row = queue_row(S, q)
-        seen.requests = lists_of(S)[row, 2]
-        seen.tokens = seen.predicted_tokens = 0
-        seen.oldest_ps = -1
+        queue = queue_at(S, q)
+        seen.requests = lists_of(S)[queue_row(S, q), 2]
+        seen.tokens = queue.tokens
+        seen.predicted_tokens = queue.predicted_tokens
+        oldest = lists_of(S)[oldest_row(S, q), 0]
+        seen.oldest_ps = req_at(S, oldest).arrival if oldest >= 0 else -1
         for b in range(N_SLACK_BINS):
-            seen.slack_bins[b] = 0
-        r = lists_of(S)[row, 0]
-        while r >= 0:
-            req = req_at(S, r)
-            seen.tokens += req.input + req.emitted
-            seen.predicted_tokens += max(1, req.predicted - req.emitted)
-            if seen.oldest_ps < 0 or req.arrival < seen.oldest_ps:
-                seen.oldest_ps = req.arrival
-            slo = cls_at(S, req.cls).ttft_slo_ps
-            share = (req.arrival + slo - t) / slo
-            b = 0
-            while b < N_SLACK_BINS - 1 and share >= SLACK_BOUNDS[b]:
-                b += 1
-            seen.slack_bins[b] += 1
-            r = req.next
+            seen.slack_bins[b] = queue.slack_bins[b]
+        seen.fresh = queue.fresh
+        seen.fresh_input = queue.fresh_input
+        seen.fresh_predicted = queue.fresh_predicted
+        seen.fresh_squares = queue.fresh_squares
 
 
 @njit
