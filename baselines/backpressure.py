@@ -133,11 +133,20 @@ def waiting_time_s(
 # ---- batch (section 5.3, Eq. 2 and Algorithm 2) ----
 
 
-def requests_ahead(groups: Sequence[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
-    """(n,) requests ahead of each when groups are served one after the other, each as its queue."""
-    ahead = np.zeros(n, np.int64)
+def requests_ahead(groups: Sequence[NDArray[np.int64]], counts: ArrayLike) -> NDArray[np.int64]:
+    """Requests ahead of each when groups are served one after the other, each as its queue.
+
+    Args:
+        groups: places of requests or of runs of requests, see `grouping.request_groups`.
+        counts: (n,) requests of each run; 1 for single requests.
+
+    Returns:
+        (n,) how many are ahead of the last request of each run.
+    """
+    requests = np.asarray(counts, np.int64)
+    ahead = np.zeros(len(requests), np.int64)
     order = np.concatenate(groups) if len(groups) else np.zeros(0, np.int64)
-    ahead[order] = np.arange(len(order))
+    ahead[order] = np.cumsum(requests[order]) - 1
     return ahead
 
 
@@ -146,16 +155,20 @@ def batch_backpressure(
     wait_s: ArrayLike,
     time_left_s: ArrayLike,
     judge: Literal["each", "group"] = "each",
+    counts: ArrayLike | None = None,
 ) -> int:
     """BBP: groups whose estimated waiting time exceeds the time to their deadline.
 
+    Of a run of requests with one deadline only the last has to be looked at: it waits longest.
+
     Args:
-        groups: places of requests, see `grouping.request_groups`.
-        wait_s: (n,) estimated waiting time of each request.
+        groups: places of requests or runs of them, see `grouping.request_groups`.
+        wait_s: (n,) estimated waiting time of each request, of the last one of each run.
         time_left_s: (n,) time to the deadline of each. A deadline that has passed is nobody's to
             meet and does not count.
         judge: "each": a group counts if any of its requests would be late. "group": one waiting
             time, that of its last request, against one deadline, the mean of its requests'.
+        counts: (n,) requests of each run; None: single requests.
     """
     wait, left = np.asarray(wait_s, np.float64), np.asarray(time_left_s, np.float64)
     pressure = 0
@@ -166,7 +179,8 @@ def batch_backpressure(
         if judge == "each":
             late = bool((wait[open_] > left[open_]).any())
         else:
-            late = bool(wait[open_].max() > left[open_].mean())
+            weights = None if counts is None else np.asarray(counts)[open_]
+            late = bool(wait[open_].max() > np.average(left[open_], weights=weights))
         pressure += late
     return pressure
 

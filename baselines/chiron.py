@@ -124,8 +124,10 @@ class BatchOutlook:
     """What Algorithm 2 looks at, for the curious and for tests.
 
     Attributes:
-        groups: request groups of those still waiting for their first token.
-        ahead: (n,) requests ahead of each.
+        groups: request groups of those still waiting for their first token, in runs of requests
+            that arrived together (`ClusterView.queued_runs`).
+        requests: (n,) how many are in each run.
+        ahead: (n,) requests ahead of the last one of each run.
         time_left_s: (n,).
         mean_tokens, std_tokens: mu_o and sigma_o.
         mixed_tokens_per_s: spare throughput of the mixed instances.
@@ -135,6 +137,7 @@ class BatchOutlook:
     """
 
     groups: list[NDArray[np.int64]]
+    requests: NDArray[np.int64]
     ahead: NDArray[np.int64]
     time_left_s: NDArray[np.float64]
     mean_tokens: float
@@ -145,7 +148,7 @@ class BatchOutlook:
     load_s: float
 
     def wait_s(self, added: int, quantile: float) -> NDArray[np.float64]:
-        """(n,) estimated waiting times if so many batch instances were added."""
+        """(n,) estimated waiting times of the runs' last requests if so many instances were added."""
         tokens = expected_tokens(self.ahead, self.mean_tokens, self.std_tokens, quantile)
         supply = [(0.0, self.mixed_tokens_per_s)]
         supply += [(ready, self.instance_tokens_per_s) for ready in self.ready_s]
@@ -155,7 +158,7 @@ class BatchOutlook:
     def pressure(self, added: int, quantile: float, judge: Literal["each", "group"]) -> int:
         """BBP if so many batch instances were added."""
         return batch_backpressure(
-            self.groups, self.wait_s(added, quantile), self.time_left_s, judge
+            self.groups, self.wait_s(added, quantile), self.time_left_s, judge, self.requests
         )
 
 
@@ -312,33 +315,35 @@ class ChironPolicy:
     def outlook(self, view: ClusterView, fleet: _Fleet) -> BatchOutlook | None:
         """What Algorithm 2 looks at; None if no request waits for its first token."""
         settings = self.parameters
-        parts = [view.queued(q) for q in fleet.queues]
-        emitted = np.concatenate([part.emitted_tokens for part in parts])
-        fresh = emitted == 0
-        if not fresh.any():
+        seen = view.queues[list(fleet.queues)]
+        n = int(seen["fresh"].sum())
+        if n == 0:
             return None
+        parts = [view.queued_runs(q) for q in fleet.queues]
+        fresh = ~np.concatenate([part.started for part in parts])
+        requests = np.concatenate([part.requests for part in parts])[fresh]
         deadline = np.concatenate([part.deadline_s for part in parts])[fresh]
         arrival = np.concatenate([part.arrival_s for part in parts])[fresh]
-        prompt = np.concatenate([part.input_tokens for part in parts])[fresh]
-        predicted = np.concatenate([part.predicted_output_tokens for part in parts])[fresh]
-        groups = request_groups(deadline, settings.max_groups)
-        ahead = requests_ahead(groups, len(deadline)) + int((~fresh).sum())
+        groups = request_groups(deadline, settings.max_groups, counts=requests)
+        ahead = requests_ahead(groups, requests) + int(seen["requests"].sum()) - n
         left = deadline - view.time_s if settings.slo_ages else deadline - arrival
-        mean, std = self._lengths(view, fleet, predicted)
+        prompt = int(seen["fresh_input"].sum()) / n
+        mean, std = self._lengths(view, fleet)
         active_mixed = int(view.pools["active"][fleet.mixed])
         mixed = fleet.measured.get("mixed")
         if mixed is None:
             idle = active_mixed - float(self._in_use(view, fleet, fleet.mixed).sum())
-            spare = idle * self._promise(view, fleet.mixed, float(prompt.mean()), mean)
+            spare = idle * self._promise(view, fleet.mixed, prompt, mean)
             fleet.promised = spare / max(active_mixed, 1)
         else:
             spare = active_mixed * mixed
         each = fleet.measured.get("batch")
         if each is None:
-            each = self._promise(view, fleet.batch, float(prompt.mean()), mean)
+            each = self._promise(view, fleet.batch, prompt, mean)
         load_s = self._load_s(fleet.batch) if settings.loading_counts else 0.0
         return BatchOutlook(
             groups=groups,
+            requests=requests,
             ahead=ahead,
             time_left_s=left,
             mean_tokens=mean,
@@ -349,9 +354,7 @@ class ChironPolicy:
             load_s=load_s,
         )
 
-    def _lengths(
-        self, view: ClusterView, fleet: _Fleet, predicted: NDArray[np.int64]
-    ) -> tuple[float, float]:
+    def _lengths(self, view: ClusterView, fleet: _Fleet) -> tuple[float, float]:
         """mu_o and sigma_o."""
         n = total = squares = 0.0
         for c in fleet.batch_classes:
@@ -360,7 +363,11 @@ class ChironPolicy:
             total += count * mean
             squares += count * (std**2 + mean**2)
         if n < 2:
-            return float(predicted.mean()), float(predicted.std())
+            seen = view.queues[list(fleet.queues)]
+            n, total, squares = (
+                int(seen[name].sum()) for name in ("fresh", "fresh_predicted", "fresh_squares")
+            )
+            return total / n, float(np.sqrt(n * squares - total**2)) / n
         mean = total / n
         return mean, float(np.sqrt(max(squares / n - mean**2, 0.0)))
 

@@ -53,18 +53,24 @@ def kmeans_1d(values: ArrayLike, weights: ArrayLike, k: int) -> NDArray[np.int64
 
 
 def request_groups(
-    deadline_s: ArrayLike, max_groups: int, resolution_s: float = 1.0
+    deadline_s: ArrayLike,
+    max_groups: int,
+    resolution_s: float = 1.0,
+    counts: ArrayLike | None = None,
 ) -> list[NDArray[np.int64]]:
     """Groups of requests with similar deadlines, the earliest group first.
 
     Args:
-        deadline_s: (n,) of requests in the order of their queue.
+        deadline_s: (n,) of requests in the order of their queue, or of runs of consecutive requests
+            with one deadline.
         max_groups: at most so many groups.
         resolution_s: deadlines are told apart in steps of this (doubled until at most
             `MAX_DISTINCT` are left).
+        counts: (n,) requests of each run, at least 1; None: single requests.
 
     Returns:
-        For each group the requests' places in the queue, first come first served.
+        For each group the places of its requests (or runs) in the queue, first come first served.
+        Runs fall into the groups that their requests would.
     """
     deadlines = np.asarray(deadline_s, np.float64)
     if max_groups < 1:
@@ -72,11 +78,10 @@ def request_groups(
     if len(deadlines) == 0:
         return []
     while True:
-        steps, place, counts = np.unique(
-            np.floor(deadlines / resolution_s), return_inverse=True, return_counts=True
-        )
+        steps, place = np.unique(np.floor(deadlines / resolution_s), return_inverse=True)
         if len(steps) <= MAX_DISTINCT:
             break
         resolution_s *= 2
-    cluster = kmeans_1d(steps * resolution_s, counts, max_groups)[place]
+    weights = np.bincount(place, counts)
+    cluster = kmeans_1d(steps * resolution_s, weights, max_groups)[place]
     return [np.flatnonzero(cluster == g) for g in range(int(cluster.max()) + 1)]

@@ -126,7 +126,7 @@ def test_groups_by_deadline():
     deadlines = [100, 3600, 105, 3590, 102, 1000]
     groups = request_groups(deadlines, 3)
     assert [group.tolist() for group in groups] == [[0, 2, 4], [5], [1, 3]]
-    assert requests_ahead(groups, 6).tolist() == [0, 4, 1, 5, 2, 3]
+    assert requests_ahead(groups, np.ones(6)).tolist() == [0, 4, 1, 5, 2, 3]
 
 
 def test_as_many_groups_as_deadlines_at_most():
@@ -173,7 +173,7 @@ def test_kmeans_is_optimal(values, k, data):
 def queue_of(deadlines_s, tokens_each, tokens_per_s):
     """BBP of a queue as a function of added instances, each of `tokens_per_s`, one being there."""
     groups = request_groups(deadlines_s, 8)
-    ahead = requests_ahead(groups, len(deadlines_s))
+    ahead = requests_ahead(groups, np.ones(len(deadlines_s)))
 
     def pressure(added):
         wait = waiting_time_s(ahead, tokens_each, 0.0, tokens_per_s * (1 + added))
@@ -228,6 +228,33 @@ def test_a_group_judged_as_one():
     wait, left = [12.0, 20.0], [10.0, 50.0]
     assert batch_backpressure(groups, wait, left, "each") == 1
     assert batch_backpressure(groups, wait, left, "group") == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(-50, 2000), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.floats(0.01, 100.0),
+    st.floats(0.05, 0.99),
+    st.sampled_from(["each", "group"]),
+)
+def test_runs_of_requests_are_judged_as_their_requests_would_be(runs, k, rate, quantile, judge):
+    deadlines, counts = (np.array(column) for column in zip(*runs, strict=True))
+    groups = request_groups(deadlines, k, counts=counts)
+    ahead = requests_ahead(groups, counts)
+    wait = waiting_time_s(ahead, 10.0, 3.0, rate, quantile)
+    one_by_one = np.repeat(deadlines, counts)
+    run_of = np.repeat(np.arange(len(runs)), counts)
+    all_groups = request_groups(one_by_one, k)
+    all_ahead = requests_ahead(all_groups, np.ones(len(one_by_one)))
+    all_wait = waiting_time_s(all_ahead, 10.0, 3.0, rate, quantile)
+    assert [np.repeat(g, counts[g]).tolist() for g in groups] == [
+        run_of[g].tolist() for g in all_groups
+    ]
+    last = np.cumsum(counts) - 1
+    assert ahead.tolist() == all_ahead[last].tolist()
+    assert batch_backpressure(groups, wait, deadlines, judge, counts) == batch_backpressure(
+        all_groups, all_wait, one_by_one, judge
+    )
 
 
 # ---- profile ----

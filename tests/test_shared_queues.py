@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.fast import EngineBatch, FastEngine
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.sim.fast.records import N_SLACK_BINS
@@ -107,3 +110,24 @@ def test_queue_number_out_of_range() -> None:
     for read in (batch.queued, batch.runs):
         with pytest.raises(ValueError, match="queue = 1: must be an integer in 0"):
             read(0, 1)
+
+
+def test_a_view_gives_requests_and_runs_of_a_queue() -> None:
+    scenario = load_scenario("mixed-slo", horizon_s=600)
+    sim = ClusterSimulation(scenario)
+    sim.start(0, draw_requests(scenario, np.random.default_rng(1)))
+    for _ in range(33):  # the batch queue has appeared, and nobody pulls but the mixed instances
+        sim.advance()
+    view = sim.view(0)
+    queued, runs = view.queued(0), view.queued_runs(0)
+    assert len(queued) == view.queues["requests"][0] > 1000
+    assert len(runs) < len(queued) / 2
+    run_of = np.repeat(np.arange(len(runs)), runs.requests)
+    for name in ("arrival_s", "slo_class", "deadline_s"):
+        assert np.array_equal(getattr(queued, name), getattr(runs, name)[run_of])
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(queued, name)[0] = 0
+    assert np.array_equal(queued.emitted_tokens > 0, runs.started[run_of])
+    assert (queued.deadline_s - queued.arrival_s).tolist() == pytest.approx([1200.0] * len(queued))
+    arrived = sim.requests[0].arrival_s[queued.request_id]
+    assert np.array_equal(arrived, queued.arrival_s)

@@ -87,9 +87,7 @@ def _count(S, r, q, sign):
 def _same_run(S, r, other):
     one, two = req_at(S, r), req_at(S, other)
     return (
-        one.arrival == two.arrival
-        and one.cls == two.cls
-        and (one.emitted > 0) == (two.emitted > 0)
+        one.arrival == two.arrival and one.cls == two.cls and (one.emitted > 0) == (two.emitted > 0)
     )
 
 

@@ -50,8 +50,9 @@ def unlink(S, row, r):
 
 @njit
 def push_back_aux(S, row, r):
-    """As `push_back`, over the second pair of links (requests in shared queues and those being
-    prefilled are in two lists)."""
+    """As `push_back`, over the second pair of links, for requests that are in two lists: those in
+    shared queues and those being prefilled.
+    """
     tail = lists_of(S)[row, 1]
     req_at(S, r).aux_prev = tail
     req_at(S, r).aux_next = -1
