@@ -49,6 +49,7 @@ MECHANISMS = frozenset(
         "evict_by_priority",
         "evict_by_command",
         "wakes_itself",
+        "waiting_moved",
         "kv_move_forgotten",
         # where admitted requests come from
         "from_preempted",
@@ -387,8 +388,8 @@ class _Generator:
         p = self.int(0, len(spec.pools) - 1)
         pool = spec.pools[p]
         kind = self.rng.choice(
-            ["target", "limit", "controller", "share", "router", "drain", "evict"],
-            p=[0.4, 0.12, 0.08, 0.06, 0.06, 0.1, 0.18],
+            ["target", "limit", "controller", "share", "router", "drain", "evict", "move"],
+            p=[0.35, 0.12, 0.08, 0.06, 0.06, 0.1, 0.13, 0.1],
         )
         if kind == "target":
             source = self.pick(None, *(int(s) for s in LoadSource))
@@ -407,6 +408,9 @@ class _Generator:
         instance = self.int(0, spec.n_instances - 1)
         if kind == "drain":
             return Command(at_ps, "drain", (instance,))
+        if kind == "move":
+            to = self.int(0, spec.n_instances - 1)
+            return Command(at_ps, "move_waiting", (instance, to, self.pick(1, 2, 5, 1000)))
         return Command(at_ps, "evict", (instance, self.pick(1, 1, 2, 4)))
 
     def replacement(self, spec: ClusterSpec, at_ps: int) -> list[Command]:

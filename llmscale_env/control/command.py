@@ -31,6 +31,8 @@ class Command:
         routers: routing rule by class (as in a scenario's routes).
         drain: instances (by number) to drain.
         evict: how many running low-priority requests an instance (by number) should send back.
+        move_waiting: (from, to, count): so many of the requests that wait at an instance (by
+            number), the last ones, go to the end of another's queue.
         reason: for the decision log; the engine does not read it.
     """
 
@@ -42,6 +44,7 @@ class Command:
     routers: Mapping[str, str] = field(default_factory=dict)
     drain: tuple[int, ...] = ()
     evict: Mapping[int, int] = field(default_factory=dict)
+    move_waiting: tuple[tuple[int, int, int], ...] = ()
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,6 +118,8 @@ class Dispatcher:
         for instance, count in command.evict.items():
             allowed = (InstanceState.ACTIVE, InstanceState.DRAINING)
             clipped += self._instance(e, instance, "evict", allowed, count)
+        for move in command.move_waiting:
+            clipped += self._move(e, move)
         return clipped
 
     # ---- parts ----
@@ -162,6 +167,21 @@ class Dispatcher:
             return 0
         value, clipped = self._whole(count, 0, 2**31 - 1, f"evict.{number}")
         self.engine.evict(e, number, value)
+        return clipped
+
+    def _move(self, e: int, move: tuple[int, int, int]) -> int:
+        try:
+            source, target, count = (int(value) for value in move)
+        except (TypeError, ValueError):
+            raise CommandError(
+                f"move_waiting: {move!r}: must be (from, to, count), whole numbers"
+            ) from None
+        value, clipped = self._whole(count, 0, 2**31 - 1, "move_waiting: count")
+        try:
+            self.engine.move_waiting(e, source, target, value)
+        except ValueError as error:
+            self._impossible(f"move_waiting: {error}")
+            return 1
         return clipped
 
     def _pool(self, name: str, where: str) -> int:

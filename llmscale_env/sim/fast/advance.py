@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import provisioning
+from llmscale_env.sim.fast import provisioning, routing
 from llmscale_env.sim.fast.boundary import boundary
 from llmscale_env.sim.fast.controller import set_limit
 from llmscale_env.sim.fast.memory import (
@@ -153,6 +153,12 @@ def drain(S, i, router, features):
 def order_evictions(S, i, count):
     inst_at(S, i).order_evict += count
     look_up(S, i, glob_of(S).now_ps)
+    _after_command(S)
+
+
+@njit
+def move_waiting(S, i, j, count):
+    routing.move_waiting(S, i, j, count, glob_of(S).now_ps)
     _after_command(S)
 
 

@@ -263,6 +263,21 @@ class EngineBatch:
             raise ValueError(f"instance = {instance}: is {state.name}, has nothing to evict")
         kernels.order_evictions(int(self.handles[e]), instance, count)
 
+    def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:
+        """Move the last `count` requests that wait at an active instance to the end of another's queue."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        check_range("to", to, 0, self.spec.n_instances - 1)
+        check_range("count", count, 0, 2**31 - 1)
+        slots = self.states.inst[e]
+        for number in (instance, to):
+            state = InstanceState(int(slots[number]["state"]))
+            if state != InstanceState.ACTIVE:
+                raise ValueError(f"instance = {number}: is {state.name}, must be ACTIVE")
+        llms = [self.spec.pools[int(slots[number]["pool"])].llm for number in (instance, to)]
+        if instance == to or llms[0] != llms[1]:
+            raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
+        kernels.move_waiting(int(self.handles[e]), instance, to, count)
+
     # ---- reading ----
 
     def results(self, e: int) -> NDArray[Any]:
@@ -361,6 +376,9 @@ class FastEngine:
 
     def evict(self, instance: int, count: int) -> None:
         self.batch.evict(0, instance, count)
+
+    def move_waiting(self, instance: int, to: int, count: int) -> None:
+        self.batch.move_waiting(0, instance, to, count)
 
     def results(self) -> NDArray[Any]:
         return self.batch.results(0)

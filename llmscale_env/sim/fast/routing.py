@@ -21,9 +21,9 @@ from llmscale_env.sim.fast.queues import enter_back, queue_row
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
 )
-from llmscale_env.sim.fast.structures import push_back
+from llmscale_env.sim.fast.structures import push_back, unlink
 from llmscale_env.sim.fast.timing import iterations_done, kv_now
-from llmscale_env.sim.fast.wake import notice_own
+from llmscale_env.sim.fast.wake import look_up, notice_own
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import RequestState, RouterKind
 
@@ -225,6 +225,26 @@ def to_instance(S, r, i, t):
     inst.waiting += demand(S, r)
     inst.left += req.predicted - req.emitted
     notice_own(S, i, r, t)
+
+
+@njit
+def move_waiting(S, i, j, count, t):
+    """The last `count` requests of instance `i`'s own queue go to the end of instance `j`'s, in order."""
+    count = min(count, lists_of(S)[i, 2])
+    if count == 0:
+        return
+    r = lists_of(S)[i, 1]
+    for _ in range(count - 1):
+        r = req_at(S, r).prev
+    inst = inst_at(S, i)
+    for _ in range(count):
+        after = req_at(S, r).next
+        unlink(S, i, r)
+        inst.waiting -= demand(S, r)
+        inst.left -= req_at(S, r).predicted - req_at(S, r).emitted
+        to_instance(S, r, j, t)
+        r = after
+    look_up(S, i, t)
 
 
 @njit

@@ -327,6 +327,23 @@ class ReferenceEngine:
             )
         which.ordered_evictions += _checked_int("count", count, 0)
 
+    def move_waiting(self, instance: int, to: int, count: int) -> None:
+        """Move the last `count` requests that wait at one active instance to the end of another's queue."""
+        source, target = self._all[self._instance(instance)], self._all[self._instance(to)]
+        count = _checked_int("count", count, 0)
+        for which in (source, target):
+            if which.state != InstanceState.ACTIVE:
+                raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
+        if source is target or source.pool.llm != target.pool.llm:
+            raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
+        moving = [source.own_queue.pop() for _ in range(min(count, len(source.own_queue)))]
+        for request in reversed(moving):
+            target.own_queue.append(request)
+            self.events["waiting_moved"] += 1
+        if moving:
+            source.wake()
+            target.wake()
+
     def _pool(self, name: str, value: object) -> int:
         return _checked_int(name, value, 0, len(self.spec.pools) - 1)
 
