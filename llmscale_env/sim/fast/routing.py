@@ -193,7 +193,8 @@ def _mark_bound(S, m, c, r, t, which):
         for a in range(pool.n_active):
             i = active_of(S)[p, a]
             inst = inst_at(S, i)
-            if inst.bound == 0 and _affine_load(S, i, may_evict) >= inst.limit:
+            running = inst.n_run - (inst.ev_n if may_evict else 0)
+            if inst.bound == 0 and running >= inst.limit:
                 if _affine_memory(S, i, r, may_evict, t):
                     inst.bound = 1
 

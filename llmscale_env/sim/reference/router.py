@@ -149,23 +149,22 @@ class Router:
     def _load(self, instance: Instance, request: Request) -> int:
         return instance.requests - len(self._evictable(instance, request))
 
-    def _under_limit(self, instance: Instance, request: Request) -> bool:
-        return self._load(instance, request) < instance.batch_limit
-
     def _in_memory(self, instance: Instance, request: Request) -> bool:
         kept = instance.kv_tokens - instance.kv_of(self._evictable(instance, request))
         asked = instance.waiting_demand + self.engine.demand(request)
         return kept + asked + instance.pool.watermark_tokens <= instance.capacity
 
     def _has_room(self, instance: Instance, request: Request) -> bool:
-        return self._under_limit(instance, request) and self._in_memory(instance, request)
+        under_limit = self._load(instance, request) < instance.batch_limit
+        return under_limit and self._in_memory(instance, request)
 
     def _mark_bound(self, refused: list[Instance], request: Request) -> None:
         """None of these had room: the limits that alone were in the way bind (section 7)."""
         for instance in refused:
             if self.engine.controller_kind[instance.pool_index] == ControllerKind.FIXED:
                 continue
-            if not self._under_limit(instance, request) and self._in_memory(instance, request):
+            running = len(instance.running) - len(self._evictable(instance, request))
+            if running >= instance.batch_limit and self._in_memory(instance, request):
                 self.engine.events["bound_by_router"] += 1
                 instance.controller.bound = True
 
