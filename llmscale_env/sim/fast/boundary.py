@@ -213,10 +213,11 @@ def _admit(S, i, t, left, evicted):
             fits = _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t)
             evicted = evicted or fits
         if not (fits and in_budget):
-            if in_budget:
-                inst.held = 1
             if inst.n_run >= inst.limit:
                 inst.bound = 1
+                inst.held = 1
+            elif in_budget:
+                inst.held = 1
             if in_budget or not fits:
                 inst.filling = 0
             break

@@ -197,6 +197,7 @@ def _mark_bound(S, m, c, r, t, which):
             if inst.bound == 0 and running >= inst.limit:
                 if _affine_memory(S, i, r, may_evict, t):
                     inst.bound = 1
+                    inst.held = 1
 
 
 @njit

@@ -21,7 +21,7 @@ class BatchController:
         x: the float64 limit, of which `batch_limit` is the whole part.
         changed: a request joined or left the running batch in this window.
         bound: in this window the limit alone kept a request out, here or at the router.
-        held: in this window limit or memory kept a request out here.
+        held: in this window limit or memory kept a request out, here or at the router.
         filling: the limit was raised, and since then only the token budget ended admissions.
         reference: (tokens per picosecond, limit) that a doubled limit has to improve on.
         throughput_before: of the window before (`CHIRON_LITERAL`).
@@ -62,7 +62,7 @@ class BatchController:
             in_budget: the iteration's token budget has a place for it.
         """
         self.bound |= not under_limit
-        self.held |= in_budget
+        self.held |= in_budget or not under_limit
         self.filling &= fits and not in_budget
 
     def start_window(self) -> None:

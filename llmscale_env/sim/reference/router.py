@@ -166,7 +166,7 @@ class Router:
             running = len(instance.running) - len(self._evictable(instance, request))
             if running >= instance.batch_limit and self._in_memory(instance, request):
                 self.engine.events["bound_by_router"] += 1
-                instance.controller.bound = True
+                instance.controller.bound = instance.controller.held = True
 
     def _custom(
         self, candidates: list[Instance], route: RouteSpec, request: Request
