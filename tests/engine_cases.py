@@ -77,6 +77,9 @@ MECHANISMS = frozenset(
             for kind in ("chiron", "literal")
         ),
         "limit_below_batch",
+        "batch_filling",
+        "bound_by_router",
+        "halved_for_throughput",
         # life of instances
         "load_ssd",
         "load_host",

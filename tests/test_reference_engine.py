@@ -495,9 +495,92 @@ def test_chiron_grows_only_a_limit_that_binds() -> None:
     tight = ReferenceEngine(
         controlled(ControllerKind.CHIRON, 1, slo_ps=50), table((0, 1, 10), (0, 1, 10))
     )
-    # 0..15: LBP 0.3, and the second request waits for the limit: 0.5 / 0.3 + 0.5 = 2.17.
+    # 5..15: LBP 0.2, and the second request waits for the limit: 0.5 / 0.2 + 0.5 = 3, at most 2.
     assert limit_at(tight, 15) == 1
     assert limit_at(tight, 16) == 2
+
+
+def test_a_lone_prefill_is_nobodys_itl() -> None:
+    engine = ReferenceEngine(
+        controlled(ControllerKind.CHIRON, 1, slo_ps=15), table((0, 1, 10), (0, 1, 10))
+    )
+    # 0..5 prefill, 5..15 decode: ITL 10 and not 15, LBP 0.667: 0.5 / 0.667 + 0.5.
+    engine.advance(16)
+    assert engine.instances_of[0][0].controller.x == pytest.approx(1.25)
+
+
+def test_growth_is_at_most_a_doubling() -> None:
+    engine = ReferenceEngine(
+        controlled(ControllerKind.CHIRON, 2, slo_ps=1000), table(*[(0, 1, 10)] * 9)
+    )
+    assert limit_at(engine, 15) == 2
+    assert limit_at(engine, 16) == 4  # LBP 0.01 alone would give 101
+
+
+def test_a_window_starts_when_the_raised_limit_is_filled() -> None:
+    spec = controlled(ControllerKind.CHIRON, 4, slo_ps=50).with_pool(0, prefill_tokens=1)
+    engine = ReferenceEngine(spec, table(*[(0, 1, 50)] * 9))
+    # A prompt at a time: four prefills 0..20, the first of them alone, and a decode: ITL 25, LBP 0.5.
+    assert limit_at(engine, 30) == 4
+    assert limit_at(engine, 31) == 6
+    # The two new prefills end at 35 and 40. At 35 the batch was still filling, so the window is 35..50,
+    # LBP 0.3: doubled. From 30 on it would be 0.4, and 6 * 1.75 = 10.
+    assert limit_at(engine, 50) == 6
+    assert limit_at(engine, 51) == 12
+
+
+def test_a_doubled_batch_that_brings_less_is_halved() -> None:
+    flat = profile(
+        max_batch=16, decode_per_request_ps=0, decode_per_token_ps=0, prefill_per_token_ps=0
+    )
+    steep = flat.decode_base_ps.copy()
+    steep[3:] = 60  # beyond two requests everything is slow
+    spec = replace(
+        controlled(ControllerKind.CHIRON, 2, slo_ps=1000),
+        profiles=(replace(flat, decode_base_ps=steep),),
+    )
+    engine = ReferenceEngine(spec, table(*[(0, 1, 50)] * 9))
+    # 0..15: 4 tokens, 0.27 per ps; doubled. 15..80: two first tokens and four, 0.09 per ps: TBP 2.9.
+    assert limit_at(engine, 16) == 4
+    assert limit_at(engine, 80) == 4
+    assert limit_at(engine, 81) == 2
+    # Back where the reference was measured, nothing is left to compare with.
+    engine.advance(80 + 2000)
+    assert engine.events["halved_for_throughput"] >= 1
+    assert limit_at(engine, 80 + 2000) >= 2
+
+
+def test_the_router_tells_of_a_limit_that_turns_requests_away() -> None:
+    def limit_after(*requests: tuple[int, ...]) -> int:
+        pools = [
+            PoolSpec(0, 0, 1, initial_active=1, batch_limit=1, controller=ControllerKind.CHIRON),
+            PoolSpec(0, 0, 1, initial_active=1, batch_limit=9),
+        ]
+        spec = controlled(ControllerKind.CHIRON, 1, slo_ps=50)
+        route = RouteSpec(RouterKind.CLASS_AFFINE, (0,), overflow=(1,))
+        spec = cluster(
+            *pools, routes=(route,), profiles=spec.profiles, classes=spec.classes, max_gpus=2
+        )
+        return limit_at(ReferenceEngine(spec, table(*requests)), 16)
+
+    # The second request overflows, and the first instance never sees it.
+    assert limit_after((0, 1, 10)) == 1
+    assert limit_after((0, 1, 10), (7, 1, 10)) == 2
+
+
+def test_a_halving_does_not_lead_to_the_next() -> None:
+    """Half the batch gives less throughput; printed, that is TBP above 1 and halves once more."""
+    limits: dict[ControllerKind, list[int]] = {}
+    for kind in (ControllerKind.CHIRON_LITERAL, ControllerKind.CHIRON):
+        growing = profile(
+            max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=0
+        )
+        spec = replace(controlled(kind, 16, slo_ps=30), profiles=(growing,))
+        spec = spec.with_pool(0, controller_window_iterations=8)
+        engine = ReferenceEngine(spec, table(*[(0, 1, 20)] * 900))
+        limits[kind] = [limit_at(engine, until) for until in range(2000, 8000, 100)]
+    assert np.median(limits[ControllerKind.CHIRON_LITERAL]) == 1
+    assert min(limits[ControllerKind.CHIRON]) > 4
 
 
 def test_limit_stays_in_its_range_and_in_the_tables() -> None:

@@ -197,6 +197,7 @@ def _admit(S, i, t, left, evicted):
     while True:
         row, r = _candidate(S, i, own_only, not evicted)
         if r < 0:
+            inst.filling = 0
             break
         req = req_at(S, r)
         context = req.input + req.emitted
@@ -214,6 +215,11 @@ def _admit(S, i, t, left, evicted):
         if not (fits and in_budget):
             if inst.n_run >= inst.limit:
                 inst.bound = 1
+                inst.held = 1
+            elif in_budget:
+                inst.held = 1
+            if in_budget or not fits:
+                inst.filling = 0
             break
         if row == i or row == preempted_row(S, i):
             unlink(S, row, r)
@@ -267,6 +273,7 @@ def _launch_decode(S, i, t, once):
         n = min(n, max(1, window - inst.w_iter))
     if once:
         n = 1
+    inst.filling = 0
     inst.mode = DECODE
     inst.seg_begin = t
     inst.seg_start = t + inst.swap_ps
@@ -347,6 +354,8 @@ def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; True if it is drained and empty (it must go off)."""
     inst = inst_at(S, i)
     ran = inst.n_run
+    if inst.mode != IDLE and inst.n_dec == 0:
+        inst.w_alone_ps += t - inst.seg_begin
     _end_iteration(S, i, t)
     evicted = False
     if inst.order_evict > 0:

@@ -17,15 +17,19 @@ def new_window(S, i, t):
     inst.w_start = t
     inst.w_iter = 0
     inst.w_tokens = 0
+    inst.w_alone_ps = 0
 
 
 @njit
 def clear_window(S, i, t):
     """Nothing runs: there is nothing to measure."""
     new_window(S, i, t)
-    inst_at(S, i).changed = 0
-    inst_at(S, i).bound = 0
-    inst_at(S, i).restart = 0
+    inst = inst_at(S, i)
+    inst.changed = 0
+    inst.bound = 0
+    inst.held = 0
+    inst.filling = 0
+    inst.restart = 0
 
 
 @njit
@@ -48,33 +52,68 @@ def tightest_itl_slo(S, i):
 
 
 @njit
+def _move_literally(S, i, latency, throughput):
+    """Algorithm 1 as printed."""
+    inst = inst_at(S, i)
+    backpressure = latency
+    if inst.thr_prev > 0.0:
+        backpressure = max(latency, inst.thr_prev / throughput)
+    if backpressure < 1.0:
+        a = pool_at(S, inst.pool).alpha
+        set_limit(S, i, a * (1.0 / backpressure) * inst.x + (1.0 - a) * inst.x)
+    else:
+        set_limit(S, i, inst.x / 2.0)
+    inst.thr_prev = throughput
+
+
+@njit
+def _move(S, i, latency, throughput, ran):
+    """Algorithm 1, made steady; the last iteration was one of `ran` requests."""
+    inst = inst_at(S, i)
+    before = inst.limit
+    doubled = inst.thr_ref > 0.0 and before >= 2 * inst.limit_ref
+    loss = 0.0
+    if doubled and inst.held:
+        loss = inst.thr_ref / throughput
+    if latency >= 1.0:
+        set_limit(S, i, inst.x / 2.0)
+    elif loss >= 1.0:
+        set_limit(S, i, min(inst.x, np.float64(ran)) / 2.0)
+    elif inst.bound:
+        if doubled or inst.thr_ref == 0.0:
+            inst.thr_ref = throughput
+            inst.limit_ref = before
+        a = pool_at(S, inst.pool).alpha
+        set_limit(S, i, min(a * (1.0 / latency) * inst.x + (1.0 - a) * inst.x, 2.0 * inst.x))
+        inst.filling = inst.limit > before
+    if inst.limit < inst.limit_ref:
+        inst.thr_ref = 0.0
+
+
+@njit
 def update_limit(S, i, t, ran):
     """Step 4 of a boundary; `ran` requests were in the iteration that has just ended."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     steady = pool.controller == _CHIRON
-    # The larger batch of before says nothing about the limit of now.
-    if steady and ran > inst.limit:
+    # Neither the larger batch of before nor one that is still filling says anything about the limit.
+    if steady and (ran > inst.limit or inst.filling):
         new_window(S, i, t)
         return
     if not inst.changed or inst.w_iter < (pool.window if steady else 1):
         return
     elapsed = np.float64(t - inst.w_start)
-    itl = elapsed / np.float64(inst.w_iter)
+    if steady:
+        itl = np.float64(t - inst.w_start - inst.w_alone_ps) / np.float64(inst.w_iter)
+    else:
+        itl = elapsed / np.float64(inst.w_iter)
     latency = itl / np.float64(tightest_itl_slo(S, i))
     throughput = np.float64(inst.w_tokens) / elapsed
-    loss = 0.0
-    if inst.thr_prev > 0.0 and (not steady or (inst.bound and inst.bound_prev)):
-        loss = inst.thr_prev / throughput
-    backpressure = max(latency, loss)
-    if backpressure < 1.0:
-        if not steady or inst.bound:
-            a = pool.alpha
-            set_limit(S, i, a * (1.0 / backpressure) * inst.x + (1.0 - a) * inst.x)
+    if steady:
+        _move(S, i, latency, throughput, ran)
     else:
-        set_limit(S, i, inst.x / 2.0)
-    inst.thr_prev = throughput
-    inst.bound_prev = inst.bound
+        _move_literally(S, i, latency, throughput)
     inst.changed = 0
     inst.bound = 0
+    inst.held = 0
     new_window(S, i, t)

@@ -77,13 +77,17 @@ INST = np.dtype(
         # controller
         ("limit", np.int64),
         ("x", np.float64),
-        ("thr_prev", np.float64),
+        ("thr_prev", np.float64),  # CHIRON_LITERAL
         ("w_start", np.int64),
         ("w_iter", np.int64),
         ("w_tokens", np.int64),
+        ("w_alone_ps", np.int64),  # of the window, while no running request was decoding
         ("changed", np.int64),
         ("bound", np.int64),
-        ("bound_prev", np.int64),
+        ("held", np.int64),
+        ("filling", np.int64),
+        ("thr_ref", np.float64),  # CHIRON: throughput at `limit_ref`, 0: none
+        ("limit_ref", np.int64),
         ("restart", np.int64),
         # totals
         ("iterations", np.int64),

@@ -146,34 +146,58 @@ def _affine_load(S, i, may_evict):
 
 
 @njit
+def _affine_memory(S, i, r, may_evict, t):
+    """Whether instance `i` would have KV memory for request `r` by the router's reckoning."""
+    inst = inst_at(S, i)
+    cap = prof_at(S, inst.profile).cap - pool_at(S, inst.pool).watermark
+    kv = inst.kv + inst.waiting + demand(S, r)
+    growing = inst.n_dec
+    if may_evict:
+        kv -= inst.ev_kv
+        growing -= inst.ev_dec
+    return kv <= cap and kv + growing * iterations_done(S, i, t) <= cap
+
+
+@njit
 def _affine_pick(S, m, c, r, t, which, with_room, best, least):
     """Least loaded candidate of the own (0) or overflow (1) pools, better than `best` with `least`."""
     n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
-    need = demand(S, r)
     high = cls_at(S, c).priority == 0
     for k in range(n_pools):
         p = route_pools_of(S)[m, c, which, k]
         pool = pool_at(S, p)
         may_evict = high and pool.evicts == 1
-        cap = prof_at(S, pool.profile).cap - pool.watermark
         for a in range(pool.n_active):
             i = active_of(S)[p, a]
-            inst = inst_at(S, i)
             load = _affine_load(S, i, may_evict)
             if best >= 0 and load >= least:
                 continue
             if with_room:
-                if load >= inst.limit:
-                    continue
-                kv = inst.kv + inst.waiting + need
-                growing = inst.n_dec
-                if may_evict:
-                    kv -= inst.ev_kv
-                    growing -= inst.ev_dec
-                if kv > cap or kv + growing * iterations_done(S, i, t) > cap:
+                if load >= inst_at(S, i).limit or not _affine_memory(S, i, r, may_evict, t):
                     continue
             best, least = i, load
     return best, least
+
+
+@njit
+def _mark_bound(S, m, c, r, t, which):
+    """None of these pools had room: the controllers whose limit alone was in the way learn of it."""
+    n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
+    high = cls_at(S, c).priority == 0
+    for k in range(n_pools):
+        p = route_pools_of(S)[m, c, which, k]
+        pool = pool_at(S, p)
+        if pool.controller == 0:
+            continue
+        may_evict = high and pool.evicts == 1
+        for a in range(pool.n_active):
+            i = active_of(S)[p, a]
+            inst = inst_at(S, i)
+            running = inst.n_run - (inst.ev_n if may_evict else 0)
+            if inst.bound == 0 and running >= inst.limit:
+                if _affine_memory(S, i, r, may_evict, t):
+                    inst.bound = 1
+                    inst.held = 1
 
 
 @njit
@@ -185,9 +209,13 @@ def _class_affine(S, m, c, r, t):
     h = splitmix64(np.uint64(r) ^ _SALT)
     first = 1 if np.float64(h >> np.uint64(11)) * 2.0**-53 < route.share else 0
     none = np.int64(0)
-    best, _ = _affine_pick(S, m, c, r, t, first, True, -1, none)
-    if best < 0:
-        best, _ = _affine_pick(S, m, c, r, t, 1 - first, True, -1, none)
+    best = np.int64(-1)
+    for k in range(2):
+        which = first if k == 0 else 1 - first
+        best, _ = _affine_pick(S, m, c, r, t, which, True, -1, none)
+        if best >= 0:
+            break
+        _mark_bound(S, m, c, r, t, which)
     if best < 0 and route.queue < 0:
         best, least = _affine_pick(S, m, c, r, t, 0, False, -1, none)
         best, least = _affine_pick(S, m, c, r, t, 1, False, best, least)

@@ -80,6 +80,14 @@ def could_admit(S, i, n, need):
 
 
 @njit
+def _must_learn(inst, controller):
+    """Whether a request that instance `inst` cannot admit is news to its controller."""
+    if controller == 0:
+        return False
+    return inst.held == 0 or (inst.bound == 0 and inst.n_run >= inst.limit)
+
+
+@njit
 def notice_own(S, i, r, t):
     """Request `r` has just joined the end of instance `i`'s own queue."""
     inst = inst_at(S, i)
@@ -91,8 +99,7 @@ def notice_own(S, i, r, t):
         pool = pool_at(S, inst.pool)
         n = next_boundary(S, i, t)
         may_evict = pool.evicts and inst.ev_n > 0 and cls_at(S, req_at(S, r).cls).priority == 0
-        counts = pool.controller != 0 and inst.bound == 0 and inst.n_run >= inst.limit
-        if may_evict or counts or could_admit(S, i, n, demand(S, r)):
+        if may_evict or _must_learn(inst, pool.controller) or could_admit(S, i, n, demand(S, r)):
             cut_at(S, i, n)
 
 
@@ -120,7 +127,7 @@ def _call_for(S, q, t):
     best_key = NO_EVENT
     for k in range(1, pulled_by_of(S)[q, 0] + 1):
         p = pulled_by_of(S)[q, k]
-        controlled = pool_at(S, p).controller != 0
+        controller = pool_at(S, p).controller
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
             inst = inst_at(S, i)
@@ -131,13 +138,15 @@ def _call_for(S, q, t):
             if inst.mode != DECODE or inst.seg_n <= 1:
                 continue
             if inst.n_run >= inst.limit:
-                if controlled and inst.bound == 0:
-                    cut_at(S, i, next_boundary(S, i, t))  # its controller must learn of the bound
+                if _must_learn(inst, controller):
+                    cut_at(S, i, next_boundary(S, i, t))
                 continue
-            if not could_admit(S, i, 1, need) or _blocked_before(S, i, p, q):
+            if _blocked_before(S, i, p, q):
                 continue
-            n = next_boundary(S, i, t)
-            if not could_admit(S, i, n, need):
+            n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
+            if n == 0 or not could_admit(S, i, n, need):
+                if _must_learn(inst, controller):
+                    cut_at(S, i, next_boundary(S, i, t))
                 continue
             key = 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps))
             if key < best_key:

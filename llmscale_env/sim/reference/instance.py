@@ -220,6 +220,8 @@ class Instance:
         """Section 4; returns the iteration to run next, None if it is idle or off."""
         ran = len(self.running)
         if ended is not None:
+            if all(r.to_prefill > 0 for r in self.running):
+                self.controller.alone_ps += ended.duration_ps
             self._emit(ended)
             self._leave()
         self.evicted_in_boundary = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.spec import InstanceState, RouterKind, RouteSpec
+from llmscale_env.sim.spec import ControllerKind, InstanceState, RouterKind, RouteSpec
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine
@@ -131,6 +131,7 @@ class Router:
             if with_room:
                 events[f"class_affine_{name}"] += 1
                 return min(with_room, key=lambda i: self._load(i, request))
+            self._mark_bound(pools, request)
         if route.queue >= 0:
             events["class_affine_queue"] += 1
             return SharedQueue(route.queue)
@@ -148,13 +149,24 @@ class Router:
     def _load(self, instance: Instance, request: Request) -> int:
         return instance.requests - len(self._evictable(instance, request))
 
-    def _has_room(self, instance: Instance, request: Request) -> bool:
+    def _in_memory(self, instance: Instance, request: Request) -> bool:
         kept = instance.kv_tokens - instance.kv_of(self._evictable(instance, request))
         asked = instance.waiting_demand + self.engine.demand(request)
-        return (
-            self._load(instance, request) < instance.batch_limit
-            and kept + asked + instance.pool.watermark_tokens <= instance.capacity
-        )
+        return kept + asked + instance.pool.watermark_tokens <= instance.capacity
+
+    def _has_room(self, instance: Instance, request: Request) -> bool:
+        under_limit = self._load(instance, request) < instance.batch_limit
+        return under_limit and self._in_memory(instance, request)
+
+    def _mark_bound(self, refused: list[Instance], request: Request) -> None:
+        """None of these had room: the limits that alone were in the way bind (section 7)."""
+        for instance in refused:
+            if self.engine.controller_kind[instance.pool_index] == ControllerKind.FIXED:
+                continue
+            running = len(instance.running) - len(self._evictable(instance, request))
+            if running >= instance.batch_limit and self._in_memory(instance, request):
+                self.engine.events["bound_by_router"] += 1
+                instance.controller.bound = instance.controller.held = True
 
     def _custom(
         self, candidates: list[Instance], route: RouteSpec, request: Request

@@ -88,6 +88,7 @@ class Scheduler(ABC):
         while True:
             name, source = next(((n, s) for n, s in self._sources() if s), ("", None))
             if source is None:
+                self.instance.controller.filling = False
                 return
             request = source[0]
             if not self._make_room(request, from_own_queue=name == "own"):
@@ -115,8 +116,8 @@ class Scheduler(ABC):
                     instance.engine.events["evict_by_priority"] += 1
                     self._evict(victims.pop())
                 return True
-        if not under_limit:
-            instance.controller.bound = True
+        fits = under_limit and self._in_memory(request, running)
+        instance.controller.turned_away(under_limit, fits, in_budget)
         return False
 
     def _under_limit(self, running: list[Request]) -> bool:
@@ -135,6 +136,7 @@ class Scheduler(ABC):
     def _decode(self, requests: list[Request]) -> Iteration:
         profile, b = self.instance.profile, len(requests)
         self.instance.engine.events["decode_iteration"] += 1
+        self.instance.controller.filling = False
         context = sum(r.ctx for r in requests)
         return Iteration(
             duration_ps=int(profile.decode_base_ps[b])
