@@ -8,12 +8,16 @@ time"; appendix A.2: it "does not enable queuing" of batch requests and does not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import model_validator
 
 from baselines.fleet import UniformParameters, UniformPolicy
 from baselines.parameters import BatchLimit, Finite, Positive
+from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.sim.spec import InstanceState
 
@@ -32,6 +36,9 @@ class LlumnixParameters(UniformParameters):
         count_loading: instances that are still loading count as empty ones, as Llumnix counts those
             that it adds; otherwise only active ones do, and every look before they serve adds more.
         keep_below_high: an instance is removed only if the rest stays below `high` without it.
+        rebalance: at every look, requests that wait at fuller instances move to emptier ones, so that an
+            instance that has just come gets work (Llumnix reschedules across instances; here only
+            requests that wait move, running ones stay where their KV memory is).
         batch_limit: of the same setting; it is also vLLM's default of `max_num_seqs`.
     """
 
@@ -43,6 +50,7 @@ class LlumnixParameters(UniformParameters):
     period_s: Positive = 10.0
     count_loading: bool = True
     keep_below_high: bool = True
+    rebalance: bool = True
     batch_limit: BatchLimit | None = 256
 
     @model_validator(mode="after")
@@ -74,6 +82,33 @@ def freeness_load(
     return -free / max(requests, 1)
 
 
+def evened_out(waiting: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """Moves (from, to, count) after which the numbers of waiting requests differ by one at most.
+
+    Args:
+        waiting: requests that wait, by instance.
+    """
+    if not waiting:
+        return []
+    order = sorted(waiting, key=lambda i: (-waiting[i], i))
+    low, more = divmod(sum(waiting.values()), len(order))
+    surplus = {i: waiting[i] - low - (k < more) for k, i in enumerate(order)}
+    givers = [i for i in order if surplus[i] > 0]
+    takers = [i for i in reversed(order) if surplus[i] < 0]
+    moves = []
+    while givers and takers:
+        source, target = givers[0], takers[0]
+        count = min(surplus[source], -surplus[target])
+        moves.append((source, target, count))
+        surplus[source] -= count
+        surplus[target] += count
+        if surplus[source] == 0:
+            givers.pop(0)
+        if surplus[target] == 0:
+            takers.pop(0)
+    return moves
+
+
 class LlumnixPolicy(UniformPolicy):
     """One instance more above the range, one fewer below it, for all classes alike.
 
@@ -97,6 +132,27 @@ class LlumnixPolicy(UniformPolicy):
     def __init__(self, name: str = "llumnix", **values: object) -> None:
         super().__init__(name, **values)
         self.period_s = self.parameters.period_s
+
+    def act(self, view: ClusterView) -> Command:
+        """Counts, and moves of waiting requests, whenever the period is over."""
+        looks = view.step > 0 and view.time_s >= self._period.next_s - 1e-9
+        command = super().act(view)
+        if not (looks and self.parameters.rebalance):
+            return command
+        states = view.instances
+        moves: list[tuple[int, int, int]] = []
+        for p in self._pools:
+            mine = np.flatnonzero(
+                (view.instance_pool == p) & (states["state"] == int(InstanceState.ACTIVE))
+            )
+            moves += evened_out({int(i): int(states["waiting"][i]) for i in mine})
+        # An instance that these orders drain routes what it holds itself, and cannot be moved to.
+        shrinks = any(
+            count < view.instances_of(p)
+            for p in self._pools
+            if (count := command.targets.get(view.scenario.fleet.pools[p].name)) is not None
+        )
+        return command if shrinks else replace(command, move_waiting=tuple(moves))
 
     @staticmethod
     def of_grid(point: dict[str, float]) -> dict[str, float]:

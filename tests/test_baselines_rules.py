@@ -22,7 +22,7 @@ from baselines.backpressure import (
 from baselines.fleet import Period
 from baselines.grouping import MAX_DISTINCT, kmeans_1d, request_groups
 from baselines.hpa import recommendation
-from baselines.llumnix import freeness_load, token_utilisation
+from baselines.llumnix import evened_out, freeness_load, token_utilisation
 from baselines.profile import saturated_tokens_per_s
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
@@ -308,6 +308,16 @@ def test_a_period_that_is_no_multiple_of_the_interval_is_kept_on_average():
 def test_utilisation_counts_waiting_demand():
     assert token_utilisation(30_000, 10_000, 100_000) == pytest.approx(0.4)
     assert token_utilisation(100_000, 50_000, 100_000) == pytest.approx(1.5)
+
+
+def test_waiting_requests_are_evened_out():
+    assert evened_out({}) == []
+    assert evened_out({3: 5, 4: 5}) == []
+    assert evened_out({0: 10, 1: 0}) == [(0, 1, 5)]
+    assert evened_out({0: 1, 1: 0}) == []
+    # 21 over four: 6, 5, 5, 5
+    moves = evened_out({0: 14, 1: 7, 2: 0, 3: 0})
+    assert moves == [(0, 3, 5), (0, 2, 3), (1, 2, 2)]
 
 
 def test_freeness():
