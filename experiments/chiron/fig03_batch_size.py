@@ -11,7 +11,7 @@ drawn.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.instance import backlog, measure
@@ -37,6 +37,7 @@ class BatchSize(Parameters):
     )  # fmt: skip
     kv_watermarks: Annotated[tuple[float, ...], ours("none, and vLLM's default")] = (0.0, 0.01)
     lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
+    preemption: Annotated[Literal["recompute", "swap"], ours("vLLM's default")] = "recompute"
     queued: Annotated[int, ours("outlasts the run")] = 200_000
     warm_up_s: Annotated[int, ours("until the batch is full and old")] = 1200
     measured_s: Annotated[int, ours("some thousand requests")] = 2400
@@ -56,7 +57,7 @@ PARAMETERS = {
 
 def cases(parameters: BatchSize) -> list[dict[str, Any]]:
     """A run per seed, model, watermark and batch limit."""
-    common = parameters.model_dump(include={"lengths", "queued", "warm_up_s", "measured_s"})
+    common = parameters.model_dump(include={"lengths", "preemption", "queued", "warm_up_s", "measured_s"})
     return [
         {"seed": seed, "llm": llm, "kv_watermark": watermark, "batch_limit": limit, **common}
         for seed in parameters.seed_list()
@@ -73,6 +74,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         backlog(case["lengths"], case["queued"], case["seed"]),
         case["batch_limit"],
         watermark=case["kv_watermark"],
+        preemption=case["preemption"],
         warm_up_s=case["warm_up_s"],
         measured_s=case["measured_s"],
     )
