@@ -5,25 +5,25 @@ the two models. Three readings of "necessary over-provisioning to meet SLOs acro
 the percentile of the spike, the rate in an interval as long as the load time over that in the interval
 before (section 2.3); the percentile of the rate in an interval over the mean rate (section 5.2 chooses
 theta so); and simulated, the least static fleet of the small model whose SLO attainment reaches the
-percentile, over the least one that serves half of them in time when they come evenly. These fleets are interactive
-instances, counted whole, with a small batch limit so that one of them is a small step; requests of the
-last `left_out_s` are not judged, since they cannot finish. They are judged by the paper's target for the
-first token, 10 s, and by 1 s, which leaves a burst less time to pass. An empty interval counts as
-holding one request (`least_before`); at a CV of 16 one or two in a hundred are empty, and the 99th
-percentile of the spike is then the count of an interval over one.
+percentile, over the least one that serves half of them in time when they come evenly. These fleets are
+interactive instances, counted whole, with a small batch limit so that one of them is a small step;
+requests of the last `left_out_s` are not judged, since they cannot finish. They are judged by the paper's
+target for the first token, 10 s, and by 1 s, which leaves a burst less time to pass. An empty interval
+counts as holding one request (`least_before`); at a CV of 16 one or two in a hundred are empty, and the
+99th percentile of the spike is then the count of an interval over one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.setting import episode, scenario_of
-from experiments.chiron.spikes import gamma_counts, quantiles, spike_ratios
+from experiments.chiron.spikes import gamma_arrivals, gamma_counts, quantiles, spike_ratios
 from experiments.harness.claims import Claim, about, at_least
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 5"
+TICKS = (0.5, 1, 2, 3, 5, 10, 30, 100, 300)
 SPIKE, PEAK, FLEET = "spike", "peak over mean", "fleet"
 SHOWN = {
     SPIKE: "spike: rate over that of the interval before",
@@ -154,7 +155,7 @@ def _simulated(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         case["configuration"],
         rate_per_s=case["rate_per_s"],
         horizon_s=case["simulated_s"],
-        **{"workload.streams.interactive.arrivals": {"kind": "gamma", "cv": case["cv"]}},
+        **gamma_arrivals(case["cv"]),
     )
     itl_s = next(c.itl_s for c in scenario.classes if c.name == "interactive")
 
@@ -170,15 +171,14 @@ def _simulated(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         good = came["e2e_s"].notna() & ~(came["itl_mean_s"] > itl_s)
         return {ttft_s: float((good & (came["ttft_s"] <= ttft_s)).mean()) for ttft_s in ttfts_s}
 
+    def attainment(ttft_s: float, instances: int) -> float:
+        return attainments(instances)[ttft_s]
+
     ttfts_s = case["ttfts_s"]
     rows = []
     for ttft_s in ttfts_s:
         for percentile in case["percentiles"]:
-            found = least(
-                lambda n, ttft_s=ttft_s: attainments(n)[ttft_s],
-                percentile / 100,
-                case["most_instances"],
-            )
+            found = least(partial(attainment, ttft_s), percentile / 100, case["most_instances"])
             row = {"reading": FLEET, "ttft_s": ttft_s, "percentile": percentile, "needed": found}
             rows.append(row)
     return rows
@@ -251,7 +251,7 @@ def plot(frame: DataFrame, parameters: OverProvisioning) -> Any:
         axes.set(xscale="log", yscale="log", xlabel="burstiness (CV of the gaps)")
         axes.set_ylabel("over-provisioning (x)")
         axes.set_xticks(parameters.cvs, [f"{cv:g}" for cv in parameters.cvs])
-        axes.set_yticks([0.5, 1, 2, 3, 5, 10, 30, 100, 300], "0.5 1 2 3 5 10 30 100 300".split())
+        axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
         axes.minorticks_off()
         axes.set_ylim(0.5, max(6.0, 1.2 * float(mine["needed"].max())))
         k = parameters.configurations.index(configuration)

@@ -3,10 +3,11 @@
 Workload A, interactive requests only, with Gamma gaps of a growing coefficient of variation (CV) at the
 mean rates of section 6.2, under Chiron with its default over-provisioning of 3 (theta = 1/3) and with
 others. Below: the GPUs that this takes, and the batch limits that the local autoscaler arrives at: where
-bursts fill the batches it raises them, an instance then counts as less used, and fewer are held. The first minutes, in which a fleet finds its size, and requests
-that come too late to finish are not judged. "Sufficient" is taken as 99 % of SLOs met, the paper gives no
-threshold. Half the width of the range of IBP, delta, is the policy's 0.1, or less where theta leaves
-less room; no over-provisioning at all is theta = 0.95, since the policy wants theta + delta below 1.
+bursts fill the batches it raises them, an instance then counts as less used, and fewer are held. The
+first minutes, in which a fleet finds its size, and requests that come too late to finish are not judged.
+"Sufficient" is taken as 99 % of SLOs met, the paper gives no threshold. Half the width of the range of
+IBP, delta, is the policy's 0.1, or less where theta leaves less room; no over-provisioning at all is
+theta = 0.95, since the policy wants theta + delta below 1.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
+from experiments.chiron.spikes import gamma_arrivals
 from experiments.harness.claims import Claim, at_least, at_most
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -83,7 +85,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         case["configuration"],
         rate_per_s=case["rate_per_s"],
         horizon_s=case["horizon_s"],
-        **{"workload.streams.interactive.arrivals": {"kind": "gamma", "cv": case["cv"]}},
+        **gamma_arrivals(case["cv"]),
     )
     result = episode("chiron", scenario, case["seed"], **theta_delta(case["over_provisioning"]))
     found = measured(result, scenario, case["warm_up_s"], case["horizon_s"] - case["left_out_s"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -48,9 +50,13 @@ def spike_ratios(before: ArrayLike, after: ArrayLike, least_before: int = 1) -> 
 def quantiles(values: ArrayLike, levels: ArrayLike) -> NDArray[np.float64]:
     """Quantiles of a sample; NaN without any values."""
     sample = np.asarray(values, np.float64)
-    if len(sample) == 0:
-        return np.full(len(np.atleast_1d(levels)), np.nan)
-    return np.atleast_1d(np.quantile(sample, levels))
+    wanted = np.atleast_1d(np.asarray(levels, np.float64))
+    return np.quantile(sample, wanted) if len(sample) else np.full(len(wanted), np.nan)
+
+
+def gamma_arrivals(cv: float) -> dict[str, Any]:
+    """The change of a scenario with one stream, "interactive", that makes its arrivals bursty."""
+    return {"workload.streams.interactive.arrivals": {"kind": "gamma", "cv": cv}}
 
 
 def gamma_counts(
