@@ -27,6 +27,7 @@ from experiments.chiron.spikes import gamma_arrivals, gamma_counts, quantiles, s
 from experiments.harness.claims import Claim, about, at_least
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
+from llmscale_env.scenarios.load import load_scenario
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -151,19 +152,24 @@ def _drawn(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _simulated(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    scenario = scenario_of(
+    base = scenario_of(
         case["configuration"],
         rate_per_s=case["rate_per_s"],
         horizon_s=case["simulated_s"],
         **gamma_arrivals(case["cv"]),
     )
-    itl_s = next(c.itl_s for c in scenario.classes if c.name == "interactive")
+    itl_s = next(c.itl_s for c in base.classes if c.name == "interactive")
 
     @cache
     def attainments(instances: int) -> dict[float, float]:
+        # Instances that the policy orders would load first: these are there from the start.
         fleet = {"interactive": instances, "mixed": 0, "batch": 0}
+        there = {f"fleet.pools.{pool}.initial_instances": n for pool, n in fleet.items()}
         result = episode(
-            "static", scenario, case["seed"], instances=fleet, batch_limit=case["batch_limit"]
+            "static",
+            load_scenario(base, **there),
+            case["seed"],
+            batch_limit=case["batch_limit"],
         )
         requests = result.requests
         came = requests[requests["arrival_s"] < case["simulated_s"] - case["left_out_s"]]

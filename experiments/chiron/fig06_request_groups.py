@@ -165,7 +165,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         draw_requests(scenario, np.random.default_rng(case["seed"])), case["arriving_s"]
     )
     result = run_episode(policy_of(case), scenario, case["seed"], requests=requests)
-    return [counted(result, scenario.control_interval_s)]
+    return [counted(result)]
 
 
 def policy_of(case: Mapping[str, Any]) -> Policy:
@@ -186,20 +186,14 @@ def until(requests: RequestTable, time_s: float) -> RequestTable:
     return replace(requests, **kept)
 
 
-def counted(result: EpisodeResult, first_s: float) -> dict[str, Any]:
-    """Scaling and throughput until the last request has finished.
-
-    Args:
-        result: the episode.
-        first_s: scaling until then is setting up and does not count.
-    """
+def counted(result: EpisodeResult) -> dict[str, Any]:
+    """Scaling, and throughput until the last request has finished."""
     requests, series = result.requests, result.series
     finished_s = requests["arrival_s"] + requests["e2e_s"]
     served = int(finished_s.notna().sum())
     end_s = float(finished_s.max())
-    scaled = series[series["time_s"] > first_s + 1e-9]
-    ups = int(sum(scaled[f"{pool}/loads"].sum() for pool in SERVING))
-    downs = int(sum(scaled[f"{pool}/stops"].sum() for pool in SERVING))
+    ups = int(sum(series[f"{pool}/loads"].sum() for pool in SERVING))
+    downs = int(sum(series[f"{pool}/stops"].sum() for pool in SERVING))
     # The interval in which the last request finishes counts whole.
     before = series["time_s"].shift(fill_value=0.0) < end_s
     instance_s = float(sum(series[f"{pool}/gpu_s"][before].sum() for pool in SERVING))
@@ -264,6 +258,8 @@ def plot(frame: DataFrame, parameters: RequestGroups) -> Any:
             axes.set_ylim(0.9, 2.2)
             for bound in (1, 2):
                 axes.axhline(bound, color="k", lw=0.8, ls=":")
+        elif measure == "slo_attainment":
+            axes.set_ylim(min(0.9, float(frame[measure].min()) - 0.02), 1.005)
         else:
             axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
