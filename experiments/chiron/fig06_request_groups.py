@@ -315,6 +315,7 @@ def claims(frame: DataFrame, parameters: RequestGroups) -> list[Claim]:
                     more,
                     nothing=1.0,
                     unit="x per billed instance, groups against immediate",
+                    paper="2.5 x",
                     reason=""
                     if abs(more.mean / 2.5 - 1) <= TOLERANCE
                     else "grouped requests fill their instances whatever the arrivals "
@@ -333,6 +334,7 @@ def _hysteresis(mine: DataFrame, theirs: DataFrame, where: str) -> Claim:
         _ratio(theirs, mine, "hysteresis"),
         nothing=1.0,
         unit="x, immediate against groups",
+        paper="20 x",
         reason="as defined, actions over scale-ups, it is 1 + downs / ups: between 1 and 2 when a fleet "
         "starts from none, so it can fall at most 2 times. Both fleets come down again: immediate "
         f"{theirs['hysteresis'].mean():.2f}, groups {mine['hysteresis'].mean():.2f}",

@@ -146,14 +146,22 @@ def claims(frame: DataFrame, parameters: Burstiness) -> list[Claim]:
         where = f"({configuration} model)"
         default = mine[mine["over_provisioning"] == DEFAULT]
         if 8 in parameters.cvs:
+            met = _by_seed(default, lambda at: 100 * at[8])
+            at_8 = default[default["cv"] == 8]
             made.append(
                 at_least(
                     f"An over-provisioning of 3 is sufficient for a burstiness of 8 {where}",
                     100 * ENOUGH,
-                    _by_seed(default, lambda at: 100 * at[8]),
+                    met,
                     nothing=0.0,
                     unit="% of SLOs met at CV 8",
                     paper="sufficient",
+                    reason=""
+                    if met.mean >= 100 * ENOUGH
+                    else "usage is counted by the batch limit, which the local autoscaler has raised "
+                    f"to {at_8['batch_limit'].mean():.0f}, so that {at_8['gpus'].mean():.0f} GPUs are "
+                    "three times what is used; in the episode looked at, requests missed their first "
+                    "token when a burst followed a lull in which the fleet had shrunk to two instances",
                 )
             )
         if most > 8:
