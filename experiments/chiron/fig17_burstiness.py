@@ -3,7 +3,7 @@
 Workload A, interactive requests only, with Gamma gaps of a growing coefficient of variation (CV) at the
 mean rates of section 6.2, under Chiron with its default over-provisioning of 3 (theta = 1/3) and with
 others. Below: the GPUs that this takes, and the batch limits that the local autoscaler arrives at: where
-bursts fill the batches it raises them, an instance then counts as less used, and fewer are held. The
+batches fill it raises them, an instance then counts as less used, and fewer are held. The
 first minutes, in which a fleet finds its size, and requests that come too late to finish are not judged.
 "Sufficient" is taken as 99 % of SLOs met, the paper gives no threshold. Half the width of the range of
 IBP, delta, is the policy's 0.1, or less where theta leaves less room; no over-provisioning at all is
