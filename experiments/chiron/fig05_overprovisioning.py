@@ -1,0 +1,342 @@
+"""Over-provisioning that burstiness makes necessary.
+
+Arrivals with Gamma gaps of a coefficient of variation (CV) from 1 to 16, at the rates and load times of
+the two models. Three readings of "necessary over-provisioning to meet SLOs across different percentiles":
+the percentile of the spike, the rate in an interval as long as the load time over that in the interval
+before (section 2.3); the percentile of the rate in an interval over the mean rate (section 5.2 chooses
+theta so); and simulated, the least static fleet of the small model whose SLO attainment reaches the
+percentile, over the least one that serves half of them in time when they come evenly. These fleets are
+interactive instances, counted whole, with a small batch limit so that one of them is a small step;
+requests of the last `left_out_s` are not judged, since they cannot finish. They are judged by the paper's
+target for the first token, 10 s, and by 1 s, which leaves a burst less time to pass. An empty interval
+counts as holding one request (`least_before`); at a CV of 16 one or two in a hundred are empty, and the
+99th percentile of the spike is then the count of an interval over one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.chiron.setting import episode, scenario_of
+from experiments.chiron.spikes import gamma_arrivals, gamma_counts, quantiles, spike_ratios
+from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from llmscale_env.scenarios.load import load_scenario
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 5"
+TICKS = (0.5, 1, 2, 3, 5, 10, 30, 100, 300)
+SPIKE, PEAK, FLEET = "spike", "peak over mean", "fleet"
+SHOWN = {
+    SPIKE: "spike: rate over that of the interval before",
+    PEAK: "rate in an interval over the mean rate",
+    FLEET: "simulated: static fleet over that for even arrivals",
+}
+
+
+class OverProvisioning(Parameters):
+    """Parameters of this figure."""
+
+    cvs: Annotated[tuple[float, ...], ours("Figure 17's 8 in the middle, in powers of two")] = (
+        1.0, 2.0, 4.0, 8.0, 16.0,
+    )  # fmt: skip
+    percentiles: Annotated[tuple[float, ...], ours("p90 and p99 as in Figure 4, p50, p95")] = (
+        50.0, 90.0, 95.0, 99.0,
+    )  # fmt: skip
+    configurations: Annotated[tuple[str, ...], paper("section 6")] = ("small", "large")
+    rates_per_s: Annotated[tuple[float, ...], paper("section 6.2, by configuration")] = (50.0, 10.0)
+    load_times_s: Annotated[
+        tuple[float, ...],
+        ours("15 s and 60 s, the ends of the paper's range, as the scenarios have"),
+    ] = (15.0, 60.0)
+    intervals: Annotated[int, ours("enough for a 99th percentile")] = 2000
+    least_before: Annotated[int, ours("an empty interval counts as one request", ge=0)] = 1
+    even_cv: Annotated[float, ours("all but evenly spaced requests")] = 0.05
+    simulated_s: Annotated[float, ours("as the scenarios have")] = 1800.0
+    left_out_s: Annotated[float, ours("the longest answers take half of it")] = 120.0
+    ttfts_s: Annotated[
+        tuple[float, ...], paper("section 6, the first; the second, ours, leaves no time to queue")
+    ] = (10.0, 1.0)
+    batch_limit: Annotated[int, ours("half the scenario's: smaller steps of the fleet")] = 32
+    most_instances: Annotated[int, paper("section 6: 50 GPUs")] = 50
+
+
+PARAMETERS = {
+    "quick": OverProvisioning(seeds=3, intervals=500, cvs=(1.0, 4.0, 8.0, 16.0)),
+    "paper": OverProvisioning(seeds=10),
+}
+
+
+def cases(parameters: OverProvisioning) -> list[dict[str, Any]]:
+    """Drawn processes for each model, and fleets of the small one."""
+    drawn = [
+        {
+            "seed": seed,
+            "kind": "drawn",
+            "configuration": configuration,
+            "cv": cv,
+            "rate_per_s": rate,
+            "load_time_s": load_time_s,
+            "intervals": parameters.intervals,
+            "least_before": parameters.least_before,
+            "percentiles": list(parameters.percentiles),
+        }
+        for seed in parameters.seed_list()
+        for configuration, rate, load_time_s in zip(
+            parameters.configurations,
+            parameters.rates_per_s,
+            parameters.load_times_s,
+            strict=True,
+        )
+        for cv in parameters.cvs
+    ]
+    simulated = [
+        {
+            "seed": seed,
+            "kind": "simulated",
+            "configuration": "small",
+            "cv": cv,
+            "rate_per_s": parameters.rates_per_s[parameters.configurations.index("small")],
+            "percentiles": list(parameters.percentiles),
+            "simulated_s": parameters.simulated_s,
+            "left_out_s": parameters.left_out_s,
+            "ttfts_s": list(parameters.ttfts_s),
+            "batch_limit": parameters.batch_limit,
+            "most_instances": parameters.most_instances,
+        }
+        for seed in parameters.seed_list()
+        for cv in (parameters.even_cv, *parameters.cvs)
+        if "small" in parameters.configurations
+    ]
+    return drawn + simulated
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per reading and percentile: what has to be there, as a multiple or in instances."""
+    if case["kind"] == "drawn":
+        return _drawn(case)
+    return _simulated(case)
+
+
+def _drawn(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    width_s = case["load_time_s"]
+    counts = gamma_counts(
+        case["rate_per_s"],
+        case["cv"],
+        width_s,
+        width_s * case["intervals"],
+        np.random.default_rng(case["seed"]),
+    )
+    readings = {
+        SPIKE: spike_ratios(counts[:-1], counts[1:], case["least_before"]),
+        PEAK: counts / (case["rate_per_s"] * width_s),
+    }
+    empty = float((counts == 0).mean())
+    return [
+        {"reading": reading, "percentile": percentile, "needed": value, "empty": empty}
+        for reading, values in readings.items()
+        for percentile, value in zip(
+            case["percentiles"],
+            quantiles(values, np.array(case["percentiles"]) / 100),
+            strict=True,
+        )
+    ]
+
+
+def _simulated(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    base = scenario_of(
+        case["configuration"],
+        rate_per_s=case["rate_per_s"],
+        horizon_s=case["simulated_s"],
+        **gamma_arrivals(case["cv"]),
+    )
+    itl_s = next(c.itl_s for c in base.classes if c.name == "interactive")
+
+    @cache
+    def attainments(instances: int) -> dict[float, float]:
+        # Instances that the policy orders would load first: these are there from the start.
+        fleet = {"interactive": instances, "mixed": 0, "batch": 0}
+        there = {f"fleet.pools.{pool}.initial_instances": n for pool, n in fleet.items()}
+        result = episode(
+            "static",
+            load_scenario(base, **there),
+            case["seed"],
+            batch_limit=case["batch_limit"],
+        )
+        requests = result.requests
+        came = requests[requests["arrival_s"] < case["simulated_s"] - case["left_out_s"]]
+        # A request of one token has no inter-token latency; one that has not finished has no end.
+        good = came["e2e_s"].notna() & ~(came["itl_mean_s"] > itl_s)
+        return {ttft_s: float((good & (came["ttft_s"] <= ttft_s)).mean()) for ttft_s in ttfts_s}
+
+    def attainment(ttft_s: float, instances: int) -> float:
+        return attainments(instances)[ttft_s]
+
+    ttfts_s = case["ttfts_s"]
+    rows = []
+    for ttft_s in ttfts_s:
+        for percentile in case["percentiles"]:
+            found = least(partial(attainment, ttft_s), percentile / 100, case["most_instances"])
+            row = {"reading": FLEET, "ttft_s": ttft_s, "percentile": percentile, "needed": found}
+            rows.append(row)
+    return rows
+
+
+def least(reached: Callable[[int], float], goal: float, most: int) -> int | None:
+    """The least number from 1 to `most` that reaches the goal, by halving; None if not even `most`.
+
+    `reached` is taken to rise.
+    """
+    if reached(most) < goal:
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) >= goal else (middle, high)
+    return high
+
+
+def over_provisioning(frame: DataFrame, parameters: OverProvisioning) -> DataFrame:
+    """All readings as multiples: fleets over what carries even arrivals of the same seed.
+
+    That is the fleet of the lowest percentile: a higher one already holds a reserve.
+    """
+    keys = ["seed", "ttft_s"]
+    fleet = frame["reading"] == FLEET
+    even = frame[fleet & (frame["cv"] == parameters.even_cv)]
+    even = even[even["percentile"] == min(parameters.percentiles)]
+    base = even.set_index(keys)["needed"].rename("base")
+    found = frame[~(fleet & (frame["cv"] == parameters.even_cv))].join(base, on=keys)
+    found["needed"] = found["needed"].astype(float) / found["base"].astype(float).fillna(1.0)
+    return found.drop(columns="base")
+
+
+def _of(found: DataFrame, reading: str, configuration: str, ttft_s: float | None) -> DataFrame:
+    mine = found[(found["reading"] == reading) & (found["configuration"] == configuration)]
+    return mine if ttft_s is None else mine[mine["ttft_s"] == ttft_s]
+
+
+def _readings(
+    parameters: OverProvisioning,
+) -> list[tuple[str, str, float | None]]:
+    """(reading, configuration, TTFT target) of each panel, two of drawn ones and a fleet in a row."""
+    fleets = [
+        (FLEET, "small", t) for t in parameters.ttfts_s if "small" in parameters.configurations
+    ]
+    found: list[tuple[str, str, float | None]] = []
+    for configuration in parameters.configurations:
+        found += [(SPIKE, configuration, None), (PEAK, configuration, None)]
+        found += fleets[:1]
+        fleets = fleets[1:]
+    return found + fleets
+
+
+def plot(frame: DataFrame, parameters: OverProvisioning) -> Any:
+    """A panel per reading and model, a line per percentile, the seeds' range shaded."""
+    found = over_provisioning(frame, parameters)
+    panels = _readings(parameters)
+    down = -(-len(panels) // 3)
+    figure = new_figure(13.0, 3.9 * down)
+    grid = figure.subplots(down, 3, squeeze=False).ravel()
+    for axes, (reading, configuration, ttft_s) in zip(grid, panels, strict=False):
+        mine = _of(found, reading, configuration, ttft_s)
+        for k, percentile in enumerate(parameters.percentiles):
+            part = mine[mine["percentile"] == percentile].groupby("cv")["needed"]
+            axes.plot(part.mean(), "o-", ms=4, color=f"C{k}", label=f"p{percentile:g}")
+            axes.fill_between(part.min().index, part.min(), part.max(), color=f"C{k}", alpha=0.2)
+        axes.axhline(3, color="k", lw=0.8, ls=":")
+        axes.axvline(8, color="k", lw=0.8, ls=":")
+        axes.set(xscale="log", yscale="log", xlabel="burstiness (CV of the gaps)")
+        axes.set_ylabel("over-provisioning (x)")
+        axes.set_xticks(parameters.cvs, [f"{cv:g}" for cv in parameters.cvs])
+        axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        axes.minorticks_off()
+        axes.set_ylim(0.5, max(6.0, 1.2 * float(mine["needed"].max())))
+        k = parameters.configurations.index(configuration)
+        what = f"TTFT {ttft_s:g} s" if ttft_s else f"intervals of {parameters.load_times_s[k]:g} s"
+        which = f"{configuration} model, {parameters.rates_per_s[k]:g} requests/s, {what}"
+        axes.set_title(f"{SHOWN[reading]}\n{which}", fontsize=9)
+        axes.legend(fontsize=8, loc="upper left", title="to meet SLOs at", title_fontsize=8)
+        axes.grid(alpha=0.3)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: OverProvisioning) -> list[Claim]:
+    """It rises with burstiness, in proportion; and three is what a burstiness of 8 needs."""
+    found = over_provisioning(frame, parameters)
+    low, high = min(parameters.cvs), max(parameters.cvs)
+    made = []
+    for reading, configuration, ttft_s in _readings(parameters):
+        mine = _of(found, reading, configuration, ttft_s)
+        mine = mine[mine["percentile"] == 99]
+        if mine.empty:
+            continue
+        what = f"{reading}, TTFT {ttft_s:g} s" if ttft_s else reading
+        where = f"({what}, p99, {configuration} model)"
+        made.append(
+            at_least(
+                f"More burstiness needs more over-provisioning {where}",
+                1.1,
+                _by_seed(mine, lambda at: at[high] / at[low]),
+                nothing=1.0,
+                unit=f"x at CV {high:g} of what CV {low:g} needs",
+                paper="rises (curve)",
+            )
+        )
+        if 8 not in parameters.cvs:
+            continue
+        needed = _by_seed(mine, lambda at: at[8])
+        made.append(
+            about(
+                f"An over-provisioning of 3 is what a burstiness of 8 needs {where}",
+                3.0,
+                needed,
+                nothing=1.0,
+                unit="x at CV 8",
+                paper="3 (section 6.3)",
+                reason=WHY[reading] if abs(needed.mean - 3) > 0.75 else "",
+            )
+        )
+        if 4 in parameters.cvs and reading != FLEET:  # whole instances are too coarse at CV 4
+            doubled = _by_seed(mine, lambda at: (at[8] - 1) / (at[4] - 1))
+            logs = _by_seed(mine, lambda at: np.log(at[8]) / np.log(at[4]))
+            made.append(
+                about(
+                    f"Over-provisioning is proportional to burstiness {where}",
+                    2.0,
+                    doubled,
+                    nothing=1.0,
+                    unit="x beyond the mean, CV 8 against CV 4",
+                    paper="proportional",
+                    reason=""
+                    if abs(doubled.mean - 2) <= 0.5
+                    else "it grows faster: it is the logarithm of a ratio of two counts that is "
+                    f"proportional to their spread ({logs.mean:.2f} x from CV 4 to CV 8)",
+                )
+            )
+    return made
+
+
+WHY = {
+    SPIKE: "the percentile depends on the requests in an interval: more of them even out more",
+    PEAK: "a spike compares a full interval with the thin one before it; the mean, which a fleet in "
+    "balance is made for, lies between the two",
+    FLEET: "a queue may take until the TTFT target, so that a fleet has to cope with the mean over "
+    "that time, not with the ratio of two intervals; whole instances count",
+}
+
+
+def _by_seed(frame: DataFrame, number: Callable[[Any], float]) -> Interval:
+    return mean_interval(
+        [number(one.set_index("cv")["needed"]) for _, one in frame.groupby("seed")]
+    )

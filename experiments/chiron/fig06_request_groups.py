@@ -1,0 +1,347 @@
+"""Request groups against hysteresis.
+
+Batch requests with deadlines from a quarter of an hour to an hour arrive, more or less bursty, for some
+hours, and the cluster goes on until all are served. One mixed instance stands for capacity that
+interactive requests leave free; it carries less than the batch requests need. Immediate autoscaling adds
+batch instances as requests arrive and removes them as they complete; Llumnix keeps utilisation in a
+range; Chiron holds requests back, in at most so many groups of similar deadlines, and adds batch instances
+when the estimated wait of a group exceeds its deadline. All have the same fixed batch limit, so that only
+scaling differs.
+
+The paper defines hysteresis as all scaling actions over scale-ups. A fleet that starts and ends without
+batch instances takes down each instance that it has started, so this ratio is 2 for every policy, and
+it lies between 1 and 2 for any that starts from none: it cannot fall 20 times. What can is the number
+of scaling actions, which is given per hour and per thousand requests served. Throughput is per instance
+that is billed, loading included, until the last request has finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from baselines import make_policy
+from experiments.chiron.immediate import ImmediatePolicy
+from experiments.chiron.setting import CONFIGURATIONS
+from experiments.harness.claims import TOLERANCE, Claim, about
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode
+from llmscale_env.scenarios.load import load_scenario
+from llmscale_env.scenarios.schema import Scenario
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.workload.requests import RequestTable
+
+FIGURE = "Figure 6"
+SERVING = ("mixed", "batch")
+"""Pools that serve batch requests."""
+
+MEASURES = {
+    "actions_per_hour": "scaling actions per hour",
+    "actions_per_1000": "scaling actions per 1000 requests",
+    "hysteresis": "hysteresis (actions / scale-ups)",
+    "throughput": "requests/s per billed instance",
+    "slo_attainment": "SLOs met (share of requests)",
+}
+
+
+class RequestGroups(Parameters):
+    """Parameters of this figure."""
+
+    deadlines_s: Annotated[
+        tuple[float, ...], ours("up to the paper's hour; the TTFT target of a class each")
+    ] = (900.0, 1800.0, 2700.0, 3600.0)
+    rate_per_s: Annotated[float, ours("one batch instance and the mixed one carry it")] = 6.0
+    cvs: Annotated[tuple[float, ...], ours("around the 4 of appendix A.2, Gamma gaps")] = (
+        1.0, 4.0, 8.0, 16.0,
+    )  # fmt: skip
+    arriving_s: Annotated[float, ours("two and a half times the longest deadline")] = 9000.0
+    max_groups: Annotated[tuple[int, ...], ours("from all in one to nearly each its own")] = (
+        1,
+        8,
+        64,
+    )
+    default_groups: Annotated[int, ours("as the policy has; the claims hold for it")] = 8
+    literal: Annotated[bool, ours("also with one waiting time and one deadline per group")] = True
+    load_times_s: Annotated[tuple[float, ...], paper("section 2.3, both ends")] = (15.0, 60.0)
+    batch_limit: Annotated[int, ours("small, so that a fleet has several instances")] = 32
+    mixed_batch_limit: Annotated[int, ours("what interactive requests leave of one instance")] = 16
+
+
+PARAMETERS = {
+    "quick": RequestGroups(
+        seeds=2,
+        cvs=(1.0, 4.0, 8.0),
+        arriving_s=5400.0,
+        max_groups=(1, 8),
+        load_times_s=(60.0,),
+        literal=False,
+    ),
+    "paper": RequestGroups(seeds=3),
+}
+
+
+def cases(parameters: RequestGroups) -> list[dict[str, Any]]:
+    """A run per seed, load time and policy."""
+    policies: list[dict[str, Any]] = [{"policy": "immediate"}, {"policy": "llumnix"}]
+    policies += [
+        {"policy": "chiron", "judge": "each", "max_groups": groups}
+        for groups in parameters.max_groups
+    ]
+    if parameters.literal:
+        policies.append(
+            {"policy": "chiron", "judge": "group", "max_groups": parameters.default_groups}
+        )
+    common = parameters.model_dump(
+        include={"rate_per_s", "arriving_s", "batch_limit", "mixed_batch_limit"}
+    )
+    return [
+        {
+            "seed": seed,
+            "load_time_s": load_time_s,
+            "cv": cv,
+            "deadlines_s": list(parameters.deadlines_s),
+            **policy,
+            **common,
+        }
+        for seed in parameters.seed_list()
+        for load_time_s in parameters.load_times_s
+        for cv in parameters.cvs
+        for policy in policies
+    ]
+
+
+def scenario_of(case: Mapping[str, Any]) -> Scenario:
+    """The small model's cluster with a stream of batch requests per deadline, and no others."""
+    base = load_scenario(CONFIGURATIONS["small"]).model_dump()
+    interactive, batch = base["classes"]
+    stream = base["workload"]["streams"][0]
+    of_interactive, of_batch = base["fleet"]["routes"]
+    names = {f"batch-{deadline:g}": deadline for deadline in case["deadlines_s"]}
+    pools = []
+    for pool in base["fleet"]["pools"]:
+        limit = case["mixed_batch_limit" if pool["name"] == "mixed" else "batch_limit"]
+        start = {"interactive": 1, "mixed": 1, "batch": 0}[pool["name"]]
+        load = {"ssd": case["load_time_s"]}
+        pools.append({**pool, "batch_limit": limit, "initial_instances": start, "load_s": load})
+    arrivals = {"kind": "gamma", "cv": case["cv"]}
+    rate = case["rate_per_s"] / len(names)
+    changed = {
+        "horizon_s": case["arriving_s"] + 1.5 * max(names.values()),
+        "classes": [interactive, *({**batch, "name": n, "ttft_s": d} for n, d in names.items())],
+        "workload": {
+            "streams": [
+                {**stream, "name": n, "slo_class": n, "arrivals": arrivals, "rate_per_s": rate}
+                for n in names
+            ]
+        },
+        "fleet": {
+            **base["fleet"],
+            "pools": pools,
+            # Llumnix serves every class from one pool: the batch pool, in which no request differs.
+            "routes": [
+                {**of_interactive, "pools": ["interactive", "batch"]},
+                *({**of_batch, "slo_class": n, "pools": ["batch"]} for n in names),
+            ],
+        },
+    }
+    return Scenario.model_validate({**base, **changed})
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One episode: requests come for a while, and are all served."""
+    scenario = scenario_of(case)
+    requests = until(
+        draw_requests(scenario, np.random.default_rng(case["seed"])), case["arriving_s"]
+    )
+    result = run_episode(policy_of(case), scenario, case["seed"], requests=requests)
+    return [counted(result)]
+
+
+def policy_of(case: Mapping[str, Any]) -> Policy:
+    """The policy of a case; batch limits stay fixed under all of them."""
+    same = {"controller": "fixed", "min_mixed": 1}
+    if case["policy"] == "immediate":
+        return ImmediatePolicy(**same)
+    if case["policy"] == "llumnix":
+        return make_policy("llumnix", batch_limit=case["batch_limit"])
+    return make_policy("chiron", judge=case["judge"], max_groups=case["max_groups"], **same)
+
+
+def until(requests: RequestTable, time_s: float) -> RequestTable:
+    """The requests that arrive before a time."""
+    n = int(np.searchsorted(requests.arrival_s, time_s))
+    columns = ("arrival_ps", "llm", "region", "slo_class", "input_tokens", "output_tokens")
+    kept = {name: getattr(requests, name)[:n] for name in (*columns, "predicted_output_tokens")}
+    return replace(requests, **kept)
+
+
+def counted(result: EpisodeResult) -> dict[str, Any]:
+    """Scaling, and throughput until the last request has finished."""
+    requests, series = result.requests, result.series
+    finished_s = requests["arrival_s"] + requests["e2e_s"]
+    served = int(finished_s.notna().sum())
+    end_s = float(finished_s.max())
+    ups = int(sum(series[f"{pool}/loads"].sum() for pool in SERVING))
+    downs = int(sum(series[f"{pool}/stops"].sum() for pool in SERVING))
+    # The interval in which the last request finishes counts whole.
+    before = series["time_s"].shift(fill_value=0.0) < end_s
+    instance_s = float(sum(series[f"{pool}/gpu_s"][before].sum() for pool in SERVING))
+    hours = end_s / 3600
+    return {
+        "scale_ups": ups,
+        "scale_downs": downs,
+        "hysteresis": (ups + downs) / ups if ups else float("nan"),
+        "actions_per_hour": (ups + downs) / hours,
+        "actions_per_1000": 1000 * (ups + downs) / served,
+        "throughput": served / instance_s,
+        "slo_attainment": float((requests["outcome"] == "on_time").mean()),
+        "unserved": len(requests) - served,
+    }
+
+
+def _name(policy: str, judge: object, groups: object) -> str:
+    if policy != "chiron":
+        return {"immediate": "immediate", "llumnix": "Llumnix"}[policy]
+    name = f"Chiron, {groups:.0f} group{'s' if groups != 1 else ''}"
+    return f"{name}, a deadline each" if judge == "group" else name
+
+
+def plot(frame: DataFrame, parameters: RequestGroups) -> Any:
+    """A panel per measure over burstiness, a line per policy; dashed: the shorter load time."""
+    frame = frame.copy()
+    columns = [
+        frame[name] if name in frame else [None] * len(frame)
+        for name in ("policy", "judge", "max_groups")
+    ]
+    frame["name"] = [_name(*values) for values in zip(*columns, strict=True)]
+    order = list(dict.fromkeys(frame["name"]))
+    figure = new_figure(13.0, 7.2)
+    panels = figure.subplots(2, 3).ravel()
+    longest = max(parameters.load_times_s)
+    for axes, (measure, title) in zip(panels, MEASURES.items(), strict=False):
+        for k, name in enumerate(order):
+            for load_time_s in parameters.load_times_s:
+                part = frame[(frame["name"] == name) & (frame["load_time_s"] == load_time_s)]
+                line = part.groupby("cv")[measure].agg(["mean", "min", "max"])
+                main = load_time_s == longest
+                axes.plot(
+                    line["mean"],
+                    "o-" if main else "--",
+                    ms=4,
+                    lw=1.6 if main else 1.0,
+                    color=f"C{k}",
+                    label=name if main else None,
+                )
+                if main:
+                    axes.fill_between(
+                        line.index, line["min"], line["max"], color=f"C{k}", alpha=0.15
+                    )
+        axes.set_title(title, fontsize=10)
+        axes.set_xscale("log")
+        axes.set_xticks(parameters.cvs, [f"{cv:g}" for cv in parameters.cvs])
+        axes.minorticks_off()
+        axes.set_xlabel("burstiness (CV of the gaps)")
+        if measure.startswith("actions"):
+            axes.set_yscale("log")
+        elif measure == "hysteresis":
+            axes.set_ylim(0.9, 2.2)
+            for bound in (1, 2):
+                axes.axhline(bound, color="k", lw=0.8, ls=":")
+        elif measure == "slo_attainment":
+            axes.set_ylim(min(0.9, float(frame[measure].min()) - 0.02), 1.005)
+        else:
+            axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[-1].axis("off")
+    panels[-1].legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="upper left",
+        fontsize=9,
+        title=f"{longest:g} s to load"
+        + "".join(f"; dashed: {t:g} s" for t in parameters.load_times_s if t != longest),
+    )
+    return figure
+
+
+def claims(frame: DataFrame, parameters: RequestGroups) -> list[Claim]:
+    """Twenty times less hysteresis and two and a half times the throughput, groups against none."""
+    grouped = (
+        (frame["policy"] == "chiron")
+        & (frame["max_groups"] == parameters.default_groups)
+        & (frame["judge"] == "each")
+    )
+    immediate = frame["policy"] == "immediate"
+    made = []
+    for load_time_s in parameters.load_times_s:
+        for cv in parameters.cvs:
+            here = (frame["load_time_s"] == load_time_s) & (frame["cv"] == cv)
+            mine, theirs = frame[here & grouped], frame[here & immediate]
+            where = f"({load_time_s:g} s to load, CV {cv:g})"
+            if cv == parameters.cvs[0]:
+                made.append(_hysteresis(mine, theirs, where))
+            fewer = _ratio(mine, theirs, "actions_per_1000")
+            made.append(
+                about(
+                    f"Groups take a twentieth of the scaling actions {where}",
+                    1 / 20,
+                    fewer,
+                    nothing=1.0,
+                    unit="of those of immediate autoscaling, per request",
+                    paper="hysteresis falls 20 times: 0.05",
+                    reason=""
+                    if abs(20 * fewer.mean - 1) <= TOLERANCE
+                    else f"immediate {theirs['actions_per_1000'].mean():.3g}, groups "
+                    f"{mine['actions_per_1000'].mean():.3g} per 1000 requests: groups start one or a "
+                    "few instances in hours, while every burst moves the immediate fleet; the number "
+                    "depends on burstiness and batch limit, of which the paper says nothing",
+                )
+            )
+            more = _ratio(mine, theirs, "throughput")
+            made.append(
+                about(
+                    f"Groups raise throughput 2.5 times {where}",
+                    2.5,
+                    more,
+                    nothing=1.0,
+                    unit="x per billed instance, groups against immediate",
+                    paper="2.5 x",
+                    reason=""
+                    if abs(more.mean / 2.5 - 1) <= TOLERANCE
+                    else "grouped requests fill their instances whatever the arrivals "
+                    f"({mine['throughput'].mean():.3g}/s each); how far below that an immediate fleet "
+                    f"stays ({theirs['throughput'].mean():.3g}/s) depends on how bursty they are, of "
+                    "which the paper says nothing",
+                )
+            )
+    return made
+
+
+def _hysteresis(mine: DataFrame, theirs: DataFrame, where: str) -> Claim:
+    return about(
+        f"Groups reduce hysteresis 20 times {where}",
+        20.0,
+        _ratio(theirs, mine, "hysteresis"),
+        nothing=1.0,
+        unit="x, immediate against groups",
+        paper="20 x",
+        reason="as defined, actions over scale-ups, it is 1 + downs / ups: between 1 and 2 when a fleet "
+        "starts from none, so it can fall at most 2 times. Both fleets come down again: immediate "
+        f"{theirs['hysteresis'].mean():.2f}, groups {mine['hysteresis'].mean():.2f}",
+    )
+
+
+def _ratio(above: DataFrame, below: DataFrame, measure: str) -> Interval:
+    """One over the other, seed by seed; where the other is nothing there is no ratio."""
+    ratios = above.set_index("seed")[measure] / below.set_index("seed")[measure]
+    return mean_interval(ratios.replace([np.inf], np.nan).to_numpy(float))

@@ -1,0 +1,100 @@
+"""Chiron's Figure 5: what is needed, found by halving and held against even arrivals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.chiron import fig05_overprovisioning as fig05
+from experiments.chiron.spikes import gamma_counts
+from experiments.harness.claims import Verdict
+
+
+@pytest.mark.parametrize("threshold, found", [(1, 1), (7, 7), (16, 16), (17, None)])
+def test_the_least_number_is_found(threshold, found):
+    asked = []
+
+    def reached(n):
+        asked.append(n)
+        return float(n >= threshold)
+
+    assert fig05.least(reached, 0.5, 16) == found
+    assert len(asked) <= 6
+
+
+def small(**changes):
+    values = {
+        "seeds": 1,
+        "cvs": (1.0, 4.0, 8.0),
+        "percentiles": (50.0, 99.0),
+        "intervals": 100,
+        "simulated_s": 300.0,
+        "left_out_s": 100.0,
+    }
+    return fig05.OverProvisioning(**{**values, **changes})
+
+
+def test_drawn_readings_are_percentiles_of_the_counts():
+    case = next(c for c in fig05.cases(small()) if c["kind"] == "drawn" and c["cv"] == 4.0)
+    rows = {(row["reading"], row["percentile"]): row["needed"] for row in fig05.run(case)}
+    counts = gamma_counts(50.0, 4.0, 15.0, 1500.0, np.random.default_rng(case["seed"]))
+    assert rows[fig05.SPIKE, 99.0] == pytest.approx(np.quantile(counts[1:] / counts[:-1], 0.99))
+    assert rows[fig05.PEAK, 50.0] == pytest.approx(np.median(counts) / 750)
+
+
+def test_a_tighter_target_and_a_higher_percentile_need_no_smaller_fleet():
+    parameters = small(cvs=(8.0,), batch_limit=64)
+    case = [c for c in fig05.cases(parameters) if c["kind"] == "simulated"][-1]
+    assert case["cv"] == 8.0
+    needed = {(row["ttft_s"], row["percentile"]): row["needed"] for row in fig05.run(case)}
+    assert 2 <= needed[10.0, 50.0] <= needed[10.0, 99.0] <= needed[1.0, 99.0]
+    assert needed[10.0, 50.0] <= needed[1.0, 50.0]
+
+
+def made_up(parameters):
+    """Readings that follow exp(k * cv), and fleets of 4 for even arrivals and 4 + cv else."""
+    rows = []
+    for seed in (1, 2):
+        for configuration in ("small", "large"):
+            rows += [
+                {"reading": reading, "configuration": configuration, "cv": cv, "seed": seed,
+                 "percentile": p, "needed": math.exp(0.1 * cv * p / 99), "ttft_s": None}
+                for reading in (fig05.SPIKE, fig05.PEAK)
+                for cv in parameters.cvs
+                for p in parameters.percentiles
+            ]  # fmt: skip
+        rows += [
+            {"reading": fig05.FLEET, "configuration": "small", "cv": cv, "seed": seed,
+             "percentile": p, "needed": 4 + (cv if cv >= 1 else 3 * (p == 99)), "ttft_s": t}
+            for cv in (parameters.even_cv, *parameters.cvs)
+            for p in parameters.percentiles
+            for t in parameters.ttfts_s
+        ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_fleets_are_held_against_what_carries_even_arrivals():
+    parameters = small()
+    found = fig05.over_provisioning(made_up(parameters), parameters)
+    fleets = found[found["reading"] == fig05.FLEET]
+    assert parameters.even_cv not in set(fleets["cv"])
+    assert set(fleets[fleets["cv"] == 8.0]["needed"]) == {3.0}  # (4 + 8) / 4, at both percentiles
+    spikes = found[(found["reading"] == fig05.SPIKE) & (found["percentile"] == 99)]
+    assert spikes[spikes["cv"] == 8]["needed"].iloc[0] == pytest.approx(math.exp(0.8))
+
+
+def test_claims_and_picture():
+    parameters = small()
+    frame = made_up(parameters)
+    claims = {claim.sentence: claim for claim in fig05.claims(frame, parameters)}
+    three = "An over-provisioning of 3 is what a burstiness of 8 needs "
+    assert claims[three + "(fleet, TTFT 10 s, p99, small model)"].verdict is Verdict.REPRODUCED
+    spike = claims[three + "(spike, p99, small model)"]
+    assert spike.verdict is Verdict.DIRECTION
+    assert spike.reason
+    grows = claims["Over-provisioning is proportional to burstiness (spike, p99, large model)"]
+    assert grows.ours.mean == pytest.approx((math.exp(0.8) - 1) / (math.exp(0.4) - 1))
+    assert len(fig05.plot(frame, parameters).axes) == 6

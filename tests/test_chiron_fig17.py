@@ -1,0 +1,64 @@
+"""Chiron's Figure 17: over-provisioning against burstiness."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.chiron import fig17_burstiness as fig17
+from experiments.harness.claims import Verdict
+
+
+def test_theta_is_the_inverse_of_the_over_provisioning():
+    assert fig17.theta_delta(3) == pytest.approx({"theta": 1 / 3, "delta": 0.1})
+    assert fig17.theta_delta(10) == pytest.approx({"theta": 0.1, "delta": 0.05})
+    assert fig17.theta_delta(1 / 0.95) == pytest.approx({"theta": 0.95, "delta": 0.025})
+
+
+def test_the_batch_limit_is_a_mean_over_instances():
+    series = pd.DataFrame(
+        {
+            "a/active": [1, 3],
+            "a/batch_limit": [10.0, 20.0],
+            "b/active": [0, 2],
+            "b/batch_limit": [99.0, 50.0],
+        }
+    )
+    assert fig17.batch_limit(series, ["a", "b"]) == pytest.approx((10 + 60 + 100) / 6)
+
+
+def made_up(parameters):
+    """Violations of cv / (1000 * over-provisioning), ten times that beyond a CV of 8."""
+    return pd.DataFrame(
+        [
+            {
+                **case,
+                "slo_attainment": 1
+                - case["cv"] * (10 if case["cv"] > 8 else 1) / (1000 * case["over_provisioning"]),
+                "gpus": 10.0,
+                "batch_limit": 64.0,
+            }
+            for case in fig17.cases(parameters)
+        ]
+    )
+
+
+def test_claims_and_picture():
+    parameters = fig17.Burstiness(seeds=2, cvs=(1.0, 8.0, 16.0))
+    frame = made_up(parameters)
+    claims = [c for c in fig17.claims(frame, parameters) if "(small model)" in c.sentence]
+    assert [round(claim.ours.mean, 4) for claim in claims] == [99.7333, 5.3333, 0.6]
+    assert {claim.verdict for claim in claims} == {Verdict.REPRODUCED}
+    assert len(fig17.plot(frame, parameters).axes) == 6
+
+
+def test_a_run():
+    parameters = fig17.Burstiness(
+        seeds=1, cvs=(1.0, 8.0), over_provisionings=(1 / 0.95, 3.0), configurations=("large",),
+        rates_per_s=(10.0,), horizon_s=600.0, warm_up_s=100.0,
+    )  # fmt: skip
+    frame = pd.DataFrame([{**c, **row} for c in fig17.cases(parameters) for row in fig17.run(c)])
+    at = frame.set_index(["over_provisioning", "cv"])
+    assert at.loc[(3.0, 1.0), "slo_attainment"] > 0.99
+    assert at.loc[(3.0, 1.0), "gpus"] > 1.5 * at.loc[(1 / 0.95, 1.0), "gpus"]
+    assert frame["slo_attainment"].between(0, 1).all()
