@@ -46,8 +46,8 @@ def queue_kept(
 
     Returns:
         `queue_mean`, `queue_max` (requests waiting), `wait_mean_s` (time in the queue of those first
-        admitted in this part; NaN without any), `mixed_share` (of batch requests that finished in it, those
-        last served by a mixed instance; NaN without any).
+        admitted in this part; NaN without any), `finished_per_s` (batch requests finished in it),
+        `mixed_share` (of these, last served by a mixed instance; NaN without any).
     """
     time = result.series["time_s"]
     waiting = queued(result, scenario)[(time > from_s) & (time <= until_s)]
@@ -61,6 +61,7 @@ def queue_kept(
         "queue_mean": float(waiting.mean()),
         "queue_max": float(waiting.max()),
         "wait_mean_s": float(requests.loc[admitted, "queued_s"].mean()),
+        "finished_per_s": len(served) / (until_s - from_s),
         "mixed_share": float(np.mean(served == "mixed")) if len(served) else float("nan"),
     }
 

@@ -3,11 +3,11 @@
 Chiron with interactive requests and batch requests of one TTFT target, which is varied; everything
 else is as in section 6. Two workloads. "Queue": W_B, a queue that appears after five minutes, of the
 largest size that the paper gives for the model (section 6.2), beside the paper's interactive rate;
-queue and waiting time are means from then on over the same time for all targets, throughput and the
-share served on mixed instances until the last batch request is done. "Stream" (ours): batch requests
-arrive at a steady rate that is more than the mixed instances' spare throughput, beside fewer interactive
-requests (so that twelve hours are short to simulate); the means are over the second and third of three
-times the TTFT target, when the queue has grown to what Chiron keeps.
+everything is measured from then on, over the same time for all targets, so that throughput per instance
+says how many instance-seconds the same requests took. "Stream" (ours): batch requests arrive at a
+steady rate that is more than the mixed instances' spare throughput, beside fewer interactive requests (so
+that twelve hours are short to simulate), with a decision a minute; measured over the second and third of
+three times the TTFT target, when the queue has grown to what Chiron keeps. Bands: all seeds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BatchSlo(Parameters):
         tuple[Literal["queue", "stream"], ...], ours("W_B of section 6.3, and a steady state")
     ] = ("queue", "stream")
     batch_ttft_s: Annotated[tuple[int, ...], ours("half an hour to four around the paper's hour")] = (
-        1800, 3600, 5400, 7200, 10_800, 14_400,
+        1800, 3600, 7200, 10_800, 14_400,
     )  # fmt: skip
     batch_requests: Annotated[tuple[int, ...], paper("section 6.2: 700k and 80k")] = (
         700_000,
@@ -59,7 +59,10 @@ class BatchSlo(Parameters):
     stream_interactive_rate_per_s: Annotated[
         tuple[float, ...], ours("a tenth and a fifth of the paper's: long runs stay short")
     ] = (5, 2)
-    control_interval_s: Annotated[float, ours("thirty of them in the shortest model load")] = 10.0
+    control_interval_s: Annotated[float, ours("as the scenarios")] = 10.0
+    stream_control_interval_s: Annotated[
+        float, ours("each look goes through a queue of up to hundreds of thousands of deadlines")
+    ] = 60.0
     rest_s: Annotated[int, ours("to finish what was admitted late")] = 600
 
 
@@ -67,7 +70,7 @@ PARAMETERS = {
     "quick": BatchSlo(
         seeds=1,
         batch_ttft_s=(900, 1800, 3600),
-        batch_requests=(100_000, 15_000),
+        batch_requests=(300_000, 30_000),
         control_interval_s=30.0,
     ),
     "paper": BatchSlo(seeds=3),
@@ -86,12 +89,13 @@ def cases(parameters: BatchSlo) -> list[dict[str, Any]]:
                         "workload": workload,
                         "configuration": configuration,
                         "batch_ttft_s": ttft_s,
-                        "control_interval_s": parameters.control_interval_s,
                     }
                     if workload == "queue":
+                        case["control_interval_s"] = parameters.control_interval_s
                         case["batch_requests"] = parameters.batch_requests[k]
                         case["watched_s"] = max(parameters.batch_ttft_s) + parameters.rest_s
                     else:
+                        case["control_interval_s"] = parameters.stream_control_interval_s
                         case["batch_rate_per_s"] = parameters.stream_rate_per_s[k]
                         case["rate_per_s"] = parameters.stream_interactive_rate_per_s[k]
                     found.append(case)
@@ -129,13 +133,10 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One episode of Chiron."""
     scenario, from_s = scenario_for(case)
     result = episode("chiron", scenario, case["seed"])
-    whole = served(result, scenario, from_s, scenario.horizon_s)
+    row = served(result, scenario, from_s, scenario.horizon_s)
     if case["workload"] == "queue":
-        # Once the queue is done there is nothing to multiplex.
-        until_s = last_finish_s(result, scenario)
-        busy = served(result, scenario, from_s, until_s)
-        return [{**busy, "queue_mean": whole["queue_mean"], "done_s": until_s - from_s}]
-    return [whole]
+        row["done_s"] = last_finish_s(result, scenario) - from_s
+    return [row]
 
 
 def plot(frame: DataFrame, parameters: BatchSlo) -> Any:
@@ -190,9 +191,18 @@ def claims(frame: DataFrame, parameters: BatchSlo) -> list[Claim]:
                         nothing=1.0,
                         unit=f"x {between}",
                         paper="rises (no number)",
+                        reason=_STEADY if workload == "stream" and what in _SHARED else "",
                     )
                 )
     return found
+
+
+_SHARED = ("throughput_per_instance", "mixed_share")
+_STEADY = (
+    "in a steady state the queue is never empty, so that mixed instances are full whatever the target, and "
+    "batch instances must serve what is left of the same arrivals: a longer target makes the queue "
+    "longer, not the share that mixed instances serve"
+)
 
 
 def _label(parameters: BatchSlo, workload: str, configuration: str) -> str:
