@@ -206,7 +206,7 @@ _STEADY = (
 
 
 def _label(parameters: BatchSlo, workload: str, configuration: str) -> str:
-    k = parameters.configurations.index(configuration)  # type: ignore[arg-type]
+    k = parameters.configurations.index(configuration)
     if workload == "queue":
         return f"{configuration}, {parameters.batch_requests[k]:,} requests"
     return f"{configuration}, {parameters.stream_rate_per_s[k]:g} requests/s"
