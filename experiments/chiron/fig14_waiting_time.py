@@ -200,10 +200,18 @@ def claims(frame: DataFrame, parameters: WaitingTime) -> list[Claim]:
                     paper="higher (no number)",
                     reason="an instance at work makes room at the pace that Eq. 1 assumes, so short "
                     "queues are estimated right on average and only scatter (bands in the picture); "
-                    "estimates are too long where there is room to begin with",
+                    "estimates are too long where there is room to begin with. "
+                    + _at_quantile(frame, parameters, llm, limit),
                 ),
             ]
     return found
+
+
+def _at_quantile(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> str:
+    """What the safest quantile gives for short queues, in words."""
+    quantile = parameters.quantiles[-1]
+    bias = _at(_part(frame, llm, limit, "busy", quantile), parameters.short_length, "bias").mean
+    return f"With the quantile {quantile:g} they are {100 * bias:+.0f} % off on average"
 
 
 def _longest(parameters: WaitingTime) -> int:

@@ -231,7 +231,7 @@ def plot(frame: DataFrame, parameters: Workflow) -> Any:
         fontsize=9,
     )
     top.legend(fontsize=8)
-    bottom.set_ylabel("batch requests not yet admitted (thousands)")
+    bottom.set_ylabel("batch requests not yet\nadmitted (thousands)")
     bottom.plot(
         [_close_min(parameters)],
         [parameters.batch_requests / 5000],
