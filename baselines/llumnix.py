@@ -126,6 +126,7 @@ class LlumnixPolicy(UniformPolicy):
         "high": (0.02, 0.05, 0.1, 0.2, 0.4, 0.8),
         "low_share": (0.25, 0.5, 0.75),
         "batch_limit": (32, 64, 128, 256),
+        "rebalance": (True, False),
     }
     """What `baselines.tune` sweeps; `low = low_share * high`."""
 

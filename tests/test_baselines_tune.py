@@ -15,7 +15,7 @@ SMALL += ["scenario.workload.batch_queues.overnight.at_s=10"]
 
 def test_grid_points_are_settings():
     points = grid_points(LlumnixPolicy, {"high": [0.4], "batch_limit": [64, 128]})
-    assert len(points) == 2 * len(LlumnixPolicy.GRID["low_share"])
+    assert len(points) == 2 * len(LlumnixPolicy.GRID["low_share"]) * 2
     assert points[0] == {"high": 0.4, "batch_limit": 64, "low": 0.1}
 
 
