@@ -1,0 +1,189 @@
+"""Ablation: what the local and the global autoscaler contribute, in throughput and in GPUs.
+
+Four policies: neither (Llumnix, untuned), "Local" (Chiron's batch sizes under Llumnix's utilisation
+range), "Global" (Chiron's backpressures over Llumnix's batch size), and Chiron. The names are those of
+Figure 2's caption: the autoscaler that is used independently. (Section 6.3 labels them the other way
+round, by what is replaced.)
+
+Throughput per instance is, for interactive requests, theirs in workload A; for batch requests, theirs in
+workload B from the arrival of the queue to its deadline, per second and billed instance. GPUs are the mean
+over the same time (Figure 2, right). An autoscaler's contribution is what it gains alone over neither. A
+gain in throughput that is bought with late requests is shown as such: attainment stands on every bar.
+Ours: the loads, and Llumnix's setting under Local and Global (thresholds, batch size) as untuned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.chiron.llumnix_settings import policy_text, untuned
+from experiments.chiron.loads import STYLES, run_load
+from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.parameters import Parameters, ours
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 18 and Figure 2 (right)"
+POLICIES = ("llumnix", "local", "global", "chiron")
+WORKLOADS = {"W_A": ("interactive", "requests/s"), "W_B": ("batch", "requests queued")}
+_MIDDLE = "about half of the largest load in Figures 9 and 10"
+
+
+class Ablation(Parameters):
+    """Parameters of this figure."""
+
+    seeds: Annotated[int, ours("enough for an interval", ge=1, le=1000)] = 5
+    configurations: Annotated[tuple[str, ...], ours("each model by itself")] = ("small", "large")
+    rates_per_s: Annotated[tuple[float, ...], ours(_MIDDLE)] = (200, 30)
+    queues: Annotated[tuple[int, ...], ours(_MIDDLE)] = (350_000, 40_000)
+    warm_up_s: Annotated[int, ours("as in Figure 9", ge=0)] = 600
+    measured_s: Annotated[int, ours("as in Figure 9", ge=60)] = 1080
+    tail_s: Annotated[int, ours("as in Figure 9", ge=0)] = 120
+
+
+PARAMETERS = {
+    "quick": Ablation(
+        seeds=1, rates_per_s=(100, 20), queues=(50_000, 10_000), warm_up_s=300, measured_s=300
+    ),
+    "paper": Ablation(),
+}
+
+
+def cases(parameters: Ablation) -> list[dict[str, Any]]:
+    """A run per seed, workload, configuration and policy."""
+    setting = untuned()
+    without_batch = {name: setting[name] for name in ("high", "low")}
+    policies = {
+        "llumnix": policy_text("llumnix", setting),
+        "local": policy_text("chiron-local", without_batch),
+        "global": f"chiron-global:batch_limit={setting['batch_limit']}",
+        "chiron": "chiron",
+    }
+    times = parameters.model_dump(include={"warm_up_s", "measured_s", "tail_s"})
+    loads = {"W_A": parameters.rates_per_s, "W_B": parameters.queues}
+    return [
+        {
+            "workload": workload,
+            "configuration": configuration,
+            "load": float(load),
+            "policy_name": name,
+            "policy": policy,
+            "seed": seed,
+            **times,
+        }
+        for workload in WORKLOADS
+        for configuration, load in zip(parameters.configurations, loads[workload], strict=True)
+        for name, policy in policies.items()
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One episode."""
+    return [run_load(case)]
+
+
+def plot(frame: DataFrame, parameters: Ablation) -> Any:
+    """Bars: throughput per instance of the workload's class, and GPUs, with attainment on them."""
+    n = len(parameters.configurations)
+    figure = new_figure(13, 3.6 * n)
+    panels = figure.subplots(n, 4, squeeze=False)
+    for row, configuration in zip(panels, parameters.configurations, strict=True):
+        for k, (workload, (slo_class, unit)) in enumerate(WORKLOADS.items()):
+            mine = frame[
+                (frame["configuration"] == configuration) & (frame["workload"] == workload)
+            ]
+            mine = mine.rename(columns={f"{slo_class}_per_instance_s": "throughput"})
+            columns = ["throughput", "gpus", f"{slo_class}_attainment"]
+            grouped = mine.groupby("policy_name")[columns]
+            mean = grouped.mean().reindex(POLICIES)
+            low, high = grouped.min().reindex(POLICIES), grouped.max().reindex(POLICIES)
+            places = np.arange(len(POLICIES))
+            names = ["neither\n(Llumnix)", "Local", "Global", "both\n(Chiron)"]
+            colours = [STYLES[policy][1] for policy in POLICIES]
+            for axes, column, label in (
+                (row[k], "throughput", f"{slo_class} requests/s per instance"),
+                (row[2 + k], "gpus", "GPUs (mean)"),
+            ):
+                spread = np.stack([mean[column] - low[column], high[column] - mean[column]])
+                axes.bar(places, mean[column], color=colours, alpha=0.85, yerr=spread, capsize=3)
+                for x, policy in zip(places, POLICIES, strict=True):
+                    text = f"{100 * mean.loc[policy, f'{slo_class}_attainment']:.0f} %\non time"
+                    axes.annotate(
+                        text,
+                        (x, high.loc[policy, column]),
+                        (0, 2),
+                        textcoords="offset points",
+                        ha="center",
+                        fontsize=7,
+                    )
+                axes.set_xticks(places, names, fontsize=8)
+                axes.set_ylabel(label)
+                axes.margins(y=0.18)
+                axes.set_title(
+                    f"{configuration}, {workload}: {mine['load'].iloc[0]:,.0f} {unit}", fontsize=9
+                )
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
+    """Section 6.3, and Figure 2 (right)."""
+    found = []
+    for configuration in parameters.configurations:
+        for workload, (slo_class, _) in WORKLOADS.items():
+            mine = frame[
+                (frame["configuration"] == configuration) & (frame["workload"] == workload)
+            ]
+            column = f"{slo_class}_per_instance_s"
+            beside = _beside(mine, f"{slo_class}_attainment")
+            for policy, name in (("local", "local"), ("global", "global")):
+                found.append(
+                    about(
+                        f"The {name} autoscaler alone raises throughput per instance by 30 to 60 % "
+                        f"({configuration}, {slo_class} requests)",
+                        45,
+                        _gain(mine, column, policy, "llumnix"),
+                        nothing=0,
+                        unit="%",
+                        paper="30 to 60 %",
+                        reason=f"judged against the middle of the range. {beside}",
+                    )
+                )
+            best = min(
+                ("local", "global"), key=lambda p, part=mine: _gain(part, "gpus", p, "llumnix").mean
+            )
+            saved = _gain(mine, "gpus", "chiron", best)
+            found.append(
+                at_least(
+                    f"Chiron takes fewer GPUs than either autoscaler alone ({configuration}, "
+                    f"{workload})",
+                    1,
+                    Interval(-saved.mean, -saved.high, -saved.low),
+                    nothing=0,
+                    unit=f"% fewer than {best}",
+                    paper="fewer (Figure 2, right)",
+                    reason=beside,
+                )
+            )
+    return found
+
+
+def _gain(frame: DataFrame, column: str, policy: str, other: str) -> Interval:
+    """By how many per cent a policy's values lie above another's, seed by seed."""
+    table = frame.pivot_table(index="seed", columns="policy_name", values=column)
+    return mean_interval(100 * (table[policy] / table[other] - 1))
+
+
+def _beside(frame: DataFrame, attainment: str) -> str:
+    means = frame.groupby("policy_name")[[attainment, "gpus"]].mean().reindex(POLICIES)
+    parts = [
+        f"{policy} {100 * row[attainment]:.0f} % with {row['gpus']:.0f} GPUs"
+        for policy, row in means.iterrows()
+    ]
+    return "On time: " + ", ".join(parts)
