@@ -20,6 +20,7 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.requests import RequestTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -91,16 +92,26 @@ def run_load(case: Mapping[str, Any]) -> dict[str, Any]:
     scenario = scenario_at(case["workload"], case["configuration"], load, horizon_s)
     requests = draw_requests(scenario, np.random.default_rng(case["seed"]))
     if literal:
-        columns = ("arrival_ps", "llm", "region", "slo_class")
-        columns += ("input_tokens", "output_tokens", "predicted_output_tokens")
-        requests = replace(
-            requests, **{name: getattr(requests, name)[:literal] for name in columns}
-        )
+        requests = first_requests(requests, literal)
     result = run_episode(make_policy(case["policy"]), scenario, case["seed"], requests=requests)
     if literal:
         ends = result.requests["arrival_s"] + result.requests["e2e_s"]
         end_s = _whole_intervals(float(ends.max()), scenario.control_interval_s)
     return summary_of(result, scenario, begin_s, end_s)
+
+
+def first_requests(requests: RequestTable, n: int) -> RequestTable:
+    """The first `n` requests of a table."""
+    return replace(
+        requests,
+        arrival_ps=requests.arrival_ps[:n],
+        llm=requests.llm[:n],
+        region=requests.region[:n],
+        slo_class=requests.slo_class[:n],
+        input_tokens=requests.input_tokens[:n],
+        output_tokens=requests.output_tokens[:n],
+        predicted_output_tokens=requests.predicted_output_tokens[:n],
+    )
 
 
 def summary_of(
