@@ -34,6 +34,7 @@ def as_in_the_paper():
                         "throughput_per_instance": 4.0 if chiron else 1.0,
                         "gpus": 9.0 if chiron else 30.0,
                         "small_batch_limit": 50.0 * untuned()["batch_limit"] if chiron else None,
+                        "small_batch_running": 700.0 if chiron else None,
                         "small_mixed_limit": 400.0 if chiron else None,
                     }
                 )

@@ -48,6 +48,7 @@ def test_an_episode_is_measured_between_warm_up_and_tail(short_case):
     found = loads.run_load(short_case)
     assert found["slo_attainment"] == 1.0
     assert found["small_interactive_limit"] == 32
+    assert 0 < found["small_interactive_running"] < 32
     assert math.isnan(found["small_batch_limit"])  # Llumnix has one pool
     assert found["instances"] == found["gpus"] > 0
     # As many leave as come, 4 per second.

@@ -129,7 +129,7 @@ def plot(frame: DataFrame, parameters: BatchQueue) -> Any:
         panels[3, k].set_ylim(0, 54)
         panels[0, k].set_title(configuration, fontsize=10)
         panels[3, k].set_xlabel("batch queue (thousand requests)")
-    panels[0, 0].legend(fontsize=9)
+    panels[1, 0].legend(fontsize=9, loc="lower left")
     return figure
 
 
@@ -207,10 +207,12 @@ def _batch_sizes(frame: DataFrame, parameters: BatchQueue) -> list[Claim]:
     if ("small", most) in mine.index:
         ratio = mean_interval(mine.loc[("small", most)] / static)
     mixed = at_load(by_load(frame, "chiron", "small_mixed_limit"), "small", most)
+    running = at_load(by_load(frame, "chiron", "small_batch_running"), "small", most)
     reason = (
-        f"small, queue of {most:,.0f}; mean limit of the active batch instances (nan: none was needed), "
-        f"{mixed.mean:.0f} on mixed ones, where interactive requests hold it down; Llumnix (untuned) has "
-        f"{static:.0f}"
+        f"small, queue of {most:,.0f}; mean limit of the active batch instances (nan: none was needed), of "
+        f"which {running.mean:.0f} run, as many as KV memory lets in: a limit grows only while it binds. On "
+        f"mixed instances the limit is {mixed.mean:.0f}. Llumnix's sweep chooses {static:.0f} where the "
+        "paper's Llumnix has a fiftieth of Chiron's"
     )
     return [
         about(

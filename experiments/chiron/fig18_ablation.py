@@ -7,9 +7,13 @@ round, by what is replaced.)
 
 Throughput per instance is, for interactive requests, theirs in workload A; for batch requests, theirs in
 workload B from the arrival of the queue to its deadline, per second and billed instance. GPUs are the mean
-over the same time (Figure 2, right). An autoscaler's contribution is what it gains alone over neither. A
-gain in throughput that is bought with late requests is shown as such: attainment stands on every bar.
-Ours: the loads, and Llumnix's setting under Local and Global (thresholds, batch size) as untuned.
+over the same time (Figure 2, right). An autoscaler's contribution is judged as section 6.3 measures it:
+by how much Chiron exceeds itself with that autoscaler replaced; what each gains alone over neither stands
+beside it. Attainment stands on every bar, since throughput can be bought with late requests.
+
+Ours: the loads, low enough that Chiron's reserve does not take the whole cluster; the utilisation range,
+Llumnix's untuned one. The static batch size is what section 6.2 implies (a fiftieth of 2048 to 4096);
+`static_batch=0` takes that of Llumnix's untuned setting instead, which is larger.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from agents.statistics import Interval, mean_interval
 from experiments.chiron.llumnix_settings import policy_text, untuned
 from experiments.chiron.loads import STYLES, run_load
 from experiments.harness.claims import Claim, about, at_least
-from experiments.harness.parameters import Parameters, ours
+from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ WORKLOADS = {"W_A": ("interactive", "requests/s"), "W_B": ("batch", "requests qu
 NO_WORSE = 0.01
 """Share of requests on time by which a policy may lie below Chiron and still be compared in GPUs."""
 
-_MIDDLE = "about half of the largest load in Figures 9 and 10"
+_MIDDLE = "Chiron does not take the whole cluster"
 
 
 class Ablation(Parameters):
@@ -43,8 +47,11 @@ class Ablation(Parameters):
 
     seeds: Annotated[int, ours("enough for an interval", ge=1, le=1000)] = 5
     configurations: Annotated[tuple[str, ...], ours("each model by itself")] = ("small", "large")
-    rates_per_s: Annotated[tuple[float, ...], ours(_MIDDLE)] = (200, 30)
+    rates_per_s: Annotated[tuple[float, ...], ours(_MIDDLE)] = (100, 10)
     queues: Annotated[tuple[int, ...], ours(_MIDDLE)] = (350_000, 40_000)
+    static_batch: Annotated[
+        int, paper("6.2: Chiron's 2048 to 4096 is nearly 50 times as much", ge=0, le=4096)
+    ] = 64
     warm_up_s: Annotated[int, ours("as in Figure 9", ge=0)] = 600
     measured_s: Annotated[int, ours("as in Figure 9", ge=60)] = 1080
     tail_s: Annotated[int, ours("as in Figure 9", ge=0)] = 120
@@ -52,7 +59,7 @@ class Ablation(Parameters):
 
 PARAMETERS = {
     "quick": Ablation(
-        seeds=1, rates_per_s=(100, 20), queues=(50_000, 10_000), warm_up_s=300, measured_s=300
+        seeds=1, rates_per_s=(50, 8), queues=(50_000, 10_000), warm_up_s=300, measured_s=300
     ),
     "paper": Ablation(),
 }
@@ -61,6 +68,8 @@ PARAMETERS = {
 def cases(parameters: Ablation) -> list[dict[str, Any]]:
     """A run per seed, workload, configuration and policy."""
     setting = untuned()
+    if parameters.static_batch:
+        setting["batch_limit"] = parameters.static_batch
     without_batch = {name: setting[name] for name in ("high", "low")}
     policies = {
         "llumnix": policy_text("llumnix", setting),
@@ -145,17 +154,19 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
             ]
             column = f"{slo_class}_per_instance_s"
             beside = _beside(mine, f"{slo_class}_attainment")
-            for policy, name in (("local", "local"), ("global", "global")):
+            for name, without in (("local", "global"), ("global", "local")):
+                alone = _gain(mine, column, name, "llumnix")
                 found.append(
                     about(
-                        f"The {name} autoscaler alone raises throughput per instance by 30 to 60 % "
+                        f"The {name} autoscaler contributes 30 to 60 % of throughput per instance "
                         f"({configuration}, {slo_class} requests)",
                         45,
-                        _gain(mine, column, policy, "llumnix"),
+                        _gain(mine, column, "chiron", without),
                         nothing=0,
-                        unit="%",
+                        unit="% more than with it replaced",
                         paper="30 to 60 %",
-                        reason=f"judged against the middle of the range. {beside}",
+                        reason=f"judged against the middle of the range; alone it gains "
+                        f"{alone.mean:.0f} % over neither. {beside}",
                     )
                 )
             best = _best_alone(mine, f"{slo_class}_attainment")

@@ -74,7 +74,8 @@ def run_load(case: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `setting.measured` of the measured part; `CLASS_per_instance_s`, its requests finished per second
-        and instance; `MODEL_ROLE_limit`, mean batch limit of the active instances (None without any).
+        and instance; `MODEL_ROLE_limit` and `MODEL_ROLE_running`, mean batch limit of the active
+        instances and requests that run on one (NaN without any).
     """
     load, literal = case["load"], int(case.get("requests", 0))
     begin_s = 0.0
@@ -131,8 +132,10 @@ def summary_of(
         # An instance that nobody uses keeps the limit that it began with.
         weight = part[f"{pool.name}/active"] * (part[f"{pool.name}/running"] > 0)
         limit = part[f"{pool.name}/batch_limit"]
-        mean = float((limit * weight).sum() / weight.sum()) if weight.sum() else math.nan
-        found[f"{MODELS[pool.llm]}_{pool.role}_limit"] = mean
+        key, total = f"{MODELS[pool.llm]}_{pool.role}", float(weight.sum())
+        found[f"{key}_limit"] = float((limit * weight).sum()) / total if total else math.nan
+        running = float((part[f"{pool.name}/running"] * (weight > 0)).sum())
+        found[f"{key}_running"] = running / total if total else math.nan
     return found
 
 
