@@ -57,7 +57,9 @@ PARAMETERS = {
 
 def cases(parameters: BatchSize) -> list[dict[str, Any]]:
     """A run per seed, model, watermark and batch limit."""
-    common = parameters.model_dump(include={"lengths", "preemption", "queued", "warm_up_s", "measured_s"})
+    common = parameters.model_dump(
+        include={"lengths", "preemption", "queued", "warm_up_s", "measured_s"}
+    )
     return [
         {"seed": seed, "llm": llm, "kv_watermark": watermark, "batch_limit": limit, **common}
         for seed in parameters.seed_list()

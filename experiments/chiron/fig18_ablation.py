@@ -1,0 +1,213 @@
+"""Ablation: what the local and the global autoscaler contribute, in throughput and in GPUs.
+
+Four policies: neither (Llumnix, untuned), "Local" (Chiron's batch sizes under Llumnix's utilisation
+range), "Global" (Chiron's backpressures over Llumnix's batch size), and Chiron. The names are those of
+Figure 2's caption: the autoscaler that is used independently. (Section 6.3 labels them the other way
+round, by what is replaced.)
+
+Throughput per instance is, for interactive requests, theirs in workload A; for batch requests, theirs in
+workload B from the arrival of the queue to its deadline, per second and billed instance. GPUs are the mean
+over the same time (Figure 2, right). An autoscaler's contribution is judged as section 6.3 measures it:
+by how much Chiron exceeds itself with that autoscaler replaced; what each gains alone over neither stands
+beside it. Attainment stands on every bar, since throughput can be bought with late requests.
+
+Ours: the loads, low enough that Chiron's reserve does not take the whole cluster; the utilisation range,
+Llumnix's untuned one. The static batch size is what section 6.2 implies (a fiftieth of 2048 to 4096);
+`static_batch=0` takes that of Llumnix's untuned setting instead, which is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.chiron.llumnix_settings import policy_text, untuned
+from experiments.chiron.loads import STYLES, run_load
+from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 18 and Figure 2 (right)"
+POLICIES = ("llumnix", "local", "global", "chiron")
+WORKLOADS = {"W_A": ("interactive", "requests/s"), "W_B": ("batch", "requests queued")}
+NO_WORSE = 0.01
+"""Share of requests on time by which a policy may lie below Chiron and still be compared in GPUs."""
+
+RANGE = (30.0, 60.0)
+"""Per cent that each autoscaler contributes (section 6.3)."""
+
+_MIDDLE = "Chiron does not take the whole cluster"
+
+
+class Ablation(Parameters):
+    """Parameters of this figure."""
+
+    seeds: Annotated[int, ours("enough for an interval", ge=1, le=1000)] = 5
+    configurations: Annotated[tuple[str, ...], ours("each model by itself")] = ("small", "large")
+    rates_per_s: Annotated[tuple[float, ...], ours(_MIDDLE)] = (100, 10)
+    queues: Annotated[tuple[int, ...], ours(_MIDDLE)] = (350_000, 40_000)
+    static_batch: Annotated[
+        int, paper("6.2: Chiron's 2048 to 4096 is nearly 50 times as much", ge=0, le=4096)
+    ] = 64
+    warm_up_s: Annotated[int, ours("as in Figure 9", ge=0)] = 600
+    measured_s: Annotated[int, ours("as in Figure 9", ge=60)] = 1080
+    tail_s: Annotated[int, ours("as in Figure 9", ge=0)] = 120
+
+
+PARAMETERS = {
+    "quick": Ablation(
+        seeds=1, rates_per_s=(50, 8), queues=(50_000, 10_000), warm_up_s=300, measured_s=300
+    ),
+    "paper": Ablation(),
+}
+
+
+def cases(parameters: Ablation) -> list[dict[str, Any]]:
+    """A run per seed, workload, configuration and policy."""
+    setting = untuned()
+    if parameters.static_batch:
+        setting["batch_limit"] = parameters.static_batch
+    without_batch = {name: setting[name] for name in ("high", "low")}
+    policies = {
+        "llumnix": policy_text("llumnix", setting),
+        "local": policy_text("chiron-local", without_batch),
+        "global": f"chiron-global:batch_limit={setting['batch_limit']}",
+        "chiron": "chiron",
+    }
+    times = parameters.model_dump(include={"warm_up_s", "measured_s", "tail_s"})
+    loads = {"W_A": parameters.rates_per_s, "W_B": parameters.queues}
+    return [
+        {
+            "workload": workload,
+            "configuration": configuration,
+            "load": float(load),
+            "policy_name": name,
+            "policy": policy,
+            "seed": seed,
+            **times,
+        }
+        for workload in WORKLOADS
+        for configuration, load in zip(parameters.configurations, loads[workload], strict=True)
+        for name, policy in policies.items()
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One episode."""
+    return [run_load(case)]
+
+
+def plot(frame: DataFrame, parameters: Ablation) -> Any:
+    """Bars: throughput per instance of the workload's class, and GPUs, with attainment on them."""
+    n = len(parameters.configurations)
+    figure = new_figure(13, 3.6 * n)
+    panels = figure.subplots(n, 4, squeeze=False)
+    for row, configuration in zip(panels, parameters.configurations, strict=True):
+        for k, (workload, (slo_class, unit)) in enumerate(WORKLOADS.items()):
+            mine = frame[
+                (frame["configuration"] == configuration) & (frame["workload"] == workload)
+            ]
+            mine = mine.rename(columns={f"{slo_class}_per_instance_s": "throughput"})
+            columns = ["throughput", "gpus", f"{slo_class}_attainment"]
+            grouped = mine.groupby("policy_name")[columns]
+            mean = grouped.mean().reindex(POLICIES)
+            low, high = grouped.min().reindex(POLICIES), grouped.max().reindex(POLICIES)
+            places = np.arange(len(POLICIES))
+            names = ["neither\n(Llumnix)", "Local", "Global", "both\n(Chiron)"]
+            colours = [STYLES[policy][1] for policy in POLICIES]
+            for axes, column, label in (
+                (row[k], "throughput", f"{slo_class} requests/s per instance"),
+                (row[2 + k], "gpus", "GPUs (mean)"),
+            ):
+                spread = np.stack([mean[column] - low[column], high[column] - mean[column]])
+                axes.bar(places, mean[column], color=colours, alpha=0.85, yerr=spread, capsize=3)
+                for x, policy in zip(places, POLICIES, strict=True):
+                    text = f"{100 * mean.loc[policy, f'{slo_class}_attainment']:.0f} %\non time"
+                    axes.annotate(
+                        text,
+                        (x, high.loc[policy, column]),
+                        (0, 2),
+                        textcoords="offset points",
+                        ha="center",
+                        fontsize=7,
+                    )
+                axes.set_xticks(places, names, fontsize=8)
+                axes.set_ylabel(label)
+                axes.margins(y=0.18)
+                axes.set_title(
+                    f"{configuration}, {workload}: {mine['load'].iloc[0]:,.0f} {unit}", fontsize=9
+                )
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
+    """Section 6.3, and Figure 2 (right)."""
+    found = []
+    for configuration in parameters.configurations:
+        for workload, (slo_class, _) in WORKLOADS.items():
+            mine = frame[
+                (frame["configuration"] == configuration) & (frame["workload"] == workload)
+            ]
+            column = f"{slo_class}_per_instance_s"
+            beside = _beside(mine, f"{slo_class}_attainment")
+            for name, without in (("local", "global"), ("global", "local")):
+                alone = _gain(mine, column, name, "llumnix")
+                gain = _gain(mine, column, "chiron", without)
+                found.append(
+                    about(
+                        f"The {name} autoscaler contributes 30 to 60 % of throughput per instance "
+                        f"({configuration}, {slo_class} requests)",
+                        min(max(gain.mean, RANGE[0]), RANGE[1]),
+                        gain,
+                        nothing=0,
+                        unit="% more than with it replaced",
+                        paper="30 to 60 %",
+                        reason=f"judged against the nearest value of the range; alone it gains "
+                        f"{alone.mean:.0f} % over neither. {beside}",
+                    )
+                )
+            best = _best_alone(mine, f"{slo_class}_attainment")
+            saved = _gain(mine, "gpus", "chiron", best)
+            found.append(
+                at_least(
+                    f"Chiron takes fewer GPUs than either autoscaler alone that is as much on time "
+                    f"({configuration}, {workload})",
+                    1,
+                    Interval(-saved.mean, -saved.high, -saved.low),
+                    nothing=0,
+                    unit=f"% fewer than {best}",
+                    paper="fewer (Figure 2, right)",
+                    reason=beside,
+                )
+            )
+    return found
+
+
+def _best_alone(frame: DataFrame, attainment: str) -> str:
+    """The autoscaler that alone takes fewer GPUs, of those that are as much on time as Chiron if any is."""
+    means = frame.groupby("policy_name")[[attainment, "gpus"]].mean()
+    alone = means.loc[["local", "global"]]
+    good = alone[alone[attainment] >= means.loc["chiron", attainment] - NO_WORSE]
+    return str((good if len(good) else alone)["gpus"].idxmin())
+
+
+def _gain(frame: DataFrame, column: str, policy: str, other: str) -> Interval:
+    """By how many per cent a policy's values lie above another's, seed by seed."""
+    table = frame.pivot_table(index="seed", columns="policy_name", values=column)
+    return mean_interval(100 * (table[policy] / table[other] - 1))
+
+
+def _beside(frame: DataFrame, attainment: str) -> str:
+    means = frame.groupby("policy_name")[[attainment, "gpus"]].mean().reindex(POLICIES)
+    parts = [
+        f"{policy} {100 * row[attainment]:.0f} % with {row['gpus']:.0f} GPUs"
+        for policy, row in means.iterrows()
+    ]
+    return "On time: " + ", ".join(parts)
