@@ -1,0 +1,186 @@
+"""Inter-token latency across steps of the local autoscaler.
+
+One instance of each model, plain, from a batch limit of 64, under a constant rate of interactive requests
+that is some three times what it can serve. A step lasts from one change of the limit to the next, and its
+latency is the mean over the requests that run in it: the time in which they ran over the tokens that
+they received. The algorithm only lowers a limit after a target was missed, so it has to overshoot to
+know where the target is, and how often it does is how it works; how far and for how long is
+what is to be seen. Drawn is the first seed, for the steady form of the algorithm and as printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.chiron.convergence import (
+    OVERLOAD_PER_S,
+    SHORT,
+    LocalParameters,
+    steps,
+    watch,
+)
+from experiments.harness.claims import Claim, about, at_most
+from experiments.harness.parameters import ours
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 15"
+NAMES = {"chiron": "Chiron, made steady", "chiron-literal": "Algorithm 1 as printed"}
+FEW_STEPS = 3
+"""What the paper's "a few steps" is read as."""
+
+
+class ItlSteps(LocalParameters):
+    """Parameters of this figure."""
+
+    slos_s: Annotated[tuple[float, ...], ours("the interactive target, of which it speaks")] = (0.2,)
+    drawn_steps: Annotated[int, ours("what a picture shows", ge=1)] = 100
+
+
+PARAMETERS = {
+    "quick": ItlSteps(seeds=2, duration_s=600),
+    "paper": ItlSteps(seeds=10),
+}
+
+
+def cases(parameters: ItlSteps) -> list[dict[str, Any]]:
+    """A run per seed, model, controller and target."""
+    return [
+        {
+            "seed": seed,
+            "llm": llm,
+            "variant": "plain",
+            "controller": controller,
+            "itl_slo_s": slo_s,
+            "rate_per_s": OVERLOAD_PER_S[llm],
+            **parameters.shared(),
+        }
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+        for controller in parameters.controllers
+        for slo_s in parameters.slos_s
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per step."""
+    taken = steps(watch(case)).rename_axis("step").reset_index()
+    return [{str(key): value for key, value in row.items()} for row in taken.to_dict("records")]
+
+
+def plot(frame: DataFrame, parameters: ItlSteps) -> Any:
+    """Latency above, the limit below; a column per model."""
+    figure = new_figure(5.6 * len(parameters.llms), 5.6)
+    grid = figure.subplots(2, len(parameters.llms), squeeze=False, sharex=True)
+    slo_s = parameters.slos_s[0]
+    first = frame[(frame["seed"] == frame["seed"].min()) & np.isclose(frame["itl_slo_s"], slo_s)]
+    for column, llm in enumerate(parameters.llms):
+        above, below = grid[:, column]
+        for k, controller in enumerate(parameters.controllers):
+            mine = first[(first["llm"] == llm) & (first["controller"] == controller)]
+            mine = mine[mine["step"] < parameters.drawn_steps]
+            look = {"color": f"C{k}", "marker": ".", "ms": 4, "lw": 1}
+            above.plot(mine["step"], mine["itl_s"], label=NAMES.get(controller, controller), **look)
+            below.plot(mine["step"], mine["limit"], **look)
+        above.axhline(slo_s, color="C3", lw=1, ls="--", label=f"target, {slo_s:g} s")
+        above.set_ylim(bottom=0)
+        below.set_yscale("log", base=2)
+        below.set_yticks([1, 4, 16, 64, 256, 1024, 4096], [1, 4, 16, 64, 256, 1024, 4096])
+        above.set_ylabel("inter-token latency (s)")
+        below.set_ylabel("batch limit (requests)")
+        below.set_xlabel("step of the autoscaler (change of the limit)")
+        above.set_title(llm, fontsize=10)
+        for axes in (above, below):
+            axes.grid(alpha=0.3)
+    grid[0, 0].legend(fontsize=8)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: ItlSteps) -> list[Claim]:
+    """Latency goes to the target and stays there, but for a few steps."""
+    slo_s = parameters.slos_s[0]
+    found = []
+    for llm in parameters.llms:
+        for controller in parameters.controllers:
+            mine = frame[
+                (frame["llm"] == llm)
+                & (frame["controller"] == controller)
+                & np.isclose(frame["itl_slo_s"], slo_s)
+            ]
+            late = mine[mine["end_s"] > parameters.duration_s / 2]
+            where = f"{SHORT.get(llm, llm)}, {NAMES.get(controller, controller)}"
+            found.append(
+                about(
+                    f"Latency approaches the target ({where})",
+                    1.0,
+                    _by_seed(late, lambda one: _mean_itl_s(one) / slo_s),
+                    nothing=float(mine[mine["step"] == 0]["itl_s"].mean() / slo_s),
+                    unit="of the target, in the second half",
+                    paper="approaches it (curve)",
+                    reason=_approach_reason(late, controller),
+                )
+            )
+            if controller != "chiron-literal":
+                found.append(
+                    at_most(
+                        f"The target is exceeded for a few steps at a time ({where})",
+                        FEW_STEPS,
+                        _by_seed(late, lambda one: _longest_excess(one, slo_s)),
+                        nothing=float(late.groupby("seed").size().mean()) + FEW_STEPS,
+                        unit="steps in a row at most, in the second half",
+                        paper="a few steps",
+                        reason=_excess_reason(late, slo_s),
+                    )
+                )
+    return found
+
+
+def _mean_itl_s(frame: DataFrame) -> float:
+    """Over tokens: each step counts with its request-seconds over its latency."""
+    known = frame[frame["itl_s"] > 0]
+    spent_s = known["running"] * (known["end_s"] - known["start_s"])
+    return float(spent_s.sum() / (spent_s / known["itl_s"]).sum())
+
+
+def _longest_excess(frame: DataFrame, slo_s: float) -> int:
+    """Most steps in a row with latency above the target."""
+    longest = current = 0
+    for itl_s in frame.sort_values("step")["itl_s"]:
+        current = current + 1 if itl_s > slo_s else 0
+        longest = max(longest, current)
+    return longest
+
+
+def _by_seed(frame: DataFrame, number: Any) -> Interval:
+    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
+
+
+def _approach_reason(late: DataFrame, controller: str) -> str:
+    length_s = late["end_s"] - late["start_s"]
+    running, kv_use, limit = (
+        float((late[name] * length_s).sum() / length_s.sum()) for name in ("running", "kv_use", "limit")
+    )
+    seen = f"{running:.0f} requests run at a limit of {limit:.0f}, with {kv_use:.0%} of KV memory in use"
+    if controller == "chiron-literal":
+        return (
+            f"{seen}: a halved limit lowers throughput, so the next ratio of previous to current throughput "
+            "is above one and halves it again, down to one request"
+        )
+    if kv_use > 0.8:
+        return f"{seen}: memory, not the target, holds the batch"
+    return f"{seen}: after each miss the limit is halved and grows again, so latency is below the target on average"
+
+
+def _excess_reason(late: DataFrame, slo_s: float) -> str:
+    length_s = late["end_s"] - late["start_s"]
+    above = late["itl_s"] > slo_s
+    return (
+        f"{above.mean():.0%} of the steps and {length_s[above].sum() / length_s.sum():.0%} of the time are "
+        f"above the target, by at most {late['itl_s'].max() / slo_s - 1:.0%}"
+    )

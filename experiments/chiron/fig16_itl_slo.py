@@ -1,0 +1,212 @@
+"""ITL target sweep: satisfaction, throughput and GPUs of the large model.
+
+The interactive workload on Llama 3.1 70B (`chiron-70b`: Poisson arrivals, ShareGPT lengths, at most 50 A100,
+four to an instance) under Chiron, with the interactive class's target for the mean inter-token latency
+of a request swept. Satisfaction is the share of requests that finished within it; requests that arrive
+in the first minutes, while the fleet and its limits settle, do not count, and neither do those that the
+end of the episode cuts off. GPUs are the mean number that is billed. The table's values are not printed in
+the text; the targets of the sweep are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.chiron.setting import episode, measured, scenario_of
+from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 16"
+LARGE_SLO_S = 1.0
+"""From here on the paper sees no violation."""
+
+
+class ItlSlo(Parameters):
+    """Parameters of this figure."""
+
+    policy: Annotated[str, paper("section 6.3")] = "chiron"
+    configuration: Annotated[str, paper("section 6.3, Llama 70B")] = "large"
+    itl_slos_s: Annotated[tuple[float, ...], ours("from a few decode iterations to the batch target")] = (
+        0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
+    )  # fmt: skip
+    rates_per_s: Annotated[tuple[float, ...], ours("section 6.2's for the 70B, and near capacity")] = (
+        10.0,
+        40.0,
+    )
+    horizon_s: Annotated[float, ours("the scenario's", gt=0)] = 1800.0
+    settled_s: Annotated[float, ours("until fleet and limits have settled", ge=0)] = 600.0
+    end_s: Annotated[float, ours("left out at the end; requests must be able to finish", ge=0)] = 300.0
+
+
+PARAMETERS = {
+    "quick": ItlSlo(seeds=2, horizon_s=1200.0, settled_s=400.0, end_s=200.0),
+    "paper": ItlSlo(seeds=10),
+}
+
+
+def cases(parameters: ItlSlo) -> list[dict[str, Any]]:
+    """A run per seed, rate and target."""
+    names = {"policy", "configuration", "horizon_s", "settled_s", "end_s"}
+    return [
+        {"seed": seed, "rate_per_s": rate, "itl_slo_s": slo_s, **parameters.model_dump(include=names)}
+        for seed in parameters.seed_list()
+        for rate in parameters.rates_per_s
+        for slo_s in parameters.itl_slos_s
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One episode; satisfaction of the requests that arrived between the two margins."""
+    scenario = scenario_of(
+        case["configuration"],
+        rate_per_s=case["rate_per_s"],
+        horizon_s=case["horizon_s"],
+        **{"classes.interactive.itl_s": case["itl_slo_s"]},
+    )
+    result = episode(case["policy"], scenario, case["seed"])
+    from_s, until_s = case["settled_s"], case["horizon_s"] - case["end_s"]
+    found = measured(result, scenario, from_s, until_s)
+    requests = result.requests
+    came = requests[requests["arrival_s"].between(from_s, until_s, inclusive="left")]
+    return [
+        {
+            **satisfaction(came, case["itl_slo_s"]),
+            "slo_attainment": found["slo_attainment"],
+            "throughput_per_instance": found["throughput_per_instance"],
+            "gpus": found["gpus"],
+            "evicted_or_preempted": float((came["evictions"] + came["preemptions"] > 0).mean()),
+        }
+    ]
+
+
+def satisfaction(came: DataFrame, itl_slo_s: float) -> dict[str, float]:
+    """Latency of requests against a target.
+
+    Args:
+        came: rows of `EpisodeResult.requests`.
+        itl_slo_s: target for the mean ITL of a request.
+
+    Returns:
+        `itl_satisfied`: share of those that finished within it (all, if none did), a single-token
+        request having no latency to miss; `unfinished`: share that had not; `itl_s`: mean.
+    """
+    done = came[np.isfinite(came["e2e_s"])]
+    late = done["itl_mean_s"] > itl_slo_s
+    return {
+        "itl_satisfied": float(1 - late.mean()) if len(done) else 1.0,
+        "unfinished": float(1 - len(done) / len(came)) if len(came) else 0.0,
+        "itl_s": float(done["itl_mean_s"].mean()),
+    }
+
+
+COLUMNS = {
+    "itl_satisfied": "ITL target met (%)",
+    "slo_attainment": "both targets met (%)",
+    "throughput_per_instance": "requests/s per instance",
+    "gpus": "GPUs",
+}
+
+
+def plot(frame: DataFrame, parameters: ItlSlo) -> Any:
+    """The table."""
+    figure = new_figure(8.4, 0.5 + 0.28 * len(parameters.rates_per_s) * len(parameters.itl_slos_s))
+    axes = figure.subplots()
+    axes.axis("off")
+    mean = frame.groupby(["rate_per_s", "itl_slo_s"]).mean(numeric_only=True)
+    cells = []
+    for (rate, slo_s), row in mean.iterrows():
+        shares = [f"{100 * row[name]:.2f}" for name in list(COLUMNS)[:2]]
+        numbers = [f"{row['throughput_per_instance']:.2f}", f"{row['gpus']:.1f}"]
+        cells.append([f"{rate:g}", f"{slo_s:g}", *shares, *numbers])
+    head = ["requests/s", "ITL target (s)", *COLUMNS.values()]
+    table = axes.table(cells, colLabels=head, loc="center", cellLoc="right")
+    table.auto_set_font_size(False)
+    table.set_fontsize(9)
+    table.scale(1, 1.3)
+    for (row, _), cell in table.get_celld().items():
+        cell.set_edgecolor("0.8")
+        if row == 0:
+            cell.set_text_props(weight="bold", ha="center", fontsize=8)
+        elif (row - 1) // len(parameters.itl_slos_s) % 2:
+            cell.set_facecolor("0.95")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: ItlSlo) -> list[Claim]:
+    """Large targets are never missed, small ones hardly ever; looser ones need fewer GPUs."""
+    found = []
+    loosest, tightest = max(parameters.itl_slos_s), min(parameters.itl_slos_s)
+    for rate in parameters.rates_per_s:
+        mine = frame[frame["rate_per_s"] == rate]
+        large = mine[mine["itl_slo_s"] >= LARGE_SLO_S]
+        if len(large):
+            found.append(
+                at_least(
+                    f"ITL targets from 1 s on are met by all requests ({rate:g} requests/s)",
+                    100.0,
+                    _by_seed(large, lambda one: 100 * one["itl_satisfied"].min()),
+                    nothing=99.0,
+                    unit="%, at the worst of these targets",
+                    reason=_reason(large),
+                )
+            )
+        for slo_s in parameters.itl_slos_s:
+            small = mine[mine["itl_slo_s"] == slo_s]
+            if slo_s < LARGE_SLO_S:
+                found.append(
+                    at_most(
+                        f"Violations with small ITL targets are less than 0.5 % ({slo_s:g} s, "
+                        f"{rate:g} requests/s)",
+                        0.5,
+                        _by_seed(small, lambda one: 100 * (1 - one["itl_satisfied"].mean())),
+                        nothing=50.0,
+                        unit="%",
+                        reason=_reason(small),
+                    )
+                )
+        for column, what, judge, number in (
+            ("throughput_per_instance", "raises throughput per instance", at_least, 1.01),
+            ("gpus", "needs fewer GPUs", at_most, 0.99),
+        ):
+            found.append(
+                judge(
+                    f"A larger ITL target {what} ({rate:g} requests/s)",
+                    number,
+                    _ratio(mine, column, loosest, tightest),
+                    nothing=1.0,
+                    unit=f"x with {loosest:g} s, of that with {tightest:g} s",
+                    paper="(table, not legible in the text)",
+                    reason=_gpus_reason(mine),
+                )
+            )
+    return found
+
+
+def _by_seed(frame: DataFrame, number: Any) -> Interval:
+    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
+
+
+def _ratio(frame: DataFrame, column: str, above_s: float, below_s: float) -> Interval:
+    wide = frame.pivot(index="seed", columns="itl_slo_s", values=column)
+    return mean_interval((wide[above_s] / wide[below_s]).tolist())
+
+
+def _reason(frame: DataFrame) -> str:
+    mean = frame[["itl_s", "evicted_or_preempted", "unfinished"]].astype(float).mean()
+    return (
+        f"mean latency {mean['itl_s']:.3f} s; {mean['evicted_or_preempted']:.2%} of the requests were evicted "
+        f"or preempted, {mean['unfinished']:.2%} had not finished"
+    )
+
+
+def _gpus_reason(frame: DataFrame) -> str:
+    gpus = frame.groupby("itl_slo_s")["gpus"].mean()
+    return "GPUs by target: " + ", ".join(f"{count:.1f} at {slo_s:g} s" for slo_s, count in gpus.items())
