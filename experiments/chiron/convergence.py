@@ -60,8 +60,12 @@ class LocalParameters(Parameters):
     )
     slos_s: Annotated[tuple[float, ...], paper("section 6, interactive and batch")] = (0.2, 2.0)
     lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
-    first_limit: Annotated[int, ours("as the scenarios' interactive pools", ge=1, le=MAX_BATCH)] = 64
-    window_iterations: Annotated[int, ours("the scenarios' default; the printed kind has none")] = 16
+    first_limit: Annotated[int, ours("as the scenarios' interactive pools", ge=1, le=MAX_BATCH)] = (
+        64
+    )
+    window_iterations: Annotated[int, ours("the scenarios' default; the printed kind has none")] = (
+        16
+    )
     kv_watermark: Annotated[float, ours("vLLM's default")] = 0.01
     preemption: Annotated[Literal["recompute", "swap"], ours("vLLM's default")] = "recompute"
     duration_s: Annotated[int, ours("several times the paper's longest convergence", ge=1)] = 1800
@@ -149,8 +153,9 @@ def steady(watched: Watched, itl_slo_s: float) -> dict[str, float]:
 
     Returns:
         `limit` (median), `limit_low`, `limit_high` (5th and 95th percentile), `batch` (running requests,
-        mean), `kv_use` (share of KV memory, mean), `tokens_per_s`, `itl_s` (mean over finished requests of their mean; None without any),
-        `itl_violations` (share of them above the target) and `preemptions` (in all the run).
+        mean), `kv_use` (share of KV memory, mean), `tokens_per_s`, `itl_s` (mean over finished requests
+        of their mean; NaN without any), `itl_violations` (share of them above the target) and
+        `preemptions` (in all the run).
     """
     samples = watched.samples
     half_s = samples["time_s"].iloc[-1] / 2
@@ -217,11 +222,12 @@ def steps(watched: Watched) -> pd.DataFrame:
     later = samples["tokens"].to_numpy() - np.searchsorted(watched.first_token_s, time_s, "right")
     # A change seen at a sample happened after the one before, which therefore ends the old step.
     ends = np.append(np.flatnonzero(np.diff(limit)), len(limit) - 1)
-    length_s = np.diff(time_s[ends], prepend=0.0)
+    start_s = np.concatenate([[0.0], time_s[ends[:-1]]])
+    length_s = time_s[ends] - start_s
     spent_s, tokens = np.diff(ran_s[ends], prepend=0.0), np.diff(later[ends], prepend=0)
     return pd.DataFrame(
         {
-            "start_s": time_s[ends] - length_s,
+            "start_s": start_s,
             "end_s": time_s[ends],
             "limit": limit[ends],
             "running": spent_s / length_s,

@@ -132,7 +132,9 @@ def plot(frame: DataFrame, parameters: ConvergedBatch) -> Any:
                 )  # fmt: skip
             best = [best_fixed(frame, llm, variant, slo_s) for variant in VARIANTS]
             at = [(x, one["batch"]) for x, one in zip(places, best, strict=True) if one is not None]
-            axes.plot(*zip(*at, strict=True), "D", color="C3", ms=5, ls="", label="best fixed limit")
+            axes.plot(
+                *zip(*at, strict=True), "D", color="C3", ms=5, ls="", label="best fixed limit"
+            )
             axes.set_yscale("log", base=2)
             axes.set_ylim(0.7, 2 * MAX_BATCH)
             axes.set_yticks([1, 4, 16, 64, 256, 1024, 4096], [1, 4, 16, 64, 256, 1024, 4096])
@@ -216,7 +218,9 @@ def _literal(frame: DataFrame, llm: str, slo_s: float) -> Claim:
     best = best_fixed(frame, llm, "plain", slo_s)
     reached = _by_seed(
         mine[mine["variant"] == "plain"],
-        lambda one: one["tokens_per_s"].mean() / (best["tokens_per_s"] if best is not None else 1.0),
+        lambda one: (
+            one["tokens_per_s"].mean() / (best["tokens_per_s"] if best is not None else 1.0)
+        ),
     )
     return about(
         f"Algorithm 1 as printed converges to the optimal batch size ({SHORT.get(llm, llm)})",

@@ -5,8 +5,8 @@ that all exceed what it can serve. The paper does not define convergence. Here a
 the first time from which the batch that runs stays near its median over the run's second half: within a
 factor of two, which is what the algorithm's own halving moves it by, for ten seconds without a break and
 at least 90 % of the time that is left. `band=1.2`, `share=1` and `size=limit` are the strict readings
-(never leaving +-20 %, and the limit itself). A run that has not converged in its first half counts with that half's
-length, a lower bound. Algorithm 1 as printed converges quickly, to a batch of one (Figure 11).
+(never leaving +-20 %, and the limit itself). A run that has not converged in its first half counts with
+that half's length, a lower bound. Algorithm 1 as printed converges too, to a batch of one (Figure 11).
 """
 
 from __future__ import annotations
@@ -254,7 +254,8 @@ def _slowest_reason(mine: DataFrame) -> str:
     llm, variant, slo_s = times.idxmax()
     missing = 1 - mine["converged"].astype(float).mean()
     return (
-        f"slowest on average: {SHORT.get(llm, llm)}, {variant}, target {slo_s:g} s, with {times.max():.0f} s; "
+        f"slowest on average: {SHORT.get(llm, llm)}, {variant}, target {slo_s:g} s, with "
+        f"{times.max():.0f} s; "
         f"{missing:.0%} of all runs did not converge in their first half"
     )
 
@@ -263,7 +264,8 @@ def _rate_reason(mine: DataFrame) -> str:
     times = mine.groupby("overload")["convergence_s"].mean()
     filling = (mine["size_at_end"] / mine["rate_per_s"]).groupby(mine["overload"]).mean()
     shown = ", ".join(
-        f"{times[overload]:.0f} s ({filling[overload]:.0f} s) at {overload:g} x" for overload in times.index
+        f"{times[overload]:.0f} s ({filling[overload]:.0f} s) at {overload:g} x"
+        for overload in times.index
     )
     return (
         "a batch cannot fill before its requests have come: mean time to converge over configurations "

@@ -37,17 +37,22 @@ class ItlSlo(Parameters):
     itl_slos_s: Annotated[tuple[float, ...], ours("from a few decode iterations to the batch target")] = (
         0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
     )  # fmt: skip
-    rates_per_s: Annotated[tuple[float, ...], ours("section 6.2's for the 70B, and near capacity")] = (
+    rates_per_s: Annotated[tuple[float, ...], ours("6.2's, and up to 6.1's for the 70B")] = (
         10.0,
+        20.0,
         40.0,
     )
     horizon_s: Annotated[float, ours("the scenario's", gt=0)] = 1800.0
     settled_s: Annotated[float, ours("until fleet and limits have settled", ge=0)] = 600.0
-    end_s: Annotated[float, ours("left out at the end; requests must be able to finish", ge=0)] = 300.0
+    end_s: Annotated[float, ours("left out at the end; requests must be able to finish", ge=0)] = (
+        300.0
+    )
 
 
 PARAMETERS = {
-    "quick": ItlSlo(seeds=2, horizon_s=1200.0, settled_s=400.0, end_s=200.0),
+    "quick": ItlSlo(
+        seeds=2, rates_per_s=(10.0, 40.0), horizon_s=1200.0, settled_s=400.0, end_s=200.0
+    ),
     "paper": ItlSlo(seeds=10),
 }
 
@@ -56,7 +61,12 @@ def cases(parameters: ItlSlo) -> list[dict[str, Any]]:
     """A run per seed, rate and target."""
     names = {"policy", "configuration", "horizon_s", "settled_s", "end_s"}
     return [
-        {"seed": seed, "rate_per_s": rate, "itl_slo_s": slo_s, **parameters.model_dump(include=names)}
+        {
+            "seed": seed,
+            "rate_per_s": rate,
+            "itl_slo_s": slo_s,
+            **parameters.model_dump(include=names),
+        }
         for seed in parameters.seed_list()
         for rate in parameters.rates_per_s
         for slo_s in parameters.itl_slos_s
@@ -82,7 +92,6 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
             "slo_attainment": found["slo_attainment"],
             "throughput_per_instance": found["throughput_per_instance"],
             "gpus": found["gpus"],
-            "evicted_or_preempted": float((came["evictions"] + came["preemptions"] > 0).mean()),
         }
     ]
 
@@ -96,21 +105,26 @@ def satisfaction(came: DataFrame, itl_slo_s: float) -> dict[str, float]:
 
     Returns:
         `itl_satisfied`: share of those that finished within it (all, if none did), a single-token
-        request having no latency to miss; `unfinished`: share that had not; `itl_s`: mean.
+        request having no latency to miss; `unfinished`: share that had not; `itl_s`: mean;
+        `tokens`, `late_tokens`: median output tokens of those that finished, and that missed it;
+        `late_moved`: share of these that were evicted or preempted. NaN where there are none.
     """
     done = came[np.isfinite(came["e2e_s"])]
-    late = done["itl_mean_s"] > itl_slo_s
+    late = done[done["itl_mean_s"] > itl_slo_s]
     return {
-        "itl_satisfied": float(1 - late.mean()) if len(done) else 1.0,
+        "itl_satisfied": float(1 - len(late) / len(done)) if len(done) else 1.0,
         "unfinished": float(1 - len(done) / len(came)) if len(came) else 0.0,
         "itl_s": float(done["itl_mean_s"].mean()),
+        "tokens": float(done["output_tokens"].median()),
+        "late_tokens": float(late["output_tokens"].median()),
+        "late_moved": float((late["evictions"] + late["preemptions"] > 0).mean()),
     }
 
 
 COLUMNS = {
-    "itl_satisfied": "ITL target met (%)",
-    "slo_attainment": "both targets met (%)",
-    "throughput_per_instance": "requests/s per instance",
+    "itl_satisfied": "ITL target\nmet (%)",
+    "slo_attainment": "both targets\nmet (%)",
+    "throughput_per_instance": "requests/s\nper instance",
     "gpus": "GPUs",
 }
 
@@ -126,7 +140,7 @@ def plot(frame: DataFrame, parameters: ItlSlo) -> Any:
         shares = [f"{100 * row[name]:.2f}" for name in list(COLUMNS)[:2]]
         numbers = [f"{row['throughput_per_instance']:.2f}", f"{row['gpus']:.1f}"]
         cells.append([f"{rate:g}", f"{slo_s:g}", *shares, *numbers])
-    head = ["requests/s", "ITL target (s)", *COLUMNS.values()]
+    head = ["requests/s", "ITL\ntarget (s)", *COLUMNS.values()]
     table = axes.table(cells, colLabels=head, loc="center", cellLoc="right")
     table.auto_set_font_size(False)
     table.set_fontsize(9)
@@ -135,6 +149,7 @@ def plot(frame: DataFrame, parameters: ItlSlo) -> Any:
         cell.set_edgecolor("0.8")
         if row == 0:
             cell.set_text_props(weight="bold", ha="center", fontsize=8)
+            cell.set_height(1.8 * cell.get_height())
         elif (row - 1) // len(parameters.itl_slos_s) % 2:
             cell.set_facecolor("0.95")
     return figure
@@ -158,20 +173,18 @@ def claims(frame: DataFrame, parameters: ItlSlo) -> list[Claim]:
                     reason=_reason(large),
                 )
             )
-        for slo_s in parameters.itl_slos_s:
-            small = mine[mine["itl_slo_s"] == slo_s]
-            if slo_s < LARGE_SLO_S:
-                found.append(
-                    at_most(
-                        f"Violations with small ITL targets are less than 0.5 % ({slo_s:g} s, "
-                        f"{rate:g} requests/s)",
-                        0.5,
-                        _by_seed(small, lambda one: 100 * (1 - one["itl_satisfied"].mean())),
-                        nothing=50.0,
-                        unit="%",
-                        reason=_reason(small),
-                    )
+        small = mine[mine["itl_slo_s"] < LARGE_SLO_S]
+        if len(small):
+            found.append(
+                at_most(
+                    f"Violations with small ITL targets are less than 0.5 % ({rate:g} requests/s)",
+                    0.5,
+                    _by_seed(small, lambda one: 100 * (1 - one["itl_satisfied"].min())),
+                    nothing=50.0,
+                    unit="%, at the worst of these targets",
+                    reason=_reason(small),
                 )
+            )
         for column, what, judge, number in (
             ("throughput_per_instance", "raises throughput per instance", at_least, 1.01),
             ("gpus", "needs fewer GPUs", at_most, 0.99),
@@ -200,13 +213,28 @@ def _ratio(frame: DataFrame, column: str, above_s: float, below_s: float) -> Int
 
 
 def _reason(frame: DataFrame) -> str:
-    mean = frame[["itl_s", "evicted_or_preempted", "unfinished"]].astype(float).mean()
+    """Who missed the target where most did."""
+    worst_s = frame.groupby("itl_slo_s")["itl_satisfied"].mean().idxmin()
+    worst = frame[frame["itl_slo_s"] == worst_s]
+    if worst["itl_satisfied"].min() == 1.0:
+        return ""
+    names = ["itl_s", "itl_satisfied", "tokens", "late_tokens", "late_moved"]
+    mean = worst[names].astype(float).mean()
     return (
-        f"mean latency {mean['itl_s']:.3f} s; {mean['evicted_or_preempted']:.2%} of the requests were evicted "
-        f"or preempted, {mean['unfinished']:.2%} had not finished"
+        f"worst at {worst_s:g} s, {1 - mean['itl_satisfied']:.2%} (mean latency {mean['itl_s']:.3f} s): "
+        f"those who miss it have {mean['late_tokens']:.0f} output tokens, where the median is "
+        f"{mean['tokens']:.0f}, and {mean['late_moved']:.0%} of them were evicted or preempted; a stall by "
+        "the prefills of others weighs most on a request of few tokens"
     )
 
 
 def _gpus_reason(frame: DataFrame) -> str:
-    gpus = frame.groupby("itl_slo_s")["gpus"].mean()
-    return "GPUs by target: " + ", ".join(f"{count:.1f} at {slo_s:g} s" for slo_s, count in gpus.items())
+    mean = frame.groupby("itl_slo_s")[["gpus", "throughput_per_instance"]].mean()
+    return (
+        "GPUs (and requests/s per instance) by target: "
+        + ", ".join(
+            f"{row['gpus']:.1f} ({row['throughput_per_instance']:.2f}) at {slo_s:g} s"
+            for slo_s, row in mean.iterrows()
+        )
+        + "; 48 are all that the limit of 50 lets instances of four have"
+    )

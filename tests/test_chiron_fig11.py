@@ -1,0 +1,99 @@
+"""Chiron's Figure 11: what is claimed of converged batches."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.chiron import fig11_converged_batch as figure
+from experiments.harness.claims import Verdict
+
+PARAMETERS = figure.ConvergedBatch(seeds=1, ladder=(64, 512))
+BATCHES = {
+    "llama-3.1-8b": {"plain": 1000.0, "prefix cache": 800.0, "speculative": 500.0, "both": 400.0},
+    "llama-3.1-70b": {"plain": 200.0, "prefix cache": 220.0, "speculative": 100.0, "both": 110.0},
+}
+
+
+def row(llm, variant, controller, slo_s, batch, **values):
+    start = {
+        "seed": 1,
+        "llm": llm,
+        "variant": variant,
+        "controller": controller,
+        "itl_slo_s": slo_s,
+    }
+    seen = {"batch": batch, "limit": 2 * batch, "limit_low": batch, "limit_high": 3 * batch}
+    rest = {"kv_use": 0.99, "tokens_per_s": batch, "itl_s": batch / 4000, "first_limit": 64}
+    return {**start, **seen, **rest, **values}
+
+
+@pytest.fixture
+def frame():
+    rows = []
+    for llm, batches in BATCHES.items():
+        for variant, batch in batches.items():
+            rows += [row(llm, variant, "chiron", slo_s, batch) for slo_s in (0.2, 2.0)]
+            rows += [row(llm, variant, "chiron-literal", slo_s, 1.0) for slo_s in (0.2, 2.0)]
+            rows += [
+                row(llm, variant, "fixed", None, limit, itl_s=limit / 2000, first_limit=limit)
+                for limit in (64.0, 512.0)
+            ]
+    return pd.DataFrame(rows)
+
+
+def claim(found, words):
+    return next(one for one in found if words in one.sentence)
+
+
+def test_claims_compare_batches_as_the_paper_does(frame):
+    found = figure.claims(frame, PARAMETERS)
+    smaller = claim(found, "With prefix caching the converged batch is smaller (8B)")
+    assert (smaller.ours.mean, smaller.verdict) == (0.8, Verdict.REPRODUCED)
+    larger = claim(found, "With prefix caching the converged batch is smaller (70B)")
+    assert larger.ours.mean == pytest.approx(1.1)
+    assert larger.verdict == Verdict.NOT
+    assert "0.99" not in larger.reason
+    assert "99% of KV memory" in larger.reason
+    five = claim(found, "5 times the large one's")
+    assert (five.ours.mean, five.verdict) == (5.0, Verdict.REPRODUCED)
+    # Throughput halves, and so does latency: 2 is the better of the two ratios.
+    assert claim(found, "speculative decoding throughput or latency improves (8B)").ours.mean == 2
+    assert claim(found, "untuned limit (6.2; 8B)").ours.mean == 2000 / 64
+
+
+def test_size_may_be_the_limit(frame):
+    frame.loc[(frame["variant"] == "prefix cache"), "limit"] = 3000.0
+    by_limit = PARAMETERS.model_copy(update={"size": "limit"})
+    found = claim(
+        figure.claims(frame, by_limit), "prefix caching the converged batch is smaller (8B)"
+    )
+    assert found.ours.mean == 1.5
+
+
+def test_the_best_fixed_limit_is_within_the_target(frame):
+    assert figure.best_fixed(frame, "llama-3.1-8b", "plain", 0.3)["batch"] == 512
+    assert figure.best_fixed(frame, "llama-3.1-8b", "plain", 0.2)["batch"] == 64
+    assert figure.best_fixed(frame, "llama-3.1-8b", "plain", 0.01) is None
+
+
+def test_what_is_printed_collapses(frame):
+    found = claim(figure.claims(frame, PARAMETERS), "Algorithm 1 as printed converges")
+    assert found.ours.mean == pytest.approx(1 / 64)
+    assert found.verdict == Verdict.NOT
+
+
+def test_it_draws(frame):
+    assert len(figure.plot(frame, PARAMETERS).axes) == 4
+
+
+def test_cases_and_a_run():
+    small = figure.ConvergedBatch(seeds=2, duration_s=20, ladder=(32,))
+    found = figure.cases(small)
+    assert (
+        len(found) == 2 * 2 * 4 * 4 + 2 * 4
+    )  # seeds x models x variants x (2 kinds, 2 targets); ladder
+    fixed = next(case for case in found if case["controller"] == "fixed")
+    (one,) = figure.run(fixed)
+    assert one["limit"] == one["batch"] == fixed["first_limit"] == 32
+    assert one["itl_violations"] == 0

@@ -1,0 +1,70 @@
+"""Chiron's Figure 15: latency over the steps of the local autoscaler."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+
+from experiments.chiron import fig15_itl_steps as figure
+from experiments.harness.claims import Verdict
+
+PARAMETERS = figure.ItlSteps(
+    seeds=1, duration_s=10, controllers=("chiron",), llms=("llama-3.1-8b",)
+)
+
+
+def made_up(latencies):
+    """A step a second, the limit raised at every step but the first, ten requests running."""
+    n = len(latencies)
+    return pd.DataFrame(
+        {
+            "seed": 1,
+            "llm": "llama-3.1-8b",
+            "controller": "chiron",
+            "itl_slo_s": 0.2,
+            "step": range(n),
+            "start_s": [float(k) for k in range(n)],
+            "end_s": [k + 1.0 for k in range(n)],
+            "limit": range(10, 10 + n),
+            "running": 10.0,
+            "kv_use": 0.5,
+            "itl_s": latencies,
+            "raised": [k > 0 for k in range(n)],
+        }
+    )
+
+
+def test_latency_that_goes_to_the_target_and_stays():
+    frame = made_up([0.02, 0.1, 0.1, 0.1, 0.1, 0.25, 0.25, 0.125, 0.25, 0.25])
+    near, few = figure.claims(frame, PARAMETERS)
+    # Five seconds of ten requests: 4 x 40 + 80 tokens.
+    assert near.ours.mean == pytest.approx((50 / 240) / 0.2)
+    assert near.verdict == Verdict.REPRODUCED
+    assert (few.ours.mean, few.verdict) == (2, Verdict.REPRODUCED)
+    assert "80% of the steps and 80% of the time" in few.reason
+    assert "at most 25%; 100% of them follow a raise" in few.reason
+
+
+def test_latency_that_stays_away():
+    near, few = figure.claims(made_up([0.02] * 5 + [0.9] * 5), PARAMETERS)
+    assert near.ours.mean == pytest.approx(4.5)
+    assert near.verdict != Verdict.REPRODUCED
+    assert (few.ours.mean, few.verdict) == (5, Verdict.DIRECTION)
+
+
+def test_it_draws():
+    assert len(figure.plot(made_up([0.1, 0.2, 0.3]), PARAMETERS).axes) == 2
+
+
+def test_cases_and_a_run():
+    small = figure.ItlSteps(seeds=1, duration_s=60, first_limit=16)
+    found = figure.cases(small)
+    assert len(found) == 2 * 2
+    rows = figure.run(found[0])
+    assert [row["step"] for row in rows] == list(range(len(rows)))
+    assert rows[0]["limit"] == 16
+    assert not rows[0]["raised"]
+    assert rows[1]["raised"] == (rows[1]["limit"] > 16)
+    assert all(one["end_s"] == two["start_s"] for one, two in pairwise(rows))

@@ -1,0 +1,82 @@
+"""Chiron's Figure 16: who counts as served within a latency target, and what a sweep claims."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from experiments.chiron import fig16_itl_slo as figure
+from experiments.harness.claims import Verdict
+
+
+def requests(**columns):
+    n = len(columns["itl_mean_s"])
+    start = {"e2e_s": [5.0] * n, "output_tokens": [100] * n, "evictions": [0] * n}
+    return pd.DataFrame({**start, "preemptions": [0] * n, **columns})
+
+
+def test_satisfaction_is_of_those_that_finished():
+    found = figure.satisfaction(
+        requests(
+            itl_mean_s=[0.1, 0.3, 0.5, math.nan, math.nan],
+            e2e_s=[5.0, 5.0, 5.0, 1.0, math.nan],  # one token only; still running
+            output_tokens=[100, 10, 20, 1, 400],
+            evictions=[0, 1, 0, 0, 0],
+        ),
+        0.2,
+    )
+    assert found["itl_satisfied"] == 0.5
+    assert found["unfinished"] == pytest.approx(0.2)
+    assert found["itl_s"] == pytest.approx(0.3)
+    assert (found["tokens"], found["late_tokens"], found["late_moved"]) == (15, 15, 0.5)
+
+
+def test_nobody_finished_nobody_missed():
+    found = figure.satisfaction(requests(itl_mean_s=[math.nan], e2e_s=[math.nan]), 0.2)
+    assert (found["itl_satisfied"], found["unfinished"]) == (1.0, 1.0)
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {
+            "seed": 1,
+            "rate_per_s": 10.0,
+            "itl_slo_s": slo_s,
+            "itl_satisfied": satisfied,
+            "slo_attainment": satisfied,
+            "throughput_per_instance": 2 * slo_s,
+            "gpus": 40 / slo_s,
+            "itl_s": 0.03,
+            "tokens": 400.0,
+            "late_tokens": 8.0,
+            "late_moved": 0.0,
+        }
+        for slo_s, satisfied in ((0.05, 0.9), (0.5, 0.999), (1.0, 1.0))
+    )
+
+
+def test_claims(frame):
+    parameters = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 1.0))
+    large, small, throughput, gpus = figure.claims(frame, parameters)
+    assert (large.ours.mean, large.verdict, large.reason) == (100, Verdict.REPRODUCED, "")
+    assert small.ours.mean == pytest.approx(10)
+    assert small.verdict == Verdict.DIRECTION
+    assert "worst at 0.05 s, 10.00%" in small.reason
+    assert "have 8 output tokens, where the median is 400" in small.reason
+    assert throughput.ours.mean == pytest.approx(20)
+    assert gpus.ours.mean == pytest.approx(0.05)
+    assert len(figure.plot(frame, parameters).axes) == 1
+
+
+def test_a_run_under_a_loose_target():
+    small = figure.ItlSlo(
+        seeds=1, rates_per_s=(5.0,), itl_slos_s=(2.0,), horizon_s=300.0, settled_s=60.0, end_s=120.0
+    )
+    (case,) = figure.cases(small)
+    (row,) = figure.run(case)
+    assert row["itl_satisfied"] == 1.0
+    assert 0 < row["itl_s"] < 2.0
+    assert 8 <= row["gpus"] <= 48  # an interactive and a mixed instance at least
