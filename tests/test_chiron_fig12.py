@@ -28,6 +28,7 @@ def frame():
             "convergence_s": (15.0 if "8b" in llm else 150.0 if slo_s < 1 else 100.0)
             + 3.0 * (overload - 1) * (controller == "chiron"),
             "steps": 4,
+            "lowered": 1,
             "size_at_end": 200.0,
         }
         for llm in PARAMETERS.llms

@@ -36,9 +36,14 @@ def made_up(latencies):
     )
 
 
+def with_fixed(frame):
+    fixed = made_up([0.02] * 10).assign(controller="fixed")
+    return pd.concat([frame, fixed], ignore_index=True)
+
+
 def test_latency_that_goes_to_the_target_and_stays():
     frame = made_up([0.02, 0.1, 0.1, 0.1, 0.1, 0.25, 0.25, 0.125, 0.25, 0.25])
-    near, few = figure.claims(frame, PARAMETERS)
+    near, few = figure.claims(with_fixed(frame), PARAMETERS)
     # Five seconds of ten requests: 4 x 40 + 80 tokens.
     assert near.ours.mean == pytest.approx((50 / 240) / 0.2)
     assert near.verdict == Verdict.REPRODUCED
@@ -48,7 +53,7 @@ def test_latency_that_goes_to_the_target_and_stays():
 
 
 def test_latency_that_stays_away():
-    near, few = figure.claims(made_up([0.02] * 5 + [0.9] * 5), PARAMETERS)
+    near, few = figure.claims(with_fixed(made_up([0.02] * 5 + [0.9] * 5)), PARAMETERS)
     assert near.ours.mean == pytest.approx(4.5)
     assert near.verdict != Verdict.REPRODUCED
     assert (few.ours.mean, few.verdict) == (5, Verdict.DIRECTION)
@@ -61,7 +66,7 @@ def test_it_draws():
 def test_cases_and_a_run():
     small = figure.ItlSteps(seeds=1, duration_s=60, first_limit=16)
     found = figure.cases(small)
-    assert len(found) == 2 * 2
+    assert len(found) == 2 * 3
     rows = figure.run(found[0])
     assert [row["step"] for row in rows] == list(range(len(rows)))
     assert rows[0]["limit"] == 16

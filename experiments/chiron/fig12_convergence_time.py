@@ -97,11 +97,13 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     converged = not np.isnan(found_s)
     time_s = found_s if converged else case["duration_s"] / 2
     taken = steps(watched)
+    before = taken[taken["end_s"] <= time_s]
     return [
         {
             "converged": converged,
             "convergence_s": time_s,
-            "steps": int((taken["end_s"] <= time_s).sum()),
+            "steps": len(before),
+            "lowered": int((before["limit"].diff() < 0).sum()),
             "size_at_end": steady(watched, case["itl_slo_s"])[case["size"]],
         }
     ]
@@ -242,20 +244,22 @@ def _by_seed(frame: DataFrame, number: Any) -> Interval:
 
 def _steps_reason(plain: DataFrame, llm: str) -> str:
     one = plain[plain["llm"] == llm]
-    mean = one[["steps", "convergence_s", "size_at_end"]].mean()
+    mean = one[["steps", "lowered", "convergence_s", "size_at_end"]].mean()
     return (
-        f"{SHORT.get(llm, llm)}: {mean['steps']:.1f} steps in {mean['convergence_s']:.0f} s, to a batch of "
-        f"{mean['size_at_end']:.0f}"
+        f"{SHORT.get(llm, llm)}: {mean['steps']:.1f} steps, {mean['lowered']:.1f} of them down, in "
+        f"{mean['convergence_s']:.0f} s, to a batch of {mean['size_at_end']:.0f}"
     )
 
 
 def _slowest_reason(mine: DataFrame) -> str:
     times = _per_configuration(mine)
     llm, variant, slo_s = times.idxmax()
+    its = (mine["llm"] == llm) & (mine["variant"] == variant) & (mine["itl_slo_s"] == slo_s)
+    worst = mine[its][["lowered"]].mean()
     missing = 1 - mine["converged"].astype(float).mean()
     return (
         f"slowest on average: {SHORT.get(llm, llm)}, {variant}, target {slo_s:g} s, with "
-        f"{times.max():.0f} s; "
+        f"{times.max():.0f} s ({worst['lowered']:.1f} steps down on the way); "
         f"{missing:.0%} of all runs did not converge in their first half"
     )
 
@@ -267,7 +271,9 @@ def _rate_reason(mine: DataFrame) -> str:
         f"{times[overload]:.0f} s ({filling[overload]:.0f} s) at {overload:g} x"
         for overload in times.index
     )
+    down = mine.groupby("overload")["lowered"].mean()
     return (
         "a batch cannot fill before its requests have come: mean time to converge over configurations "
-        f"(and converged batch over arrival rate) {shown}"
+        f"(and converged batch over arrival rate) {shown}; and some runs lower the limit on the way: "
+        + ", ".join(f"{count:.1f} times at {overload:g} x" for overload, count in down.items())
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FIGURE = "Figure 16"
 LARGE_SLO_S = 1.0
 """From here on the paper sees no violation."""
+ALL_PERCENT = 99.95
+"""What rounds to the paper's 100 %, to a tenth; which digit it rounded to is not known."""
 
 
 class ItlSlo(Parameters):
@@ -166,10 +168,11 @@ def claims(frame: DataFrame, parameters: ItlSlo) -> list[Claim]:
             found.append(
                 at_least(
                     f"ITL targets from 1 s on are met by all requests ({rate:g} requests/s)",
-                    100.0,
+                    ALL_PERCENT,
                     _by_seed(large, lambda one: 100 * one["itl_satisfied"].min()),
                     nothing=99.0,
                     unit="%, at the worst of these targets",
+                    paper="100 %",
                     reason=_reason(large),
                 )
             )
