@@ -64,7 +64,7 @@ def test_claims(frame):
     assert (large.ours.mean, large.verdict, large.reason) == (100, Verdict.REPRODUCED, "")
     assert small.ours.mean == pytest.approx(10)
     assert small.verdict == Verdict.DIRECTION
-    assert "worst at 0.05 s, 10.00%" in small.reason
+    assert "worst at 0.05 s, 10.000%" in small.reason
     assert "have 8 output tokens, where the median is 400" in small.reason
     assert throughput.ours.mean == pytest.approx(20)
     assert gpus.ours.mean == pytest.approx(0.05)

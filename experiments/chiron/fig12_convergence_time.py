@@ -54,7 +54,7 @@ class ConvergenceTime(LocalParameters):
 
 
 PARAMETERS = {
-    "quick": ConvergenceTime(seeds=2, duration_s=600),
+    "quick": ConvergenceTime(seeds=2, duration_s=400),
     "paper": ConvergenceTime(seeds=5),
 }
 

@@ -199,7 +199,7 @@ def claims(frame: DataFrame, parameters: ItlSlo) -> list[Claim]:
                     _ratio(mine, column, loosest, tightest),
                     nothing=1.0,
                     unit=f"x with {loosest:g} s, of that with {tightest:g} s",
-                    paper="(table, not legible in the text)",
+                    paper="(table)",
                     reason=_gpus_reason(mine),
                 )
             )
@@ -223,11 +223,15 @@ def _reason(frame: DataFrame) -> str:
         return ""
     names = ["itl_s", "itl_satisfied", "tokens", "late_tokens", "late_moved"]
     mean = worst[names].astype(float).mean()
+    cause = (
+        "their answers stood still until the context had been computed again"
+        if mean["late_moved"] > 0.5
+        else "a stall by the prefills of others weighs most on a request of few tokens"
+    )
     return (
-        f"worst at {worst_s:g} s, {1 - mean['itl_satisfied']:.2%} (mean latency {mean['itl_s']:.3f} s): "
+        f"worst at {worst_s:g} s, {1 - mean['itl_satisfied']:.3%} (mean latency {mean['itl_s']:.3f} s): "
         f"those who miss it have {mean['late_tokens']:.0f} output tokens, where the median is "
-        f"{mean['tokens']:.0f}, and {mean['late_moved']:.0%} of them were evicted or preempted; a stall by "
-        "the prefills of others weighs most on a request of few tokens"
+        f"{mean['tokens']:.0f}, and {mean['late_moved']:.0%} of them were evicted or preempted; {cause}"
     )
 
 
