@@ -16,7 +16,7 @@ SMALL += ["scenario.workload.batch_queues.overnight.at_s=10"]
 def test_grid_points_are_settings():
     points = grid_points(LlumnixPolicy, {"high": [0.4], "batch_limit": [64, 128]})
     assert len(points) == 2 * len(LlumnixPolicy.GRID["low_share"]) * 2
-    assert points[0] == {"high": 0.4, "batch_limit": 64, "low": 0.1}
+    assert points[0] == {"high": 0.4, "batch_limit": 64, "rebalance": True, "low": 0.1}
 
 
 def test_tuning_seeds_stay_below_the_evaluations():
@@ -26,7 +26,7 @@ def test_tuning_seeds_stay_below_the_evaluations():
 def test_the_best_is_written_with_its_command(tmp_path, capsys):
     out = tmp_path / "best.yaml"
     words = ["policy=llumnix", "seeds=2", "high=0.05,0.9", "low_share=0.5", "batch_limit=64"]
-    words += [f"out={out}", *SMALL]
+    words += ["rebalance=true", f"out={out}", *SMALL]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "2 settings, 2 seeds each" in printed

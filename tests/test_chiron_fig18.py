@@ -9,7 +9,7 @@ from experiments.chiron import fig18_ablation as fig18
 from experiments.harness.claims import Verdict
 
 PARAMETERS = fig18.Ablation(
-    seeds=2, configurations=("small",), rates_per_s=(10,), queues=(100,)
+    seeds=2, configurations=("small",), rates_per_s=(10,), queues=(100,), static_batches=(64,)
 )  # fmt: skip
 GAINS = {"llumnix": 1.0, "local": 1.45, "global": 1.4, "chiron": 2.03}
 
@@ -22,6 +22,7 @@ def as_in_the_paper():
                 "workload": workload,
                 "configuration": "small",
                 "load": 10.0,
+                "static_batch": 64,
                 "policy_name": policy,
                 "seed": seed,
                 "interactive_per_instance_s": gain * (1 + seed),
@@ -67,6 +68,7 @@ def test_small_runs_of_the_four_policies_and_the_picture():
         configurations=("large",),
         rates_per_s=(2,),
         queues=(100,),
+        static_batches=(64,),
         warm_up_s=0,
         measured_s=60,
         tail_s=0,
@@ -79,4 +81,5 @@ def test_small_runs_of_the_four_policies_and_the_picture():
     assert [row["policy_name"] for row in rows[::2]] == list(fig18.POLICIES)
     assert len({row["policy"] for row in rows}) == 4
     assert all(0 < row["gpus"] <= 50 for row in rows)
-    assert len(fig18.plot(pd.DataFrame(rows), settings).axes) == 4
+    (figure,) = fig18.plot(pd.DataFrame(rows), settings).values()
+    assert len(figure.axes) == 4

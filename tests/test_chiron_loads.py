@@ -143,7 +143,12 @@ def trials(*rows):
     names = ("high", "load", "slo_attainment", "throughput_per_instance")
     frame = pd.DataFrame([dict(zip(names, row, strict=True)) for row in rows])
     return frame.assign(
-        low=0.5 * frame["high"], batch_limit=64, gpus=1.0, workload="W_A", configuration="small"
+        low=0.5 * frame["high"],
+        batch_limit=64,
+        rebalance=True,
+        gpus=1.0,
+        workload="W_A",
+        configuration="small",
     )
 
 
@@ -160,6 +165,7 @@ def test_of_equally_good_settings_the_one_with_more_throughput():
         "high": 0.2,
         "low": 0.1,
         "batch_limit": 64,
+        "rebalance": True,
         "slo_attainment": 0.975,
         "throughput_per_instance": 4.0,
         "gpus": 1.0,
@@ -208,7 +214,9 @@ def test_settings_become_policies():
 
 def test_the_command_writes_what_it_found(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        llumnix_sweep, "GRID", {"high": (0.4,), "low_share": (0.5,), "batch_limit": (64,)}
+        llumnix_sweep,
+        "GRID",
+        {"high": (0.4,), "low_share": (0.5,), "batch_limit": (64,), "rebalance": (True,)},
     )
     monkeypatch.setattr(llumnix_sweep, "LOADS", {"W_A large": (1,)})
     monkeypatch.setattr(

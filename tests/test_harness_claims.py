@@ -97,7 +97,16 @@ def test_fingerprint_knows_what_matters(project):
     imported = now()
     assert imported != start
     (root / "llmscale_env/data.yaml").write_text("a: 2\n")
-    assert now() != imported
+    data = now()
+    assert data != imported
+    (root / "experiments/beside.yaml").write_text("a: 1\n")
+    assert now() == data, "nobody names it"
+    (root / "experiments/one.py").write_text(
+        "from llmscale_env.two import f\nx = open('beside.yaml')\n"
+    )
+    named = now()
+    (root / "experiments/beside.yaml").write_text("a: 2\n")
+    assert now() != named
 
 
 def test_fingerprint_of_the_real_code_reaches_the_engine():

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 PATH = Path(__file__).parent / "llumnix.yaml"
-_SWEPT = ("high", "low", "batch_limit")
+_SWEPT = ("high", "low", "batch_limit", "rebalance")
 
 
 @cache
@@ -20,7 +20,7 @@ def settings(path: Path = PATH) -> dict[str, Any]:
 
 
 def untuned() -> dict[str, float]:
-    """The one setting for all workloads: `high`, `low`, `batch_limit`."""
+    """The one setting for all workloads: `high`, `low`, `batch_limit`, `rebalance`."""
     return _parameters(settings()["untuned"])
 
 

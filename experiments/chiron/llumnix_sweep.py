@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 GRID: dict[str, tuple[float, ...]] = {
-    "high": (0.02, 0.05, 0.15, 0.4, 0.7),
+    "high": (0.02, 0.05, 0.15, 0.4, 0.7, 0.9),
     "low_share": (0.3, 0.7),
     "batch_limit": (64, 256, 1024),
+    "rebalance": (True, False),
 }
 """`low = low_share * high`. Llumnix has no range for the batch limit: vLLM's default is 256, operators limit
-it "to meet inter-token latency SLOs" (2.3), and 1024 is about what KV memory holds."""
+it "to meet inter-token latency SLOs" (2.3), and 1024 is about what KV memory holds. Rebalancing gives
+instances that have just come work, and lets interactive requests wait behind batch ones everywhere."""
 
 LOADS: dict[str, tuple[float, ...]] = {
     "W_A small": (100, 300),
@@ -60,11 +62,11 @@ LOADS: dict[str, tuple[float, ...]] = {
 TIMES = {"W_A": {"warm_up_s": 600, "measured_s": 600, "tail_s": 120}, "W_B": {"tail_s": 120}}
 UNTUNED_TOLERANCE = 0.001
 TUNED_TOLERANCE = 0.01
-_NAMES = ("high", "low", "batch_limit")
+_NAMES = ("high", "low", "batch_limit", "rebalance")
 
 
 def points() -> list[dict[str, Any]]:
-    """The grid's settings: `high`, `low`, `batch_limit`."""
+    """The grid's settings: `high`, `low`, `batch_limit`, `rebalance`."""
     grid = (dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values()))
     made = (LlumnixPolicy.of_grid(point) for point in grid)
     return [{name: point[name] for name in _NAMES} for point in made]
@@ -114,6 +116,7 @@ def best(frame: DataFrame, tolerance: float) -> dict[str, float]:
     return {
         **{name: float(value) for name, value in zip(_NAMES, chosen, strict=True)},
         "batch_limit": int(chosen[_NAMES.index("batch_limit")]),
+        "rebalance": bool(chosen[_NAMES.index("rebalance")]),
         "slo_attainment": round(float(row["slo_attainment"]), 4),
         "throughput_per_instance": round(float(row["throughput"]), 3),
         "gpus": round(float(row["gpus"]), 2),

@@ -1,7 +1,8 @@
 """A number for the code that a result depends on, so that other code never passes for it.
 
 It covers the experiment's module and every module of this project that it imports, directly or not,
-read from the sources; and the data files that ship with `llmscale_env` and `baselines`. Comments,
+read from the sources; the data files that ship with `llmscale_env` and `baselines`; and files beside an
+imported module that it names. Comments,
 docstrings and layout do not count. Versions of other packages do not either: they stand in the result.
 """
 
@@ -61,7 +62,17 @@ def _source(name: str) -> tuple[str, list[str]]:
     parents = name.split(".")
     found.update(".".join(parents[:k]) for k in range(1, len(parents)))
     mine = sorted(f for f in found if f.split(".")[0] in ROOMS and _path(f) is not None)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), mine
+    total = hashlib.sha256(ast.dump(tree).encode())
+    for file in sorted(_named_files(tree, path.parent)):
+        total.update(file.read_bytes())
+    return total.hexdigest(), mine
+
+
+def _named_files(tree: ast.AST, folder: Path) -> set[Path]:
+    """Data files in a module's folder that its code names."""
+    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    names = {word for word in words if isinstance(word, str) and word.endswith(_DATA)}
+    return {folder / name for name in names if (folder / name).is_file()}
 
 
 @cache

@@ -80,7 +80,7 @@ def _move(S, i, latency, throughput, ran):
     elif loss >= 1.0:
         set_limit(S, i, min(inst.x, np.float64(ran)) / 2.0)
     elif inst.bound:
-        if doubled or inst.thr_ref == 0.0:
+        if doubled or inst.thr_ref == 0.0 or before == inst.limit_ref:
             inst.thr_ref = throughput
             inst.limit_ref = before
         a = pool_at(S, inst.pool).alpha

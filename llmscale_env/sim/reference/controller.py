@@ -141,7 +141,7 @@ class BatchController:
             # Memory may hold the batch below the limit; it is the batch that is to shrink.
             self._set_held(min(self.x, float(ran)) / 2.0)
         elif self.bound:
-            if doubled or self.reference is None:
+            if doubled or self.reference is None or before == self.reference[1]:
                 self.reference = (throughput, before)
             self._set_held(min(self._grown(latency_pressure), 2.0 * self.x))
             self.filling = self.batch_limit > before
