@@ -63,13 +63,11 @@ class Workflow(Parameters):
     close_share: Annotated[float, paper("A.2: at 50 of 5 to 65 minutes it gets close")] = 0.75
     after_s: Annotated[float, ours("to see what is late")] = 600.0
     lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
-    llumnix_low: Annotated[
-        float, ours("keeps some 15 GPUs on the interactive load, as A.2 says")
-    ] = 0.005
+    llumnix_low: Annotated[float, ours("llumnix_sweep's setting for W_B with the small model")] = (
+        0.014
+    )
     llumnix_high: Annotated[float, ours("see llumnix_low")] = 0.02
-    llumnix_batch_limit: Annotated[
-        int, ours("throughput per instance near Chiron's, as A.2 says; vLLM's default")
-    ] = 256
+    llumnix_batch_limit: Annotated[int, ours("see llumnix_low")] = 1024
 
 
 PARAMETERS = {
