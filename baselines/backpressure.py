@@ -72,6 +72,20 @@ def interactive_targets(
     return own, total - own
 
 
+def common_theta(theta: float, used_gpus: float, max_gpus: int) -> float:
+    """The level of over-provisioning that several LLMs can have together.
+
+    The paper has one LLM's autoscaler at a time. Where `used_gpus / theta` is more than there are, holding
+    theta for one LLM would take another's GPUs; at the returned level they share what there is.
+
+    Args:
+        theta: level to hold while the GPUs suffice.
+        used_gpus: GPUs that interactive requests use or wait for, over all LLMs.
+        max_gpus: GPUs that there are.
+    """
+    return max(theta, used_gpus / max_gpus)
+
+
 # ---- waiting time (section 5.3, Eq. 1) ----
 
 

@@ -7,6 +7,7 @@ plain functions in `baselines.backpressure` and `baselines.grouping`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +18,7 @@ from pydantic import model_validator
 from baselines.backpressure import (
     batch_backpressure,
     batch_instances_needed,
+    common_theta,
     drain_time_s,
     expected_tokens,
     interactive_backpressure,
@@ -168,14 +170,17 @@ class ChironPolicy:
     Needs, for every LLM, a pool of each role "interactive", "mixed" and "batch", and a queue for
     its priority-1 classes.
 
-    Choices where the paper leaves one, besides the parameters: interactive and mixed instances first,
-    batch instances from what GPUs are left; Theta of a batch instance is what such instances produced
-    while requests waited, and before any did, what its iteration times promise for the queued prompts
-    and mu_o; the mixed instances' spare throughput is likewise what their batch requests produced, and
-    before that the promise times what interactive requests leave free of them; mu_o and sigma_o
-    are of finished batch requests, and before any finished of the predicted lengths in the queue;
-    requests sent back by an eviction have had their first token: they are ahead of all and have no
-    deadline. Instances on their way are not retired while requests wait.
+    Choices where the paper leaves one, besides the parameters: interactive and mixed instances
+    first, batch instances from what GPUs are left; where the GPUs cannot give every LLM its theta,
+    all get the same larger one, so that no LLM's reserve starves another (and an instance counts
+    for more than one if more waits there than its batch holds); Theta of a batch instance is what
+    such instances produced while requests waited, and before any did, what its iteration times
+    promise for the queued prompts and mu_o; the mixed instances' spare throughput is likewise what
+    their batch requests produced, and before that the promise times what interactive requests leave
+    free of them; mu_o and sigma_o are of finished batch requests, and before any finished of the
+    predicted lengths in the queue; requests sent back by an eviction have had their first token:
+    they are ahead of all and have no deadline. Instances on their way are not retired while
+    requests wait.
     """
 
     parameters_type: ClassVar[type[ChironParameters]] = ChironParameters
@@ -207,25 +212,28 @@ class ChironPolicy:
         reasons = []
         for fleet in self._fleets:
             self._measure(view, fleet)
+        used = [self._recent(view.time_s, f, self.running(view, f)) for f in self._fleets]
+        theta, delta = self._band(used)
+        for fleet, running in zip(self._fleets, used, strict=True):
             have = view.instances_of(fleet.interactive), view.instances_of(fleet.mixed)
-            running = self._recent(view.time_s, fleet, self.running(view, fleet))
-            ibp = interactive_backpressure(running, *have)
+            reasons.append(f"IBP {interactive_backpressure(running, *have):.2f}")
             wanted = have
             if view.step > 0:  # an interval must have passed before idle means that it is too much
                 wanted = interactive_targets(
                     running,
                     *have,
-                    theta=self.parameters.theta,
-                    delta=self.parameters.delta,
+                    theta=theta,
+                    delta=delta,
                     min_interactive=self.parameters.min_interactive,
                     min_mixed=self.parameters.min_mixed,
                     max_total=sum(have) + self._room(view, fleet, budget),
                 )
             for p, count in zip((fleet.interactive, fleet.mixed), wanted, strict=True):
                 self._order(view, targets, p, budget.grant(p, count))
+        for k, fleet in enumerate(self._fleets):  # what interactive requests of all LLMs leave
             count, bbp = self._batch(view, fleet, budget)
             self._order(view, targets, fleet.batch, count)
-            reasons.append(f"IBP {ibp:.2f}, BBP {bbp}")
+            reasons[k] += f", BBP {bbp}"
         first: dict[str, Any] = {}
         if view.step == 0:
             names = [
@@ -239,6 +247,17 @@ class ChironPolicy:
         return Command(targets=targets, reason="; ".join(reasons), **first)
 
     # ---- interactive ----
+
+    def _band(self, used: Sequence[float]) -> tuple[float, float]:
+        """Theta and delta, or the same band about what the GPUs allow all LLMs alike."""
+        theta, delta = self.parameters.theta, self.parameters.delta
+        if len(self._fleets) == 1:  # the limit on its instances says the same
+            return theta, delta
+        pools = self._scenario.fleet.pools
+        tps = [max(pools[f.interactive].tp, pools[f.mixed].tp) for f in self._fleets]
+        gpus = sum(instances * tp for instances, tp in zip(used, tps, strict=True))
+        common = common_theta(theta, gpus, self._scenario.fleet.max_gpus)
+        return common, delta * common / theta
 
     def _recent(self, time_s: float, fleet: _Fleet, running: float) -> float:
         """The larger of `running` and its mean over `window_s`."""
@@ -268,7 +287,8 @@ class ChironPolicy:
         if p == fleet.interactive and len(states):
             each = float(view.pools["kv_capacity"][p]) / len(states)
             share = np.maximum(share, states["kv_tokens"] / each)
-        return np.minimum(share, 1.0)
+        # Of several LLMs, what waits beyond a full batch says who needs the next GPU.
+        return np.minimum(share, 1.0) if len(self._fleets) == 1 else share
 
     def _room(self, view: ClusterView, fleet: _Fleet, budget: GpuBudget) -> int:
         """Interactive and mixed instances that could be added."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from baselines.backpressure import (
     batch_backpressure,
     batch_instances_needed,
+    common_theta,
     drain_time_s,
     expected_tokens,
     interactive_backpressure,
@@ -35,6 +36,12 @@ def test_ibp_is_running_over_all():
     assert interactive_backpressure(5, 5, 10) == pytest.approx(1 / 3)  # appendix A.2: 5 of 15
     assert interactive_backpressure(0, 0, 0) == 0.0
     assert interactive_backpressure(1, 0, 0) == float("inf")
+
+
+def test_llms_share_what_gpus_there_are():
+    assert common_theta(1 / 3, 10, 50) == 1 / 3
+    assert common_theta(1 / 3, 20, 50) == 0.4  # 60 would be needed
+    assert common_theta(1 / 3, 60, 50) == 1.2
 
 
 @pytest.mark.parametrize("running", [2.4, 3.0, 3.8])  # IBP 0.267, 0.333, 0.422
