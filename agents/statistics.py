@@ -23,6 +23,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
+        if np.isnan(self.low):
+            return f"{self.mean:.4g}"
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 

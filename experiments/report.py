@@ -8,18 +8,19 @@
     out=DIRECTORY        where the pages go; "docs/reproduction" if left out
 
 Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/. Experiments without results
-are named on the page; results that other code made than is here now are an error, `stale=true` takes them
-all the same and says so.
+are named on the page. Results that other code made than is here now, or that were made with other
+parameters than those of their scale, are an error; `stale=true` takes them all the same, and the page says
+of each what it is.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.harness.catalogue import PAPERS, Entry, entries
+from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
 from experiments.harness.results import ROWS, Result, read_result
@@ -31,13 +32,13 @@ PAGES = Path("docs/reproduction")
 
 def collect(
     paper: str, scale: str, folder: Path
-) -> tuple[list[tuple[Entry, Result]], list[Entry], list[Entry]]:
-    """(experiments with results, those without, those whose results are of other code).
+) -> tuple[list[tuple[Entry, Result]], list[Entry], dict[Entry, str]]:
+    """(experiments with results, those without, what is wrong with the results of some).
 
     Raises:
         ValueError: a result that cannot be read.
     """
-    found, missing, stale = [], [], []
+    found, missing, wrong = [], [], {}
     for entry in entries():
         if entry.paper != paper:
             continue
@@ -46,9 +47,12 @@ def collect(
             missing.append(entry)
             continue
         found.append((entry, result))
+        values = {name: value for name, (value, _) in result.parameters.items()}
         if result.code != fingerprint(entry.module):
-            stale.append(entry)
-    return found, missing, stale
+            wrong[entry] = "made by other code than is here now"
+        elif values != load(entry).parameters[scale].model_dump(mode="json"):
+            wrong[entry] = f"made with other parameters than those of scale {scale}"
+    return found, missing, wrong
 
 
 def write_page(
@@ -56,6 +60,7 @@ def write_page(
     scale: str,
     found: Sequence[tuple[Entry, Result]],
     missing: Sequence[Entry],
+    wrong: Mapping[Entry, str],
     out: Path,
 ) -> Path:
     """Write a paper's page in both forms, and what it shows; returns the Markdown file."""
@@ -64,7 +69,7 @@ def write_page(
         for name in result.pictures:
             _copy(result.folder / name, pictures / name)
         _copy(result.folder / ROWS, pictures / f"{entry.name}.csv")
-    text = markdown(paper, found, missing, scale)
+    text = markdown(paper, found, missing, wrong, scale)
     page = html(text, PAPERS[paper])
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
     return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
@@ -99,23 +104,25 @@ def main(words: Sequence[str] | None = None) -> int:
     written = 0
     for paper in papers:
         try:
-            found, missing, stale = collect(paper, scale, folder)
+            found, missing, wrong = collect(paper, scale, folder)
         except ValueError as error:
             print(f"report: {error}", file=sys.stderr)
             return 1
-        if stale and not take_stale:
-            names = " ".join(entry.name for entry in stale)
+        if wrong and not take_stale:
+            for entry, what in wrong.items():
+                print(f"report: {entry.name}: {what}", file=sys.stderr)
+            names = " ".join(entry.name for entry in wrong)
             print(
-                f"report: made by other code than is here now: {names}; run them again with scale={scale}, "
-                "or give stale=true",
+                f"report: nothing written; python -m experiments.run {names} scale={scale} mends it, "
+                "stale=true takes them as they are",
                 file=sys.stderr,
             )
             return 1
         if found:
-            print(f"written: {write_page(paper, scale, found, missing, out)}")
+            print(f"written: {write_page(paper, scale, found, missing, wrong, out)}")
             written += 1
-        for entry in stale:
-            print(f"made by other code than is here now: {entry.name}")
+        for entry, what in wrong.items():
+            print(f"{entry.name}: {what}")
         for entry in missing:
             print(f"not run at scale {scale}: {entry.name}")
     if not written:

@@ -24,15 +24,22 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from experiments.harness.cache import RunCache
 from experiments.harness.catalogue import SCALES, Entry, Experiment, load, matching
 from experiments.harness.claims import Claim
-from experiments.harness.execute import Outcome, WorkerLost, default_workers, in_processes, on_ray
+from experiments.harness.execute import (
+    Outcome,
+    WorkerLost,
+    default_workers,
+    describe,
+    in_processes,
+    on_ray,
+)
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.parameters import Parameters
 from experiments.harness.results import Result, frame_of, write_result
@@ -44,6 +51,19 @@ _WORDS = ("scale", "seeds", "workers", "cluster", "out")
 
 class RunsFailed(RuntimeError):
     """Some runs raised; the others are in the cache."""
+
+
+class Unfit(RuntimeError):
+    """Parameters of which an experiment can make nothing, each of them allowed by itself."""
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """An exception of an experiment's own code becomes one line that says where it came from."""
+    try:
+        yield
+    except Exception as error:
+        raise Unfit(f"{what}: {describe(error)}") from error
 
 
 def complete(
@@ -60,14 +80,16 @@ def complete(
         Cases, their rows, and the seconds that all runs took when they were done.
 
     Raises:
+        Unfit: the experiment makes no runs of these settings.
         RunsFailed: naming the first that failed, after all others were done.
         WorkerLost, ConnectionError: what was done until then is in the cache.
     """
     from tqdm import tqdm
 
     name = experiment.entry.name
-    cases = json.loads(json.dumps([dict(case) for case in experiment.cases(settings)]))
-    cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module))
+    with _explained("these parameters make no runs"):
+        cases = json.loads(json.dumps([dict(case) for case in experiment.cases(settings)]))
+    cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module, "run"))
     found = [cache.get(case) for case in cases]
     for path in cache.damaged:
         print(f"{name}: {path} cannot be read; its run is done again", file=sys.stderr)
@@ -112,7 +134,9 @@ def make_result(
     """Do what is missing, judge, draw and write. Raises as `complete`."""
     cases, rows, wall_s = complete(experiment, settings, folder, workers=workers, cluster=cluster)
     frame = frame_of(cases, rows)
-    drawn = experiment.plot(frame, settings)
+    with _explained("these results cannot be judged or drawn; the finished runs are kept"):
+        claims = tuple(experiment.claims(frame, settings))
+        drawn = experiment.plot(frame, settings)
     name = experiment.entry.name
     figures = (
         {f"{name}-{key}.png": figure for key, figure in drawn.items()}
@@ -125,7 +149,7 @@ def make_result(
         name=name,
         scale=scale,
         figure=experiment.figure,
-        claims=tuple(experiment.claims(frame, settings)),
+        claims=claims,
         parameters={key: (value, sources[key]) for key, value in values.items()},
         command=command,
         runs=len(cases),
@@ -197,7 +221,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
             return 130
-        except (RunsFailed, WorkerLost, ConnectionError) as error:
+        except (Unfit, RunsFailed, WorkerLost, ConnectionError) as error:
             print(f"run: {name}: {error}", file=sys.stderr)
             status = 1
             continue

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import pandas
 import pytest
 
 from agents.statistics import Interval
 from experiments import list as list_command
 from experiments import report
 from experiments.harness import fingerprint as prints
-from experiments.harness.catalogue import Entry
-from experiments.harness.claims import Claim, Verdict, about, at_least, at_most, exact
+from experiments.harness.catalogue import Entry, entries, load
+from experiments.harness.claims import Claim, Verdict, about, at_least, at_most, between, exact
 from experiments.harness.page import html, interval, markdown
-from experiments.harness.results import RECORD, Result, read_result
+from experiments.harness.results import RECORD, Result, read_result, write_result
+from experiments.output import new_figure
 
 NAN = math.nan
 
@@ -31,7 +34,8 @@ NAN = math.nan
         (Interval(-90, -99, -80), Verdict.NOT),
         (Interval(90, NAN, NAN), Verdict.REPRODUCED),
         (Interval(20, NAN, NAN), Verdict.DIRECTION),
-        (Interval(NAN, NAN, NAN), Verdict.NOT),
+        (Interval(90, -1, 181), Verdict.NOT),
+        (Interval(NAN, NAN, NAN), Verdict.UNMEASURED),
     ],
 )
 def test_about(ours, verdict):
@@ -51,6 +55,33 @@ def test_promises_hold_on_their_side_only():
     assert at_most("s", 0.5, exact(0.9), nothing=1).verdict == Verdict.DIRECTION
     assert at_most("s", 0.5, exact(1.1), nothing=1).verdict == Verdict.NOT
     assert at_most("s", 0.5, exact(1.1), nothing=1, unit="x").paper == "at most 0.5 x"
+
+
+def test_a_range_is_met_inside_only():
+    def verdict(*ours):
+        return between("s", 30, 60, Interval(*ours), nothing=0).verdict
+
+    assert verdict(30, 25, 35) == verdict(60, 55, 65) == Verdict.REPRODUCED
+    assert verdict(61, 55, 65) == verdict(20, 15, 25) == Verdict.DIRECTION
+    assert verdict(40, -5, 85) == verdict(-40, -45, -35) == Verdict.NOT
+    assert between("s", 30, 60, exact(40), nothing=0, unit="%").paper == "30 to 60 %"
+    with pytest.raises(ValueError, match="holds no effect"):
+        between("s", -1, 60, exact(40), nothing=0)
+    with pytest.raises(ValueError, match="no range"):
+        between("s", 60, 30, exact(40), nothing=0)
+
+
+def test_a_level_is_met_or_not():
+    assert at_least("s", 99.5, Interval(99.6, 99, 100), nothing=None).verdict == Verdict.REPRODUCED
+    assert at_least("s", 99.5, exact(50), nothing=None).verdict == Verdict.NOT
+    assert about("s", 15, exact(14), nothing=None).verdict == Verdict.REPRODUCED
+    assert about("s", 15, exact(9), nothing=None).verdict == Verdict.NOT
+
+
+def test_a_reason_is_for_what_did_not_reproduce():
+    good = about("s", 2.0, exact(2.0), nothing=1.0, reason="because", note="by the way")
+    assert (good.reason, good.note) == ("", "by the way")
+    assert about("s", 2.0, exact(9.0), nothing=1.0, reason="because").reason == "because"
 
 
 def test_a_claim_of_nothing_is_refused():
@@ -76,10 +107,10 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "llmscale_env/three.py").write_text("y = 1\n")
     (tmp_path / "llmscale_env/data.yaml").write_text("a: 1\n")
 
-    def now() -> str:
+    def now(function: str | None = None) -> str:
         prints._source.cache_clear()
         prints._data.cache_clear()
-        return prints.fingerprint("experiments.one")
+        return prints.fingerprint("experiments.one", function)
 
     yield tmp_path, now
     prints._source.cache_clear()
@@ -109,19 +140,62 @@ def test_fingerprint_knows_what_matters(project):
     assert now() != named
 
 
-def test_fingerprint_of_the_real_code_reaches_the_engine():
-    module = "experiments.chiron.fig03_batch_size"
-    prints._source.cache_clear()
-    found = {module}
-    todo = [module]
-    while todo:
-        for name in prints._source(todo.pop())[1]:
-            if name not in found:
-                found.add(name)
-                todo.append(name)
-    assert "llmscale_env.sim.fast.boundary" in found
-    assert "llmscale_env.cluster.iteration_time" in found
-    assert not any(name.startswith("agents.learning") for name in found)
+def test_fingerprint_of_a_function_knows_what_it_reaches(project):
+    root, now = project
+    one = (
+        "from experiments.shared import helper, other\n"
+        "from llmscale_env.two import f\n"
+        "LIMIT = 3\n"
+        "COLOUR = 'red'\n"
+        "def run(case):\n"
+        "    return step(case)\n"
+        "def step(case):\n"
+        "    return helper(LIMIT)\n"
+        "def plot():\n"
+        "    return f(COLOUR), other\n"
+    )
+    shared = "SIZE = 1\ndef helper(x):\n    return x * SIZE\ndef other():\n    return 2\n"
+
+    def after(file: str, text: str) -> str:
+        (root / "experiments" / file).write_text(text)
+        return now("run")
+
+    (root / "experiments/shared.py").write_text(shared)
+    start = after("one.py", one)
+    whole = now()
+    assert after("one.py", one.replace("'red'", "'blue'")) == start
+    assert now() != whole, "the whole module is another"
+    assert after("one.py", one.replace("f(COLOUR), other", "0")) == start
+    assert after("one.py", one.replace("step(case)", "step(1 + case)", 1)) != start
+    assert after("one.py", one.replace("LIMIT = 3", "LIMIT = 4")) != start
+    assert after("one.py", one + "LIMIT += 1\n") != start
+    assert after("one.py", one) == start
+    assert after("shared.py", shared.replace("return 2", "return 3")) == start
+    assert after("shared.py", shared.replace("SIZE = 1", "SIZE = 2")) != start
+    after("shared.py", shared)
+    (root / "llmscale_env/two.py").write_text("def f():\n    return 9\n")
+    assert now("run") == start, "only plot uses it"
+    (root / "llmscale_env/data.yaml").write_text("a: 2\n")
+    assert now("run") != start
+    with pytest.raises(LookupError, match=r"no walk in experiments\.one"):
+        now("walk")
+
+
+@pytest.mark.parametrize("function", [None, "run"])
+def test_fingerprint_of_the_real_code_reaches_the_engine(function, monkeypatch):
+    seen = set()
+    digest = prints._source
+
+    def noted(name):
+        seen.add(name)
+        return digest(name)
+
+    monkeypatch.setattr(prints, "_source", noted)
+    prints.fingerprint("experiments.chiron.fig09_interactive_load", function)
+    assert "llmscale_env.sim.fast.boundary" in seen
+    assert "llmscale_env.cluster.iteration_time" in seen
+    assert "baselines.chiron" in seen
+    assert not any(name.startswith("agents.learning") for name in seen)
 
 
 def result(folder: Path, code: str = "code", scale: str = "paper") -> Result:
@@ -151,7 +225,7 @@ ENTRY = Entry(
 
 
 def test_page_shows_figure_numbers_verdict_and_reason(tmp_path):
-    text = markdown("chiron", [(ENTRY, result(tmp_path))], [ENTRY], "paper")
+    text = markdown("chiron", [(ENTRY, result(tmp_path))], [ENTRY], {}, "paper")
     assert "1 reproduced, 0 same direction, another size, 1 not reproduced, of 2 claims." in text
     assert "![A title.](chiron/chiron-fig03.png)" in text
     assert "| 2 x | 1.9 [1.8, 2] x | reproduced |" in text
@@ -163,6 +237,34 @@ def test_page_shows_figure_numbers_verdict_and_reason(tmp_path):
     assert '<img alt="A title." src="chiron/chiron-fig03.png"' in page
     anchor = text.partition("](#")[2].partition(")")[0]
     assert f'id="{anchor}"' in page
+
+
+def test_page_says_what_is_wrong_with_a_result(tmp_path):
+    results = [(ENTRY, result(tmp_path))]
+    text = markdown("chiron", results, [], {ENTRY: "made by other code"}, "paper")
+    assert "**This result was made by other code.**" in text
+
+
+def test_report_refuses_results_of_other_parameters(tmp_path, capsys):
+    entry = next(e for e in entries() if e.name == "chiron-fig03")
+    experiment = load(entry)
+    values = experiment.parameters["paper"].model_dump(mode="json")
+
+    def leave(values):
+        made = result(tmp_path / "results" / entry.name / "paper", prints.fingerprint(entry.module))
+        parameters = {name: (value, "source") for name, value in values.items()}
+        made = replace(made, parameters=parameters)
+        write_result(made, pandas.DataFrame({"x": [1]}), {made.pictures[0]: new_figure(1, 1)})
+
+    words = [f"results={tmp_path / 'results'}", f"out={tmp_path / 'out'}", "paper=chiron"]
+    leave({**values, "seeds": 99})
+    assert report.main(words) == 1
+    assert "other parameters than those of scale paper" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert report.main([*words, "stale=true"]) == 0
+    assert "**This result was made with other" in (tmp_path / "out/chiron.md").read_text()
+    leave(values)
+    assert report.main(words) == 0
 
 
 def test_interval_says_only_what_there_is():

@@ -74,7 +74,7 @@ def test_more_seeds_do_only_what_is_new(experiment, tmp_path):
 def test_other_code_does_it_again(experiment, tmp_path, monkeypatch):
     mine = settings(experiment, tmp_path)
     make(experiment, mine, tmp_path)
-    monkeypatch.setattr(command, "fingerprint", lambda module: "another")
+    monkeypatch.setattr(command, "fingerprint", lambda module, function=None: "another")
     make(experiment, mine, tmp_path)
     assert runs_done(tmp_path) == 8
 
@@ -120,6 +120,28 @@ def test_a_killed_process_is_told_and_resumed(experiment, tmp_path):
     assert len(list((tmp_path / "cache" / "test-example").glob("*.json"))) == 4
 
 
+def test_sources_say_what_a_scale_changes(experiment, tmp_path):
+    assert experiment.settings("quick", {}).sources()["factors"] == "paper, section 0"
+    changed = experiment.settings("quick", {"factors": "2,5"}).sources()
+    assert changed["factors"] == "changed here from [2, 3] (paper, section 0)"
+
+
+@pytest.mark.parametrize("missing", ["cases", "claims", "plot"])
+def test_what_an_experiment_cannot_make_of_its_parameters_is_one_line(
+    experiment, tmp_path, monkeypatch, capsys, missing
+):
+    def broken(*_):
+        raise KeyError("llumnix")
+
+    monkeypatch.setattr(harness_example, missing, broken)
+    monkeypatch.setattr(catalogue, "entries", lambda: (ENTRY,))
+    assert command.main(["test-example", f"out={tmp_path}", f"log={tmp_path / 'log'}"]) == 1
+    errors = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "KeyError: 'llumnix' (test_harness_run.py:" in errors
+    assert ("these parameters make no runs" in errors) == (missing == "cases")
+    assert runs_done(tmp_path) == (0 if missing == "cases" else 4)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
     program = (
@@ -146,10 +168,8 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
     give_up = time.monotonic() + 60
     while not list(kept.glob("*.json")) and time.monotonic() < give_up:
         time.sleep(0.1)
-    if number == signal.SIGINT:
-        process.send_signal(number)
-    else:
-        os.killpg(process.pid, number)  # as when the machine goes down: the processes too
+    process.send_signal(number)
+    # Ends when all who hold the pipe have ended: the processes of the pool do not outlive the command.
     _, errors = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == 130

@@ -2,10 +2,13 @@
 
 The rules are fixed here, so that no experiment has its own idea of success:
 
-- *reproduced*: within 25 % of the paper's number (`about`, which "up to" is read as too), or on its right
-  side (`at_least`, `at_most`), judged by the mean;
-- *same direction, another size*: not that, but the effect has the paper's sign, and the interval
-  of the measurement does not hold the value at which there would be no effect;
+- *reproduced*: the mean is within 25 % of the paper's number (`about`, which "up to" is read as too), on
+  its right side (`at_least`, `at_most`) or in its range (`between`); and the interval of the measurement
+  leaves out the value at which there would be no effect (`nothing`);
+- *same direction, another size*: not that, but the effect has the paper's sign, and the interval leaves
+  out no effect. A level (`nothing` is None: "all SLOs are met", "15 GPUs") has no direction: it reproduces
+  or not;
+- *not measured*: there is no number, as when nothing of the kind happened in any run;
 - *not reproduced*: anything else.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +31,7 @@ class Verdict(StrEnum):
     REPRODUCED = "reproduced"
     DIRECTION = "same direction, another size"
     NOT = "not reproduced"
+    UNMEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Claim:
         ours: what was measured: mean and 95 % interval over the seeds (NaN bounds without any).
         unit: of `ours`, as it is shown after the number.
         verdict: see the module.
-        reason: why it did not reproduce, or what else the reader should know.
+        reason: why it did not reproduce; empty where it did.
+        note: what the reader should know whatever the verdict.
     """
 
     sentence: str
@@ -49,6 +54,7 @@ class Claim:
     unit: str
     verdict: Verdict
     reason: str = ""
+    note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a JSON file; NaN as None."""
@@ -74,10 +80,11 @@ def about(
     number: float,
     ours: Interval,
     *,
-    nothing: float,
+    nothing: float | None,
     unit: str = "",
     paper: str = "",
     reason: str = "",
+    note: str = "",
 ) -> Claim:
     """The paper gives a number, or says "up to" one.
 
@@ -85,16 +92,18 @@ def about(
         sentence: what it says.
         number: its number, in `unit`.
         ours: what was measured.
-        nothing: the value that there would be without the effect.
+        nothing: the value that there would be without the effect; None for a level.
         unit: shown after numbers.
         paper: the number as it stands in the paper, if that says more.
-        reason: see `Claim`.
+        reason: why, if it does not reproduce; dropped if it does.
+        note: see `Claim`.
 
     Raises:
         ValueError: `number` equals `nothing`.
     """
-    good = abs(ours.mean - number) <= TOLERANCE * abs(number)
-    return _judged(sentence, number, ours, nothing, unit, paper, reason, good)
+    slack = TOLERANCE * abs(number)
+    text = Claim(sentence, paper or _shown(number, unit), ours, unit, Verdict.NOT, reason, note)
+    return _judged(text, number - slack, number + slack, nothing, up=_up(sentence, number, nothing))
 
 
 def at_least(
@@ -102,14 +111,16 @@ def at_least(
     number: float,
     ours: Interval,
     *,
-    nothing: float,
+    nothing: float | None,
     unit: str = "",
     paper: str = "",
     reason: str = "",
+    note: str = "",
 ) -> Claim:
     """The paper promises a number or more. Arguments as `about`."""
     shown = paper or f"at least {_shown(number, unit)}"
-    return _judged(sentence, number, ours, nothing, unit, shown, reason, ours.mean >= number)
+    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    return _judged(text, number, math.inf, nothing, up=_up(sentence, number, nothing))
 
 
 def at_most(
@@ -117,38 +128,63 @@ def at_most(
     number: float,
     ours: Interval,
     *,
-    nothing: float,
+    nothing: float | None,
     unit: str = "",
     paper: str = "",
     reason: str = "",
+    note: str = "",
 ) -> Claim:
     """The paper promises a number or less. Arguments as `about`."""
     shown = paper or f"at most {_shown(number, unit)}"
-    return _judged(sentence, number, ours, nothing, unit, shown, reason, ours.mean <= number)
+    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    return _judged(text, -math.inf, number, nothing, up=_up(sentence, number, nothing))
 
 
-def _judged(
+def between(
     sentence: str,
-    number: float,
+    low: float,
+    high: float,
     ours: Interval,
-    nothing: float,
-    unit: str,
-    paper: str,
-    reason: str,
-    good: bool,
+    *,
+    nothing: float | None,
+    unit: str = "",
+    paper: str = "",
+    reason: str = "",
+    note: str = "",
 ) -> Claim:
+    """The paper gives a range. Arguments as `about`; its ends count as within.
+
+    Raises:
+        ValueError: the range is empty or holds `nothing`.
+    """
+    if not low < high:
+        raise ValueError(f"{sentence!r}: {low} to {high} is no range")
+    if nothing is not None and low <= nothing <= high:
+        raise ValueError(f"{sentence!r}: the paper's range holds no effect, {nothing}")
+    shown = paper or f"{low:g} to {_shown(high, unit)}"
+    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    return _judged(text, low, high, nothing, up=_up(sentence, low, nothing))
+
+
+def _up(sentence: str, number: float, nothing: float | None) -> bool:
     if number == nothing:
         raise ValueError(f"{sentence!r}: the paper's number {number} is no effect at all")
-    up = number > nothing
+    return nothing is None or number > nothing
+
+
+def _judged(claim: Claim, low: float, high: float, nothing: float | None, *, up: bool) -> Claim:
+    """The claim with its verdict: good lies in [low, high], and beyond `nothing`."""
+    ours = claim.ours
+    if math.isnan(ours.mean):
+        return replace(claim, verdict=Verdict.UNMEASURED)
     edge = ours.low if up else ours.high
     edge = ours.mean if math.isnan(edge) else edge
-    if good and not math.isnan(ours.mean):
-        verdict = Verdict.REPRODUCED
-    elif (edge > nothing) if up else (edge < nothing):
-        verdict = Verdict.DIRECTION
-    else:
-        verdict = Verdict.NOT
-    return Claim(sentence, paper or _shown(number, unit), ours, unit, verdict, reason)
+    effect = nothing is None or ((edge > nothing) if up else (edge < nothing))
+    if effect and low <= ours.mean <= high:
+        return replace(claim, verdict=Verdict.REPRODUCED, reason="")
+    if effect and nothing is not None:
+        return replace(claim, verdict=Verdict.DIRECTION)
+    return replace(claim, verdict=Verdict.NOT)
 
 
 def _shown(number: float, unit: str) -> str:

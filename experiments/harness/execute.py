@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -42,11 +44,14 @@ def execute(module: str, case: Case) -> Outcome:
         rows = importlib.import_module(module).run(dict(case))
         plain = [{key: plain_value(value) for key, value in row.items()} for row in rows]
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{os.path.basename(where.filename)}:{where.lineno}"
-        text = f"{type(error).__name__}: {error} ({place})"
-        return Outcome(case, [], time.perf_counter() - begin, text)
+        return Outcome(case, [], time.perf_counter() - begin, describe(error))
     return Outcome(case, plain, time.perf_counter() - begin)
+
+
+def describe(error: Exception) -> str:
+    """An exception in a line: its type, its text, and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
 
 
 def plain_value(value: Any) -> Any:
@@ -84,7 +89,9 @@ def in_processes(
         return
     for name in _THREAD_VARIABLES:  # what the processes start with
         os.environ.setdefault(name, "1")
-    pool = ProcessPoolExecutor(min(workers, len(cases)), mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        min(workers, len(cases)), mp_context=get_context("spawn"), initializer=_end_with_parent
+    )
     try:
         futures = [pool.submit(execute, module, dict(case)) for case in cases]
         for future in as_completed(futures):
@@ -99,6 +106,19 @@ def in_processes(
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()
+
+
+def _end_with_parent() -> None:
+    """In a process of the pool: end as soon as the command is gone, even if it was killed outright."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def on_ray(module: str, cases: Sequence[Case], address: str) -> Generator[Outcome, None, None]:

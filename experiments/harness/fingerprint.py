@@ -1,36 +1,80 @@
-"""A number for the code that a result depends on, so that other code never passes for it.
+"""Numbers for the code that a result depends on, so that other code never passes for it.
 
-It covers the experiment's module and every module of this project that it imports, directly or not,
+`fingerprint(module)` covers a module and every module of this project that it imports, directly or not,
 read from the sources; the data files that ship with `llmscale_env` and `baselines`; and files beside an
-imported module that it names. Comments,
-docstrings and layout do not count. Versions of other packages do not either: they stand in the result.
+imported module that it names. `fingerprint(module, "run")` covers only what that function reaches: of
+the modules of `experiments` the definitions that it uses, directly or not, of the other rooms whole
+modules. So a sentence of a claim or the colour of a line changes no run. Comments, docstrings and layout
+do not count. Versions of other packages do not either: they stand in the result.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 ROOMS = ("llmscale_env", "baselines", "agents", "experiments")
 _DATA = (".yaml", ".json", ".csv", ".gz", ".npz")
+_PRUNED = "experiments"
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def fingerprint(module: str) -> str:
-    """Sixteen hex digits for `module` (dotted) and all that it imports of this project."""
-    seen: dict[str, str] = {}
-    todo = [module]
+def fingerprint(module: str, function: str | None = None) -> str:
+    """Sixteen hex digits for `module` (dotted), or for one of its functions, and all that is behind it.
+
+    Raises:
+        LookupError: the module, or the function in it, does not exist.
+    """
+    source = _source(module)
+    if source is None or (function is not None and function not in source.names):
+        raise LookupError(f"no {function or 'code'} in {module}")
+    seen: dict[tuple[str, str | None], str] = {}
+    todo: list[tuple[str, str | None]] = [(module, function)]
     while todo:
-        name = todo.pop()
-        if name in seen:
+        name, what = todo.pop()
+        if (name, what) in seen or (source := _source(name)) is None:
             continue
-        digest, imports = _source(name)
-        seen[name] = digest
-        todo += imports
-    text = "\n".join(f"{name} {seen[name]}" for name in sorted(seen) if seen[name])
+        statements = source.statements if what is None else source.names.get(what, ())
+        seen[name, what] = source.digest(statements)
+        todo += [(name, used) for used in _used(statements) if what and used in source.names]
+        todo += _imported(statements, prune=what is not None)
+        todo += [(parent, None) for parent in _parents(name)]
+        todo += [(name, _ALWAYS)] if what is not None else []
+    text = "\n".join(f"{name} {what} {seen[name, what]}" for name, what in sorted(seen, key=str))
     return hashlib.sha256(f"{text}\n{_data()}".encode()).hexdigest()[:16]
+
+
+_ALWAYS = ""
+"""Name of the statements at the top of a module that define nothing: they run whatever is used."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A module's top-level statements, without docstrings, in all and by the name that they define."""
+
+    folder: Path
+    statements: tuple[ast.stmt, ...]
+    names: dict[str, tuple[ast.stmt, ...]]
+
+    def digest(self, statements: Iterable[ast.stmt]) -> str:
+        """Of these statements, and of the data files in the module's folder that they name."""
+        total = hashlib.sha256()
+        files: set[Path] = set()
+        for statement in statements:
+            total.update(ast.dump(statement).encode())
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Constant) and str(node.value).endswith(_DATA):
+                    files.add(self.folder / str(node.value))
+        for file in sorted(files):
+            if file.is_file():
+                total.update(file.read_bytes())
+        return total.hexdigest()
 
 
 def _path(name: str) -> Path | None:
@@ -42,37 +86,72 @@ def _path(name: str) -> Path | None:
 
 
 @cache
-def _source(name: str) -> tuple[str, list[str]]:
-    """Digest of a module's code, and what it imports of the project."""
+def _source(name: str) -> _Source | None:
     path = _path(name)
     if path is None:
-        return "", []
+        return None
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-            node, clean=False
-        ):
+        if isinstance(node, (ast.Module, _Definition)) and ast.get_docstring(node, clean=False):
             node.body = node.body[1:]
-    parents = name.split(".")
-    found.update(".".join(parents[:k]) for k in range(1, len(parents)))
-    mine = sorted(f for f in found if f.split(".")[0] in ROOMS and _path(f) is not None)
-    total = hashlib.sha256(ast.dump(tree).encode())
-    for file in sorted(_named_files(tree, path.parent)):
-        total.update(file.read_bytes())
-    return total.hexdigest(), mine
+    names: dict[str, tuple[ast.stmt, ...]] = {_ALWAYS: ()}
+    for statement in tree.body:
+        for defined, part in _defined(statement):
+            names[defined] = (*names.get(defined, ()), part)
+    return _Source(path.parent, tuple(tree.body), names)
 
 
-def _named_files(tree: ast.AST, folder: Path) -> set[Path]:
-    """Data files in a module's folder that its code names."""
-    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    names = {word for word in words if isinstance(word, str) and word.endswith(_DATA)}
-    return {folder / name for name in names if (folder / name).is_file()}
+def _defined(statement: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
+    """Names that a top-level statement binds, each with the part of it that does so."""
+    if isinstance(statement, _Definition):
+        yield statement.name, statement
+    elif isinstance(statement, ast.ImportFrom):
+        for alias in statement.names:
+            one = ast.ImportFrom(statement.module, [alias], statement.level)
+            yield alias.asname or alias.name, one
+    elif isinstance(statement, ast.Import):
+        for alias in statement.names:
+            yield alias.asname or alias.name.partition(".")[0], ast.Import([alias])
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id, statement
+    else:
+        yield _ALWAYS, statement
+
+
+def _used(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """Names that statements refer to."""
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name):
+                yield node.id
+
+
+def _imported(statements: Iterable[ast.stmt], *, prune: bool) -> Iterator[tuple[str, str | None]]:
+    """What statements import of the project: modules, or with `prune` names of the pruned room."""
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, None) for alias in node.names if _ours(alias.name))
+            elif isinstance(node, ast.ImportFrom) and node.module and _ours(node.module):
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    if _path(inner) is not None:
+                        yield (inner, None)
+                    elif prune and node.module.split(".")[0] == _PRUNED:
+                        yield (node.module, alias.name)
+                    else:
+                        yield (node.module, None)
+
+
+def _ours(name: str) -> bool:
+    return name.split(".")[0] in ROOMS
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:k]) for k in range(1, len(parts))]
 
 
 @cache

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agents.statistics import Interval
 from experiments.harness.catalogue import PAPERS, Entry
 from experiments.harness.claims import TOLERANCE, Claim, Verdict
 from experiments.harness.results import Result
 
+_ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT)
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
 img { max-width: 100%; } table { border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem; }
@@ -21,9 +22,13 @@ pre { background: #f3f3f3; padding: 0.6rem; overflow-x: auto; } pre code { paddi
 
 
 def markdown(
-    paper: str, results: Sequence[tuple[Entry, Result]], missing: Sequence[Entry], scale: str
+    paper: str,
+    results: Sequence[tuple[Entry, Result]],
+    missing: Sequence[Entry],
+    wrong: Mapping[Entry, str],
+    scale: str,
 ) -> str:
-    """The page of one paper."""
+    """The page of one paper; `wrong` says which results are not what they should be, and why."""
     claims = [claim for _, result in results for claim in result.claims]
     counts = Counter(claim.verdict for claim in claims)
     lines = [
@@ -34,11 +39,13 @@ def markdown(
         + ". Each figure stands beside the paper's numbers, with a verdict by rules that are the same "
         "for all (`experiments/harness/claims.py`): *reproduced* is within "
         f"{TOLERANCE:.0%} of the paper's number (or on its right side, where it promises a least or a "
-        "most); *same direction, another size* has the paper's sign with an interval that leaves out "
-        "no effect; the rest is *not reproduced*, with the reason that was found. Intervals are 95 %, "
-        "over seeds; a number without one has no sampling error or one seed.",
+        "most; or in its range), with an interval that leaves out no effect; *same direction, another "
+        "size* is not that, but has the paper's sign with such an interval (a level, as \"all SLOs are "
+        'met", has no direction); *not measured* is what never happened; the rest is *not reproduced*, '
+        "with the reason that was found. Intervals are 95 %, over seeds; a number without one has no "
+        "sampling error or one seed.",
         "",
-        ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+        ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v] or v in _ALWAYS_COUNTED)
         + f", of {len(claims)} claims.",
         "",
         "| | figure | claim | paper | ours | verdict |",
@@ -49,7 +56,7 @@ def markdown(
             figure = f"[{result.figure}](#{_anchor(result, entry)})"
             lines.append(f"| {_mark(claim)} | {figure} {_row(claim)}")
     for entry, result in results:
-        lines += ["", *_section(entry, result)]
+        lines += ["", *_section(entry, result, wrong.get(entry, ""))]
     if missing:
         lines += ["", "## Not run", ""]
         lines += [f"- `{entry.name}`: {entry.title}" for entry in missing]
@@ -81,14 +88,18 @@ def interval(found: Interval) -> str:
     return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
-def _section(entry: Entry, result: Result) -> list[str]:
+def _section(entry: Entry, result: Result, wrong: str) -> list[str]:
     lines = [f"## {_heading(result, entry)}", ""]
+    lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
     lines += ["", entry.text, "", "| | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
     lines += [f"| {_mark(claim)} {_row(claim)}" for claim in result.claims]
-    notes = [f"- {claim.sentence}: {claim.reason}" for claim in result.claims if claim.reason]
+    reasons = [f"- {claim.sentence}: {claim.reason}" for claim in result.claims if claim.reason]
+    if reasons:
+        lines += ["", "Why:", "", *reasons]
+    notes = [f"- {claim.sentence}: {claim.note}" for claim in result.claims if claim.note]
     if notes:
-        lines += ["", "Why:", "", *notes]
+        lines += ["", "Notes:", "", *notes]
     lines += ["", "| parameter | value | from |", "|---|---|---|"]
     lines += [f"| `{k}` | {_value(v)} | {source} |" for k, (v, source) in result.parameters.items()]
     lines += [
@@ -114,7 +125,8 @@ def _anchor(result: Result, entry: Entry) -> str:
 
 
 def _mark(claim: Claim) -> str:
-    return {Verdict.REPRODUCED: "✓", Verdict.DIRECTION: "~", Verdict.NOT: "✗"}[claim.verdict]
+    marks = {Verdict.REPRODUCED: "✓", Verdict.DIRECTION: "~", Verdict.NOT: "✗"}
+    return marks.get(claim.verdict, "–")
 
 
 def _value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,11 +39,16 @@ class Parameters(BaseModel):
         """The seeds of the runs."""
         return list(range(FIRST_SEED, FIRST_SEED + self.seeds))
 
-    @classmethod
-    def sources(cls) -> dict[str, str]:
-        """Where each field's value comes from."""
+    def sources(self) -> dict[str, str]:
+        """Where each field's value comes from. A class's defaults are what its sources say; another
+        value, as at a smaller scale, is ours, and the source is named with what it says.
+        """
         found = {}
-        for name, field in cls.model_fields.items():
+        for name, field in type(self).model_fields.items():
             extra = field.json_schema_extra
-            found[name] = str(extra.get("source", "")) if isinstance(extra, dict) else ""
+            source = str(extra.get("source", "")) if isinstance(extra, dict) else ""
+            if getattr(self, name) != field.default and name != "seeds":
+                said = json.dumps(field.get_default(), default=str).strip('"')
+                source = f"changed here from {said} ({source})"
+            found[name] = source
         return found
