@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig12_convergence_time as figure
 from experiments.chiron.convergence import OVERLOAD_PER_S, VARIANTS
@@ -30,6 +33,8 @@ def frame():
             "steps": 4,
             "lowered": 1,
             "size_at_end": 200.0,
+            "first_limit": 64,
+            "duration_s": 1800,
         }
         for llm in PARAMETERS.llms
         for variant in VARIANTS
@@ -43,25 +48,57 @@ def test_claims_on_a_paper_like_outcome(frame):
     overloads = PARAMETERS.model_copy(update={"overloads": (0.5, 1.0, 1.5)})
     found = {claim.sentence: claim for claim in figure.claims(frame, overloads)}
     assert all(claim.verdict == Verdict.REPRODUCED for claim in found.values())
+    first, *_ = found.values()
+    assert "10 times faster" in first.sentence
+    assert first.ours.mean == 10
     assert found["8B with the interactive target converges in 15 s"].ours.mean == 15
-    assert found["The small model converges 10 times faster than the large one"].ours.mean == 10
     longest = found["The large model with the interactive target takes longest"]
     assert longest.ours.mean == pytest.approx(1.5)
-    # Means over both models: 81 s at the lowest rate, 84 s at the highest.
+    # Medians over both models: (13.5 + 148.5) / 2 at the lowest rate, (16.5 + 151.5) / 2 at the highest.
     rates = found["Convergence time is independent of the arrival rate (interactive target)"]
     assert rates.ours.mean == pytest.approx(84 / 81)
-    assert "84 s (5 s) at 1.5 x" in rates.reason
+    minutes = found["Convergence takes less than a few minutes in every configuration"]
+    assert minutes.ours.mean == 151.5
+    assert minutes.note == "all 48 runs converged"
 
 
-def test_a_run_that_goes_on_changing_counts_with_its_bound(frame):
-    slow = (frame["variant"] == "both") & (frame["llm"] == "llama-3.1-8b")
-    frame.loc[slow, ["converged", "convergence_s"]] = [False, 900.0]
-    found = figure.claims(frame, PARAMETERS)
-    minutes = next(claim for claim in found if "few minutes" in claim.sentence)
-    assert minutes.ours.mean == 900
+def claim_of(frame, words):
+    return next(c for c in figure.claims(frame, PARAMETERS) if words in c.sentence)
+
+
+def test_a_run_that_did_not_converge_is_longer_than_any(frame):
+    one = (frame["llm"] == "llama-3.1-8b") & (frame["variant"] == "plain") & (frame["overload"] == 1)
+    # Half of a run as short as this would pass for less than a few minutes.
+    frame.loc[one, ["converged", "convergence_s"]] = [False, 15.0]
+    minutes = claim_of(frame, "few minutes")
+    assert math.isinf(minutes.ours.mean)
     assert minutes.verdict == Verdict.NOT
-    assert "12% of all runs did not converge" in minutes.reason
-    assert "8B, both" in minutes.reason
+    # 2 targets, 1 rate; the literal controller is not the claims'.
+    assert minutes.note == "2 of 48 runs did not converge within 900 s and count as infinitely long"
+    small = claim_of(frame, "8B with the interactive target")
+    assert small.ours.mean == 16.5  # the median of 13.5, 16.5 and infinity
+    assert small.note.startswith("1 of 3 runs did not converge")
+
+
+def test_where_most_runs_did_not_converge_there_is_no_number(frame):
+    large = (frame["llm"] == "llama-3.1-70b") & (frame["overload"] >= 1)
+    frame.loc[large, ["converged", "convergence_s"]] = [False, 150.0]
+    assert math.isinf(claim_of(frame, "70B with the interactive target").ours.mean)
+    faster = claim_of(frame, "10 times faster")
+    assert math.isinf(faster.ours.mean)
+    assert faster.verdict == Verdict.DIRECTION  # one converged and the other did not
+    frame.loc[frame["overload"] >= 1, "converged"] = False
+    assert claim_of(frame, "10 times faster").verdict == Verdict.UNMEASURED
+    assert len(figure.plot(frame, PARAMETERS).axes) == 2
+
+
+def test_without_the_controller_or_a_model_claims_are_left_out(frame):
+    assert figure.claims(frame[frame["controller"] == "chiron-literal"], PARAMETERS) == []
+    alone = PARAMETERS.model_copy(update={"llms": ("llama-3.1-70b",)})
+    found = figure.claims(frame[frame["llm"] == "llama-3.1-70b"], alone)
+    assert [c.sentence[:3] for c in found] == ["70B", "Con", "Con"]
+    with pytest.raises(ValidationError):
+        figure.ConvergenceTime(overloads=(0.0,))
 
 
 def test_it_draws(frame):
