@@ -67,7 +67,9 @@ def claim_of(frame, words):
 
 
 def test_a_run_that_did_not_converge_is_longer_than_any(frame):
-    one = (frame["llm"] == "llama-3.1-8b") & (frame["variant"] == "plain") & (frame["overload"] == 1)
+    one = (
+        (frame["llm"] == "llama-3.1-8b") & (frame["variant"] == "plain") & (frame["overload"] == 1)
+    )
     # Half of a run as short as this would pass for less than a few minutes.
     frame.loc[one, ["converged", "convergence_s"]] = [False, 15.0]
     minutes = claim_of(frame, "few minutes")

@@ -1,4 +1,4 @@
-"""Chiron's workloads at a load, comparisons of policies on made-up rows, and Llumnix's settings."""
+"""Chiron's workloads at a load, and Llumnix's settings."""
 
 from __future__ import annotations
 
@@ -64,76 +64,6 @@ def test_the_literal_reading_has_so_many_requests_and_ends_with_the_last(short_c
     assert 40 / 4 < span_s < 40 / 4 + 60
     done = found["throughput_per_instance"] * found["instances"] * span_s
     assert done == pytest.approx(40)
-
-
-# ---- comparisons ----
-
-
-@pytest.fixture
-def frame():
-    rows = []
-    for configuration, load, policy, throughput, attainment in (
-        ("small", 10, "chiron", 2.0, 1.00),
-        ("small", 10, "llumnix", 1.0, 1.00),
-        ("small", 20, "chiron", 9.0, 0.50),
-        ("small", 20, "llumnix", 1.0, 0.90),
-        ("large", 10, "chiron", 1.5, 0.97),
-        ("large", 10, "llumnix", 1.0, 0.20),
-    ):
-        for seed in (0, 1):
-            rows.append(
-                {
-                    "configuration": configuration,
-                    "load": float(load),
-                    "policy_name": policy,
-                    "seed": seed,
-                    "throughput": throughput * (1 + seed),
-                    "slo_attainment": attainment,
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def test_up_to_is_the_largest_mean_and_says_where(frame):
-    gains = loads.compared(frame, "throughput", "chiron", "llumnix", loads.gain_percent)
-    largest, where = loads.up_to(gains)
-    assert (largest.mean, where) == (800, "small, 20")
-    assert loads.at_load(gains, "large", 10).mean == pytest.approx(50)
-    assert math.isnan(loads.at_load(gains, "large", 99).mean)
-
-
-def test_throughput_bought_with_late_requests_does_not_count(frame):
-    gains = loads.compared(
-        frame, "throughput", "chiron", "llumnix", loads.gain_percent, no_worse_by=0.01
-    )
-    largest, where = loads.up_to(gains)
-    assert (largest.mean, where) == (100, "small, 10")
-
-
-def test_points_and_savings(frame):
-    points = loads.compared(frame, "slo_attainment", "chiron", "llumnix", loads.gain_points)
-    assert loads.up_to(points)[0].mean == pytest.approx(77)
-    saved = loads.compared(frame, "throughput", "llumnix", "chiron", loads.saving_percent)
-    assert loads.at_load(saved, "small", 10).mean == pytest.approx(50)
-
-
-def test_nothing_to_compare_is_not_a_number(frame):
-    nothing = loads.compared(frame, "throughput", "chiron", "nobody", loads.gain_percent)
-    largest, where = loads.up_to(nothing)
-    assert math.isnan(largest.mean)
-    assert where == "nowhere"
-
-
-def test_loads_at_which_something_begins_and_ends(frame):
-    def reached(policy, column, limit, last):
-        return loads.reached(frame, policy, "small", column, limit, last).mean
-
-    assert reached("chiron", "slo_attainment", 0.9, last=True) == 10
-    assert reached("llumnix", "slo_attainment", 0.9, last=True) == 20
-    assert math.isnan(reached("llumnix", "slo_attainment", 1.1, last=True))
-    # Seed 0 has 2 and 9, seed 1 has 4 and 18.
-    assert reached("chiron", "throughput", 4, last=False) == 15
-    assert math.isnan(reached("chiron", "throughput", 99, last=False))
 
 
 # ---- the sweep ----

@@ -1,4 +1,4 @@
-"""Chiron's workloads W_A and W_B: one episode at a load, what is measured, and how policies are compared.
+"""Chiron's workloads W_A and W_B: one episode at a load, what is measured, and how it is drawn.
 
 W_A: interactive requests only, the load is their rate. W_B: interactive requests at a fixed rate and a
 batch queue, the load is its length.
@@ -7,13 +7,12 @@ batch queue, the load is its length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agents.statistics import Interval, mean_interval
 from baselines import make_policy
 from experiments.chiron.setting import measured, scenario_of
 from llmscale_env.control.reward import draw_requests
@@ -141,94 +140,6 @@ def summary_of(
 
 def _whole_intervals(time_s: float, interval_s: float) -> float:
     return math.ceil(round(time_s / interval_s, 9)) * interval_s
-
-
-# ---- comparing policies ----
-
-
-def by_load(frame: DataFrame, policy: str, column: str) -> DataFrame:
-    """A policy's values of a column: a row per (configuration, load), a column per seed."""
-    mine = frame[frame["policy_name"] == policy]
-    return mine.pivot_table(index=["configuration", "load"], columns="seed", values=column)
-
-
-def compared(
-    frame: DataFrame,
-    column: str,
-    better: str,
-    other: str,
-    how: Callable[[DataFrame, DataFrame], DataFrame],
-    *,
-    no_worse_by: float | None = None,
-) -> DataFrame:
-    """`how(better's values, other's values)` where both were run.
-
-    Args:
-        frame: rows with `policy_name`, `configuration`, `load`, `seed`.
-        column: what is compared.
-        better, other: names of policies.
-        how: of two frames as `by_load` gives them.
-        no_worse_by: only where the first one's mean attainment is at most so much below the other's.
-    """
-    found = how(by_load(frame, better, column), by_load(frame, other, column))
-    if no_worse_by is not None:
-        mine, theirs = (
-            by_load(frame, policy, "slo_attainment").mean(axis=1) for policy in (better, other)
-        )
-        found = found[(mine >= theirs - no_worse_by).reindex(found.index, fill_value=False)]
-    return found
-
-
-def gain_percent(ours: DataFrame, theirs: DataFrame) -> DataFrame:
-    """By how many per cent `ours` is larger."""
-    return 100 * (ours / theirs - 1)
-
-
-def saving_percent(ours: DataFrame, theirs: DataFrame) -> DataFrame:
-    """By how many per cent `ours` is smaller."""
-    return 100 * (1 - ours / theirs)
-
-
-def gain_points(ours: DataFrame, theirs: DataFrame) -> DataFrame:
-    """Difference of two shares in percentage points."""
-    return 100 * (ours - theirs)
-
-
-def up_to(found: DataFrame) -> tuple[Interval, str]:
-    """The largest mean over the seeds, with its interval, and where it was ("small, 340")."""
-    kept = found.dropna()
-    if kept.empty:
-        return Interval(math.nan, math.nan, math.nan), "nowhere"
-    configuration, load = kept.mean(axis=1).idxmax()
-    return mean_interval(kept.loc[(configuration, load)]), f"{configuration}, {load:,.0f}"
-
-
-def at_load(found: DataFrame, configuration: str, load: float) -> Interval:
-    """The values at one place; NaN if it was not run."""
-    if (configuration, load) not in found.index:
-        return Interval(math.nan, math.nan, math.nan)
-    return mean_interval(found.loc[(configuration, load)])
-
-
-def reached(
-    frame: DataFrame, policy: str, configuration: str, column: str, limit: float, last: bool
-) -> Interval:
-    """The first load at which `column` is at least `limit`, or the last before it falls below.
-
-    Found seed by seed; a seed without such a load is left out.
-    """
-    values = by_load(frame, policy, column)
-    if configuration not in values.index.get_level_values(0):
-        return Interval(math.nan, math.nan, math.nan)
-    loads = []
-    for _, mine in values.loc[configuration].sort_index().items():
-        good = (mine >= limit).to_numpy()
-        if last:
-            run = int(np.argmin(good)) if not good.all() else len(good)
-            loads.append(float(mine.index[run - 1]) if run else math.nan)
-        else:
-            loads.append(float(mine.index[int(np.argmax(good))]) if good.any() else math.nan)
-    return mean_interval(loads)
 
 
 # ---- pictures ----

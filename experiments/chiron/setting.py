@@ -2,6 +2,10 @@
 
 The scenarios are shipped (`chiron-8b`, `chiron-70b`, `chiron-both`); their files say what of them is the
 paper's and what is ours.
+
+What they leave out: the paper runs both models "with additional optimizations such as prefix caching and
+speculative decoding" (section 6) and gives no parameters of either. These scenarios, and all figures but 11
+and 12, run the models plain; Figures 11 and 12 compare the four variants on one instance.
 """
 
 from __future__ import annotations

@@ -1,0 +1,187 @@
+"""Policies beside each other at the same loads: gains, shares of loads, and from which load on.
+
+Frames have a row per run with `policy_name`, `configuration`, `load`, `seed`, `slo_attainment` and what
+is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NOTHING = Interval(math.nan, math.nan, math.nan)
+
+
+def by_load(frame: DataFrame, policy: str, column: str) -> DataFrame:
+    """A policy's values of a column: a row per (configuration, load), a column per seed."""
+    mine = frame[frame["policy_name"] == policy]
+    return mine.pivot_table(index=["configuration", "load"], columns="seed", values=column)
+
+
+def compared(
+    frame: DataFrame,
+    column: str,
+    better: str,
+    other: str,
+    how: Callable[[DataFrame, DataFrame], DataFrame],
+    *,
+    no_worse_by: float | None = None,
+) -> DataFrame:
+    """`how(better's values, other's values)` where both were run.
+
+    Args:
+        frame: rows with `policy_name`, `configuration`, `load`, `seed`.
+        column: what is compared.
+        better, other: names of policies.
+        how: of two frames as `by_load` gives them.
+        no_worse_by: only where the first one's mean attainment is at most so much below the other's.
+    """
+    found = how(by_load(frame, better, column), by_load(frame, other, column))
+    if no_worse_by is not None:
+        mine, theirs = (
+            by_load(frame, policy, "slo_attainment").mean(axis=1).reindex(found.index)
+            for policy in (better, other)
+        )
+        found = found[mine >= theirs - no_worse_by]
+    return found
+
+
+def gain_percent(ours: DataFrame, theirs: DataFrame) -> DataFrame:
+    """By how many per cent `ours` is larger."""
+    return 100 * (ours / theirs - 1)
+
+
+def saving_percent(ours: DataFrame, theirs: DataFrame) -> DataFrame:
+    """By how many per cent `ours` is smaller."""
+    return 100 * (1 - ours / theirs)
+
+
+def gain_points(ours: DataFrame, theirs: DataFrame) -> DataFrame:
+    """Difference of two shares in percentage points."""
+    return 100 * (ours - theirs)
+
+
+def up_to(found: DataFrame) -> tuple[Interval, str]:
+    """The largest mean over the seeds, with its interval, and where it was ("small, 340")."""
+    kept = found.dropna()
+    if kept.empty:
+        return NOTHING, "nowhere"
+    configuration, load = kept.mean(axis=1).idxmax()
+    return mean_interval(kept.loc[(configuration, load)]), f"{configuration}, {load:,.0f}"
+
+
+def at_load(found: DataFrame, configuration: str, load: float) -> Interval:
+    """The values at one place; NaN if it was not run."""
+    if (configuration, load) not in found.index:
+        return NOTHING
+    return mean_interval(found.loc[(configuration, load)])
+
+
+def largest_gain(
+    frame: DataFrame,
+    column: str,
+    better: str,
+    other: str,
+    how: Callable[[DataFrame, DataFrame], DataFrame],
+    no_worse_by: float,
+) -> tuple[Interval, str]:
+    """`up_to` where attainment is no lower, and a sentence that says where and at how many loads it is.
+
+    Arguments as `compared`. Where it is lower at every load nothing is gained: 0. NaN only where not both
+    were run.
+    """
+    ran = compared(frame, column, better, other, how).dropna()
+    kept = compared(frame, column, better, other, how, no_worse_by=no_worse_by).dropna()
+    slack = f"lower by more than {100 * no_worse_by:g} percentage point"
+    if ran.empty:
+        return NOTHING, "nowhere run"
+    if kept.empty:
+        return Interval(0.0, 0.0, 0.0), f"attainment is {slack} at all {len(ran)} loads"
+    found, where = up_to(kept)
+    return found, f"at {where}; attainment is not {slack} at {len(kept)} of {len(ran)} loads"
+
+
+def share_higher(
+    frame: DataFrame, column: str, better: str, other: str, no_worse_by: float
+) -> tuple[Interval, int]:
+    """Loads (%) at which `better` is higher and its attainment no lower; and of how many loads.
+
+    Arguments as `compared`.
+    """
+    higher = compared(frame, column, better, other, lambda mine, theirs: mine - theirs).dropna()
+    kept = compared(frame, column, better, other, gain_percent, no_worse_by=no_worse_by).index
+    holds = (higher > 0).mul(higher.index.isin(kept), axis=0)
+    return mean_interval(100 * holds.mean(axis=0)), len(holds)
+
+
+def share_better_served(
+    frame: DataFrame, better: str, other: str, apart_by: float
+) -> tuple[Interval, int, int]:
+    """Loads (%) at which `better` has the higher attainment, of those at which the means differ.
+
+    Args:
+        frame, better, other: as in `compared`.
+        apart_by: difference of mean attainments above which two loads count.
+
+    Returns:
+        The share (0 if they differ at none, NaN if not both were run), at how many loads they differ, and
+        of how many.
+    """
+    found = compared(frame, "slo_attainment", better, other, lambda mine, theirs: mine - theirs)
+    found = found.dropna()
+    apart = found[found.mean(axis=1).abs() > apart_by]
+    if found.empty:
+        return NOTHING, 0, 0
+    if apart.empty:
+        return Interval(0.0, 0.0, 0.0), 0, len(found)
+    return mean_interval(100 * (apart > 0).mean(axis=0)), len(apart), len(found)
+
+
+def lower_at(frame: DataFrame, better: str, other: str, by: float) -> str:
+    """Loads at which the first one's mean attainment is lower by more than `by`, in words."""
+    found = compared(frame, "slo_attainment", better, other, gain_points).mean(axis=1)
+    worse = found[found < -100 * by]
+    places = ", ".join(
+        f"{name} {load:,.0f} ({worse[name, load]:.1f})" for name, load in worse.index
+    )
+    return (
+        f"attainment is lower by more than {100 * by:g} percentage point at {len(worse)} of "
+        f"{found.notna().sum()} loads{': ' if places else ''}{places}"
+    )
+
+
+def reached(
+    frame: DataFrame, policy: str, configuration: str, column: str, limit: float, last: bool
+) -> Interval:
+    """The first load at which `column` is at least `limit`, or the last before it falls below.
+
+    Found seed by seed. Of a seed that never comes to that it is only known that the load would lie beyond
+    those that were run: infinite if so for some, NaN if it happened with no seed. 0 is the last load
+    before it falls below if it is below at the lowest already.
+    """
+    values = by_load(frame, policy, column)
+    if configuration not in values.index.get_level_values(0):
+        return NOTHING
+    loads = []
+    for _, mine in values.loc[configuration].sort_index().items():
+        hit = (mine < limit if last else mine >= limit).to_numpy()
+        at = int(np.argmax(hit))
+        if not hit.any():
+            loads.append(math.inf)
+        elif last:
+            loads.append(float(mine.index[at - 1]) if at else 0.0)
+        else:
+            loads.append(float(mine.index[at]))
+    if all(math.isinf(load) for load in loads):
+        return NOTHING
+    if any(math.isinf(load) for load in loads):
+        return Interval(math.inf, math.nan, math.nan)
+    return mean_interval(loads)
