@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig13_batch_slo as fig13
 from experiments.chiron.batch_queue import last_finish_s, queue_kept
 from experiments.chiron.setting import scenario_of
+from experiments.harness.claims import Verdict
 
 NAN = float("nan")
 
@@ -102,3 +104,57 @@ def test_plot_and_claims_take_the_frame(frame):
     assert len(found) == 8
     by_hand = frame[frame["workload"] == "stream"].set_index("batch_ttft_s")["queue_mean"]
     assert found[4].ours.mean == pytest.approx(by_hand[240] / by_hand[60])
+
+
+def made_up(mixed_share, throughput):
+    """Targets of 1 and 4 min: a queue of which mixed instances serve so much, by seed and target."""
+    return pd.DataFrame(
+        {
+            "seed": seed,
+            "workload": workload,
+            "configuration": "small",
+            "batch_ttft_s": ttft_s,
+            "queue_mean": 10.0 * ttft_s,
+            "wait_mean_s": ttft_s / 2,
+            "throughput_per_instance": throughput[k],
+            "mixed_share": mixed_share[seed][k],
+            "finished_per_s": 10.0,
+            "slo_attainment": 0.9,
+        }
+        for workload in ("queue", "stream")
+        for seed in (0, 1)
+        for k, ttft_s in enumerate((60, 240))
+    )
+
+
+def test_reasons_say_what_the_rows_hold():
+    frame = made_up(([0.5, 1.0], [1.0, 1.0]), (2.0, 1.5))
+    found = {c.sentence: c for c in fig13.claims(frame, SMALL)}
+    longer = found["A larger batch TTFT target leads to longer waiting (small, stream)"]
+    assert (longer.verdict, longer.ours.mean, longer.reason) == (Verdict.REPRODUCED, 4, "")
+    assert longer.note == "30 at 1 min, 120 at 4 min (s): rises on 1 of 1 steps"
+    shares = found[
+        "Longer queueing lets mixed instances serve more of the batch requests (small, queue)"
+    ]
+    assert shares.verdict is Verdict.NOT  # one seed of two
+    assert shares.reason.startswith("it rises for 1 of 2 seeds (1.00, 2.00 x), by how much")
+    assert "serve 50 to 100 % of" in shares.reason
+    falls = found["Longer queueing improves throughput per instance (small, queue)"]
+    assert falls.verdict is Verdict.NOT
+    assert falls.note.endswith("rises on 0 of 1 steps; 90.0 to 90.0 % of the requests are on time")
+    stream = found["Longer queueing improves throughput per instance (small, stream)"]
+    assert "7.5 of 10.0 with a target of 1 min and 600 requests waiting" in stream.reason
+    assert "10.0 of 10.0 with a target of 4 min and 2,400 requests waiting" in stream.reason
+
+
+def test_parameters_fit_together():
+    assert (
+        fig13.claims(
+            made_up(([1, 1], [1, 1]), (1, 1)), SMALL.model_copy(update={"batch_ttft_s": (60,)})
+        )
+        == []
+    )
+    with pytest.raises(ValidationError, match="one value for each of large"):
+        fig13.BatchSlo(configurations=("large",), batch_requests=(1, 2))
+    with pytest.raises(ValidationError):
+        fig13.BatchSlo(batch_ttft_s=(0,))

@@ -219,7 +219,7 @@ def _limits(frame: DataFrame, parameters: BatchQueue) -> str:
     used = at_load(by_load(frame, "chiron", "small_batch_running"), "small", most).mean
     return (
         f"Llumnix's static batch limit is {static:.0f}, which its sweep found best; in the paper it is a "
-        f"fiftieth of Chiron's, of whose batch instances each runs {used:.0f} requests here (small, {most:,.0f})"
+        f"fiftieth of Chiron's, whose batch instances run {used:.0f} requests each (small, {most:,.0f})"
     )
 
 
