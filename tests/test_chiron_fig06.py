@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig06_request_groups as fig06
 from experiments.chiron.immediate import instances_for
@@ -90,9 +91,63 @@ def test_claims_and_picture(frame):
     claims = fig06.claims(frame, SMALL)
     assert claims[0].sentence.startswith("Groups reduce hysteresis 20 times")
     assert claims[0].verdict is Verdict.NOT
-    assert "at most 2 times" in claims[0].reason
-    assert len(claims) == 3
+    assert "immediate 2 to 2, groups" in claims[0].reason
+    assert len(claims) == 4
     assert len(fig06.plot(frame, SMALL).axes) == 6
+    # Only one policy: nothing to hold against.
+    assert fig06.claims(frame[frame["policy"] == "immediate"], SMALL) == []
+    assert fig06.claims(frame, SMALL.model_copy(update={"default_groups": 3})) == []
+
+
+def made_up(*on_time):
+    """Groups of so much attainment at CV 1, 4, ...: 3/s against 1/s each, a fifth of the actions."""
+    return pd.DataFrame(
+        {
+            "seed": seed,
+            "load_time_s": 15.0,
+            "cv": 4.0**k,
+            "policy": policy,
+            "judge": "each" if policy == "chiron" else None,
+            "max_groups": 8 if policy == "chiron" else None,
+            "scale_ups": 10,
+            "hysteresis": 1.5 if policy == "chiron" else 2.0,
+            "actions_per_1000": 2.0 if policy == "chiron" else 10.0,
+            "throughput": 3.0 - k if policy == "chiron" else 1.0,
+            "slo_attainment": share if policy == "chiron" else 1.0,
+        }
+        for seed in (0, 1)
+        for k, share in enumerate(on_time)
+        for policy in ("chiron", "immediate")
+    )
+
+
+def test_throughput_counts_where_no_more_are_late():
+    def gain(*on_time):
+        return fig06.claims(made_up(*on_time), SMALL)[1]
+
+    assert gain(1.0, 1.0).ours.mean == 3
+    late_at_first = gain(0.95, 0.995)
+    assert late_at_first.ours.mean == 2
+    assert "at 1 of 2 loads, largest with 15 s to load and CV 4" in late_at_first.note
+    never = gain(0.95, 0.95)
+    assert (never.ours.mean, never.verdict) == (1, Verdict.NOT)
+    assert never.reason.endswith("groups 3.00 to 2.00, immediate autoscaling 1.00 to 1.00")
+
+
+def test_claims_say_how_many_are_on_time_and_how_far_actions_fall():
+    found = fig06.claims(made_up(0.95, 0.99), SMALL)
+    assert len(found) == 6
+    assert found[0].ours.mean == pytest.approx(4 / 3)
+    assert found[0].reason.endswith("fall 5 to 5 times")
+    assert found[2].unit == "x per billed instance, with 95.0 % on time against 100.0 %"
+    assert found[3].ours.mean == pytest.approx(0.2)
+
+
+def test_parameters_are_checked():
+    with pytest.raises(ValidationError):
+        fig06.RequestGroups(cvs=(0.0,))
+    with pytest.raises(ValidationError):
+        fig06.RequestGroups(max_groups=(0,))
 
 
 def test_classes_are_the_deadlines_and_nothing_else_arrives():
