@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig05_overprovisioning as fig05
 from experiments.chiron.spikes import gamma_counts
@@ -86,15 +87,54 @@ def test_fleets_are_held_against_what_carries_even_arrivals():
     assert spikes[spikes["cv"] == 8]["needed"].iloc[0] == pytest.approx(math.exp(0.8))
 
 
+def claim_of(frame, parameters, *words):
+    return next(
+        c for c in fig05.claims(frame, parameters) if all(word in c.sentence for word in words)
+    )
+
+
 def test_claims_and_picture():
     parameters = small()
     frame = made_up(parameters)
-    claims = {claim.sentence: claim for claim in fig05.claims(frame, parameters)}
-    three = "An over-provisioning of 3 is what a burstiness of 8 needs "
-    assert claims[three + "(fleet, TTFT 10 s, p99, small model)"].verdict is Verdict.REPRODUCED
-    spike = claims[three + "(spike, p99, small model)"]
-    assert spike.verdict is Verdict.DIRECTION
-    assert spike.reason
-    grows = claims["Over-provisioning is proportional to burstiness (spike, p99, large model)"]
-    assert grows.ours.mean == pytest.approx((math.exp(0.8) - 1) / (math.exp(0.4) - 1))
+    fleet = claim_of(frame, parameters, "3 suffices", "(fleet, TTFT 10 s, p99, small model)")
+    assert (fleet.verdict, fleet.ours.mean) == (Verdict.REPRODUCED, 3.0)
+    spike = claim_of(frame, parameters, "3 suffices", "(spike, p99, small model)")
+    assert spike.verdict is Verdict.REPRODUCED  # less than 3 is enough
+    assert spike.ours.mean == pytest.approx(math.exp(0.8))
+    grows = claim_of(frame, parameters, "proportional", "(spike, p99, large model)")
+    beyond = [math.log(math.exp(0.1 * cv) - 1) for cv in (1, 4, 8)]
+    assert grows.ours.mean == pytest.approx(np.polyfit(np.log([1, 4, 8]), beyond, 1)[0])
     assert len(fig05.plot(frame, parameters).axes) == 6
+    assert not any("proportional" in c.sentence and "fleet" in c.sentence
+                   for c in fig05.claims(frame, parameters))  # fmt: skip
+
+
+def test_what_is_needed_up_to_a_burstiness_is_the_most_of_all_up_to_it():
+    parameters = small()
+    frame = made_up(parameters)
+    frame.loc[(frame["reading"] == fig05.SPIKE) & (frame["cv"] == 4.0), "needed"] = 3.5
+    spike = claim_of(frame, parameters, "3 suffices", "(spike, p99, large model)")
+    assert (spike.verdict, spike.ours.mean) == (Verdict.NOT, 3.5)
+    assert "750 requests (small) 2.23, 600 requests (large) 2.23" in spike.reason
+    rises = claim_of(frame, parameters, "More burstiness", "(spike, p99, large model)")
+    assert rises.note == "rises on 1 of 2 steps of the CV"
+
+
+def test_a_fleet_that_nothing_suffices_for_is_infinite():
+    parameters = small()
+    frame = made_up(parameters)
+    frame["needed"] = frame["needed"].astype(object)
+    frame.loc[(frame["reading"] == fig05.FLEET) & (frame["cv"] == 8.0), "needed"] = None
+    fleet = claim_of(frame, parameters, "3 suffices", "(fleet, TTFT 10 s, p99, small model)")
+    assert fleet.verdict is Verdict.NOT
+    assert math.isinf(fleet.ours.mean)
+    fig05.plot(frame, parameters)
+
+
+def test_what_is_not_there_is_not_claimed():
+    one = small(cvs=(4.0,))
+    assert fig05.claims(made_up(one), one) == []
+    median = small(percentiles=(50.0,))
+    assert fig05.claims(made_up(median), median) == []
+    with pytest.raises(ValidationError, match="one value for each of small"):
+        small(configurations=("small",), rates_per_s=(50.0, 10.0))
