@@ -6,6 +6,9 @@ import pandas as pd
 import pytest
 
 from experiments.chiron import fig19_workflow as fig19
+from experiments.chiron import workflow_claims
+from experiments.chiron.llumnix_settings import tuned
+from experiments.harness.claims import Verdict
 
 SMALL = fig19.Workflow(
     seeds=1, batch_requests=3000, batch_at_s=60.0, batch_ttft_s=120.0, after_s=60.0, rate_per_s=10.0
@@ -51,35 +54,115 @@ def test_gpu_hours_are_those_of_the_intervals_until_the_deadline(frame):
 
 def test_plot_and_claims_take_the_frame(frame):
     fig19.plot(frame, SMALL)
-    assert len(fig19.claims(frame, SMALL)) == 10 + 2 * (len(SMALL.policies) - 1)
+    # Six of Chiron's course, its SLOs, Llumnix's cap, two of each Llumnix; the queue comes before the
+    # first minutes are over, so nothing is said of them.
+    assert len(fig19.claims(frame, SMALL)) == 8 + 2 * 2
+
+
+@pytest.mark.parametrize("policies", [("chiron",), ("llumnix",), ("llumnix-moving", "chiron")])
+def test_what_was_not_run_is_left_out(frame, policies):
+    mine = frame[frame["policy"].isin(policies)]
+    parameters = SMALL.model_copy(update={"policies": policies})
+    sentences = " ".join(claim.sentence for claim in fig19.claims(mine, parameters))
+    assert ("Chiron" in sentences) == ("chiron" in policies)
+    assert ("Llumnix adds" in sentences) == ("llumnix" in policies)
+    assert ("waiting requests move" in sentences) == ("llumnix-moving" in policies)
+    fig19.plot(mine, parameters)
+
+
+def test_llumnix_is_set_as_its_sweep_says():
+    swept = tuned("W_B", "small")
+    parameters = fig19.Workflow()
+    assert swept == {
+        "high": parameters.llumnix_high,
+        "low": parameters.llumnix_low,
+        "batch_limit": parameters.llumnix_batch_limit,
+        "rebalance": False,
+    }
+
+
+SUMMARY = {
+    "row": "summary",
+    "gpus_most": 50.0,
+    "mixed_gpus": 10.0,
+    "mixed_served_per_s": 20.0,
+    "remaining": 200_000.0,
+    "added_at_once": 10.0,
+    "added_most_min": 50.0,
+    "finished_min": 65.0,
+    "interactive_attainment": 1.0,
+    "batch_attainment": 1.0,
+}
+HOURS = {"chiron": (20.0, 40.0), "llumnix": (50.0, 100.0), "llumnix-moving": (40.0, 80.0)}
+SHARES = {"chiron": 1.0, "llumnix": 0.5, "llumnix-moving": 0.45}
+
+
+def as_in_the_paper(gpus_before=15.0, **changes):
+    """Episodes of two seeds, and three intervals of each: at 2 and 5 minutes, and at the deadline."""
+    rows = []
+    for policy, hours in HOURS.items():
+        for seed, each in enumerate(hours):
+            start = {"policy": policy, "seed": seed}
+            rows.append({**start, **SUMMARY, "gpu_hours": each, "attainment": SHARES[policy]})
+            rows += [
+                {**start, "row": "interval", "time_s": time_s, "gpus": gpus, "waiting": waiting}
+                | {"mixed_gpus": 10.0, "batch_gpus": 0.0 if time_s <= 300 else 10.0}
+                for time_s, gpus, waiting in (
+                    (120.0, 99.0, 0), (300.0, gpus_before, 900_000), (3900.0, 50.0, 180_000),
+                )
+            ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    for name, value in changes.items():
+        policy, _, column = name.partition("__")
+        frame.loc[(frame["policy"] == policy) & (frame["row"] == "summary"), column] = value
+    return frame
 
 
 def test_claims_on_made_up_rows():
-    parameters = fig19.Workflow()
-    common = {
-        "row": "summary",
-        "gpus_before": 15.0,
-        "gpus_most": 50.0,
-        "mixed_gpus": 10.0,
-        "mixed_served_per_s": 296.0,
-        "remaining": 200_000.0,
-        "added_at_once": 10.0,
-        "added_most_min": 50.0,
-        "finished_min": 65.0,
-        "interactive_attainment": 1.0,
-        "batch_attainment": 1.0,
-    }
-    hours = {"chiron": (20.0, 40.0), "llumnix": (50.0, 100.0), "llumnix-moving": (40.0, 80.0)}
-    shares = {"chiron": 1.0, "llumnix": 0.5, "llumnix-moving": 0.45}
-    rows = [
-        {"policy": policy, "seed": seed, **common, "gpu_hours": each, "attainment": shares[policy]}
-        for policy, both in hours.items()
-        for seed, each in enumerate(both)
+    found = fig19.claims(as_in_the_paper(), fig19.Workflow())
+    assert {claim.verdict for claim in found} == {Verdict.REPRODUCED}
+    # The paper's headline comes first: by seed 1 - 20/50, 1 - 40/100; 1 - 20/40, 1 - 40/80.
+    assert "60 % fewer GPU-hours" in found[0].sentence
+    assert "meets all SLOs" in found[1].sentence
+    assert "only half" in found[2].sentence
+    saved = [claim.ours.mean for claim in found if "GPU-hours" in claim.sentence]
+    assert saved == pytest.approx([60, 50])
+
+
+def test_a_level_has_no_direction():
+    """More than none on time, or more than no GPUs, is no effect that the paper speaks of."""
+    frame = as_in_the_paper(
+        gpus_before=6.0, chiron__attainment=0.9, llumnix__attainment=0.8,
+        chiron__added_most_min=6.0, chiron__finished_min=70.0,
+    )  # fmt: skip
+    found = fig19.claims(frame, fig19.Workflow())
+    off = {claim.sentence: claim.verdict for claim in found if claim.verdict != "reproduced"}
+    assert set(off.values()) == {Verdict.NOT}
+    assert list(off) == [
+        "Chiron meets all SLOs",
+        "Llumnix meets the SLOs of only half of the requests",
+        "At first Chiron is over-provisioned with 15 GPUs on average",
+        "At first Llumnix (tuned) is over-provisioned with 15 GPUs on average",
+        "It adds them at 50 min",
+        "With Chiron all requests are completed at 65 min",
     ]
-    found = fig19.claims(pd.DataFrame(rows), parameters)
-    verdicts = {claim.sentence: claim.verdict for claim in found}
-    off = [sentence for sentence, verdict in verdicts.items() if verdict != "reproduced"]
-    assert off == ["Chiron serves 20 batch requests per second on them"]
-    saved = {claim.sentence: claim.ours.mean for claim in found if "GPU-hours" in claim.sentence}
-    # by seed: 1 - 20/50, 1 - 40/100; 1 - 20/40, 1 - 40/80
-    assert list(saved.values()) == pytest.approx([60, 50])
+    reasons = {claim.sentence: claim.reason for claim in found}
+    # 20 requests/s for an hour are 72,000, not a million.
+    assert "72,000 of 1,000,000 within 60 minutes" in reasons["It adds them at 50 min"]
+    assert "5.0 per GPU" in reasons["At first Chiron is over-provisioned with 15 GPUs on average"]
+
+
+def test_gpu_hours_saved_by_being_late_do_not_count():
+    found = fig19.claims(
+        as_in_the_paper(chiron__attainment=0.9, llumnix__attainment=0.95), fig19.Workflow()
+    )
+    assert (found[0].ours.mean, found[0].verdict) == (0, Verdict.NOT)
+    assert "60 % fewer do not count, since Chiron has 90.0 %" in found[0].reason
+
+
+def test_the_pace_of_a_queue_by_hand():
+    times = [600.0 * k for k in range(6)]
+    one = pd.DataFrame({"time_s": times, "waiting": [0, 9000, 7800, 3000, 600, 0]})
+    assert workflow_claims._pace(one, 600.0, at_last=False) == 2  # 9000 to 7800
+    assert workflow_claims._pace(one, 9999.0, at_last=True) == 4  # 3000 to 600
+    assert workflow_claims._pace(one, 1900.0, at_last=True) == 8  # 7800 to 3000

@@ -18,16 +18,16 @@ the 50 GPUs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from agents.statistics import Interval, mean_interval
 from baselines import make_policy
 from experiments.chiron.batch_queue import batch_requests, last_finish_s, queue_kept, queued
 from experiments.chiron.setting import measured, scenario_of
-from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.chiron.workflow_claims import judge
+from experiments.harness.claims import Claim
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.policy import Policy
@@ -52,24 +52,25 @@ ALL_MET = 0.995
 class Workflow(Parameters):
     """Parameters of this figure."""
 
-    policies: Annotated[tuple[str, ...], paper("A.2; ours: llumnix-moving, see the text")] = (
-        "chiron",
-        "llumnix",
-        "llumnix-moving",
-    )
-    rate_per_s: Annotated[float, paper("A.2")] = 30.0
-    cv: Annotated[float, paper("A.2")] = 4.0
-    batch_requests: Annotated[int, paper("A.2")] = 1_000_000
-    batch_at_s: Annotated[float, paper("A.2")] = 300.0
-    batch_ttft_s: Annotated[float, paper("section 6: one hour")] = 3600.0
-    close_share: Annotated[float, paper("A.2: at 50 of 5 to 65 minutes it gets close")] = 0.75
-    after_s: Annotated[float, ours("to see what is late")] = 600.0
+    policies: Annotated[
+        tuple[Literal["chiron", "llumnix", "llumnix-moving"], ...],
+        ours("A.2 has the first two; llumnix-moving: see the text", min_length=1),
+    ] = ("chiron", "llumnix", "llumnix-moving")
+    rate_per_s: Annotated[float, paper("A.2", gt=0)] = 30.0
+    cv: Annotated[float, paper("A.2", gt=0)] = 4.0
+    batch_requests: Annotated[int, paper("A.2", ge=1)] = 1_000_000
+    batch_at_s: Annotated[float, paper("A.2", ge=10)] = 300.0
+    batch_ttft_s: Annotated[float, paper("section 6: one hour", ge=60)] = 3600.0
+    close_share: Annotated[
+        float, paper("A.2: at 50 of 5 to 65 minutes it gets close", ge=0.1, le=1)
+    ] = 0.75
+    after_s: Annotated[float, ours("to see what is late", ge=0)] = 600.0
     lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
     llumnix_low: Annotated[float, ours("llumnix_sweep's setting for W_B with the small model")] = (
         0.014
     )
     llumnix_high: Annotated[float, ours("see llumnix_low")] = 0.02
-    llumnix_batch_limit: Annotated[int, ours("see llumnix_low")] = 1024
+    llumnix_batch_limit: Annotated[int, ours("see llumnix_low", ge=1)] = 1024
 
 
 PARAMETERS = {
@@ -244,154 +245,10 @@ def plot(frame: DataFrame, parameters: Workflow) -> Any:
     return figure
 
 
-_FEWER = (
-    "the local autoscaler raises the limit of the interactive instances from 64 to several hundred, with "
-    "which this model still decodes within 200 ms; two of them carry the load, and three times as many "
-    "keep IBP at theta"
-)
-
-
 def _close_min(parameters: Workflow) -> float:
     return (parameters.batch_at_s + parameters.close_share * parameters.batch_ttft_s) / 60
 
 
 def claims(frame: DataFrame, parameters: Workflow) -> list[Claim]:
     """The sentences of A.2."""
-    rows = frame[frame["row"] == "summary"].set_index(["policy", "seed"])
-    close_min = _close_min(parameters)
-    deadline_min = (parameters.batch_at_s + parameters.batch_ttft_s) / 60
-    end_min = deadline_min + parameters.after_s / 60
-    n = parameters.batch_requests
-
-    def of(policy: str, what: str) -> Interval:
-        return mean_interval(rows.loc[policy, what].astype(float))
-
-    hours = rows["gpu_hours"]
-    found = [
-        about(
-            f"At first {name} is over-provisioned with 15 GPUs on average",
-            15,
-            of(policy, "gpus_before"),
-            nothing=0,
-            unit="GPUs",
-            reason=_FEWER if policy == "chiron" else "",
-        )
-        for policy, name in NAMES.items()
-        if policy != "llumnix-moving"
-    ]
-    return [
-        *found,
-        about(
-            "Llumnix adds instances until the cap of 50",
-            50,
-            of("llumnix", "gpus_most"),
-            nothing=15,
-            unit="GPUs at most",
-        ),
-        about(
-            "Chiron serves the batch queue on 10 over-provisioned GPUs",
-            10,
-            of("chiron", "mixed_gpus"),
-            nothing=0,
-            unit=f"mixed GPUs, until {close_min:g} min",
-            reason="mixed instances are the reserve of the interactive load, see the first claim",
-        ),
-        about(
-            "Chiron serves 20 batch requests per second on them",
-            20,
-            of("chiron", "mixed_served_per_s"),
-            nothing=0,
-            unit=f"batch requests/s on mixed instances, until {close_min:g} min",
-            reason="the paper's own numbers do not agree with each other: its 800,000 requests in 45 "
-            "minutes are 296 per second",
-        ),
-        about(
-            f"At {close_min:g} min a fifth of the batch requests is left",
-            n / 5,
-            of("chiron", "remaining"),
-            nothing=n,
-            unit="requests",
-            reason="batch instances help from the start, see below",
-        ),
-        about(
-            "Chiron then adds 10 instances at once",
-            10,
-            of("chiron", "added_at_once"),
-            nothing=1,
-            unit="batch instances, the most at one decision",
-        ),
-        about(
-            f"It adds them at {close_min:g} min",
-            close_min,
-            of("chiron", "added_most_min"),
-            nothing=parameters.batch_at_s / 60,
-            unit="min",
-            reason="Algorithm 2 adds instances as soon as the estimate for any group exceeds its target. "
-            "That is so at the first look at the queue: what the mixed instances have to spare would "
-            "not serve it within the target. The paper's 10 GPUs do, at 30 requests per second each, "
-            "twice what an instance does at best with our lengths (Figure 3)",
-        ),
-        at_most(
-            f"With Chiron all requests are completed at {deadline_min:g} min",
-            deadline_min,
-            of("chiron", "finished_min"),
-            nothing=end_min,
-            unit="min, the last batch request",
-        ),
-        at_least(
-            "Chiron meets all SLOs",
-            100 * ALL_MET,
-            _percent(of("chiron", "attainment")),
-            nothing=0,
-            unit="% of requests on time",
-            paper="all",
-        ),
-        *(
-            claim
-            for policy in parameters.policies
-            if policy != "chiron"
-            for claim in _against(policy, of, hours)
-        ),
-    ]
-
-
-def _against(policy: str, of: Callable[[str, str], Interval], hours: Any) -> list[Claim]:
-    """What is said of Llumnix, for one of its two lines."""
-    where = " (waiting requests move)" if policy == "llumnix-moving" else ""
-    shares = {
-        slo_class: _percent(of(policy, f"{slo_class}_attainment")).mean
-        for slo_class in ("batch", "interactive")
-    }
-    reason = (
-        f"{shares['batch']:.0f} % of the batch requests and {shares['interactive']:.0f} % of the "
-        f"interactive ones are on time; the last batch request is done at "
-        f"{of(policy, 'finished_min').mean:.0f} min, or not before the end. "
-    )
-    reason += (
-        "Moved to the instances that have just come, the queue is served by all 50 at a batch limit near "
-        "the best, long before its deadline, and then instances are let go of"
-        if policy == "llumnix-moving"
-        else "The queue is served by the instances that were there when it came, whatever is added"
-    )
-    return [
-        about(
-            f"Llumnix{where} meets the SLOs of only half of the requests",
-            50,
-            _percent(of(policy, "attainment")),
-            nothing=100,
-            unit="% of requests on time",
-            reason=reason,
-        ),
-        about(
-            f"Chiron uses 60 % fewer GPU-hours than Llumnix{where}",
-            60,
-            mean_interval(100 * (1 - hours.loc["chiron"] / hours.loc[policy])),
-            nothing=0,
-            unit="% fewer, until the deadline",
-            reason=reason,
-        ),
-    ]
-
-
-def _percent(share: Interval) -> Interval:
-    return Interval(100 * share.mean, 100 * share.low, 100 * share.high)
+    return judge(frame, parameters, all_met=ALL_MET)
