@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig16_itl_slo as figure
 from experiments.harness.claims import Verdict
@@ -53,22 +54,47 @@ def frame():
             "tokens": 400.0,
             "late_tokens": 8.0,
             "late_moved": 0.0,
+            "unfinished": 0.0 if slo_s > 0.1 else 0.4,
         }
         for slo_s, satisfied in ((0.05, 0.9), (0.5, 0.999), (1.0, 1.0))
     )
 
 
+PARAMETERS = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 1.0))
+
+
 def test_claims(frame):
-    parameters = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 1.0))
-    large, small, throughput, gpus = figure.claims(frame, parameters)
+    large, small, throughput, gpus = figure.claims(frame, PARAMETERS)
     assert (large.ours.mean, large.verdict, large.reason) == (100, Verdict.REPRODUCED, "")
     assert small.ours.mean == pytest.approx(10)
-    assert small.verdict == Verdict.DIRECTION
+    # A level is met or not; it has no direction.
+    assert small.verdict == Verdict.NOT
     assert "worst at 0.05 s, 10.000%" in small.reason
     assert "have 8 output tokens, where the median is 400" in small.reason
-    assert throughput.ours.mean == pytest.approx(20)
-    assert gpus.ours.mean == pytest.approx(0.05)
-    assert len(figure.plot(frame, parameters).axes) == 1
+    assert small.note == "of the requests that finished; 40 % at 0.05 s did not"
+    # With 0.05 s fewer SLOs are met, so that 0.5 s is what the loosest is held against.
+    assert throughput.ours.mean == pytest.approx(2)
+    assert gpus.ours.mean == pytest.approx(0.5)
+    assert len(figure.plot(frame, PARAMETERS).axes) == 1
+
+
+def test_a_target_beside_which_no_other_is_met_as_often_has_no_effect(frame):
+    frame["slo_attainment"] = [0.2, 0.6, 0.9]
+    *_, throughput, gpus = figure.claims(frame, PARAMETERS)
+    assert (throughput.ours.mean, gpus.ours.mean) == (1, 1)
+    assert {throughput.verdict, gpus.verdict} == {Verdict.NOT}
+    assert "no other target" in gpus.reason
+
+
+def test_one_target_is_held_against_no_other(frame):
+    parameters = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.5,))
+    (only,) = figure.claims(frame[frame["itl_slo_s"] == 0.5], parameters)
+    assert "less than 0.5 %" in only.sentence
+
+
+def test_an_episode_of_margins_only_is_refused():
+    with pytest.raises(ValidationError, match="must leave something of horizon_s"):
+        figure.ItlSlo(horizon_s=800.0, settled_s=600.0, end_s=200.0)
 
 
 def test_a_run_under_a_loose_target():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig17_burstiness as fig17
 from experiments.harness.claims import Verdict
@@ -43,13 +44,51 @@ def made_up(parameters):
     )
 
 
+def small(frame, parameters):
+    return [c for c in fig17.claims(frame, parameters) if "(small model)" in c.sentence]
+
+
 def test_claims_and_picture():
-    parameters = fig17.Burstiness(seeds=2, cvs=(1.0, 8.0, 16.0))
+    parameters = fig17.Burstiness(seeds=2, cvs=(1.0, 8.0, 16.0, 24.0))
     frame = made_up(parameters)
-    claims = [c for c in fig17.claims(frame, parameters) if "(small model)" in c.sentence]
+    claims = small(frame, parameters)
+    # Violations of 16 and 24 hundredths over 3: the least of them counts.
     assert [round(claim.ours.mean, 4) for claim in claims] == [99.7333, 5.3333, 0.6]
     assert {claim.verdict for claim in claims} == {Verdict.REPRODUCED}
+    assert claims[1].note == "SLOs violated: 5.33 % at CV 16, 8.00 % at CV 24"
     assert len(fig17.plot(frame, parameters).axes) == 6
+
+
+def test_levels_have_no_direction():
+    parameters = fig17.Burstiness(seeds=2, cvs=(8.0, 16.0))
+    late = made_up(parameters)
+    late.loc[late["cv"] == 8, "slo_attainment"] = 0.9
+    late.loc[late["cv"] == 16, "slo_attainment"] = 0.999
+    enough, beyond, more = small(late, parameters)
+    assert [c.verdict for c in (enough, beyond, more)] == [Verdict.NOT] * 3
+    assert "90.00 % with 10.0 GPUs at 3" in enough.reason
+
+
+def test_what_was_not_run_is_left_out():
+    for changes, sentences in (
+        ({"over_provisionings": (2.0, 5.0)}, []),
+        ({"over_provisionings": (3.0,)}, ["sufficient", "Beyond"]),
+        ({"cvs": (1.0, 8.0)}, ["sufficient"]),
+        ({"cvs": (4.0, 12.0)}, ["Beyond", "conservative"]),
+    ):
+        parameters = fig17.Burstiness(seeds=1, **changes)
+        claims = small(made_up(parameters), parameters)
+        assert len(claims) == len(sentences)
+        assert all(word in c.sentence for word, c in zip(sentences, claims, strict=True))
+
+
+def test_parameters_that_make_no_figure_are_refused():
+    with pytest.raises(ValidationError, match="as many rates as configurations"):
+        fig17.Burstiness(configurations=("small",))
+    with pytest.raises(ValidationError, match="must leave something"):
+        fig17.Burstiness(horizon_s=300.0)
+    with pytest.raises(ValidationError, match="greater than 1"):
+        fig17.Burstiness(over_provisionings=(1.0,))
 
 
 def test_a_run():
