@@ -48,15 +48,42 @@ def test_latency_that_goes_to_the_target_and_stays():
     assert near.ours.mean == pytest.approx((50 / 240) / 0.2)
     assert near.verdict == Verdict.REPRODUCED
     assert (few.ours.mean, few.verdict) == (2, Verdict.REPRODUCED)
-    assert "80% of the steps and 80% of the time" in few.reason
-    assert "at most 25%; 100% of them follow a raise" in few.reason
+    assert "first limit of 64 is at 0.10 of the target" in near.note
 
 
 def test_latency_that_stays_away():
     near, few = figure.claims(with_fixed(made_up([0.02] * 5 + [0.9] * 5)), PARAMETERS)
     assert near.ours.mean == pytest.approx(4.5)
     assert near.verdict != Verdict.REPRODUCED
-    assert (few.ours.mean, few.verdict) == (5, Verdict.DIRECTION)
+    # A level is met or not; it has no direction.
+    assert (few.ours.mean, few.verdict) == (5, Verdict.NOT)
+    assert "100% of the steps and 100% of the time" in few.reason
+    assert "at most 350%; 100% of these steps follow a raise" in few.reason
+
+
+def test_reasons_say_what_the_steps_show():
+    """Limits 10 to 17, then halved after a miss, in full memory; and a limit that falls to one request."""
+    frame = made_up([0.02] * 7 + [0.25, 0.02, 0.02]).assign(kv_use=0.99)
+    frame.loc[8:, "limit"] = [8, 9]
+    near, _ = figure.claims(with_fixed(frame), PARAMETERS)
+    assert "The limit was lowered 1 times in a run, to 0.47" in near.reason
+    assert "for 100% of these times latency had been above" in near.reason
+    held = frame.assign(limit=100)
+    assert "memory, not the limit, holds the batch" in (
+        figure.claims(with_fixed(held), PARAMETERS)[0].reason
+    )
+    ones = frame.assign(limit=[8, 4, 2, 1, 1, 1, 1, 1, 1, 1], running=1.0, kv_use=0.0)
+    reason = figure.claims(with_fixed(ones), PARAMETERS)[0].reason
+    assert "for 100% of the time the limit is one request" in reason
+    assert "lowered 3 times in a run, to 0.50" in reason
+
+
+def test_every_target_is_claimed():
+    frame = with_fixed(made_up([0.1] * 10))
+    both = pd.concat([frame, frame.assign(itl_slo_s=2.0)], ignore_index=True)
+    parameters = PARAMETERS.model_copy(update={"slos_s": (0.2, 2.0)})
+    found = figure.claims(both, parameters)
+    assert [claim.sentence[-6:] for claim in found] == ["0.2 s)", "0.2 s)", ", 2 s)", ", 2 s)"]
 
 
 def test_it_draws():

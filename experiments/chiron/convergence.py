@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import PositiveFloat
 
 from experiments.chiron.instance import MAX_REQUEST_TOKENS
 from experiments.harness.parameters import Parameters, ours, paper
@@ -53,20 +54,24 @@ SHORT = {"llama-3.1-8b": "8B", "llama-3.1-70b": "70B"}
 class LocalParameters(Parameters):
     """What the figures about one instance share."""
 
-    llms: Annotated[tuple[str, ...], paper("section 6")] = ("llama-3.1-8b", "llama-3.1-70b")
-    controllers: Annotated[tuple[str, ...], ours("made steady, and Algorithm 1 as printed")] = (
-        "chiron",
-        "chiron-literal",
-    )
-    slos_s: Annotated[tuple[float, ...], paper("section 6, interactive and batch")] = (0.2, 2.0)
+    llms: Annotated[
+        tuple[Literal["llama-3.1-8b", "llama-3.1-70b"], ...], paper("section 6", min_length=1)
+    ] = ("llama-3.1-8b", "llama-3.1-70b")
+    controllers: Annotated[
+        tuple[Literal["chiron", "chiron-literal"], ...],
+        ours("made steady, and Algorithm 1 as printed", min_length=1),
+    ] = ("chiron", "chiron-literal")
+    slos_s: Annotated[
+        tuple[PositiveFloat, ...], paper("section 6, interactive and batch", min_length=1)
+    ] = (0.2, 2.0)
     lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
     first_limit: Annotated[int, ours("as the scenarios' interactive pools", ge=1, le=MAX_BATCH)] = (
         64
     )
-    window_iterations: Annotated[int, ours("the scenarios' default; the printed kind has none")] = (
-        16
-    )
-    kv_watermark: Annotated[float, ours("vLLM's default")] = 0.01
+    window_iterations: Annotated[
+        int, ours("the scenarios' default; the printed kind has none", ge=1)
+    ] = 16
+    kv_watermark: Annotated[float, ours("vLLM's default", ge=0, lt=1)] = 0.01
     preemption: Annotated[Literal["recompute", "swap"], ours("vLLM's default")] = "recompute"
     duration_s: Annotated[int, ours("several times the paper's longest convergence", ge=1)] = 1800
     sample_s: Annotated[float, ours("one to three iterations", gt=0)] = 0.1
