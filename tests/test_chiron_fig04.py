@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig04_arrival_spikes as fig04
 from experiments.chiron.spikes import (
@@ -77,3 +78,16 @@ def test_percentiles_claims_and_picture_of_the_chat_service():
     assert [claim.paper for claim in claims] == ["1.6 x", "3 x"] * 2
     assert all(claim.reason for claim in claims if claim.verdict is not Verdict.REPRODUCED)
     assert len(fig04.plot(frame, parameters).axes) == 2
+
+
+def test_a_percentile_is_a_level():
+    """Noise alone lies above one, so that this is no direction."""
+    parameters = fig04.Spikes(seeds=1, tables=("azure-conv-2023",), load_times_s=(60,), step_s=15)
+    for claim in fig04.claims(frame_of(parameters), parameters):
+        assert claim.verdict in (Verdict.REPRODUCED, Verdict.NOT)
+
+
+@pytest.mark.parametrize("times", [(), (0,), (15, 3600)])
+def test_load_times_without_pairs_are_refused(times):
+    with pytest.raises(ValidationError, match="load_times_s"):
+        fig04.Spikes(load_times_s=times)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.chiron import fig14_waiting_time as fig14
 from experiments.chiron.instance import backlog
@@ -85,11 +86,13 @@ def test_a_run_gives_a_row_per_start_quantile_and_length():
     assert busy["r2"].max() > 0.5
 
 
-def test_claims_judge_the_literal_estimate():
-    parameters = fig14.WaitingTime(
-        llms=("llama-3.1-8b",), batch_limits=(256,), queue_lengths=(100, 2000)
-    )
-    rows = [
+LENGTHS = (10, 100, 2000, 5000)
+R2 = {10: 0.1, 100: 0.5, 2000: 0.995, 5000: 0.992}
+
+
+def made_up():
+    """In front of a busy instance `R2` with Eq. 1 as printed, and a fifth too short."""
+    return pd.DataFrame(
         {
             "seed": seed,
             "llm": "llama-3.1-8b",
@@ -97,17 +100,59 @@ def test_claims_judge_the_literal_estimate():
             "start": start,
             "quantile": quantile,
             "queue_length": n,
-            "r2": (0.995 if n == 2000 else 0.5) if quantile == 0.5 and start == "busy" else 0.0,
+            "r2": R2[n] if quantile == 0.5 and start == "busy" else 0.0,
             "bias": 0.2 if start == "empty" else -0.2,
+            "mean_wait_s": 1.0 if start == "empty" else 8.0,
         }
         for seed in (1, 2)
         for start in ("busy", "empty")
         for quantile in (0.5, 0.95)
-        for n in (100, 2000)
-    ]
-    accuracy, gain, empty, busy = fig14.claims(pd.DataFrame(rows), parameters)
-    assert accuracy.ours.mean == pytest.approx(0.995)
+        for n in LENGTHS
+    )
+
+
+def claims(frame, lengths=LENGTHS):
+    parameters = fig14.WaitingTime(
+        llms=("llama-3.1-8b",), batch_limits=(256,), queue_lengths=lengths
+    )
+    return fig14.claims(frame[frame["queue_length"].isin(lengths)], parameters)
+
+
+def test_claims_judge_the_literal_estimate():
+    accuracy, gain, empty, busy = claims(made_up())
+    # The least of 2,000 and 5,000.
+    assert accuracy.ours.mean == pytest.approx(0.992)
+    assert "at 5,000 requests" in accuracy.unit
     assert accuracy.verdict == "reproduced"
     assert gain.ours.mean == pytest.approx(0.495)
+    assert gain.note == "mean R2 at work: 0.1 at 10, 0.5 at 100, 0.995 at 2,000, 0.992 at 5,000"
     assert empty.verdict == "reproduced"
     assert busy.verdict == "not reproduced"
+    assert "8 s at work and 1 s in front of an empty instance" in busy.reason
+    assert "-20 to -20 % off, 0% of them too long" in busy.reason
+
+
+def test_an_accuracy_is_reached_or_not():
+    frame = made_up()
+    frame.loc[(frame["queue_length"] == 5000) & (frame["seed"] == 1), "r2"] = 0.98
+    (accuracy, *_) = claims(frame)
+    assert accuracy.verdict == "not reproduced"
+    assert "50% of the queues reach it" in accuracy.reason
+
+
+@pytest.mark.parametrize(
+    "lengths, n", [((10,), 0), ((10, 100), 2), ((2000,), 1), ((10, 5000), 1), ((100, 5000), 3)]
+)
+def test_lengths_that_were_not_looked_at_have_no_claim(lengths, n):
+    assert len(claims(made_up(), lengths)) == n
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"instances": 0}, {"queue_lengths": (1,)}, {"warm_up_s": 3600}, {"quantiles": (1.0,)}],
+)
+def test_parameters_that_make_no_figure_are_refused(changes):
+    if "warm_up_s" in changes:
+        changes = {**changes, "history_s": 3600}
+    with pytest.raises(ValidationError, match=r"greater than|less than|above warm_up_s"):
+        fig14.WaitingTime(**changes)

@@ -62,13 +62,13 @@ def test_latency_that_stays_away():
 
 
 def test_reasons_say_what_the_steps_show():
-    """Limits 10 to 17, then halved after a miss, in full memory; and a limit that falls to one request."""
-    frame = made_up([0.02] * 7 + [0.25, 0.02, 0.02]).assign(kv_use=0.99)
+    """Limits 10 to 17, then halved after a miss; full memory; a limit that falls to one request."""
+    frame = made_up([0.02] * 7 + [0.25, 0.02, 0.02])
     frame.loc[8:, "limit"] = [8, 9]
     near, _ = figure.claims(with_fixed(frame), PARAMETERS)
     assert "The limit was lowered 1 times in a run, to 0.47" in near.reason
     assert "for 100% of these times latency had been above" in near.reason
-    held = frame.assign(limit=100)
+    held = frame.assign(limit=100, kv_use=0.99)
     assert "memory, not the limit, holds the batch" in (
         figure.claims(with_fixed(held), PARAMETERS)[0].reason
     )

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from experiments.chiron.spikes import consecutive, quantiles, spike_ratios
 from experiments.harness.claims import Claim, about, exact
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from llmscale_env.workload.tables import load_counts
 
@@ -45,10 +46,13 @@ class Spikes(Parameters):
     """Parameters of this figure."""
 
     seeds: Annotated[int, ours("draws of the Poisson process beside the services", ge=1)] = 20
-    tables: Annotated[tuple[str, ...], ours("public traces that ship as tables; + adds up")] = (
-        tuple(SERVICES)
-    )
-    load_times_s: Annotated[tuple[int, ...], paper("section 2.3: 15 s to a minute")] = (15, 30, 60)
+    tables: Annotated[
+        tuple[str, ...], ours("public traces that ship as tables; + adds up", min_length=1)
+    ] = tuple(SERVICES)
+    load_times_s: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=600)], ...],
+        ours("both ends of the paper's 15 s to a minute (2.3), and one between", min_length=1),
+    ] = (15, 30, 60)
     step_s: Annotated[int, ours("a pair of intervals begins every so often", ge=1)] = 5
     least_before: Annotated[int, ours("an empty interval counts as one request", ge=0)] = 1
 
@@ -188,7 +192,7 @@ def claims(frame: DataFrame, parameters: Spikes) -> list[Claim]:
                         f"intervals of {load_time_s} s)",
                         number,
                         exact(float(row[name])),
-                        nothing=1.0,
+                        nothing=None,
                         unit="x",
                         reason=_why(row, name),
                     )
@@ -197,11 +201,9 @@ def claims(frame: DataFrame, parameters: Spikes) -> list[Claim]:
 
 
 def _why(row: Any, name: str) -> str:
-    """What the percentile is made of: counting noise, pauses of the service, or neither."""
+    """Whether counting noise or pauses of the service are in a percentile."""
     text = (
         "another service than the paper's, an hour in place of two months. A Poisson process of its "
         f"rate has {row[f'poisson_{name}']:.2f}"
     )
-    if row["empty"] > 0:
-        return f"{text}; {row['empty']:.0%} of the intervals are empty: the service is on and off"
-    return text
+    return f"{text}; {row['empty']:.0%} of its intervals are empty" if row["empty"] > 0 else text

@@ -14,7 +14,7 @@ that our Chiron policy takes by default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -185,7 +185,8 @@ def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> 
     claimed, short = parameters.claimed_length, parameters.short_length
     long = sorted(n for n in parameters.queue_lengths if n >= claimed)
     busy, empty = (_part(frame, llm, limit, start, parameters.quantiles[0]) for start in STARTS)
-    curves = f"R2 (mean) at work: {_curve(busy)}; in front of an empty instance: {_curve(empty)}"
+    shown = {min(parameters.queue_lengths), short, claimed, max(parameters.queue_lengths)}
+    curve = f"mean R2 at work: {_curve(busy, shown)}"
     found = []
     if long:
         worst = min(long, key=lambda n: _at(busy, n, "r2").mean)
@@ -196,8 +197,9 @@ def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> 
                 _at(busy, worst, "r2"),
                 nothing=None,
                 unit=f"at {worst:,} requests, the least of those lengths",
-                reason=f"{_spread(busy, worst)}. {curves}",
-                note=f"in front of an empty instance {_at(empty, worst, 'r2').mean:.3g}",
+                paper="0.99",
+                reason=f"{_spread(busy, worst)}; {curve}",
+                note=f"in front of an empty instance: {_curve(empty, long)}",
             )
         )
     if short in parameters.queue_lengths and claimed in parameters.queue_lengths:
@@ -209,7 +211,7 @@ def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> 
                 nothing=0.0,
                 unit=f"R2 gained from {short} to {claimed:,} requests",
                 paper="rises (curve)",
-                note=curves,
+                note=curve,
             )
         )
     if short in parameters.queue_lengths:
@@ -231,13 +233,13 @@ def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> 
     return found
 
 
-def _curve(frame: DataFrame) -> str:
-    mean = frame.groupby("queue_length")["r2"].mean()
+def _curve(frame: DataFrame, lengths: Iterable[int]) -> str:
+    mean = frame[frame["queue_length"].isin(set(lengths))].groupby("queue_length")["r2"].mean()
     return ", ".join(f"{value:.3g} at {n:,}" for n, value in mean.items())
 
 
 def _spread(frame: DataFrame, length: int) -> str:
-    """R2 of single queues, and whether an error of the pace, one factor for all waits, is why."""
+    """R2 of single queues, and how far estimates are off on average."""
     mine = frame[frame["queue_length"] == length]
     r2 = mine["r2"].astype(float)
     text = f"{(r2 >= 0.99).mean():.0%} of the queues reach it, the median is {r2.median():.4f}"
