@@ -78,9 +78,51 @@ def test_the_best_fixed_limit_is_within_the_target(frame):
 
 
 def test_what_is_printed_collapses(frame):
-    found = claim(figure.claims(frame, PARAMETERS), "Algorithm 1 as printed converges")
-    assert found.ours.mean == pytest.approx(1 / 64)
-    assert found.verdict == Verdict.NOT
+    found = figure.claims(frame, PARAMETERS)
+    printed = claim(found, "optimal batch size (8B, Algorithm 1 as printed)")
+    # The best fixed limit within 0.2 s is 64.
+    assert printed.ours.mean == pytest.approx(1 / 64)
+    assert printed.verdict == Verdict.NOT
+    assert "1 requests run at a limit of 2" in printed.reason
+    steady = claim(found, "optimal batch size (8B, Chiron, made steady)")
+    assert steady.ours.mean == pytest.approx(1000 / 64)
+    assert "ends at a limit of 2 with the 8B: 1.0 requests run, at 1 tokens/s" in steady.note
+
+
+def test_what_holds_the_batch_is_looked_up(frame):
+    found = figure.claims(frame, PARAMETERS)
+    assert "the cache takes 20%" in claim(found, "prefix caching the converged batch").note
+    fifty = claim(found, "untuned limit (6.2; 8B)")
+    assert "KV memory holds the batch: 1000 requests run" in fifty.reason
+    assert fifty.note == "1000 requests run on average, 15.6 x the untuned limit"
+    free = figure.claims(frame.assign(kv_use=0.3), PARAMETERS)
+    assert claim(free, "prefix caching the converged batch").note == ""
+    assert "the limit holds the batch: 1000" in claim(free, "untuned limit (6.2; 8B)").reason
+
+
+@pytest.mark.parametrize(
+    "changes, n",
+    [
+        ({"llms": ("llama-3.1-8b",)}, 4 + 1 + 2),
+        ({"slos_s": (0.2,)}, 8 + 1 + 4),
+        ({"controllers": ("chiron",)}, 8 + 1 + 2 + 2),
+        ({"controllers": ("chiron-literal",)}, 2),
+        ({"llms": ("llama-3.1-70b", "llama-3.1-8b")}, 8 + 1 + 2 + 4),
+    ],
+)
+def test_what_was_not_run_is_left_out(frame, changes, n):
+    parameters = PARAMETERS.model_copy(update=changes)
+    found = figure.claims(frame, parameters)
+    assert len(found) == n
+    if len(parameters.llms) > 1 and "chiron" in parameters.controllers:
+        assert claim(found, "5 times the large one's").ours.mean == 5
+    figure.plot(frame, parameters)
+
+
+def test_without_a_fixed_limit_within_the_target_nothing_is_optimal(frame):
+    slow = frame.assign(itl_s=9.0)
+    assert not [c for c in figure.claims(slow, PARAMETERS) if "optimal" in c.sentence]
+    figure.plot(slow, PARAMETERS)
 
 
 def test_it_draws(frame):

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.convergence import (
@@ -31,6 +32,7 @@ from experiments.chiron.convergence import (
 from experiments.harness.claims import Claim, about, at_least, at_most
 from experiments.harness.parameters import ours
 from experiments.output import new_figure
+from llmscale_env.cluster.optimisations import PrefixCacheConfig
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -45,15 +47,16 @@ NAMES = {"chiron": "Chiron, made steady", "chiron-literal": "Algorithm 1 as prin
 class ConvergedBatch(LocalParameters):
     """Parameters of this figure."""
 
-    ladder: Annotated[tuple[int, ...], ours("fixed limits to compare with")] = (
-        16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 1536, 2048, 4096,
-    )  # fmt: skip
+    ladder: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...],
+        ours("fixed limits to compare with", min_length=1),
+    ] = (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 1536, 2048, 4096)
     size: Annotated[
         Literal["batch", "limit"],
         ours("requests that run; the limit where it does not bind is any number"),
     ] = "batch"
     untuned_limit: Annotated[
-        int, ours("2048 to 4096 is 'nearly 50 times' about 64; the paper does not print it")
+        int, ours("2048 to 4096 is 'nearly 50 times' about 64; the paper does not print it", ge=1)
     ] = 64
 
 
@@ -133,7 +136,12 @@ def plot(frame: DataFrame, parameters: ConvergedBatch) -> Any:
             best = [best_fixed(frame, llm, variant, slo_s) for variant in VARIANTS]
             at = [(x, one["batch"]) for x, one in zip(places, best, strict=True) if one is not None]
             axes.plot(
-                *zip(*at, strict=True), "D", color="C3", ms=5, ls="", label="best fixed limit"
+                [x for x, _ in at],
+                [y for _, y in at],
+                "D",
+                color="C3",
+                ms=5,
+                label="best fixed limit",
             )
             axes.set_yscale("log", base=2)
             axes.set_ylim(0.7, 2 * MAX_BATCH)
@@ -149,51 +157,28 @@ def plot(frame: DataFrame, parameters: ConvergedBatch) -> Any:
 
 def claims(frame: DataFrame, parameters: ConvergedBatch) -> list[Claim]:
     """Both optimisations make the batch smaller and something better; models and classes differ."""
-    size, (tight_s, *loose_s) = parameters.size, sorted(parameters.slos_s)
+    tight_s, *loose_s = sorted(set(parameters.slos_s))
     found = []
-    for llm in parameters.llms:
-        mine = _of(frame, llm, "chiron", tight_s)
-        for variant in VARIANTS[1:3]:
-            found.append(
-                at_most(
-                    f"With {LONG[variant]} the converged batch is smaller ({SHORT.get(llm, llm)})",
-                    0.99,
-                    _ratio(mine, variant, "plain", size),
-                    nothing=1.0,
-                    unit="of the plain one",
-                    paper="smaller (bars)",
-                    reason=_smaller_reason(frame, llm, variant, tight_s),
-                )
-            )
-            found.append(
-                at_least(
-                    f"With {LONG[variant]} throughput or latency improves ({SHORT.get(llm, llm)})",
-                    1.01,
-                    _better(mine, variant),
-                    nothing=1.0,
-                    unit="x, the better of tokens/s and 1 / ITL",
-                    paper="improves",
-                    reason=_better_reason(frame, llm, variant),
-                )
-            )
-    if len(parameters.llms) > 1:
-        small, large = parameters.llms[:2]
-        found.append(
-            about(
-                "The small model's interactive batch is 5 times the large one's (6.1)",
-                5.0,
-                _between(frame, (small, tight_s), (large, tight_s), size),
-                nothing=1.0,
-                unit="x",
-                reason=_memory_reason(frame, small, tight_s),
-            )
-        )
-    for llm in parameters.llms:
-        for slo_s in loose_s[-1:]:
+    if "chiron" in parameters.controllers:
+        for llm in parameters.llms:
+            for variant in VARIANTS[1:3]:
+                found += _optimised(frame, llm, variant, tight_s, parameters.size)
+        if {SMALL, LARGE} <= set(parameters.llms):
             found.append(
                 about(
+                    "The small model's interactive batch is 5 times the large one's (6.1)",
+                    5.0,
+                    _between(frame, (SMALL, tight_s), (LARGE, tight_s), parameters.size),
+                    nothing=1.0,
+                    unit="x",
+                    reason="; ".join(_seen(frame, llm, tight_s) for llm in (SMALL, LARGE)),
+                )
+            )
+        for llm in parameters.llms:
+            found += [
+                about(
                     "With the batch target the limit is nearly 50 times an untuned limit (6.2; "
-                    f"{SHORT.get(llm, llm)})",
+                    f"{SHORT[llm]})",
                     50.0,
                     _by_seed(
                         _plain(frame, llm, slo_s),
@@ -202,81 +187,123 @@ def claims(frame: DataFrame, parameters: ConvergedBatch) -> list[Claim]:
                     nothing=1.0,
                     unit=f"x an untuned limit of {parameters.untuned_limit}",
                     paper="nearly 50 x (2048 to 4096)",
-                    reason=_memory_reason(frame, llm, slo_s),
+                    reason=_seen(frame, llm, slo_s),
+                    note=_runs(frame, llm, slo_s, parameters.untuned_limit),
                 )
-            )
-    if "chiron-literal" in parameters.controllers:
-        found += [_literal(frame, llm, tight_s) for llm in parameters.llms]
+                for slo_s in loose_s[-1:]
+            ]
+    printed = "chiron-literal" in parameters.controllers
+    for controller in parameters.controllers:
+        for llm in parameters.llms:
+            found += _optimum(frame, llm, controller, tight_s, printed)
     return found
 
 
 LONG = {"prefix cache": "prefix caching", "speculative": "speculative decoding", "both": "both"}
+SMALL, LARGE = SHORT
 
 
-def _literal(frame: DataFrame, llm: str, slo_s: float) -> Claim:
-    mine = _of(frame, llm, "chiron-literal", slo_s)
-    best = best_fixed(frame, llm, "plain", slo_s)
-    reached = _by_seed(
-        mine[mine["variant"] == "plain"],
-        lambda one: (
-            one["tokens_per_s"].mean() / (best["tokens_per_s"] if best is not None else 1.0)
+def _optimised(frame: DataFrame, llm: str, variant: str, slo_s: float, size: str) -> list[Claim]:
+    """What one optimisation does to the batch of a model, and what it gains."""
+    mine = _of(frame, llm, "chiron", slo_s)
+    best = [best_fixed(frame, llm, which, slo_s) for which in ("plain", variant)]
+    shown = " to ".join("none" if one is None else f"{one['batch']:.0f}" for one in best)
+    small = int(frame.loc[frame["controller"] == "fixed", "first_limit"].min())
+    same = _at_same(frame, llm, variant)
+    return [
+        at_most(
+            f"With {LONG[variant]} the converged batch is smaller ({SHORT[llm]})",
+            0.99,
+            _ratio(mine, variant, "plain", size),
+            nothing=1.0,
+            unit="of the plain one",
+            paper="smaller (bars)",
+            reason=f"the batch of the best fixed limit goes from {shown} requests, and mean ITL at one "
+            f"fixed limit from {same}; {_seen(frame, llm, slo_s)}",
+            note=_taken(frame, llm, slo_s) if variant == "prefix cache" else "",
         ),
-    )
-    return about(
-        f"Algorithm 1 as printed converges to the optimal batch size ({SHORT.get(llm, llm)})",
-        1.0,
-        reached,
-        nothing=0.1,
-        unit="of the best fixed limit's tokens/s",
-        paper="the optimal batch size (4.2)",
-        reason="a halved limit lowers throughput, so the next ratio of previous to current throughput is "
-        "above one and halves again, down to one request; there throughput no longer changes",
+        at_least(
+            f"With {LONG[variant]} throughput or latency improves ({SHORT[llm]})",
+            1.01,
+            _better(mine, variant),
+            nothing=1.0,
+            unit="x, the better of tokens/s and 1 / ITL",
+            paper="improves",
+            reason=f"mean ITL at one fixed limit goes from {same}, and from "
+            f"{_at_same(frame, llm, variant, small)}",
+        ),
+    ]
+
+
+def _optimum(
+    frame: DataFrame, llm: str, controller: str, slo_s: float, printed: bool
+) -> list[Claim]:
+    """Whether a controller finds what the best fixed limit does; nothing if no fixed limit is within."""
+    best = best_fixed(frame, llm, "plain", slo_s)
+    if best is None:
+        return []
+    mine = _of(frame, llm, controller, slo_s)
+    mine = mine[mine["variant"] == "plain"]
+    mean = mine[["batch", "limit"]].mean()
+    return [
+        about(
+            f"The local autoscaler converges to the optimal batch size ({SHORT[llm]}, "
+            f"{NAMES[controller]})",
+            1.0,
+            _by_seed(mine, lambda one: one["tokens_per_s"].mean() / best["tokens_per_s"]),
+            nothing=None,
+            unit="of the best fixed limit's tokens/s",
+            paper="the optimal batch size (4.2)",
+            reason=f"{mean['batch']:.0f} requests run at a limit of {mean['limit']:.0f}, with the best fixed "
+            f"limit {best['batch']:.0f} at {best['first_limit']:.0f}",
+            note=_collapse(frame, llm, slo_s) if printed and controller == "chiron" else "",
+        )
+    ]
+
+
+def _collapse(frame: DataFrame, llm: str, slo_s: float) -> str:
+    """Where Algorithm 1 as printed ends."""
+    mine = _of(frame, llm, "chiron-literal", slo_s)
+    mean = mine[mine["variant"] == "plain"].mean(numeric_only=True)
+    return (
+        f"Algorithm 1 as printed ends at a limit of {mean['limit']:.0f} with the {SHORT[llm]}: "
+        f"{mean['batch']:.1f} requests run, at {mean['tokens_per_s']:,.0f} tokens/s"
     )
 
 
-def _memory_reason(frame: DataFrame, llm: str, slo_s: float) -> str:
-    """What holds the batch: memory or latency, as measured."""
+def _runs(frame: DataFrame, llm: str, slo_s: float, untuned: int) -> str:
+    """The batch beside the limit, which is any number where it does not bind."""
+    batch = _plain(frame, llm, slo_s)["batch"].mean()
+    return f"{batch:.0f} requests run on average, {batch / untuned:.1f} x the untuned limit"
+
+
+def _seen(frame: DataFrame, llm: str, slo_s: float) -> str:
+    """What holds the batch: memory, if it is full, or the limit, as measured."""
     mine = _plain(frame, llm, slo_s).mean(numeric_only=True)
-    seen = (
-        f"{mine['batch']:.0f} requests run on average at a limit of {mine['limit']:.0f} and a mean ITL of "
-        f"{mine['itl_s']:.2g} s, with {mine['kv_use']:.0%} of KV memory in use"
+    holds = "KV memory" if _memory_holds(frame, llm, slo_s) else "the limit"
+    return (
+        f"{SHORT[llm]}: {holds} holds the batch: {mine['batch']:.0f} requests run on average, the median "
+        f"limit is {mine['limit']:.0f} (5 to 95 %: {mine['limit_low']:.0f} to {mine['limit_high']:.0f}), "
+        f"mean ITL is {mine['itl_s']:.2g} s of {slo_s:g} s, and {mine['kv_use']:.0%} of KV memory is in use"
     )
-    if _memory_holds(frame, llm, slo_s):
-        return f"{SHORT.get(llm, llm)}: KV memory holds the batch, not the target: {seen}"
-    return f"{SHORT.get(llm, llm)}: the target holds the batch, not KV memory: {seen}"
 
 
 def _memory_holds(frame: DataFrame, llm: str, slo_s: float) -> bool:
     return bool(_plain(frame, llm, slo_s)["kv_use"].mean() > MEMORY_IS_FULL)
 
 
-def _smaller_reason(frame: DataFrame, llm: str, variant: str, slo_s: float) -> str:
-    """Why the batch became smaller, or did not: from the runs and the fixed limits."""
-    best = [best_fixed(frame, llm, which, slo_s) for which in ("plain", variant)]
-    shown = " to ".join("none" if one is None else f"{one['batch']:.0f}" for one in best)
-    reason = f"the best fixed limit goes from {shown} requests; {_memory_reason(frame, llm, slo_s)}"
-    if variant == "prefix cache" and _memory_holds(frame, llm, slo_s):
-        reason += "; so the fall is the share of memory that the cache takes, which is ours"
-    if variant == "prefix cache" and not _memory_holds(frame, llm, slo_s):
-        reason += f"; a cache shortens prefills, which lowers ITL ({_at_same(frame, llm, variant)})"
-    return reason
-
-
-def _better_reason(frame: DataFrame, llm: str, variant: str) -> str:
-    """Whether an optimisation makes iterations of the same batch faster."""
-    small = frame.loc[frame["controller"] == "fixed", "first_limit"].min()
-    reason = f"with the same batch: {_at_same(frame, llm, variant)}, {_at_same(frame, llm, variant, small)}"
-    if variant == "speculative" and llm == "llama-3.1-8b":
-        reason += "; the 3B draft, which is ours, costs too much of the 8B's time"
-    return reason
+def _taken(frame: DataFrame, llm: str, slo_s: float) -> str:
+    """Of a prefix cache: what it takes matters where memory holds the batch."""
+    if not _memory_holds(frame, llm, slo_s):
+        return ""
+    share = PrefixCacheConfig().memory_share
+    return f"KV memory holds the plain batch, and the cache takes {share:.0%} of it (ours)"
 
 
 def _at_same(frame: DataFrame, llm: str, variant: str, limit: int | None = None) -> str:
     """ITL without and with an optimisation at one fixed limit (the middle one of the ladder if None)."""
     ladder = frame[(frame["controller"] == "fixed") & (frame["llm"] == llm)]
     limits = sorted(ladder["first_limit"].unique())
-    if not limits:
-        return "no fixed limits were run"
     limit = limits[len(limits) // 2] if limit is None else limit
     itl_s = ladder[ladder["first_limit"] == limit].set_index("variant")["itl_s"]
     return f"{itl_s['plain']:.3f} to {itl_s[variant]:.3f} s at a limit of {limit:.0f}"
