@@ -26,6 +26,7 @@ from llmscale_env.sim.spec import (
     ProfileSpec,
     RouterKind,
     RouteSpec,
+    SwapSpec,
 )
 from llmscale_env.workload.requests import RequestTable
 
@@ -46,7 +47,10 @@ MECHANISMS = frozenset(
         "restored",
         "restored_by_neighbour",
         "saved_copy_dropped",
-        "evict_by_priority",
+        "evict_for_own",
+        "evict_for_pull",
+        "evicted_still_there",
+        "waits_for_copy",
         "evict_by_command",
         "wakes_itself",
         "waiting_moved",
@@ -57,6 +61,25 @@ MECHANISMS = frozenset(
         "from_pull_0",
         "from_pull_1",
         "from_pull_2",
+        "from_pull_3",
+        # virtual queues
+        "pull_changed",
+        "arrival_queues_changed",
+        "regrouped",
+        # several LLMs on an instance
+        "swap_warm",
+        "swap_cold",
+        "swap_streamed",
+        "flushed",
+        "flushed_preempted",
+        # failures
+        "fail_acquiring",
+        "fail_loading",
+        "fail_active",
+        "fail_draining",
+        "fail_to_queue",
+        "fail_rerouted",
+        "fail_saved",
         # routing
         *(f"router_{kind.name.lower()}" for kind in RouterKind),
         "router_changed",
@@ -191,6 +214,8 @@ class _Generator:
         if self.capacity == 5000 and self.chance(0.3):
             self.longest_output = 600  # segments worth jumping over
         self.half_block = self.pick(0, 0, 1, 3)
+        self.virtual = self.chance(0.5)
+        self.common_batch = self.pick(4, 8, 16, 64) if self.virtual else 0
 
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
@@ -220,7 +245,7 @@ class _Generator:
         return tokens, [self.ps(1, 12) for _ in tokens], [self.ps(0, 3) for _ in tokens]
 
     def profile(self) -> ProfileSpec:
-        max_batch = self.pick(4, 8, 16, 64)
+        max_batch = self.common_batch or self.pick(4, 8, 16, 64)
         steps = [self.ps(0, 3) for _ in range(max_batch + 1)]
         base = np.cumsum([self.ps(1, 12), *steps[1:]])
         if self.symmetric:
@@ -246,6 +271,7 @@ class _Generator:
             kv_capacity_tokens=self.capacity + self.pick(0, 0, 0, 7, 40),
             swap_out_ps_per_token=self.ps(0, 1),
             swap_in_ps_per_token=self.ps(0, 1),
+            kv_bytes_per_token=self.pick(1, 1, 3),
         )
 
     def pool(self, llm: int, profiles: tuple[ProfileSpec, ...], queues: list[int]) -> PoolSpec:
@@ -253,6 +279,7 @@ class _Generator:
         largest = profiles[profile].max_batch
         n_slots = self.int(1, 5)
         lowest = self.pick(1, 1, 2)
+        chunk_tokens = self.pick(0, 0, 0, 1, 4, 16, 64)
         return PoolSpec(
             llm=llm,
             profile=profile,
@@ -266,15 +293,36 @@ class _Generator:
             controller_max_batch=self.pick(4096, self.int(lowest, largest)),
             controller_window_iterations=self.pick(1, 1, 2, 5),
             pull=self.some(queues) if self.chance(0.8) else (),
-            chunk_tokens=self.pick(0, 0, 0, 1, 4, 16, 64),
+            chunk_tokens=chunk_tokens,
             prefill_tokens=self.pick(1, 16, 40, 4096),
             preemption=self.pick(*PreemptionMode),
             evicts=self.chance(0.5),
             acquire_ps=self.pick(0, self.ps(1, 30)),
             load_ps=(self.ps(0, 200), self.ps(0, 60), self.ps(0, 20)),
             load_source=self.pick(*LoadSource),
-            host_kv_tokens=self.pick(0, 30, 100, 2**40, 2**40, 2**40),
+            host_kv_bytes=self.pick(0, 30, 100, 2**40, 2**40, 2**40),
             watermark_tokens=self.pick(0, 0, 3, 10),
+            pull_rule=self.pick(0, 0, 1),
+            evicts_in_order=self.chance(0.5),
+            static_batch=chunk_tokens == 0 and self.chance(0.15),
+            async_kv=self.chance(0.4),
+            repair_ps=self.pick(0, self.ps(1, 100)),
+        )
+
+    def swaps(self, pool: PoolSpec, n_llms: int, n_profiles: int) -> PoolSpec:
+        """The pool as one whose instances swap between LLMs."""
+        others = self.some([m for m in range(n_llms) if m != pool.llm])
+        llms = [pool.llm, *others]
+        profiles = [pool.profile, *(self.int(0, n_profiles - 1) for _ in others)]
+        return replace(
+            pool,
+            swaps=tuple(
+                SwapSpec(m, f, self.int(1, 10), self.ps(0, 100), self.ps(1, 40))
+                for m, f in zip(llms, profiles, strict=True)
+            ),
+            swap_flushes=self.chance(0.5),
+            host_weight_bytes=self.pick(0, 8, 12, 20, 100),
+            warm=self.some(llms) if self.chance(0.5) else (),
         )
 
     def route(self, pools: list[int], queues: list[int], needs_queue: bool) -> RouteSpec:
@@ -306,11 +354,49 @@ class _Generator:
             ClassSpec(
                 priority=(0, 1, self.int(0, 1))[c] if n > 1 else self.pick(0, 0, 1),
                 itl_slo_ps=max(1, self.ps(3, 60)),
+                ttft_slo_ps=max(1, self.ps(1, 300)),
             )
             for c in range(n)
         )
 
+    def virtual_spec(self) -> ClusterSpec:
+        """All requests wait in shared queues, from which instances of several LLMs pull."""
+        profiles = tuple(self.profile() for _ in range(self.int(1, 3)))
+        classes = self.classes()
+        n_llms = self.pick(1, 2, 2, 3)
+        n_queues = self.int(1, 6)
+        labels = [-1] * n_queues
+        if self.chance(0.3):
+            labels = [self.int(-1, n_llms - 1) for _ in range(n_queues)]
+        pools = []
+        for number in range(self.int(1, 3)):
+            llm = number % n_llms if self.chance(0.8) else self.int(0, n_llms - 1)
+            pool = replace(self.pool(llm, profiles, []), evicts=False)
+            pool = self.swaps(pool, n_llms, len(profiles)) if self.chance(0.8) else pool
+            good = [q for q in range(n_queues) if labels[q] in (-1, *pool.llms)]
+            pools.append(replace(pool, pull=self.some(good, at_least=1)))
+        routes = []
+        for llm in range(n_llms):
+            good = [q for q in range(n_queues) if labels[q] in (-1, llm)]
+            kind = RouterKind.SHARED_QUEUE if good else RouterKind.JSQ_REQUESTS
+            row = [RouteSpec(kind, (), queue=int(self.pick(*good)) if good else -1) for _ in classes]
+            routes.append(tuple(row))
+        held = sum(pool.initial_active * pool.gpus for pool in pools)
+        return ClusterSpec(
+            profiles=profiles,
+            pools=tuple(pools),
+            routes=tuple(routes),
+            classes=classes,
+            queue_llm=tuple(labels),
+            max_gpus=self.pick(2**31 - 1, held + self.int(0, 4)),
+            gpus_per_host=self.pick(1, 2, 4, 8),
+            host_keep_alive_ps=self.pick(0, self.ps(1, 300), int(NEVER)),
+            half_block_tokens=self.half_block,
+        )
+
     def spec(self) -> ClusterSpec:
+        if self.virtual:
+            return self.virtual_spec()
         profiles = tuple(self.profile() for _ in range(self.int(1, 2)))
         classes = self.classes()
         n_llms = self.pick(1, 1, 1, 2, 2, 3)
@@ -394,6 +480,8 @@ class _Generator:
             ["target", "limit", "controller", "share", "router", "drain", "evict", "move"],
             p=[0.35, 0.12, 0.08, 0.06, 0.06, 0.1, 0.13, 0.1],
         )
+        if self.chance(0.65 if self.virtual else 0.15):
+            return self.queue_command(spec, at_ps)
         if kind == "target":
             source = self.pick(None, *(int(s) for s in LoadSource))
             return Command(at_ps, "set_target", (p, self.int(0, pool.n_slots), source))
@@ -415,6 +503,22 @@ class _Generator:
             to = self.int(0, spec.n_instances - 1)
             return Command(at_ps, "move_waiting", (instance, to, self.pick(1, 2, 5, 1000)))
         return Command(at_ps, "evict", (instance, self.pick(1, 1, 2, 4)))
+
+    def queue_command(self, spec: ClusterSpec, at_ps: int) -> Command:
+        """Virtual queues, or a failure."""
+        instance = self.int(0, spec.n_instances - 1)
+        queues = list(range(len(spec.queue_llm)))
+        kind = self.rng.choice(["pull", "arrivals", "regroup", "fail"], p=[0.45, 0.15, 0.25, 0.15])
+        if kind == "pull":
+            return Command(at_ps, "set_pull", (instance, self.some(queues)))
+        if kind == "arrivals" and queues:
+            llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)
+            uppers = sorted({self.int(1, self.longest_input) for _ in range(self.int(0, 2))})
+            to = [int(self.pick(*queues)) for _ in range(len(uppers) + 1)]
+            return Command(at_ps, "set_arrival_queues", (llm, slo_class, uppers, to))
+        if kind == "regroup":
+            return Command(at_ps, "regroup", (int(self.rng.integers(2**31)),))
+        return Command(at_ps, "fail", (instance,))
 
     def replacement(self, spec: ClusterSpec, at_ps: int) -> list[Command]:
         """A pool takes over from all other instances of its LLM: nobody but draining ones is left."""
@@ -477,6 +581,21 @@ def _observe(engine: Any, case: Case, label: str, trace: Trace) -> None:
     trace.snapshots += [(label, name, value) for name, value in seen.items()]
 
 
+def _some_waiting(engine: Any, case: Case, seed: int) -> tuple[list[int], list[int]]:
+    """Requests that wait in shared queues, and queues to move them to."""
+    rng = np.random.default_rng(seed)
+    waiting = [r for queue in engine.queues() for r in queue]
+    some = [int(r) for r in rng.permutation(waiting)[: int(rng.integers(0, 12))]]
+    if rng.random() < 0.5:
+        some.sort()
+    queues = []
+    for r in some:
+        labels = case.spec.queue_llm
+        good = [q for q, m in enumerate(labels) if m in (-1, int(case.requests.llm[r]))]
+        queues.append(int(good[int(rng.integers(len(good)))]))
+    return some, queues
+
+
 def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
     """Run a case; what is seen before and after the commands of every control time."""
     engine = engine_class(case.spec, case.requests)
@@ -486,8 +605,11 @@ def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
         _observe(engine, case, f"before commands at {stop_ps}", trace)
         due = [c for c in case.script if c.at_ps == stop_ps]
         for command in due:
+            args = command.args
+            if command.name == "regroup":
+                args = _some_waiting(engine, case, *args)
             try:
-                answer = getattr(engine, command.name)(*command.args)
+                answer = getattr(engine, command.name)(*args)
             except ValueError:
                 answer = "refused"
             trace.answers.append((stop_ps, command.name, command.args, answer))

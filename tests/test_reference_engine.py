@@ -193,18 +193,18 @@ def test_preemption_by_swap() -> None:
     spec, requests = overflowing(PreemptionMode.SWAP)
     engine = run(spec, requests, until_ps=100)
     instance = engine.instances()[0]
-    assert (instance["preempted"], instance["host_kv_tokens"], instance["kv_tokens"]) == (1, 6, 7)
+    assert (instance["preempted"], instance["host_kv_bytes"], instance["kv_tokens"]) == (1, 6, 7)
     engine.advance(1000)
     # Moving 6 tokens out costs 6 (61 + 23 + 6 = 90), moving them back 12: 115 + 12 + 23 = 150.
     assert times(engine, 0) == (0, 29, 115, 32)
     assert times(engine, 1) == (0, 29, 175, 150 - 61)
-    assert engine.instances()[0]["host_kv_tokens"] == 0
+    assert engine.instances()[0]["host_kv_bytes"] == 0
 
 
 def test_no_room_on_the_host_means_recompute() -> None:
     spec, requests = overflowing(PreemptionMode.SWAP)
     recomputed = run(*overflowing(PreemptionMode.RECOMPUTE))
-    engine = run(spec.with_pool(0, host_kv_tokens=5), requests)
+    engine = run(spec.with_pool(0, host_kv_bytes=5), requests)
     assert np.array_equal(engine.results(), recomputed.results())
     assert engine.events["host_full"] == 1
 
@@ -227,7 +227,7 @@ def evicting(**changes: Any) -> ClusterSpec:
 def test_eviction_and_restore() -> None:
     engine = run(evicting(), table((0, 4, 5, BATCH), (20, 2, 2, INTERACTIVE)), until_ps=60)
     assert engine.queues() == [[0]]
-    assert engine.instances()[0]["host_kv_tokens"] == 6
+    assert engine.instances()[0]["host_kv_bytes"] == 6
     engine.advance(1000)
     # At 38 the batch request has two tokens and goes: 6 for its KV, 11 for the prompt.
     assert times(engine, 1) == (38, 55, 72, 17)
@@ -270,7 +270,7 @@ def test_copy_saved_on_another_host_is_dropped() -> None:
             table((0, 4, 9, BATCH), (20, 50, 9, 0)),
         )
         assert engine.results()["instance"].tolist() == [1, 0]
-        assert engine.instances()["host_kv_tokens"].tolist() == [0, 0]
+        assert engine.instances()["host_kv_bytes"].tolist() == [0, 0]
         return engine
 
     assert second_host(gpus_per_host=1).events["saved_copy_dropped"] == 1

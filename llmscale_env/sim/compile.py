@@ -84,9 +84,6 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
             profiles.append(_profile(scenario, pool))
         profile = profiles[known[key]]
         load = pool_load_times_s(scenario, pool)
-        kv_bytes = llm_card(pool.llm).kv_bytes_per_token
-        if pool.speculative is not None:
-            kv_bytes += llm_card(pool.speculative.draft_llm).kv_bytes_per_token
         pools.append(
             PoolSpec(
                 llm=llms.index(pool.llm),
@@ -108,7 +105,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 acquire_ps=ps(pool.acquire_s),
                 load_ps=(ps(load["ssd"]), ps(load["host"]), ps(load["multicast"])),
                 load_source=SOURCES[pool.load_source],
-                host_kv_tokens=int(pool.host_kv_bytes // kv_bytes),
+                host_kv_bytes=int(pool.host_kv_bytes),
                 watermark_tokens=int(pool.kv_watermark * profile.kv_capacity_tokens),
             )
         )
@@ -182,7 +179,10 @@ def pool_times(scenario: Scenario, pool: PoolConfig) -> IterationTimeModel | Ite
 
 
 def _profile(scenario: Scenario, pool: PoolConfig) -> ProfileSpec:
-    return ProfileSpec(**vars(pool_tables(scenario, pool)))
+    kv_bytes = llm_card(pool.llm).kv_bytes_per_token
+    if pool.speculative is not None:
+        kv_bytes += llm_card(pool.speculative.draft_llm).kv_bytes_per_token
+    return ProfileSpec(**vars(pool_tables(scenario, pool)), kv_bytes_per_token=kv_bytes)
 
 
 def _route(

@@ -9,8 +9,10 @@ docs/engine.md says exactly what every field does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +73,22 @@ class LoadSource(IntEnum):
     MULTICAST = 2
 
 
+class PullRule(IntEnum):
+    """Which of an instance's shared queues it takes from next."""
+
+    IN_ORDER = 0
+    EARLIEST_DEADLINE = 1
+
+
 class PreemptionMode(IntEnum):
     """What becomes of a preempted request's KV cache."""
 
     RECOMPUTE = 0
     SWAP = 1
+
+
+MAX_ARRIVAL_QUEUES = 8
+"""Most shared queues among which arrivals of one LLM and class are told apart."""
 
 
 def _ints(values: object) -> NDArray[np.int64]:
@@ -100,6 +113,7 @@ class ProfileSpec:
         mixed_pair_ps, mixed_chunk_ps: times the pair sum of the chunks, times the number of chunks.
         kv_capacity_tokens: tokens of KV cache that fit.
         swap_out_ps_per_token, swap_in_ps_per_token: moving one token's KV cache to host and back.
+        kv_bytes_per_token: what it takes in host memory.
     """
 
     decode_base_ps: NDArray[np.int64]
@@ -118,6 +132,7 @@ class ProfileSpec:
     kv_capacity_tokens: int
     swap_out_ps_per_token: int = 0
     swap_in_ps_per_token: int = 0
+    kv_bytes_per_token: int = 1
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -180,17 +195,46 @@ class ProfileSpec:
 
 
 @dataclass(frozen=True)
-class PoolSpec:
-    """Instances of one kind: `n_slots` of them at most, all serving one LLM.
+class SwapSpec:
+    """An LLM that instances of a pool can swap to.
 
     Attributes:
         llm, profile: indices into the cluster's LLMs and profiles.
+        weight_bytes: what its weights take in host memory.
+        fetch_ps: from storage to host memory.
+        swap_ps: from host memory to the GPUs.
+    """
+
+    llm: int
+    profile: int
+    weight_bytes: int = 0
+    fetch_ps: int = 0
+    swap_ps: int = 0
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """Instances of one kind: `n_slots` of them at most, each serving one LLM at a time.
+
+    Attributes:
+        llm, profile: indices into the cluster's LLMs and profiles; of the LLM that is loaded first.
         n_slots: most instances this pool can ever hold.
         gpus: GPUs per instance.
         initial_active: instances that are active at time 0 (the lowest slots).
         batch_limit: running requests allowed per instance at the start.
         controller: how the limit moves; `controller_*` its parameters (Chiron's Algorithm 1).
-        pull: shared queues that the pool's instances pull from, in order.
+        pull: shared queues that the pool's instances pull from at the start, in order.
+        pull_rule: a `PullRule`.
+        evicts_in_order: the head of a queue that comes earlier on an instance's list evicts running
+            requests that came from later ones, or from none of them.
+        static_batch: nobody joins a batch that has begun to decode.
+        async_kv: the KV cache of evicted requests is copied to host memory beside the iterations.
+        swaps: the LLMs that an instance can serve one after the other, `llm` the first of them;
+            empty: `llm` only.
+        swap_flushes: a swap does not wait for a batch that comes later on the instance's list.
+        host_weight_bytes: host memory of one instance for weights of `swaps`.
+        warm: LLMs of `swaps` whose weights are there at the start.
+        repair_ps: from a failure to the start of loading.
         chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
         prefill_tokens: token budget of a prefill-first iteration.
         preemption: what happens to KV on overflow.
@@ -198,7 +242,7 @@ class PoolSpec:
             priority-1 classes that have a shared queue.
         acquire_ps: from the order to the start of loading.
         load_ps: (3,) loading time by `LoadSource`.
-        host_kv_tokens: KV tokens that one instance may keep in host memory.
+        host_kv_bytes: KV cache that one instance may keep in host memory.
         watermark_tokens: KV tokens kept free at admission.
     """
 
@@ -221,8 +265,44 @@ class PoolSpec:
     acquire_ps: int = 0
     load_ps: tuple[int, int, int] = (0, 0, 0)
     load_source: int = LoadSource.SSD
-    host_kv_tokens: int = 2**40
+    host_kv_bytes: int = 2**40
     watermark_tokens: int = 0
+    pull_rule: int = PullRule.IN_ORDER
+    evicts_in_order: bool = False
+    static_batch: bool = False
+    async_kv: bool = False
+    swaps: tuple[SwapSpec, ...] = ()
+    swap_flushes: bool = False
+    host_weight_bytes: int = 2**62
+    warm: tuple[int, ...] = ()
+    repair_ps: int = 0
+
+    @property
+    def served(self) -> tuple[SwapSpec, ...]:
+        """Every LLM that an instance can serve, the first one first."""
+        return self.swaps or (SwapSpec(self.llm, self.profile),)
+
+    @property
+    def llms(self) -> tuple[int, ...]:
+        """Indices of those LLMs."""
+        return tuple(swap.llm for swap in self.served)
+
+
+def first_warm(pool: PoolSpec) -> tuple[int, ...]:
+    """LLMs whose weights are in an instance's host memory at the start."""
+    return fitting([pool.llm, *pool.warm], {s.llm: s.weight_bytes for s in pool.served}, pool)
+
+
+def fitting(
+    order: Sequence[int], weight_bytes: Mapping[int, int], pool: PoolSpec
+) -> tuple[int, ...]:
+    """Of LLMs in order of preference those that an instance's host memory has room for."""
+    left, chosen = pool.host_weight_bytes, []
+    for llm in dict.fromkeys(order):
+        if weight_bytes[llm] <= left:
+            left -= weight_bytes[llm]
+            chosen.append(llm)
+    return tuple(chosen)
 
 
 @dataclass(frozen=True)
@@ -266,7 +346,7 @@ class ClusterSpec:
     Attributes:
         profiles, pools, classes: as their classes say.
         routes: (n_llms, n_classes) nested tuples of `RouteSpec`.
-        queue_llm: the LLM of each shared queue.
+        queue_llm: the LLM of each shared queue, -1: requests of any LLM.
         max_gpus: GPUs that all instances together may hold.
         gpus_per_host: instances are packed on hosts slot by slot; hosts keep weights in memory.
         host_keep_alive_ps: how long a host keeps an LLM's weights after its last instance has gone.
@@ -300,11 +380,8 @@ class ClusterSpec:
                     f"{where}.batch_limit = {pool.batch_limit}: must be in "
                     f"1..{self.profiles[pool.profile].max_batch}"
                 )
-            for q in pool.pull:
-                if not 0 <= q < len(self.queue_llm):
-                    raise ValueError(f"{where}.pull: no shared queue {q}")
-                if self.queue_llm[q] != pool.llm:
-                    raise ValueError(f"{where}.pull: queue {q} holds requests of another LLM")
+            _check_swaps(where, pool, self)
+            check_pull(f"{where}.pull", pool.pull, pool, self.queue_llm)
         for m, row in enumerate(self.routes):
             if len(row) != len(self.classes):
                 raise ValueError(f"routes[{m}]: expected {len(self.classes)} classes")
@@ -314,12 +391,17 @@ class ClusterSpec:
                     raise ValueError(f"{where}.queue = {route.queue}: no such shared queue")
                 if route.kind == RouterKind.SHARED_QUEUE and route.queue < 0:
                     raise ValueError(f"{where}: a SHARED_QUEUE route needs a queue")
+                if route.queue >= 0 and self.queue_llm[route.queue] not in (-1, m):
+                    raise ValueError(f"{where}.queue = {route.queue}: is for another LLM")
                 for p in (*route.pools, *route.overflow):
-                    if self.pools[p].llm != m:
-                        raise ValueError(f"{where}: pool {p} serves another LLM")
+                    if self.pools[p].llms != (m,):
+                        raise ValueError(
+                            f"{where}: pool {p} serves {self.pools[p].llms}; requests are routed to "
+                            "instances of one LLM only, others pull from shared queues"
+                        )
                 if self.classes[c].priority == 1 and route.queue < 0:
                     for p, pool in enumerate(self.pools):
-                        if pool.llm == m and pool.evicts:
+                        if m in pool.llms and pool.evicts:
                             raise ValueError(
                                 f"{where}.queue = {route.queue}: must be a shared queue, as "
                                 f"pools[{p}] evicts requests of this priority-1 class"
@@ -354,6 +436,93 @@ class ClusterSpec:
         return replace(self, pools=tuple(pools))
 
 
+def check_pull(
+    name: str, queues: Sequence[int], pool: PoolSpec, queue_llm: Sequence[int]
+) -> tuple[int, ...]:
+    """Refuse a list of shared queues that an instance of a pool could not pull from.
+
+    Raises:
+        ValueError: a queue does not exist, comes twice, or is for an LLM that the pool does not serve.
+    """
+    for q in queues:
+        if not (isinstance(q, (int, np.integer)) and 0 <= q < len(queue_llm)):
+            raise ValueError(f"{name}: no shared queue {q}, must be in 0..{len(queue_llm) - 1}")
+        if queue_llm[q] >= 0 and queue_llm[q] not in pool.llms:
+            raise ValueError(f"{name}: queue {q} holds requests of another LLM")
+    if len(set(queues)) < len(queues):
+        raise ValueError(f"{name} = {tuple(queues)}: a queue comes twice")
+    return tuple(int(q) for q in queues)
+
+
+def check_regroup(
+    requests: Sequence[int],
+    queues: Sequence[int],
+    waiting: Mapping[int, int],
+    queue_llm: Sequence[int],
+) -> None:
+    """Refuse to move requests that do not wait, or to where they cannot be served.
+
+    Args:
+        requests, queues: what is to go where.
+        waiting: LLM of every request in a shared queue, by id.
+        queue_llm: as in the spec.
+
+    Raises:
+        ValueError: one is not in a shared queue, comes twice, or its queue does not exist or is for another
+            LLM; or the two differ in length.
+    """
+    if len(requests) != len(queues):
+        raise ValueError(f"queues: {len(queues)} of them for {len(requests)} requests")
+    if len(set(requests)) < len(requests):
+        raise ValueError("requests: one comes twice")
+    for request, q in zip(requests, queues, strict=True):
+        if request not in waiting:
+            raise ValueError(f"requests: {request} is in no shared queue")
+        if not 0 <= q < len(queue_llm):
+            raise ValueError(f"queues: no shared queue {q}, must be in 0..{len(queue_llm) - 1}")
+        if queue_llm[q] not in (-1, waiting[request]):
+            raise ValueError(f"queues: request {request} is for another LLM than queue {q}")
+
+
+def check_arrival_queues(
+    spec: ClusterSpec, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
+) -> None:
+    """Refuse a classification of arrivals that is none.
+
+    Raises:
+        ValueError: the route has no shared queue; no or too many queues, bounds that do not rise or do
+            not fit, or a queue that does not exist or is for another LLM.
+    """
+    if spec.routes[llm][slo_class].queue < 0:
+        raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no shared queue")
+    if not 1 <= len(queues) <= MAX_ARRIVAL_QUEUES:
+        raise ValueError(f"queues = {tuple(queues)}: must be 1..{MAX_ARRIVAL_QUEUES} of them")
+    if len(uppers) != len(queues) - 1 or any(a >= b for a, b in pairwise(uppers)):
+        raise ValueError(f"uppers = {tuple(uppers)}: must be {len(queues) - 1} rising numbers")
+    for q in queues:
+        if not (isinstance(q, (int, np.integer)) and 0 <= q < len(spec.queue_llm)):
+            raise ValueError(f"queues: no shared queue {q}")
+        if spec.queue_llm[q] not in (-1, llm):
+            raise ValueError(f"queues: queue {q} is for another LLM than {llm}")
+
+
+def _check_swaps(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
+    first = pool.served[0]
+    if (first.llm, first.profile) != (pool.llm, pool.profile):
+        raise ValueError(f"{where}.swaps[0]: must be the pool's own LLM and profile")
+    if len(set(pool.llms)) < len(pool.llms):
+        raise ValueError(f"{where}.swaps: an LLM comes twice")
+    for swap in pool.served:
+        if not (0 <= swap.profile < len(spec.profiles) and 0 <= swap.llm < spec.n_llms):
+            raise ValueError(f"{where}.swaps: no LLM {swap.llm} or no profile {swap.profile}")
+        if spec.profiles[swap.profile].max_batch != spec.profiles[pool.profile].max_batch:
+            raise ValueError(f"{where}.swaps: all profiles must have tables of the same length")
+    if not set(pool.warm) <= set(pool.llms):
+        raise ValueError(f"{where}.warm = {pool.warm}: must be among {pool.llms}")
+    if pool.static_batch and pool.chunk_tokens > 0:
+        raise ValueError(f"{where}.static_batch: not with chunked prefill")
+
+
 def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None:
     """Refuse a routing rule for which a route lacks what it needs.
 
@@ -382,6 +551,7 @@ RESULT_DTYPE = np.dtype(
         ("emitted_tokens", np.int32),
         ("preemptions", np.int32),
         ("evictions", np.int32),
+        ("restarts", np.int32),
     ]
 )
 """What both engines report per request; a time that has not come is -1, no instance is -1."""
@@ -390,15 +560,18 @@ INSTANCE_DTYPE = np.dtype(
     [
         ("state", np.int8),
         ("source", np.int8),
+        ("llm", np.int16),
         ("batch_limit", np.int64),
         ("running", np.int32),
         ("waiting", np.int32),
         ("preempted", np.int32),
         ("kv_tokens", np.int64),
-        ("host_kv_tokens", np.int64),
+        ("host_kv_bytes", np.int64),
         ("loaded_ps", np.int64),
         ("iterations", np.int64),
         ("tokens", np.int64),
+        ("swaps", np.int32),
+        ("failures", np.int32),
     ]
 )
 """What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading."""

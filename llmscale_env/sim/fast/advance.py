@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import provisioning, routing
-from llmscale_env.sim.fast.boundary import boundary
+from llmscale_env.sim.fast import provisioning, routing, weights
+from llmscale_env.sim.fast import queues as queues_module
+from llmscale_env.sim.fast.boundary import SWAP, TURN_OFF, boundary
 from llmscale_env.sim.fast.controller import set_limit
 from llmscale_env.sim.fast.memory import (
     arrived_of,
     const_of,
+    dirty_of,
     glob_of,
     inst_at,
     key_of,
     llm_cap_of,
+    place_of,
     pool_at,
+    pull_of,
+    pulled_by_of,
     req_at,
     route_at,
     tree_of,
@@ -23,11 +28,13 @@ from llmscale_env.sim.fast.records import (
     NO_EVENT,
 )
 from llmscale_env.sim.fast.routing import route
-from llmscale_env.sim.fast.wake import call_for_queues, look_up
+from llmscale_env.sim.fast.wake import call_after, call_all, call_for_changed, look_up
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
 
 _ACQUIRING = int(InstanceState.ACQUIRING)
+_ACTIVE = int(InstanceState.ACTIVE)
+_DRAINING = int(InstanceState.DRAINING)
 _LOADING = int(InstanceState.LOADING)
 _REJECTED = int(RequestState.REJECTED)
 _COMMAND, _INSTANCE, _ARRIVAL, _WAKE = 0, 1, 2, 3
@@ -44,9 +51,7 @@ def _arrive(S, r, router, features):
         glob.n_rejected += 1
         return
     route(S, r, req.arrival, router, features)
-    if glob.shared_changed:
-        glob.shared_changed = 0
-        call_for_queues(S, req.arrival)
+    call_for_changed(S, req.arrival, -1)
 
 
 @njit
@@ -59,14 +64,15 @@ def _instance_event(S, i, key, router, features):
     if state == _ACQUIRING:
         provisioning.start_loading(S, i, t)
         return
-    pulls = pool_at(S, inst_at(S, i).pool).n_pull > 0
     if state == _LOADING:
         provisioning.activate(S, i, t, router, features)
-    elif boundary(S, i, t):
-        provisioning.turn_off(S, i, t)
-    if pulls or glob.shared_changed:
-        glob.shared_changed = 0
-        call_for_queues(S, t)
+    else:
+        then = boundary(S, i, t)
+        if then == TURN_OFF:
+            provisioning.turn_off(S, i, t)
+        elif then == SWAP:
+            provisioning.swap(S, i, t)
+    call_after(S, i, t)
 
 
 @njit
@@ -163,6 +169,55 @@ def move_waiting(S, i, j, count):
 
 
 @njit
+def set_pull(S, i, queues):
+    """Instance `i` pulls from these queues, in order."""
+    inst = inst_at(S, i)
+    t = glob_of(S).now_ps
+    absent = const_of(S).n_queues
+    for k in range(inst.n_pull):
+        q = pull_of(S)[i, k]
+        place_of(S)[i, q] = absent
+        pullers = pulled_by_of(S)[q]
+        at = 1
+        while pullers[at] != i:
+            at += 1
+        for j in range(at, pullers[0]):
+            pullers[j] = pullers[j + 1]
+        pullers[0] -= 1
+    inst.n_pull = len(queues)
+    for k in range(len(queues)):
+        q = queues[k]
+        pull_of(S)[i, k] = q
+        place_of(S)[i, q] = k
+        pullers = pulled_by_of(S)[q]
+        at = pullers[0]
+        while at > 0 and pullers[at] > i:
+            pullers[at + 1] = pullers[at]
+            at -= 1
+        pullers[at + 1] = i
+        pullers[0] += 1
+    weights.plan(S, i, t, -1)
+    if inst.state == _ACTIVE or inst.state == _DRAINING:
+        look_up(S, i, t)
+    _after_command(S)
+
+
+@njit
+def regroup(S, requests, queues):
+    queues_module.regroup(S, requests, queues)
+    t = glob_of(S).now_ps
+    for k in range(glob_of(S).n_dirty):
+        call_all(S, dirty_of(S)[k], t)
+    _after_command(S)
+
+
+@njit
+def fail(S, i, router, features):
+    provisioning.fail(S, i, glob_of(S).now_ps, router, features)
+    _after_command(S)
+
+
+@njit
 def order(S, targets, sources, limits, shares, router, features):
     """All orders of one control interval (-1, or NaN: as it is); returns instances not started.
 
@@ -203,5 +258,4 @@ def order_many(addresses, targets, sources, limits, shares, missing, router, fea
 
 @njit
 def _after_command(S):
-    glob_of(S).shared_changed = 0
-    call_for_queues(S, glob_of(S).now_ps)
+    call_for_changed(S, glob_of(S).now_ps, -1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmscale_env.sim.fast.itl import (
     close_gaps,
     largest_gap,
@@ -17,13 +19,15 @@ from llmscale_env.sim.fast.memory import (
     inst_at,
     lists_of,
     log_of,
+    place_of,
     pool_at,
     prof_at,
     req_at,
-    route_at,
     running_cls_of,
+    served_of,
 )
 from llmscale_env.sim.fast.queues import enter_front
+from llmscale_env.sim.fast.records import SERVED_PROFILE
 from llmscale_env.sim.fast.structures import (
     heap_add,
     heap_remove,
@@ -35,6 +39,9 @@ from llmscale_env.sim.fast.structures import (
 )
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import RequestState
+
+LOSE, SAVE, SAVE_BESIDE = 0, 1, 2
+"""What becomes of the KV cache of a request that leaves before its end."""
 
 _FINISHED = int(RequestState.FINISHED)
 _PREEMPTED = int(RequestState.PREEMPTED)
@@ -106,14 +113,24 @@ def start_decoding(S, i, r):
 
 
 @njit
+def drop_copy(S, r):
+    """`r`'s KV cache is no longer kept in host memory."""
+    req = req_at(S, r)
+    if req.kv_host >= 0:
+        keeper = inst_at(S, req.kv_host)
+        size = prof_at(S, served_of(S)[keeper.pool, req.llm, SERVED_PROFILE]).kv_bytes
+        keeper.host_kv -= (req.input + req.emitted) * size
+        req.kv_host = -1
+
+
+@njit
 def restore(S, i, r):
     """`r`'s KV cache comes back from host memory: no prefill, it decodes on."""
     inst = inst_at(S, i)
     req = req_at(S, r)
     tokens = req.input + req.emitted
     inst.swap_ps += tokens * prof_at(S, inst.profile).swap_in
-    inst_at(S, req.kv_host).host_kv -= tokens
-    req.kv_host = -1
+    drop_copy(S, r)
     req.gap_open = 1
     inst.gaps_open += 1
     start_decoding(S, i, r)
@@ -124,9 +141,7 @@ def start_prefill(S, i, r):
     """`r` needs its context prefilled; a copy saved on another host is of no use."""
     req = req_at(S, r)
     tokens = req.input + req.emitted
-    if req.kv_host >= 0:
-        inst_at(S, req.kv_host).host_kv -= tokens
-        req.kv_host = -1
+    drop_copy(S, r)
     req.pre_done = 0
     req.pre_target = tokens
     req.chunk = 0
@@ -141,7 +156,7 @@ def emit_after_prefill(S, i, r, t):
     req = req_at(S, r)
     unlink_aux(S, prefill_row(S, i), r)
     inst.n_pre -= 1
-    if req.emitted == 0:
+    if req.first < 0:
         req.first = t
         glob = glob_of(S)
         log_of(S)[1, glob.n_first_tokens] = r
@@ -241,7 +256,11 @@ def finish_due(S, i, t):
 
 @njit
 def _leave_unfinished(S, i, r, t, save):
-    """`r` leaves before its end; with `save` its KV cache goes to host memory if it fits there."""
+    """`r` leaves before its end at `t`, the last boundary.
+
+    `save`: its KV cache is lost (`LOSE`), or goes to host memory, if it fits there, ahead of the next
+    iteration (`SAVE`) or beside the iterations, until when it stays in memory (`SAVE_BESIDE`).
+    """
     inst = inst_at(S, i)
     req = req_at(S, r)
     decoding = req.decoding
@@ -252,16 +271,27 @@ def _leave_unfinished(S, i, r, t, save):
     tokens = _remove(S, i, r)
     req.decoding = 0
     req.gap_open = 0
-    if save and decoding and inst.host_kv + tokens <= pool_at(S, inst.pool).host_kv:
-        inst.host_kv += tokens
-        inst.swap_ps += tokens * prof_at(S, inst.profile).swap_out
-        req.kv_host = i
+    if save == LOSE or not decoding:
+        return
+    prof = prof_at(S, inst.profile)
+    if inst.host_kv + tokens * prof.kv_bytes > pool_at(S, inst.pool).host_kv:
+        return
+    inst.host_kv += tokens * prof.kv_bytes
+    req.kv_host = i
+    copy_ps = tokens * prof.swap_out
+    if save == SAVE:
+        inst.swap_ps += copy_ps
+    elif copy_ps > 0:
+        inst.copied_ps = (inst.copied_ps if inst.leaving > 0 else t) + copy_ps
+        kept = tokens + const_of(S).half_block
+        inst.leaving += kept
+        inst.kv += kept
 
 
 @njit
 def _to_queue_front(S, i, r):
     inst_at(S, i).left -= req_at(S, r).predicted - req_at(S, r).emitted
-    enter_front(S, r, route_at(S, req_at(S, r).llm, req_at(S, r).cls).queue)
+    enter_front(S, r, req_at(S, r).queue)
 
 
 @njit
@@ -269,8 +299,90 @@ def evict(S, i, r, t):
     """`r` makes room: back to the front of its shared queue, KV saved."""
     req_at(S, r).evictions += 1
     inst_at(S, i).evictions += 1
-    _leave_unfinished(S, i, r, t, True)
+    beside = pool_at(S, inst_at(S, i).pool).async_kv
+    _leave_unfinished(S, i, r, t, SAVE_BESIDE if beside else SAVE)
     _to_queue_front(S, i, r)
+
+
+@njit
+def flush(S, i, t):
+    """Everybody, preempted ones included, goes back to the front of their queues; KV is lost."""
+    inst = inst_at(S, i)
+    while inst.n_run > 0:
+        r = youngest(S, i)
+        req_at(S, r).evictions += 1
+        inst.evictions += 1
+        _leave_unfinished(S, i, r, t, LOSE)
+        _to_queue_front(S, i, r)
+    row = preempted_row(S, i)
+    while lists_of(S)[row, 2] > 0:
+        r = lists_of(S)[row, 1]
+        unlink(S, row, r)
+        inst.waiting -= demand(S, r)
+        _to_queue_front(S, i, r)
+
+
+@njit
+def restart(S, i, r, t):
+    """`r`, running at instance `i`, which fails, or preempted there, begins anew; `t`: last boundary."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    if req.state == _PREEMPTED:
+        unlink(S, preempted_row(S, i), r)
+        inst.waiting -= demand(S, r)
+    else:
+        _leave_unfinished(S, i, r, t, LOSE)
+    inst.left -= req.predicted - req.emitted
+    drop_copy(S, r)
+    req.emitted = 0
+    req.restarts += 1
+
+
+@njit
+def all_later(S, i, place):
+    """Whether everybody running or preempted at instance `i` came from queues behind `place`."""
+    n_inst = const_of(S).n_inst
+    for which in range(1, 4):
+        r = lists_of(S)[which * n_inst + i, 0]
+        while r >= 0:
+            q = req_at(S, r).queue
+            if q < 0 or place_of(S)[i, q] <= place:
+                return False
+            r = req_at(S, r).next
+    return True
+
+
+@njit
+def kv_of_running(S, i, r):
+    """KV tokens of running request `r`, rounding included."""
+    req = req_at(S, r)
+    tokens = req.pre_target
+    if req.decoding:
+        tokens = req.input + inst_at(S, i).iter_no - req.join_iter
+    return tokens + const_of(S).half_block
+
+
+@njit
+def later_victims(S, i, place, since):
+    """Running requests that came from queues behind `place`, those admitted after number `since` left out.
+
+    Returns:
+        (number, KV tokens, the most recently admitted one or -1)
+    """
+    n, kv = 0, 0
+    latest = np.int64(-1)
+    n_inst = const_of(S).n_inst
+    for which in range(2, 4):
+        r = lists_of(S)[which * n_inst + i, 0]
+        while r >= 0:
+            req = req_at(S, r)
+            if req.queue >= 0 and place_of(S)[i, req.queue] > place and req.admission <= since:
+                n += 1
+                kv += kv_of_running(S, i, r)
+                if latest < 0 or req.admission > req_at(S, latest).admission:
+                    latest = r
+            r = req.next
+    return n, kv, latest
 
 
 @njit
@@ -280,7 +392,7 @@ def preempt(S, i, r, t):
     pool = pool_at(S, inst.pool)
     req_at(S, r).preemptions += 1
     inst.preemptions += 1
-    _leave_unfinished(S, i, r, t, pool.swap == 1)
+    _leave_unfinished(S, i, r, t, SAVE if pool.swap == 1 else LOSE)
     if pool.evicts and cls_at(S, req_at(S, r).cls).priority == 1:
         _to_queue_front(S, i, r)
     else:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from llmscale_env.sim.fast.batch import (
+    all_later,
     commit_decode,
     demand,
     emit_after_prefill,
     enter,
     evict,
     finish_due,
+    flush,
+    later_victims,
     preempt,
     preempted_row,
     prefill_row,
@@ -37,10 +40,12 @@ from llmscale_env.sim.fast.records import (
     NO_EVENT,
     PREFILL,
 )
+from llmscale_env.sim.fast.sources import NOBODY, OWN, PREEMPTED, next_place, shared_place
 from llmscale_env.sim.fast.structures import schedule, unlink
 from llmscale_env.sim.fast.timing import (
     decode_first_ps,
     decode_step_ps,
+    iterations_within,
     mixed_ps,
     prefill_ps,
     span_ps,
@@ -49,6 +54,9 @@ from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState
 
 _ACTIVE = int(InstanceState.ACTIVE)
+
+STAY, TURN_OFF, SWAP = 0, 1, 2
+"""What a boundary leads to: nothing, `OFF` (drained and empty), another LLM."""
 
 
 # ---- 1. what the iteration just ended has brought ------------------------------------------------
@@ -125,22 +133,13 @@ def _ordered_evictions(S, i, t):
 
 
 @njit
-def _candidate(S, i, own_only, shared):
-    """(list row, request) at the head of the first source that is not empty, or (-1, -1)."""
-    row = preempted_row(S, i)
-    if lists_of(S)[row, 2] > 0:
-        return row, lists_of(S)[row, 0]
-    if own_only:
-        return -1, -1
-    if lists_of(S)[i, 2] > 0:
-        return i, lists_of(S)[i, 0]
-    if shared:
-        p = inst_at(S, i).pool
-        for k in range(pool_at(S, p).n_pull):
-            row = queue_row(S, pull_of(S)[p, k])
-            if lists_of(S)[row, 2] > 0:
-                return row, lists_of(S)[row, 0]
-    return -1, -1
+def _row_of(S, i, place):
+    """List that instance `i` takes from at a place."""
+    if place == PREEMPTED:
+        return preempted_row(S, i)
+    if place == OWN:
+        return i
+    return queue_row(S, pull_of(S)[i, place])
 
 
 @njit
@@ -153,6 +152,12 @@ def _fits(inst, extra_kv, need, limit, cap, watermark):
 
 
 @njit
+def _would_fit(inst, extra_kv, need, cap, watermark):
+    """The same once what is being copied out has gone."""
+    return _fits(inst, extra_kv - inst.leaving, need, inst.limit, cap, watermark)
+
+
+@njit
 def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
     """Evict lower priorities until the candidate fits; False, and nobody evicted, if that fails."""
     inst = inst_at(S, i)
@@ -162,7 +167,7 @@ def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
     victims = inst.ev_n - fresh_evictable
     if victims <= 0 or inst.n_run - victims >= inst.limit:
         return False
-    kv = inst.kv - (inst.ev_kv - fresh_evictable_kv)
+    kv = inst.kv - inst.leaving - (inst.ev_kv - fresh_evictable_kv)
     kv += inst.n_run - victims if chunked else fresh
     reserve = pool.watermark if inst.n_run > victims else 0
     if kv + need + reserve > cap:
@@ -172,34 +177,59 @@ def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
     r = lists_of(S)[row, 1]
     for _ in range(fresh_evictable):
         r = req_at(S, r).prev
-    while True:
+    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, pool.watermark):
         before = req_at(S, r).prev
         evict(S, i, r, t)
         r = before
-        if _fits(inst, inst.n_run if chunked else fresh, need, inst.limit, cap, pool.watermark):
-            return True
+    return True
 
 
 @njit
-def _admit(S, i, t, left, evicted):
+def _make_room_in_order(S, i, need, fresh, since, place, t):
+    """Evict those of later queues until the candidate fits; False, and nobody evicted, if that fails."""
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    chunked = pool.chunk > 0
+    cap = prof_at(S, inst.profile).cap
+    n, kv, r = later_victims(S, i, place, since)
+    others = inst.n_run - n
+    if n == 0 or others >= inst.limit:
+        return False
+    kv = inst.kv - inst.leaving - kv + (others if chunked else fresh)
+    reserve = pool.watermark if others > 0 else 0
+    if kv + need + reserve > cap:
+        return False
+    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, pool.watermark):
+        evict(S, i, r, t)
+        _, _, r = later_victims(S, i, place, since)
+    return True
+
+
+@njit
+def _admit(S, i, t, left):
     """Admit what fits; returns (requests, tokens, squared tokens) to prefill before chunking.
 
-    `left` is the chunked iteration's budget still free (-1: prefill first); `evicted`, whether somebody
-    was evicted in this boundary already.
+    `left` is the chunked iteration's budget still free (-1: prefill first).
     """
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
     chunked = pool.chunk > 0
-    own_only = inst.state != _ACTIVE
+    since = inst.admissions
     fresh, tokens, pairs = 0, 0, 0
     fresh_evictable, fresh_evictable_kv = 0, 0
     while True:
-        row, r = _candidate(S, i, own_only, not evicted)
-        if r < 0:
+        place = next_place(S, i)
+        if place == NOBODY or inst.closed:
             inst.filling = 0
             break
+        row = _row_of(S, i, place)
+        r = lists_of(S)[row, 0]
         req = req_at(S, r)
+        if req.llm != inst.llm:
+            inst.filling = 0
+            inst.foreign = place
+            break
         context = req.input + req.emitted
         need = demand(S, r)
         saved = req.kv_host >= 0 and inst_at(S, req.kv_host).host == inst.host
@@ -209,11 +239,22 @@ def _admit(S, i, t, left, evicted):
             in_budget = left >= 1
         else:
             in_budget = saved or fresh == 0 or tokens + context <= pool.prefill
-        if in_budget and not fits and row == i and pool.evicts and cls_at(S, req.cls).priority == 0:
-            fits = _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t)
-            evicted = evicted or fits
+        under_limit = inst.n_run < inst.limit
+        if in_budget and not fits:
+            made = False
+            evictions = inst.evictions
+            if place == OWN and pool.evicts and cls_at(S, req.cls).priority == 0:
+                made = _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t)
+            elif place >= 0 and pool.evicts_in_order and pool.deadline == 0:
+                made = _make_room_in_order(S, i, need, fresh, since, place, t)
+            if inst.evictions > evictions:
+                inst.pull_until = min(inst.pull_until, max(place, -1) + 1)
+            if made:
+                under_limit = True
+                extra = inst.n_run if chunked else fresh
+                fits = _fits(inst, extra, need, inst.limit, cap, pool.watermark)
         if not (fits and in_budget):
-            if inst.n_run >= inst.limit:
+            if not under_limit:
                 inst.bound = 1
                 inst.held = 1
             elif in_budget:
@@ -221,7 +262,7 @@ def _admit(S, i, t, left, evicted):
             if in_budget or not fits:
                 inst.filling = 0
             break
-        if row == i or row == preempted_row(S, i):
+        if place < 0:
             unlink(S, row, r)
             inst.waiting -= need
         else:
@@ -271,54 +312,74 @@ def _launch_decode(S, i, t, once):
     if pool.controller != 0 and inst.changed:
         window = pool.window if pool.controller == 1 else 1
         n = min(n, max(1, window - inst.w_iter))
-    if once:
-        n = 1
+    if once or inst.pull_until < inst.n_pull:
+        n = 1  # what could not be looked at in this boundary may be taken at the next
     inst.filling = 0
+    inst.closed = pool.static
     inst.mode = DECODE
     inst.seg_begin = t
     inst.seg_start = t + inst.swap_ps
     inst.swap_ps = 0
-    inst.seg_n = n
     inst.seg_first_ps = decode_first_ps(S, inst.profile, inst.n_dec, inst.ctx)
     inst.seg_step_ps = decode_step_ps(S, inst.profile, inst.n_dec)
+    if inst.leaving > 0:  # memory comes free at the first boundary after the copy
+        before = max(0, inst.copied_ps - inst.seg_start - 1)
+        n = min(n, iterations_within(before, inst.seg_first_ps, inst.seg_step_ps) + 1)
+    inst.seg_n = n
     schedule(S, i, 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)))
 
 
 @njit
-def _rest(S, i):
+def _rest(S, i, t):
     inst = inst_at(S, i)
     inst.mode = IDLE
     inst.seg_n = 0
     clear_items(S, i)
-    schedule(S, i, NO_EVENT)
+    if inst.state == _ACTIVE and inst.pull_until < inst.n_pull:
+        if shared_place(S, i, inst.n_pull) != NOBODY:
+            schedule(S, i, 2 * t + 1)
+            return
+    schedule(S, i, 2 * inst.copied_ps + 1 if inst.leaving > 0 else NO_EVENT)
 
 
 @njit
-def _continue_prefill_first(S, i, t, evicted):
+def _make_way(S, i, t):
+    """A batch that comes later on the list does not hold up a swap, where swaps flush."""
     inst = inst_at(S, i)
-    fresh, tokens, pairs = _admit(S, i, t, -1, evicted)
+    pool = pool_at(S, inst.pool)
+    if inst.foreign >= 0 and pool.flushes and pool.deadline == 0:
+        if all_later(S, i, inst.foreign):
+            flush(S, i, t)
+
+
+@njit
+def _continue_prefill_first(S, i, t):
+    inst = inst_at(S, i)
+    fresh, tokens, pairs = _admit(S, i, t, -1)
+    _make_way(S, i, t)
     if fresh > 0:
         if inst.n_dec > 0:
             push_pending(S, i, t)
         _launch_single(S, i, t, PREFILL, prefill_ps(S, inst.profile, tokens, pairs))
-    elif inst.n_run > 0:
-        cap = prof_at(S, inst.profile).cap
-        once = False
-        while inst.kv + inst.n_dec > cap:
-            preempt(S, i, youngest(S, i), t)
-            once = True
+        return
+    cap = prof_at(S, inst.profile).cap
+    once = False
+    while inst.n_run > 0 and inst.kv + inst.n_dec > cap:
+        preempt(S, i, youngest(S, i), t)
+        once = True
+    if inst.n_run > 0:
         _launch_decode(S, i, t, once)
     else:
-        _rest(S, i)
+        _rest(S, i, t)
 
 
 @njit
-def _continue_chunked(S, i, t, evicted):
+def _continue_chunked(S, i, t):
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
     preempted = False
-    while inst.kv + inst.n_run > cap:
+    while inst.n_run > 0 and inst.kv + inst.n_run > cap:
         preempt(S, i, youngest(S, i), t)
         preempted = True
     left = max(0, pool.chunk - inst.n_dec)
@@ -329,7 +390,8 @@ def _continue_chunked(S, i, t, evicted):
         left -= req.chunk
         r = req.aux_next
     if not preempted:
-        _admit(S, i, t, left, evicted)
+        _admit(S, i, t, left)
+        _make_way(S, i, t)
     tokens, pairs, chunks = 0, 0, 0
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
@@ -346,29 +408,37 @@ def _continue_chunked(S, i, t, evicted):
     elif inst.n_dec > 0:
         _launch_decode(S, i, t, preempted)
     else:
-        _rest(S, i)
+        _rest(S, i, t)
 
 
 @njit
 def boundary(S, i, t):
-    """Instance `i` comes to a boundary at `t`; True if it is drained and empty (it must go off)."""
+    """Instance `i` comes to a boundary at `t`; returns what it must do now, see `STAY` and so on."""
     inst = inst_at(S, i)
     ran = inst.n_run
     if inst.mode != IDLE and inst.n_dec == 0:
         inst.w_alone_ps += t - inst.seg_begin
     _end_iteration(S, i, t)
-    evicted = False
-    if inst.order_evict > 0:
-        evicted = _ordered_evictions(S, i, t)
+    if inst.leaving > 0 and t >= inst.copied_ps:
+        inst.kv -= inst.leaving
+        inst.leaving = 0
+    inst.foreign = -1
+    inst.pull_until = inst.n_pull
+    if inst.order_evict > 0 and _ordered_evictions(S, i, t):
+        inst.pull_until = 0
     if inst.state != _ACTIVE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
-        _rest(S, i)
-        return True
+        _rest(S, i, t)
+        return TURN_OFF
+    if inst.n_run == 0:
+        inst.closed = 0
     if inst.n_run == 0 or inst.restart:
         clear_window(S, i, t)
     elif pool_at(S, inst.pool).controller != 0:
         update_limit(S, i, t, ran)
     if pool_at(S, inst.pool).chunk > 0:
-        _continue_chunked(S, i, t, evicted)
+        _continue_chunked(S, i, t)
     else:
-        _continue_prefill_first(S, i, t, evicted)
-    return False
+        _continue_prefill_first(S, i, t)
+    if inst.foreign >= 0 and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
+        return SWAP
+    return STAY

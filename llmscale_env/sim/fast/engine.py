@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ from llmscale_env.sim.spec import (
     LoadSource,
     RequestState,
     RouterKind,
+    check_arrival_queues,
+    check_pull,
+    check_regroup,
     check_router,
 )
 from llmscale_env.workload.requests import RequestTable
@@ -278,6 +282,46 @@ class EngineBatch:
             raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
         kernels.move_waiting(int(self.handles[e]), instance, to, count)
 
+    def set_pull(self, e: int, instance: int, queues: Sequence[int]) -> None:
+        """Set the shared queues that an instance pulls from, in order: its virtual queue."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
+        places = check_pull("queues", queues, pool, self.spec.queue_llm)
+        kernels.set_pull(int(self.handles[e]), instance, np.array(places, np.int64))
+
+    def set_arrival_queues(
+        self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
+    ) -> None:
+        """Set where a class's requests join shared queues from now on, by their input tokens.
+
+        `queues[k]` takes requests of at most `uppers[k]` (rising), the last one those above all.
+        """
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
+        route = self.states.route[e, llm, slo_class]
+        route["n_uppers"] = len(uppers)
+        route["uppers"][: len(uppers)] = uppers
+        route["queues"][: len(queues)] = queues
+
+    def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
+        """Move waiting requests to the ends of shared queues, in the order in which they are named."""
+        ids, to = np.asarray(requests, np.int64), np.asarray(queues, np.int64)
+        n = int(self.states.glob[e, 0]["n_requests"])
+        rows = self.states.req[e, :n]
+        known = ids[(ids >= 0) & (ids < n)]
+        waits = known[rows["state"][known] == RequestState.SHARED_QUEUE]
+        llms = dict(zip(waits.tolist(), rows["llm"][waits].tolist(), strict=True))
+        check_regroup(ids.tolist(), to.tolist(), llms, self.spec.queue_llm)
+        kernels.regroup(int(self.handles[e]), ids, to)
+
+    def fail(self, e: int, instance: int) -> None:
+        """Let an instance break down; it is repaired and loads anew, unless it was draining."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        if int(self.states.inst[e, instance]["state"]) == InstanceState.OFF:
+            raise ValueError(f"instance = {instance}: is OFF, cannot fail")
+        kernels.fail(int(self.handles[e]), instance, self._router, self._features[e])
+
     # ---- reading ----
 
     def results(self, e: int) -> NDArray[Any]:
@@ -379,6 +423,20 @@ class FastEngine:
 
     def move_waiting(self, instance: int, to: int, count: int) -> None:
         self.batch.move_waiting(0, instance, to, count)
+
+    def set_pull(self, instance: int, queues: Sequence[int]) -> None:
+        self.batch.set_pull(0, instance, queues)
+
+    def set_arrival_queues(
+        self, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
+    ) -> None:
+        self.batch.set_arrival_queues(0, llm, slo_class, uppers, queues)
+
+    def regroup(self, requests: Sequence[int], queues: Sequence[int]) -> None:
+        self.batch.regroup(0, requests, queues)
+
+    def fail(self, instance: int) -> None:
+        self.batch.fail(0, instance)
 
     def results(self) -> NDArray[Any]:
         return self.batch.results(0)

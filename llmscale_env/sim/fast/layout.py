@@ -29,7 +29,13 @@ from llmscale_env.sim.fast.records import (
     ROUTE,
     TALLY,
 )
-from llmscale_env.sim.spec import ClusterSpec, InstanceState, RequestState
+from llmscale_env.sim.spec import (
+    MAX_ARRIVAL_QUEUES,
+    ClusterSpec,
+    InstanceState,
+    RequestState,
+    first_warm,
+)
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -66,14 +72,19 @@ class State(NamedTuple):
     queue_seen: NDArray  # (E, Q)
     queue: NDArray  # (E, Q) see `queues`, as `aging`
     aging: NDArray  # (E, C)
+    pull: NDArray[np.int64]  # (E, I, Q) shared queues on an instance's list
+    place: NDArray[np.int64]  # (E, I, Q) place of a queue there, Q: it is not
+    pulled_by: NDArray[np.int64]  # (E, Q, I + 1) number of instances, then the instances, ascending
+    dirty: NDArray[np.int64]  # (E, Q) queues that changed during the event at hand
+    host_ready: NDArray[np.int64]  # (E, I, M) when weights are in host memory, -1: they are not
+    host_used: NDArray[np.int64]  # (E, I, M) swap that brought them to the GPUs last
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
     knots: NDArray[np.int64]  # (F, 2, K, 3)
     cls: NDArray  # (C,)
-    pull: NDArray[np.int64]  # (P, Q)
-    pulled_by: NDArray[np.int64]  # (Q, P + 1) number of pools, then the pools
     route_pools: NDArray[np.int64]  # (M, C, 2, P)
+    served: NDArray[np.int64]  # (P, M, 4) see `records`
     llm_cap: NDArray[np.int64]  # (M,) longest request that fits
     const: NDArray  # (1,)
 
@@ -104,8 +115,9 @@ def llm_capacity(spec: ClusterSpec) -> NDArray[np.int64]:
     """(M,) longest request (KV tokens) that every pool of the LLM can hold; -1 without pools."""
     caps = np.full(spec.n_llms, -1, dtype=np.int64)
     for pool in spec.pools:
-        cap = spec.profiles[pool.profile].kv_capacity_tokens
-        caps[pool.llm] = cap if caps[pool.llm] < 0 else min(caps[pool.llm], cap)
+        for swap in pool.served:
+            cap = spec.profiles[swap.profile].kv_capacity_tokens
+            caps[swap.llm] = cap if caps[swap.llm] < 0 else min(caps[swap.llm], cap)
     return caps
 
 
@@ -133,6 +145,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
             p.kv_capacity_tokens,
             p.swap_out_ps_per_token,
             p.swap_in_ps_per_token,
+            p.kv_bytes_per_token,
         )
         rows = (p.decode_base_ps, p.decode_per_token_ps, p.mixed_base_ps, p.mixed_per_token_ps)
         for k, row in enumerate(rows):
@@ -145,13 +158,15 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         ):
             knots[f, k, : len(x)] = np.stack([x, y, slope], axis=1)
 
-    pull = np.full((n_pools, max(n_queues, 1)), -1, np.int64)
-    pulled_by = np.zeros((max(n_queues, 1), n_pools + 1), np.int64)
+    served = np.full((n_pools, n_llms, 4), -1, np.int64)
     for number, pool in enumerate(spec.pools):
-        pull[number, : len(pool.pull)] = pool.pull
-        for q in pool.pull:
-            pulled_by[q, 0] += 1
-            pulled_by[q, pulled_by[q, 0]] = number
+        for swap in pool.served:
+            served[number, swap.llm] = (
+                swap.profile,
+                swap.weight_bytes,
+                swap.fetch_ps,
+                swap.swap_ps,
+            )
     route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int64)
     for m, of_llm in enumerate(spec.routes):
         for c, route in enumerate(of_llm):
@@ -175,8 +190,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["stack_depth"] = 2 * batch + 16
     const["slots"] = slots
     const["knots"] = n_knots
-    const["pull_width"] = pull.shape[1]
-    const["pulled_by_width"] = pulled_by.shape[1]
+    const["pull_width"] = max(n_queues, 1)
+    const["pulled_by_width"] = n_inst + 1
     const["tab_width"] = tab.shape[2]
     e = episodes
     n_lists = 5 * n_inst + 2 * n_queues + n_llms
@@ -203,13 +218,18 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         queue_seen=np.zeros((e, max(n_queues, 1)), QUEUE_SEEN),
         queue=np.zeros((e, max(n_queues, 1)), QUEUE),
         aging=np.zeros((e, n_classes), AGING),
+        pull=np.zeros((e, n_inst, max(n_queues, 1)), np.int64),
+        place=np.zeros((e, n_inst, max(n_queues, 1)), np.int64),
+        pulled_by=np.zeros((e, max(n_queues, 1), n_inst + 1), np.int64),
+        dirty=np.zeros((e, max(n_queues, 1)), np.int64),
+        host_ready=np.zeros((e, n_inst, n_llms), np.int64),
+        host_used=np.zeros((e, n_inst, n_llms), np.int64),
         prof=prof,
         tab=tab,
         knots=knots,
         cls=cls,
-        pull=pull,
-        pulled_by=pulled_by,
         route_pools=route_pools,
+        served=served,
         llm_cap=llm_capacity(spec),
         const=const,
     )
@@ -236,6 +256,8 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     for name in ("admitted", "first", "finished", "max_itl", "last_token"):
         req[name][:n] = -1
     for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
+        req[name][:n] = -1
+    for name in ("queue", "target"):
         req[name][:n] = -1
     req["state"][:n] = RequestState.FUTURE
     evictable = np.array(
@@ -278,6 +300,9 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
                 len(route.pools),
                 len(route.overflow),
                 0,
+                0,
+                (0,) * MAX_ARRIVAL_QUEUES,
+                (route.queue,) * MAX_ARRIVAL_QUEUES,
             )
 
     inst = states.inst[e]
@@ -287,6 +312,12 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     inst["loaded_ps"] = -1
     inst["loaded_from"] = -1
     inst["thr_prev"] = -1.0
+    inst["foreign"] = -1
+    n_queues = len(spec.queue_llm)
+    states.place[e] = n_queues
+    states.pulled_by[e] = 0
+    states.host_ready[e] = -1
+    states.host_used[e] = 0
     for p, pool in enumerate(spec.pools):
         first = spec.first_slot[p]
         mine = slice(first, first + pool.n_slots)
@@ -299,6 +330,15 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
         inst["limit"][mine] = limit
         inst["x"][mine] = limit
         inst["source"][mine] = pool.load_source
+        inst["n_pull"][mine] = len(pool.pull)
+        states.pull[e, mine, : len(pool.pull)] = pool.pull
+        for place, q in enumerate(pool.pull):
+            states.place[e, mine, q] = place
+            count = int(states.pulled_by[e, q, 0])
+            pullers = states.pulled_by[e, q]
+            pullers[1 + count : 1 + count + pool.n_slots] = np.arange(first, first + pool.n_slots)
+            pullers[0] = count + pool.n_slots
+        states.host_ready[e, mine, list(first_warm(pool))] = 0
         up = slice(first, first + pool.initial_active)
         inst["state"][up] = InstanceState.ACTIVE
         inst["billed_ps"][up] = 0
@@ -324,9 +364,17 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
             pool.evicts,
             pool.acquire_ps,
             pool.load_ps,
-            pool.host_kv_tokens,
+            pool.host_kv_bytes,
             pool.watermark_tokens,
-            len(pool.pull),
+            pool.pull_rule,
+            pool.evicts_in_order,
+            pool.static_batch,
+            pool.async_kv,
+            len(pool.served),
+            pool.swap_flushes,
+            pool.host_weight_bytes,
+            pool.repair_ps,
+            pool.load_source,
             (0, 0, 0),
             0,
             0,

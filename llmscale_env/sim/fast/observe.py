@@ -39,6 +39,7 @@ def read_results(S, out):
         out[r].emitted_tokens = req.emitted
         out[r].preemptions = req.preemptions
         out[r].evictions = req.evictions
+        out[r].restarts = req.restarts
         if req.state == _RUNNING and req.decoding:
             _read_decoding(S, r, t, out)
 
@@ -74,15 +75,18 @@ def read_instances(S, out):
         n = iterations_done(S, i, t)
         out[i].state = inst.state
         out[i].source = inst.loaded_from
+        out[i].llm = inst.llm
         out[i].batch_limit = inst.limit
         out[i].running = inst.n_run
         out[i].waiting = lists_of(S)[i, 2]
         out[i].preempted = lists_of(S)[preempted_row(S, i), 2]
         out[i].kv_tokens = inst.kv + n * inst.n_dec
-        out[i].host_kv_tokens = inst.host_kv
+        out[i].host_kv_bytes = inst.host_kv
         out[i].loaded_ps = inst.loaded_ps if inst.state == _LOADING else -1
         out[i].iterations = inst.iterations + n
         out[i].tokens = inst.tokens + n * inst.n_dec
+        out[i].swaps = inst.swaps
+        out[i].failures = inst.failures
 
 
 @njit

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.batch import demand, preempted_row
+import numpy as np
+
+from llmscale_env.sim.fast import weights
+from llmscale_env.sim.fast.batch import (
+    commit_decode,
+    demand,
+    drop_copy,
+    preempted_row,
+    restart,
+    youngest,
+)
 from llmscale_env.sim.fast.controller import clear_window
+from llmscale_env.sim.fast.itl import clear_items
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
     glob_of,
     host_count_of,
     host_gone_of,
+    host_ready_of,
+    host_used_of,
     inst_at,
     lists_of,
     pool_at,
     req_at,
+    served_of,
 )
+from llmscale_env.sim.fast.queues import enter_front
 from llmscale_env.sim.fast.records import (
+    DECODE,
     IDLE,
     NO_EVENT,
+    SERVED_FETCH,
+    SERVED_PROFILE,
+    SERVED_SWAP,
 )
 from llmscale_env.sim.fast.routing import requests_at, route, route_gateway
+from llmscale_env.sim.fast.sources import head_at
 from llmscale_env.sim.fast.structures import schedule
+from llmscale_env.sim.fast.timing import iterations_done, span_ps
 from llmscale_env.sim.fast.wake import look_up
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, LoadSource
@@ -111,19 +132,127 @@ def activate(S, i, t, router, features):
 
 
 @njit
+def _weights_gone(S, i, t):
+    """Instance `i` no longer holds its LLM's weights."""
+    inst = inst_at(S, i)
+    host_count_of(S)[inst.host, inst.llm] -= 1
+    if host_count_of(S)[inst.host, inst.llm] == 0:
+        host_gone_of(S)[inst.host, inst.llm] = t
+
+
+@njit
+def _set_llm(S, i, m):
+    """Instance `i` serves (or will serve) LLM `m` of its pool's."""
+    inst_at(S, i).llm = m
+    inst_at(S, i).profile = served_of(S)[inst_at(S, i).pool, m, SERVED_PROFILE]
+
+
+@njit
+def swap(S, i, t):
+    """Active instance `i`, which runs nothing, loads the LLM of the request that it came upon."""
+    inst = inst_at(S, i)
+    m = np.int64(req_at(S, head_at(S, i, inst.foreign)).llm)
+    _weights_gone(S, i, t)
+    _unlist_active(S, i)
+    _set_llm(S, i, m)
+    inst.swaps += 1
+    host_used_of(S)[i, m] = inst.swaps
+    weights.plan(S, i, t, m)
+    start = t
+    if inst.leaving > 0:
+        start = max(start, inst.copied_ps)
+        inst.kv -= inst.leaving
+        inst.leaving = 0
+    start += inst.swap_ps
+    inst.swap_ps = 0
+    fetch = served_of(S)[inst.pool, m, SERVED_FETCH]
+    move = served_of(S)[inst.pool, m, SERVED_SWAP]
+    ready = host_ready_of(S)[i, m]
+    if ready < 0:
+        inst.loaded_ps = start + fetch + move
+    else:
+        inst.loaded_ps = max(start, ready) + move
+    inst.loaded_from = _HOST if 0 <= ready <= t else _SSD
+    inst.state = _LOADING
+    schedule(S, i, 2 * inst.loaded_ps)
+
+
+@njit
+def fail(S, i, t, router, features):
+    """Instance `i` loses what it has on its GPUs and its requests' KV, and is to be loaded anew."""
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    was = inst.state
+    boundary = inst.seg_begin
+    if was == _ACTIVE or was == _DRAINING:
+        if inst.mode == DECODE:
+            n = iterations_done(S, i, t)
+            if n > 0:
+                boundary = inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)
+                commit_decode(S, i, n)
+        if inst.mode != IDLE:
+            inst.busy_ps += t - inst.seg_begin
+        _weights_gone(S, i, t)
+        if was == _ACTIVE:
+            _unlist_active(S, i)
+    if inst.billed_ps >= 0:
+        inst.gpu_ps += t - inst.billed_ps
+        inst.billed_ps = -1
+    inst.failures += 1
+    inst.loaded_ps = inst.loaded_from = -1
+    inst.swap_ps = inst.order_evict = inst.closed = 0
+    inst.kv -= inst.leaving
+    inst.leaving = 0
+    inst.mode = IDLE
+    inst.seg_n = 0
+    inst.state = _OFF
+    schedule(S, i, NO_EVENT)
+    # Who has no queue to go back to is routed again, after the instance's state is settled.
+    first, last = np.int64(-1), np.int64(-1)
+    while inst.n_run > 0 or lists_of(S)[preempted_row(S, i), 2] > 0:
+        r = youngest(S, i)
+        if inst.n_run == 0:
+            r = lists_of(S)[preempted_row(S, i), 1]
+        restart(S, i, r, boundary)
+        if req_at(S, r).queue >= 0:
+            enter_front(S, r, req_at(S, r).queue)
+        else:
+            req_at(S, r).aux_next = first
+            first = r
+            if last < 0:
+                last = r
+    clear_items(S, i)
+    inst.gaps_open = 0
+    for r in range(glob_of(S).next_arrival):
+        if req_at(S, r).kv_host == i:
+            drop_copy(S, r)
+    _set_llm(S, i, pool.llm)
+    if was == _DRAINING:
+        glob_of(S).gpus_held -= pool.gpus
+    else:
+        _acquire(S, i, pool.load_source, pool.repair_ps, t)
+    while first >= 0:
+        after = np.int64(req_at(S, first).aux_next)
+        req_at(S, first).aux_next = -1
+        route(S, first, t, router, features)
+        first = after
+    _reroute_own(S, i, t, router, features)
+
+
+@njit
 def turn_off(S, i, t):
     """Instance `i` gives its GPUs back."""
     inst = inst_at(S, i)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
-        host_count_of(S)[inst.host, inst.llm] -= 1
-        if host_count_of(S)[inst.host, inst.llm] == 0:
-            host_gone_of(S)[inst.host, inst.llm] = t
+        _weights_gone(S, i, t)
     if inst.billed_ps >= 0:
         inst.gpu_ps += t - inst.billed_ps
         inst.billed_ps = -1
     inst.loaded_ps = -1
     inst.loaded_from = -1
     inst.swap_ps = 0
+    inst.kv -= inst.leaving
+    inst.leaving = 0
     inst.state = _OFF
     glob_of(S).gpus_held -= pool_at(S, inst.pool).gpus
     schedule(S, i, NO_EVENT)
@@ -135,6 +264,17 @@ def drain(S, i, t, router, features):
     inst = inst_at(S, i)
     inst.state = _DRAINING
     _unlist_active(S, i)
+    _reroute_own(S, i, t, router, features)
+    if inst.mode == IDLE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
+        turn_off(S, i, t)
+    else:
+        look_up(S, i, t)
+
+
+@njit
+def _reroute_own(S, i, t, router, features):
+    """What waits in instance `i`'s own queue goes elsewhere, in order."""
+    inst = inst_at(S, i)
     for _ in range(lists_of(S)[i, 2]):
         r = lists_of(S)[i, 0]
         after = req_at(S, r).next
@@ -148,25 +288,27 @@ def drain(S, i, t, router, features):
         inst.waiting -= demand(S, r)
         inst.left -= req.predicted - req.emitted
         route(S, r, t, router, features)
-    if inst.mode == IDLE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
-        turn_off(S, i, t)
+
+
+@njit
+def _acquire(S, i, source, duration, t):
+    inst = inst_at(S, i)
+    inst.source = source
+    inst.state = _ACQUIRING
+    inst.loaded_ps = t + duration + pool_at(S, inst.pool).load_ps[source]
+    if duration == 0:
+        start_loading(S, i, t)
     else:
-        look_up(S, i, t)
+        schedule(S, i, 2 * (t + duration))
 
 
 @njit
 def _start(S, i, source, t):
-    inst = inst_at(S, i)
-    pool = pool_at(S, inst.pool)
-    inst.source = source
+    pool = pool_at(S, inst_at(S, i).pool)
     glob_of(S).gpus_held += pool.gpus
     pool.started += 1
-    inst.state = _ACQUIRING
-    inst.loaded_ps = t + pool.acquire_ps + pool.load_ps[source]
-    if pool.acquire_ps == 0:
-        start_loading(S, i, t)
-    else:
-        schedule(S, i, 2 * (t + pool.acquire_ps))
+    _set_llm(S, i, pool.llm)
+    _acquire(S, i, source, pool.acquire_ps, t)
 
 
 @njit

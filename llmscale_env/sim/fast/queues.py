@@ -22,11 +22,11 @@ from llmscale_env.sim.fast.memory import (
     by_class_of,
     cls_at,
     const_of,
+    dirty_of,
     glob_of,
     lists_of,
     queue_at,
     req_at,
-    route_at,
 )
 from llmscale_env.sim.fast.records import N_SLACK_BINS
 from llmscale_env.sim.fast.structures import (
@@ -69,7 +69,7 @@ def _count(S, r, q, sign):
     queue = queue_at(S, q)
     queue.tokens += sign * (req.input + req.emitted)
     queue.predicted_tokens += sign * max(1, req.predicted - req.emitted)
-    if req.emitted == 0:
+    if req.first < 0:
         predicted = int(req.predicted)
         queue.fresh += sign
         queue.fresh_input += sign * req.input
@@ -87,7 +87,7 @@ def _count(S, r, q, sign):
 def _same_run(S, r, other):
     one, two = req_at(S, r), req_at(S, other)
     return (
-        one.arrival == two.arrival and one.cls == two.cls and (one.emitted > 0) == (two.emitted > 0)
+        one.arrival == two.arrival and one.cls == two.cls and (one.first < 0) == (two.first < 0)
     )
 
 
@@ -111,7 +111,8 @@ def enter_back(S, r, q):
     push_back(S, row, r)
     _count(S, r, q, 1)
     req_at(S, r).state = _SHARED
-    glob_of(S).shared_changed = 1
+    req_at(S, r).queue = q
+    mark_dirty(S, q)
 
 
 @njit
@@ -139,7 +140,8 @@ def enter_front(S, r, q):
     push_front(S, row, r)
     _count(S, r, q, 1)
     req.state = _SHARED
-    glob_of(S).shared_changed = 1
+    req.queue = q
+    mark_dirty(S, q)
 
 
 @njit
@@ -160,7 +162,50 @@ def leave(S, r, q):
         unlink_aux(S, oldest, r)
     unlink(S, row, r)
     _count(S, r, q, -1)
-    glob_of(S).shared_changed = 1
+    mark_dirty(S, q)
+
+
+@njit
+def mark_dirty(S, q):
+    """Queue `q` has changed: at the end of the event whoever pulls from it is called."""
+    if queue_at(S, q).dirty == 0:
+        queue_at(S, q).dirty = 1
+        dirty_of(S)[glob_of(S).n_dirty] = q
+        glob_of(S).n_dirty += 1
+
+
+@njit
+def _empty(S, q):
+    """Take everybody out of queue `q` who is to be moved; the others stay in order."""
+    row, oldest = queue_row(S, q), oldest_row(S, q)
+    r = lists_of(S)[row, 0]
+    for which in (row, oldest):
+        lists_of(S)[which, 0] = -1
+        lists_of(S)[which, 1] = -1
+        lists_of(S)[which, 2] = 0
+    queue_at(S, q).runs = 0
+    while r >= 0:
+        after = req_at(S, r).next
+        _count(S, r, q, -1)
+        if req_at(S, r).target < 0:
+            enter_back(S, r, q)
+        r = after
+
+
+@njit
+def regroup(S, requests, queues):
+    """Move waiting requests to the ends of queues, in the order given."""
+    for k in range(len(requests)):
+        req_at(S, requests[k]).target = queues[k]
+        queue_at(S, req_at(S, requests[k]).queue).touched = 1
+    for q in range(const_of(S).n_queues):
+        if queue_at(S, q).touched:
+            queue_at(S, q).touched = 0
+            _empty(S, q)
+            mark_dirty(S, q)
+    for k in range(len(requests)):
+        req_at(S, requests[k]).target = -1
+        enter_back(S, requests[k], queues[k])
 
 
 # ---- time passes ---------------------------------------------------------------------------------
@@ -202,7 +247,7 @@ def age(S, t):
                 if not _has_passed(S, r, slo, bound, t):
                     break
                 if req_at(S, r).state == _SHARED:
-                    queue = queue_at(S, route_at(S, req_at(S, r).llm, c).queue)
+                    queue = queue_at(S, req_at(S, r).queue)
                     queue.slack_bins[b + 1] -= 1
                     queue.slack_bins[b] += 1
                 k += 1
@@ -239,7 +284,7 @@ def read_runs(S, q, out):
         req = req_at(S, r)
         out[k].arrival_ps = req.arrival
         out[k].slo_class = req.cls
-        out[k].started = req.emitted > 0
+        out[k].started = req.first >= 0
         out[k].requests = req.run_n
         k += 1
         r = req_at(S, req.run_last).next

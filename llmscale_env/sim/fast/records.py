@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmscale_env.sim.spec import MAX_ARRIVAL_QUEUES
+
 NO_EVENT = np.int64(2**63 - 1)
 """Event key of an instance that has nothing scheduled."""
 
@@ -25,7 +27,7 @@ GLOB = np.dtype(
         ("n_first_tokens", np.int64),
         ("n_rejected", np.int64),
         ("gpus_held", np.int64),
-        ("shared_changed", np.int64),  # a shared queue changed during the event at hand
+        ("n_dirty", np.int64),  # shared queues that changed during the event at hand
         ("first_cursor", np.int64),  # how much of the logs has been counted
         ("finish_cursor", np.int64),
         ("error", np.int64),
@@ -62,7 +64,16 @@ INST = np.dtype(
         ("order_evict", np.int64),
         ("admissions", np.int64),
         ("swap_ps", np.int64),  # KV transfers to add to the next iteration
-        ("host_kv", np.int64),
+        ("host_kv", np.int64),  # bytes
+        ("leaving", np.int64),  # KV tokens (part of `kv`) being copied out, and until when
+        ("copied_ps", np.int64),
+        # shared queues
+        ("n_pull", np.int64),
+        ("pull_until", np.int64),  # in this boundary only so many of them
+        ("foreign", np.int64),  # place of a head that needs another LLM, -1: none
+        ("closed", np.int64),  # a static batch is under way
+        ("swaps", np.int64),
+        ("failures", np.int64),
         # the segment of decode iterations (or the single other iteration) under way
         ("seg_begin", np.int64),  # boundary at which it was launched
         ("seg_start", np.int64),  # after KV transfers
@@ -125,6 +136,9 @@ REQ = np.dtype(
         ("chunk", np.int32),
         ("preemptions", np.int32),
         ("evictions", np.int32),
+        ("restarts", np.int32),
+        ("queue", np.int32),  # shared queue that it waits in, came from, or would go to, or -1
+        ("target", np.int32),  # where it is being moved, -1: nowhere
         ("run_n", np.int32),  # first of a run in a shared queue: its requests, the last one
         ("run_last", np.int32),
         ("llm", np.int16),
@@ -155,9 +169,17 @@ POOL = np.dtype(
         ("evicts", np.int64),
         ("acquire_ps", np.int64),
         ("load_ps", np.int64, (3,)),
-        ("host_kv", np.int64),
+        ("host_kv", np.int64),  # bytes
         ("watermark", np.int64),
-        ("n_pull", np.int64),
+        ("deadline", np.int64),  # 1: pulls by earliest deadline, 0: in order
+        ("evicts_in_order", np.int64),
+        ("static", np.int64),
+        ("async_kv", np.int64),
+        ("n_llms", np.int64),  # that an instance can serve
+        ("flushes", np.int64),
+        ("host_weights", np.int64),
+        ("repair_ps", np.int64),
+        ("load_source", np.int64),
         ("source_used", np.int64, (3,)),
         ("started", np.int64),  # instances ordered so far, and given up again
         ("stopped", np.int64),
@@ -172,6 +194,9 @@ ROUTE = np.dtype(
         ("n_pools", np.int64),
         ("n_overflow", np.int64),
         ("counter", np.int64),
+        ("n_uppers", np.int64),  # input tokens that tell arrivals apart, and where they go
+        ("uppers", np.int64, (MAX_ARRIVAL_QUEUES,)),
+        ("queues", np.int64, (MAX_ARRIVAL_QUEUES,)),
     ]
 )
 
@@ -185,6 +210,7 @@ PROF = np.dtype(
         ("cap", np.int64),
         ("swap_out", np.int64),
         ("swap_in", np.int64),
+        ("kv_bytes", np.int64),
     ]
 )
 
@@ -314,6 +340,8 @@ QUEUE = np.dtype(
         ("fresh_squares", np.int64),
         ("runs", np.int64),
         ("last_run", np.int64),  # first request of the last run
+        ("dirty", np.int64),
+        ("touched", np.int64),
     ]
 )
 """A shared queue as it stands: see `queues`."""
@@ -351,6 +379,9 @@ RUN_DTYPE = np.dtype(
     ]
 )
 """Consecutive requests of a shared queue that are alike, as they are read out."""
+
+# Columns of `served[pool, llm]`; a profile of -1: the pool does not serve the LLM.
+SERVED_PROFILE, SERVED_BYTES, SERVED_FETCH, SERVED_SWAP = 0, 1, 2, 3
 
 # Rows of `tab[profile]`.
 DECODE_BASE, DECODE_TOKEN, MIXED_BASE, MIXED_TOKEN = 0, 1, 2, 3

@@ -204,7 +204,7 @@ def _mark_bound(S, m, c, r, t, which):
 def _class_affine(S, m, c, r, t):
     """Chiron, section 3: own pools, then overflow, then the queue (-1)."""
     route = route_at(S, m, c)
-    if route.queue >= 0 and lists_of(S)[queue_row(S, route.queue), 2] > 0:
+    if route.queue >= 0 and lists_of(S)[queue_row(S, req_at(S, r).queue), 2] > 0:
         return -1
     h = splitmix64(np.uint64(r) ^ _SALT)
     first = 1 if np.float64(h >> np.uint64(11)) * 2.0**-53 < route.share else 0
@@ -282,19 +282,30 @@ def to_gateway(S, r):
 
 
 @njit
+def queue_for(rule, input_tokens):
+    """Shared queue of a route's requests of so many input tokens, or -1."""
+    k = 0
+    while k < rule.n_uppers and input_tokens > rule.uppers[k]:
+        k += 1
+    return rule.queues[k]
+
+
+@njit
 def route(S, r, t, router, features):
     """Send request `r` where its route says; False if it went to the gateway."""
     m = np.int64(req_at(S, r).llm)
     c = np.int64(req_at(S, r).cls)
     rule = route_at(S, m, c)
     kind = rule.kind
+    queue = queue_for(rule, req_at(S, r).input)
+    req_at(S, r).queue = queue
     if kind == _SHARED_QUEUE:
-        enter_back(S, r, rule.queue)
+        enter_back(S, r, queue)
         return True
     if kind == _CLASS_AFFINE:
         i = _class_affine(S, m, c, r, t)
-        if i < 0 and rule.queue >= 0:
-            enter_back(S, r, rule.queue)
+        if i < 0 and queue >= 0:
+            enter_back(S, r, queue)
             return True
     else:
         n = _count(S, m, c, 0)
@@ -314,8 +325,8 @@ def route(S, r, t, router, features):
             i = _least_kv(S, m, c, t)
         else:
             answer = _custom(S, m, c, r, t, n, router, features)
-            if answer == -1 and rule.queue >= 0:
-                enter_back(S, r, rule.queue)
+            if answer == -1 and queue >= 0:
+                enter_back(S, r, queue)
                 return True
             if answer < 0 or answer >= n:
                 glob = glob_of(S)

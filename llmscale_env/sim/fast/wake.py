@@ -7,11 +7,11 @@ rules here only have to be generous enough.
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.batch import demand, preempted_row
+from llmscale_env.sim.fast.batch import all_later, demand, later_victims, preempted_row
 from llmscale_env.sim.fast.memory import (
-    active_of,
     cls_at,
-    const_of,
+    dirty_of,
+    glob_of,
     inst_at,
     key_of,
     lists_of,
@@ -19,6 +19,7 @@ from llmscale_env.sim.fast.memory import (
     prof_at,
     pull_of,
     pulled_by_of,
+    queue_at,
     req_at,
 )
 from llmscale_env.sim.fast.queues import queue_row
@@ -27,9 +28,13 @@ from llmscale_env.sim.fast.records import (
     IDLE,
     NO_EVENT,
 )
+from llmscale_env.sim.fast.sources import NOBODY, head_at, shared_place
 from llmscale_env.sim.fast.structures import schedule
 from llmscale_env.sim.fast.timing import boundary_is_done, iterations_within, span_ps
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import InstanceState
+
+_ACTIVE = int(InstanceState.ACTIVE)
 
 
 @njit
@@ -58,7 +63,7 @@ def look_up(S, i, t):
     """Instance `i` (active or draining) comes to a boundary as soon as it can."""
     inst = inst_at(S, i)
     if inst.mode == IDLE:
-        if key_of(S)[i] == NO_EVENT:
+        if key_of(S)[i] > 2 * t + 1:
             schedule(S, i, 2 * t + 1)
     elif inst.mode == DECODE and inst.seg_n > 1:
         cut_at(S, i, next_boundary(S, i, t))
@@ -104,53 +109,79 @@ def notice_own(S, i, r, t):
 
 
 @njit
-def _blocked_before(S, i, p, q):
-    """Whether another source of instance `i` comes before shared queue `q` and is not empty."""
-    if lists_of(S)[i, 2] > 0 or lists_of(S)[preempted_row(S, i), 2] > 0:
-        return True
-    for k in range(pool_at(S, p).n_pull):
-        other = pull_of(S)[p, k]
-        if other == q:
-            return False
-        if lists_of(S)[queue_row(S, other), 2] > 0:
-            return True
-    return True
+def _may_evict_for(S, i, place):
+    """Whether a request at `place` of instance `i`'s list could evict somebody."""
+    pool = pool_at(S, inst_at(S, i).pool)
+    if not pool.evicts_in_order or pool.deadline == 1:
+        return False
+    n, _, _ = later_victims(S, i, place, inst_at(S, i).admissions)
+    return n > 0
 
 
 @njit
-def _call_for(S, q, t):
-    """See to it that the head of shared queue `q` is taken at the first boundary that has room for it."""
-    r = lists_of(S)[queue_row(S, q), 0]
-    need = demand(S, r)
+def _idle_could(S, i):
+    """Whether idle instance `i` could do something about its queues."""
+    inst = inst_at(S, i)
+    if lists_of(S)[preempted_row(S, i), 2] > 0:
+        return False  # memory is being freed for it
+    place = shared_place(S, i, inst.n_pull)
+    if place == NOBODY:
+        return False
+    r = head_at(S, i, place)
+    if inst.leaving == 0 or req_at(S, r).llm != inst.llm:
+        return True
+    return inst.kv + demand(S, r) <= prof_at(S, inst.profile).cap
+
+
+@njit
+def _call_for(S, q, t, but):
+    """See to it that the head of shared queue `q` is taken at the first boundary that has room for it.
+
+    `but`: an instance that has just looked. Who takes from several queues may be led to another one's
+    head: it looks up at once, since that is not this queue's call to answer.
+    """
     best = -1
     best_n = 0
     best_key = NO_EVENT
     for k in range(1, pulled_by_of(S)[q, 0] + 1):
-        p = pulled_by_of(S)[q, k]
-        controller = pool_at(S, p).controller
-        for a in range(pool_at(S, p).n_active):
-            i = active_of(S)[p, a]
-            inst = inst_at(S, i)
-            if inst.mode == IDLE:
-                if best_key > 2 * t + 1:
-                    best, best_n, best_key = i, 0, 2 * t + 1
-                continue
-            if inst.mode != DECODE or inst.seg_n <= 1:
-                continue
-            if inst.n_run >= inst.limit:
-                if _must_learn(inst, controller):
-                    cut_at(S, i, next_boundary(S, i, t))
-                continue
-            if _blocked_before(S, i, p, q):
-                continue
-            n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
-            if n == 0 or not could_admit(S, i, n, need):
-                if _must_learn(inst, controller):
-                    cut_at(S, i, next_boundary(S, i, t))
-                continue
-            key = 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps))
-            if key < best_key:
-                best, best_n, best_key = i, n, key
+        i = pulled_by_of(S)[q, k]
+        inst = inst_at(S, i)
+        if i == but or inst.state != _ACTIVE:
+            continue
+        if inst.mode == IDLE:
+            if best_key > 2 * t + 1 and _idle_could(S, i):
+                best, best_n, best_key = i, 0, 2 * t + 1
+            continue
+        if inst.mode != DECODE or inst.seg_n <= 1 or inst.closed:
+            continue
+        pool = pool_at(S, inst.pool)
+        learns = _must_learn(inst, pool.controller)
+        if inst.n_run >= inst.limit and (learns or not (pool.evicts_in_order or pool.flushes)):
+            if learns:
+                cut_at(S, i, next_boundary(S, i, t))
+            continue
+        if lists_of(S)[i, 2] > 0 or lists_of(S)[preempted_row(S, i), 2] > 0:
+            continue
+        place = shared_place(S, i, inst.n_pull)
+        if place == NOBODY:
+            continue
+        r = head_at(S, i, place)
+        if req_at(S, r).llm != inst.llm:
+            if pool.flushes and all_later(S, i, place):
+                cut_at(S, i, next_boundary(S, i, t))
+            continue
+        need = demand(S, r)
+        n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
+        if n == 0 or not could_admit(S, i, n, need):
+            if learns or _may_evict_for(S, i, place):
+                cut_at(S, i, next_boundary(S, i, t))
+            continue
+        if pull_of(S)[i, place] != q:
+            cut_at(S, i, n)
+            continue
+        key = 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps))
+        if key < best_key:
+            best, best_n, best_key = i, n, key
     if best >= 0:
         if best_n == 0:
             look_up(S, best, t)
@@ -159,8 +190,46 @@ def _call_for(S, q, t):
 
 
 @njit
-def call_for_queues(S, t):
-    """`_call_for` every shared queue that holds a request."""
-    for q in range(const_of(S).n_queues):
+def _call_others(S, q, t, but):
+    """Queue `q` has become empty: whoever pulled from it may turn to another one."""
+    for k in range(1, pulled_by_of(S)[q, 0] + 1):
+        i = pulled_by_of(S)[q, k]
+        inst = inst_at(S, i)
+        if i != but and inst.state == _ACTIVE and inst.n_pull > 1:
+            if inst.mode == IDLE and not _idle_could(S, i):
+                continue
+            if shared_place(S, i, inst.n_pull) != NOBODY:
+                look_up(S, i, t)
+
+
+@njit
+def call_for_changed(S, t, but):
+    """Whoever pulls from a queue that has changed is called, instance `but` excepted."""
+    glob = glob_of(S)
+    for k in range(glob.n_dirty):
+        q = dirty_of(S)[k]
+        queue_at(S, q).dirty = 0
         if lists_of(S)[queue_row(S, q), 2] > 0:
-            _call_for(S, q, t)
+            _call_for(S, q, t, but)
+        else:
+            _call_others(S, q, t, but)
+    glob.n_dirty = 0
+
+
+@njit
+def call_after(S, i, t):
+    """After an event of instance `i`: what it did not take, others may."""
+    for k in range(inst_at(S, i).n_pull):
+        q = pull_of(S)[i, k]
+        if pulled_by_of(S)[q, 0] > 1 and lists_of(S)[queue_row(S, q), 2] > 0:
+            _call_for(S, q, t, i)
+    call_for_changed(S, t, i)
+
+
+@njit
+def call_all(S, q, t):
+    """Whoever pulls from queue `q` looks up."""
+    for k in range(1, pulled_by_of(S)[q, 0] + 1):
+        i = pulled_by_of(S)[q, k]
+        if inst_at(S, i).state == _ACTIVE:
+            look_up(S, i, t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter, deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import simpy
@@ -25,6 +25,9 @@ from llmscale_env.sim.spec import (
     LoadSource,
     RequestState,
     RouterKind,
+    check_arrival_queues,
+    check_pull,
+    check_regroup,
     check_router,
 )
 from llmscale_env.workload.requests import RequestTable
@@ -125,9 +128,10 @@ class ReferenceEngine:
     def _longest(self, llm: int) -> int:
         """Most KV tokens that a request of this LLM may ever occupy; -1 without a pool."""
         capacities = (
-            int(self.spec.profiles[pool.profile].kv_capacity_tokens)
+            int(self.spec.profiles[swap.profile].kv_capacity_tokens)
             for pool in self.spec.pools
-            if pool.llm == llm
+            for swap in pool.served
+            if swap.llm == llm
         )
         return min(capacities, default=-1)
 
@@ -174,6 +178,7 @@ class ReferenceEngine:
 
     def place(self, request: Request) -> bool:
         """Route a request; False if it now waits in the gateway."""
+        request.queue = self.router.queue_for(request)
         destination = self.router.destination(request)
         if destination is None:
             self.events["gateway"] += 1
@@ -181,23 +186,27 @@ class ReferenceEngine:
             self.gateways[request.llm].append(request)
             return False
         if isinstance(destination, SharedQueue):
-            self.enqueue(request)
+            self.enqueue(request, destination.queue)
         else:
             request.state = RequestState.OWN_QUEUE
             destination.own_queue.append(request)
             destination.wake()
         return True
 
-    def enqueue(self, request: Request, front: bool = False) -> None:
-        """Into its shared queue; idle instances that pull from it look at it."""
+    def enqueue(self, request: Request, queue: int, front: bool = False) -> None:
+        """Into a shared queue; idle instances that pull from it look at it."""
         request.state = RequestState.SHARED_QUEUE
-        queue = self.queues_of[request.queue]
+        request.queue = queue
         if front:
-            queue.appendleft(request)
+            self.queues_of[queue].appendleft(request)
         else:
-            queue.append(request)
+            self.queues_of[queue].append(request)
+        self.wake_pullers(queue)
+
+    def wake_pullers(self, queue: int) -> None:
+        """Its head is another one: idle instances that pull from it look at it."""
         for instance in self._all:
-            if request.queue in instance.pool.pull:
+            if queue in instance.pull:
                 instance.wake()
 
     def route_gateway(self, llm: int) -> None:
@@ -213,18 +222,18 @@ class ReferenceEngine:
         if source == LoadSource.SSD:
             return True
         holders = [
-            i for i in self._all if i.pool.llm == taker.pool.llm and i.state in HOLDING_WEIGHTS
+            i for i in self._all if i.llm == taker.llm and i.state in HOLDING_WEIGHTS
         ]
         if source == LoadSource.MULTICAST:
             return bool(holders)
         if any(i.host == taker.host for i in holders):
             return True
-        gone_ps = self.weights_gone_ps.get((taker.host, taker.pool.llm))
+        gone_ps = self.weights_gone_ps.get((taker.host, taker.llm))
         return gone_ps is not None and self.now_ps - gone_ps <= self.spec.host_keep_alive_ps
 
     def is_active(self, llm: int) -> bool:
         """Whether any instance of an LLM is `ACTIVE`."""
-        return any(i.pool.llm == llm and i.state == InstanceState.ACTIVE for i in self._all)
+        return any(i.llm == llm and i.state == InstanceState.ACTIVE for i in self._all)
 
     # --- commands (section 8) ---
 
@@ -344,6 +353,59 @@ class ReferenceEngine:
             source.wake()
             target.wake()
 
+    def set_pull(self, instance: int, queues: Sequence[int]) -> None:
+        """The shared queues that an instance pulls from, in order: its virtual queue."""
+        which = self._all[self._instance(instance)]
+        which.pull = check_pull("queues", queues, which.pool, self.spec.queue_llm)
+        which.plan_weights()
+        self.events["pull_changed"] += 1
+        which.wake()
+
+    def set_arrival_queues(
+        self, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
+    ) -> None:
+        """Where a class's requests join shared queues from now on, by their input tokens.
+
+        Args:
+            llm, slo_class: of a route that has a shared queue.
+            uppers: rising; `queues[k]` takes requests of at most `uppers[k]` input tokens.
+            queues: one more, for those above all.
+        """
+        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
+        slo_class = _checked_int("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
+        self.router.arrival_queues[llm, slo_class] = (tuple(uppers), tuple(queues))
+        self.events["arrival_queues_changed"] += 1
+
+    def regroup(self, requests: Sequence[int], queues: Sequence[int]) -> None:
+        """Move waiting requests to the ends of shared queues, in the order in which they are named.
+
+        Args:
+            requests: ids, all different, of requests in shared queues.
+            queues: for each the queue where it goes (its own: to the end of it).
+        """
+        waiting = {r.id: r.llm for queue in self.queues_of for r in queue}
+        check_regroup(requests, queues, waiting, self.spec.queue_llm)
+        moving = [self.requests[int(k)] for k in requests]
+        touched = sorted({r.queue for r in moving} | {int(q) for q in queues})
+        gone = set(moving)
+        for queue in touched:
+            stay = [r for r in self.queues_of[queue] if r not in gone]
+            self.queues_of[queue] = deque(stay)
+        for request, queue in zip(moving, queues, strict=True):
+            request.queue = int(queue)
+            self.queues_of[request.queue].append(request)
+            self.events["regrouped"] += 1
+        for queue in touched:
+            self.wake_pullers(queue)
+
+    def fail(self, instance: int) -> None:
+        """An instance breaks down; it is repaired and loads anew, unless it was draining."""
+        which = self._all[self._instance(instance)]
+        if which.state == InstanceState.OFF:
+            raise ValueError(f"instance = {which.index}: is OFF, cannot fail")
+        which.fail()
+
     def _pool(self, name: str, value: object) -> int:
         return _checked_int(name, value, 0, len(self.spec.pools) - 1)
 
@@ -365,6 +427,7 @@ class ReferenceEngine:
                 r.emitted,
                 r.preemptions,
                 r.evictions,
+                r.restarts,
             )
             for r in self.requests
         ]
@@ -376,15 +439,18 @@ class ReferenceEngine:
             (
                 int(i.state),
                 i.source,
+                i.llm,
                 i.batch_limit,
                 len(i.running),
                 len(i.own_queue),
                 len(i.preempted),
                 i.kv_tokens,
-                i.host_kv_tokens,
+                i.host_kv_bytes,
                 i.loaded_ps,
                 i.iterations,
                 i.tokens,
+                i.swaps,
+                i.failures,
             )
             for i in self._all
         ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.controller import BatchController
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
+from llmscale_env.sim.reference.weights import HostWeights
 from llmscale_env.sim.spec import (
     ControllerKind,
     InstanceState,
@@ -33,10 +34,17 @@ class Instance:
         host: host it sits on.
         own_queue: requests routed to it and not yet admitted.
         preempted: requests that it preempted, next one first.
-        host_kv_tokens: KV tokens that it keeps in host memory.
+        llm, profile, capacity: the LLM that is or will be loaded, its times and KV tokens.
+        pull: shared queues that it pulls from, in order.
+        pull_until: in this boundary only the first so many of them.
+        foreign: place on the list of a request that has ended this boundary's admission as it
+            needs another LLM.
+        closed: a static batch is under way.
+        weights: its share of host memory.
+        host_kv_bytes: KV cache that it keeps in host memory.
+        leaving_tokens, copied_ps: KV tokens that are being copied out and when they will be free.
         moving_ps: saving and restoring KV that the next iteration has to pay for.
         ordered_evictions: how many the `evict` command asked for.
-        evicted_in_boundary: the current boundary, or the latest, has evicted someone.
     """
 
     def __init__(self, engine: ReferenceEngine, index: int, pool_index: int, host: int) -> None:
@@ -44,9 +52,14 @@ class Instance:
         self.index = index
         self.pool_index = pool_index
         self.pool = engine.spec.pools[pool_index]
-        self.profile = engine.spec.profiles[self.pool.profile]
         self.host = host
-        self.capacity = int(self.profile.kv_capacity_tokens)
+        self._profiles = {s.llm: engine.spec.profiles[s.profile] for s in self.pool.served}
+        self._set_llm(self.pool.llm)
+        self.weights = HostWeights(self.pool)
+        self.pull: tuple[int, ...] = self.pool.pull
+        self.pull_until = len(self.pull)
+        self.foreign: int | None = None
+        self.closed = False
 
         self.state = InstanceState.OFF
         self.source = -1
@@ -57,17 +70,21 @@ class Instance:
         self.running: list[Request] = []
         self.own_queue: deque[Request] = deque()
         self.preempted: deque[Request] = deque()
-        self.host_kv_tokens = 0
+        self.host_kv_bytes = 0
         self.moving_ps = 0
+        self.leaving_tokens = 0
+        self.copied_ps = 0
         self.ordered_evictions = 0
-        self.evicted_in_boundary = False
         self.iterations = 0
         self.tokens = 0
+        self.swaps = 0
+        self.failures = 0
         self.controller = BatchController(self)
         self.scheduler: Scheduler
         self.scheduler = Chunked(self) if self.pool.chunk_tokens > 0 else PrefillFirst(self)
 
         self._change: Due | None = None
+        self._iteration_end: Due | None = None
         self._busy = False
         self._wake_up = Due(engine.clock, Phase.WAKE_UP, index)
         engine.clock.process(self._serve())
@@ -85,8 +102,8 @@ class Instance:
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens used."""
-        return self.kv_of(self.running)
+        """KV tokens used, those on their way to host memory included."""
+        return self.kv_of(self.running) + self.leaving_tokens
 
     def kv_of(self, requests: Iterable[Request]) -> int:
         """KV tokens that these occupy while they run."""
@@ -116,11 +133,20 @@ class Instance:
 
     def start(self, source: LoadSource) -> None:
         """Order it: `OFF -> ACQUIRING`, and on to `LOADING` if that takes no time."""
+        self._set_llm(self.pool.llm)
+        self._acquire(source, self.pool.acquire_ps)
+
+    def _acquire(self, source: LoadSource, duration_ps: int) -> None:
         self.state = InstanceState.ACQUIRING
-        if self.pool.acquire_ps == 0:
+        if duration_ps == 0:
             self._load(source)
             return
-        self._change = self._after(self.pool.acquire_ps).then(lambda: self._load(source))
+        self._change = self._after(duration_ps).then(lambda: self._load(source))
+
+    def _set_llm(self, llm: int) -> None:
+        self.llm = llm
+        self.profile = self._profiles[llm]
+        self.capacity = int(self.profile.kv_capacity_tokens)
 
     def _load(self, ordered: LoadSource) -> None:
         source = ordered
@@ -129,7 +155,7 @@ class Instance:
         self.engine.events[f"load_{source.name.lower()}"] += 1
         if source != ordered:
             self.engine.events[f"fallback_from_{ordered.name.lower()}"] += 1
-        if source == LoadSource.MULTICAST and not self.engine.is_active(self.pool.llm):
+        if source == LoadSource.MULTICAST and not self.engine.is_active(self.llm):
             self.engine.events["multicast_from_draining"] += 1
         self.state = InstanceState.LOADING
         self.source = int(source)
@@ -141,8 +167,82 @@ class Instance:
         self.state = InstanceState.ACTIVE
         self.loaded_ps = -1
         self.controller.start_window()
-        self.engine.route_gateway(self.pool.llm)
+        self.engine.route_gateway(self.llm)
         self.wake()
+
+    def swap(self, llm: int) -> None:
+        """`ACTIVE -> LOADING` another LLM, by way of host memory."""
+        engine = self.engine
+        now_ps = engine.now_ps
+        engine.weights_gone_ps[self.host, self.llm] = now_ps
+        self._set_llm(llm)
+        self.swaps += 1
+        self.weights.used[llm] = self.swaps
+        self.plan_weights(demanded=llm)
+        start_ps = max(now_ps, self.copied_ps if self.leaving_tokens else 0) + self.moving_ps
+        self.moving_ps = self.leaving_tokens = 0
+        swap = next(s for s in self.pool.served if s.llm == llm)
+        ready_ps = self.weights.ready_ps.get(llm)
+        if ready_ps is None:
+            engine.events["swap_streamed"] += 1
+            self.loaded_ps = start_ps + swap.fetch_ps + swap.swap_ps
+        else:
+            engine.events["swap_warm" if ready_ps <= now_ps else "swap_cold"] += 1
+            self.loaded_ps = max(start_ps, ready_ps) + swap.swap_ps
+        warm = ready_ps is not None and ready_ps <= now_ps
+        self.source = int(LoadSource.HOST if warm else LoadSource.SSD)
+        self.state = InstanceState.LOADING
+        self._change = self._after(self.loaded_ps - now_ps).then(self._activate)
+
+    def plan_weights(self, demanded: int | None = None) -> None:
+        """Host memory for the LLMs that its list asks for, in order."""
+        if len(self.pool.served) > 1:
+            heads = [self.engine.queues_of[q][0].llm for _, q in self.non_empty()]
+            self.weights.plan(self.engine.now_ps, [self.llm, *heads], demanded)
+
+    def fail(self) -> None:
+        """It loses what it has on its GPUs and its requests' KV, and is to be loaded anew."""
+        engine = self.engine
+        engine.events[f"fail_{self.state.name.lower()}"] += 1
+        was = self.state
+        if was not in HOLDING_WEIGHTS:
+            assert self._change is not None
+            self._change.cancel()
+        if was in HOLDING_WEIGHTS:
+            engine.weights_gone_ps[self.host, self.llm] = engine.now_ps
+        self.billed_ps = self.billed_until(engine.now_ps)
+        self.billed_from_ps = -1
+        self.failures += 1
+        self.source = self.loaded_ps = -1
+        self.moving_ps = self.leaving_tokens = self.ordered_evictions = 0
+        self.closed = False
+        self._set_llm(self.pool.llm)
+        if self._iteration_end is not None:
+            self._iteration_end.cancel()
+            self._iteration_end = None
+            self._busy = False
+            engine.clock.process(self._serve())
+        for request in engine.requests:
+            if request.saved_on is self:
+                engine.events["fail_saved"] += 1
+                self._drop_copy(request)
+        self.state = InstanceState.OFF
+        started, waiting = [*self.preempted, *self.running], list(self.own_queue)
+        for request in list(self.running):
+            self._take_out(request)
+        self.preempted.clear()
+        self.own_queue.clear()
+        for request in reversed(started):
+            request.emitted = request.to_prefill = 0
+            request.restarts += 1
+            if request.queue >= 0:
+                engine.events["fail_to_queue"] += 1
+                engine.enqueue(request, request.queue, front=True)
+        if was != InstanceState.DRAINING:
+            self._acquire(LoadSource(self.pool.load_source), self.pool.repair_ps)
+        for request in (*(r for r in started if r.queue < 0), *waiting):
+            engine.events["fail_rerouted"] += 1
+            engine.place(request)
 
     def cancel(self) -> None:
         """`ACQUIRING` or `LOADING` -> `OFF`."""
@@ -159,24 +259,26 @@ class Instance:
         for request in moving:
             self.engine.events["drained_reroute"] += 1
             self.engine.place(request)
-        if not self._busy:
+        if not self._busy and not self.preempted:
             self._turn_off()
+        else:
+            self.wake()
 
     def reactivate(self) -> None:
         """`DRAINING -> ACTIVE`."""
         self.engine.events["reactivated"] += 1
         self.state = InstanceState.ACTIVE
-        self.engine.route_gateway(self.pool.llm)
+        self.engine.route_gateway(self.llm)
 
     def _turn_off(self) -> None:
         if self.state in HOLDING_WEIGHTS:
-            self.engine.weights_gone_ps[self.host, self.pool.llm] = self.engine.now_ps
+            self.engine.weights_gone_ps[self.host, self.llm] = self.engine.now_ps
         self.billed_ps = self.billed_until(self.engine.now_ps)
         self.billed_from_ps = -1
         self.state = InstanceState.OFF
         self.source = self.loaded_ps = -1
         self.engine.events["kv_move_forgotten"] += self.moving_ps > 0
-        self.moving_ps = 0
+        self.moving_ps = self.leaving_tokens = 0
 
     def billed_until(self, now_ps: int) -> int:
         """Time billed so far over all lives of the slot."""
@@ -192,7 +294,8 @@ class Instance:
 
     def wake(self) -> None:
         """If idle, look at the sources once this time's iterations and arrivals are through."""
-        if self.state == InstanceState.ACTIVE and not self._busy and not self._wake_up.triggered:
+        here = self.state in HOLDING_WEIGHTS
+        if here and not self._busy and not self._wake_up.triggered:
             self._wake_up.at(self.engine.now_ps)
 
     def _serve(self) -> Generator:
@@ -200,21 +303,38 @@ class Instance:
         while True:
             yield self._wake_up
             self._wake_up = Due(self.engine.clock, Phase.WAKE_UP, self.index)
-            if self.state != InstanceState.ACTIVE:
+            if self.state not in HOLDING_WEIGHTS:
                 continue
             self._busy = True
             iteration = self._boundary(None)
             while iteration is not None:
-                yield self._after(iteration.duration_ps)
+                self._iteration_end = self._after(iteration.duration_ps)
+                yield self._iteration_end
                 iteration = self._boundary(iteration)
+            self._iteration_end = None
             self._busy = False
-            if self.state == InstanceState.ACTIVE and self._pull_not_empty():
-                # It must not sleep on what it has itself evicted into a queue.
+            self._before_sleep()
+
+    def _before_sleep(self) -> None:
+        """See to it that it does not sleep on what it could not look at, or had no memory for yet."""
+        if self.state == InstanceState.ACTIVE and self.pull_until < len(self.pull):
+            if any(self.non_empty()):
                 self.engine.events["wakes_itself"] += 1
                 self.wake()
+        if self.state in HOLDING_WEIGHTS and self.leaving_tokens:
+            self.engine.events["waits_for_copy"] += 1
+            self._after(self.copied_ps - self.engine.now_ps).then(self.wake)
 
-    def _pull_not_empty(self) -> bool:
-        return any(self.engine.queues_of[q] for q in self.pool.pull)
+    def non_empty(self) -> Iterator[tuple[int, int]]:
+        """(place, queue) of the queues on its list whose head it can serve."""
+        for place, queue in enumerate(self.pull):
+            waiting = self.engine.queues_of[queue]
+            if waiting and waiting[0].llm in self._profiles:
+                yield place, queue
+
+    def place_of(self, request: Request) -> int:
+        """Place on its list of the queue that a request came from; behind all if it is not there."""
+        return self.pull.index(request.queue) if request.queue in self.pull else len(self.pull)
 
     def _boundary(self, ended: Iteration | None) -> Iteration | None:
         """Section 4; returns the iteration to run next, None if it is idle or off."""
@@ -224,19 +344,26 @@ class Instance:
                 self.controller.alone_ps += ended.duration_ps
             self._emit(ended)
             self._leave()
-        self.evicted_in_boundary = False
+        if self.engine.now_ps >= self.copied_ps:
+            self.leaving_tokens = 0
+        self.pull_until = len(self.pull)
         self._obey_evictions()
         if self.state == InstanceState.DRAINING and not self.running and not self.preempted:
             self.engine.events["drained_off"] += 1
             self._turn_off()
             return None
+        if not self.running:
+            self.closed = False
         self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]), ran)
         if len(self.running) > self.batch_limit:
             self.engine.events["limit_below_batch"] += 1
+        self.foreign = None
         iteration = self.scheduler.plan()
         if iteration is not None:
             iteration.duration_ps += self.moving_ps
             self.moving_ps = 0
+        elif self.foreign is not None and not self.preempted:
+            self.swap(self.engine.queues_of[self.pull[self.foreign]][0].llm)
         return iteration
 
     def _emit(self, ended: Iteration) -> None:
@@ -265,6 +392,7 @@ class Instance:
         for _ in range(min(self.ordered_evictions, len(evictable))):
             self.engine.events["evict_by_command"] += 1
             self.evict(evictable.pop())
+            self.pull_until = 0
         self.ordered_evictions = 0
 
     # --- requests in and out of the batch ---
@@ -284,9 +412,7 @@ class Instance:
             request.to_prefill = request.ctx
             if request.saved_on is not None:
                 engine.events["saved_copy_dropped"] += 1
-        if request.saved_on is not None:
-            request.saved_on.host_kv_tokens -= request.saved_tokens
-            request.saved_on, request.saved_tokens = None, 0
+        self._drop_copy(request)
         if request.admitted_ps < 0:
             request.admitted_ps = engine.now_ps
         request.instance = self.index
@@ -294,29 +420,57 @@ class Instance:
         self.running.append(request)
         self.controller.changed = True
 
+    @staticmethod
+    def _drop_copy(request: Request) -> None:
+        if request.saved_on is not None:
+            request.saved_on.host_kv_bytes -= request.saved_bytes
+            request.saved_on, request.saved_bytes = None, 0
+
     def _take_out(self, request: Request) -> None:
         self.running.remove(request)
         self.controller.changed = True
 
-    def _save_kv(self, request: Request) -> None:
-        """Copy its KV cache to host memory, if it is whole and there is room."""
+    def _save_kv(self, request: Request, *, beside: bool) -> None:
+        """Copy its KV cache to host memory, if it is whole and there is room.
+
+        Args:
+            request: no longer in the batch.
+            beside: the copy does not delay the next iteration, but frees its memory only at its end.
+        """
         if request.to_prefill > 0:
             self.engine.events["prefill_lost"] += 1
             return
-        if self.host_kv_tokens + request.ctx > self.pool.host_kv_tokens:
+        size = request.ctx * self.profile.kv_bytes_per_token
+        if self.host_kv_bytes + size > self.pool.host_kv_bytes:
             self.engine.events["host_full"] += 1
             return
-        self.host_kv_tokens += request.ctx
-        request.saved_on, request.saved_tokens = self, request.ctx
-        self.moving_ps += request.ctx * self.profile.swap_out_ps_per_token
+        self.host_kv_bytes += size
+        request.saved_on, request.saved_bytes = self, size
+        copy_ps = request.ctx * self.profile.swap_out_ps_per_token
+        if not beside:
+            self.moving_ps += copy_ps
+        elif copy_ps > 0:
+            begin_ps = self.copied_ps if self.leaving_tokens else self.engine.now_ps
+            self.copied_ps = begin_ps + copy_ps
+            self.leaving_tokens += self.kv_of([request])
 
-    def evict(self, request: Request) -> None:
+    def evict(self, request: Request, *, save: bool = True) -> None:
         """Out of the batch to the front of its shared queue, KV saved."""
         self._take_out(request)
-        self._save_kv(request)
+        if save:
+            self._save_kv(request, beside=self.pool.async_kv)
         request.evictions += 1
-        self.evicted_in_boundary = True
-        self.engine.enqueue(request, front=True)
+        self.engine.enqueue(request, request.queue, front=True)
+
+    def flush(self) -> None:
+        """Everything out of the batch to make way for another LLM; KV is lost."""
+        for request in reversed(list(self.running)):
+            self.engine.events["flushed"] += 1
+            self.evict(request, save=False)
+        for request in reversed(list(self.preempted)):
+            self.engine.events["flushed_preempted"] += 1
+            self.engine.enqueue(request, request.queue, front=True)
+        self.preempted.clear()
 
     def preempt_latest(self) -> None:
         """KV overflow: the most recently admitted request gives way."""
@@ -325,11 +479,11 @@ class Instance:
         mode = PreemptionMode(self.pool.preemption)
         self.engine.events[f"preempt_{mode.name.lower()}"] += 1
         if mode == PreemptionMode.SWAP:
-            self._save_kv(request)
+            self._save_kv(request, beside=False)
         request.preemptions += 1
         if self.pool.evicts and request.priority == 1:
             self.engine.events["preempt_to_shared_queue"] += 1
-            self.engine.enqueue(request, front=True)
+            self.engine.enqueue(request, request.queue, front=True)
         else:
             request.state = RequestState.PREEMPTED
             self.preempted.appendleft(request)

@@ -17,10 +17,10 @@ class Request:
 
     Attributes:
         priority: of its SLO class.
-        queue: shared queue of its route, or -1.
+        queue: shared queue that it waits in or came from, or else that of its route; -1: none.
         emitted: tokens emitted so far.
         to_prefill: tokens of its context still to prefill; 0 while it decodes.
-        saved_on: instance that keeps its KV cache in host memory (`saved_tokens` of it), if any.
+        saved_on: instance that keeps its KV cache in host memory (`saved_bytes` of it), if any.
         last_token_ps: time of its latest token, -1 before the first.
     """
 
@@ -37,7 +37,7 @@ class Request:
     emitted: int = 0
     to_prefill: int = 0
     saved_on: Instance | None = None
-    saved_tokens: int = 0
+    saved_bytes: int = 0
     last_token_ps: int = -1
     instance: int = -1
     admitted_ps: int = -1
@@ -46,6 +46,7 @@ class Request:
     max_itl_ps: int = -1
     preemptions: int = 0
     evictions: int = 0
+    restarts: int = 0
 
     @property
     def ctx(self) -> int:
@@ -60,7 +61,7 @@ class Request:
     def emit(self, now_ps: int) -> None:
         """One more token."""
         self.emitted += 1
-        if self.emitted == 1:
+        if self.first_token_ps < 0:
             self.first_token_ps = now_ps
         else:
             self.max_itl_ps = max(self.max_itl_ps, now_ps - self.last_token_ps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Router:
     Attributes:
         counters: next candidate number of each round-robin route, by (llm, class).
         kinds, overflow_share: of each route, by (llm, class).
+        arrival_queues: (upper bounds of input tokens, shared queues, one more) of each route.
     """
 
     def __init__(self, engine: ReferenceEngine) -> None:
@@ -58,9 +60,19 @@ class Router:
             for m, row in enumerate(self.routes)
             for c, route in enumerate(row)
         }
+        self.arrival_queues: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
+            (m, c): ((), (route.queue,))
+            for m, row in enumerate(self.routes)
+            for c, route in enumerate(row)
+        }
         custom: Any = engine.spec.custom_router
         # A compiled function is called in its Python form.
         self.custom: Callable[..., int] | None = getattr(custom, "__wrapped__", custom)
+
+    def queue_for(self, request: Request) -> int:
+        """The shared queue of a request's route, told apart by input tokens; -1: none."""
+        uppers, queues = self.arrival_queues[request.llm, request.slo_class]
+        return queues[bisect_left(uppers, request.input_tokens)]
 
     def destination(self, request: Request) -> Instance | SharedQueue | None:
         """An instance, a shared queue, or None: no candidate."""
@@ -68,7 +80,7 @@ class Router:
         kind = self.kinds[request.llm, request.slo_class]
         self.engine.events[f"router_{kind.name.lower()}"] += 1
         if kind == RouterKind.SHARED_QUEUE:
-            return SharedQueue(route.queue)
+            return SharedQueue(self.queue_for(request))
         if kind == RouterKind.CLASS_AFFINE:
             return self._class_affine(route, request)
         candidates = self._candidates(route.pools)
@@ -118,8 +130,9 @@ class Router:
     def _class_affine(self, route: RouteSpec, request: Request) -> Instance | SharedQueue | None:
         """Chiron, section 3: own pools while they have room, then the overflow pools."""
         events = self.engine.events
-        if route.queue >= 0 and self.engine.queues_of[route.queue]:
-            return SharedQueue(route.queue)
+        queue = self.queue_for(request)
+        if queue >= 0 and self.engine.queues_of[queue]:
+            return SharedQueue(queue)
         own = self._candidates(route.pools)
         overflow = self._candidates(route.overflow)
         draw = (splitmix64(request.id ^ OVERFLOW_SALT) >> 11) * 2.0**-53
@@ -132,9 +145,9 @@ class Router:
                 events[f"class_affine_{name}"] += 1
                 return min(with_room, key=lambda i: self._load(i, request))
             self._mark_bound(pools, request)
-        if route.queue >= 0:
+        if queue >= 0:
             events["class_affine_queue"] += 1
-            return SharedQueue(route.queue)
+            return SharedQueue(queue)
         if not own and not overflow:
             return None
         events["class_affine_no_room"] += 1
@@ -203,7 +216,7 @@ class Router:
         )
         if choice == -1 and route.queue >= 0:
             self.engine.events["custom_queue"] += 1
-            return SharedQueue(route.queue)
+            return SharedQueue(self.queue_for(request))
         if not 0 <= choice < n:
             queue = "-1 (the shared queue) or " if route.queue >= 0 else ""
             raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.spec import InstanceState, PullRule
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
@@ -71,36 +71,53 @@ class Scheduler(ABC):
 
     # --- admission ---
 
-    def _sources(self) -> Iterator[tuple[str, deque[Request]]]:
+    def _sources(self) -> Iterator[tuple[str, int, deque[Request]]]:
+        """(name, place on the list of shared queues or -1, requests) in order, none of them empty."""
         instance = self.instance
-        yield "preempted", instance.preempted
+        if instance.preempted:
+            yield "preempted", -1, instance.preempted
         if instance.state == InstanceState.DRAINING:
             return
-        yield "own", instance.own_queue
-        for place, queue in enumerate(instance.pool.pull):
-            if instance.evicted_in_boundary:
-                return
-            yield f"pull_{place}", instance.engine.queues_of[queue]
+        if instance.own_queue:
+            yield "own", -1, instance.own_queue
+        allowed = [(p, q) for p, q in instance.non_empty() if p < instance.pull_until]
+        if instance.pool.pull_rule == PullRule.EARLIEST_DEADLINE:
+            allowed.sort(key=lambda pq: self._deadline_ps(pq[1]))
+        for place, queue in allowed:
+            yield f"pull_{place}", place, instance.engine.queues_of[queue]
+
+    def _deadline_ps(self, queue: int) -> int:
+        head = self.instance.engine.queues_of[queue][0]
+        slo_class = self.instance.engine.spec.classes[head.slo_class]
+        return head.arrival_ps + int(slo_class.ttft_slo_ps)
 
     def _admit(self) -> None:
         """Take requests while they fit; the first that does not ends it."""
+        instance = self.instance
         self.admitted = []
+        instance.foreign = None
         while True:
-            name, source = next(((n, s) for n, s in self._sources() if s), ("", None))
-            if source is None:
-                self.instance.controller.filling = False
+            name, place, source = next(self._sources(), ("", -1, None))
+            if source is None or instance.closed:
+                instance.controller.filling = False
                 return
             request = source[0]
-            if not self._make_room(request, from_own_queue=name == "own"):
+            if request.llm != instance.llm:
+                instance.controller.filling = False
+                instance.foreign = place
                 return
-            # Evictions push to the fronts of shared queues, never of the own one.
+            if not self._make_room(request, name, place):
+                return
+            # Evictions push to the fronts of shared queues, but not of the candidate's.
             source.popleft()
+            if place >= 0:
+                instance.engine.wake_pullers(instance.pull[place])
             self.instance.engine.events[f"from_{name}"] += 1
             self.instance.join(request)
             self.admitted.append(request)
             self._assign(request)
 
-    def _make_room(self, request: Request, from_own_queue: bool) -> bool:
+    def _make_room(self, request: Request, source: str, place: int) -> bool:
         """Rules a, b and the budget hold, if need be after evictions (rule c)."""
         instance = self.instance
         running = instance.running
@@ -108,28 +125,65 @@ class Scheduler(ABC):
         in_budget = self._in_budget(request)
         if under_limit and in_budget and self._in_memory(request, running):
             return True
-        if in_budget and from_own_queue and request.priority == 0 and instance.pool.evicts:
-            victims = [r for r in instance.evictable() if r not in self.admitted]
-            others = [r for r in running if r not in victims]
-            if self._under_limit(others) and self._in_memory(request, others):
-                while not (self._under_limit(running) and self._in_memory(request, running)):
-                    instance.engine.events["evict_by_priority"] += 1
-                    self._evict(victims.pop())
+        victims = self._victims(request, source, place) if in_budget else []
+        others = [r for r in running if r not in victims]
+        if victims and self._would_fit(request, others):
+            while not self._would_fit(request, running):
+                instance.engine.events[f"evict_for_{source.partition('_')[0]}"] += 1
+                self._evict(victims.pop())
+                instance.pull_until = min(instance.pull_until, place + 1)
+            if self._in_memory(request, running):
                 return True
+            instance.engine.events["evicted_still_there"] += 1
+            under_limit = True
         fits = under_limit and self._in_memory(request, running)
         instance.controller.turned_away(under_limit, fits, in_budget)
         return False
 
+    def _victims(self, request: Request, source: str, place: int) -> list[Request]:
+        """Running requests that may have to make way for a candidate, most recently admitted last."""
+        instance = self.instance
+        pool = instance.pool
+        if source == "own" and pool.evicts and request.priority == 0:
+            return [r for r in instance.evictable() if r not in self.admitted]
+        if place >= 0 and pool.evicts_in_order and pool.pull_rule == PullRule.IN_ORDER:
+            return [
+                r
+                for r in instance.running
+                if r.queue >= 0 and instance.place_of(r) > place and r not in self.admitted
+            ]
+        return []
+
+    def _would_fit(self, request: Request, running: list[Request]) -> bool:
+        """Rules a and b hold, or will when what is being copied out has gone."""
+        leaving = self.instance.leaving_tokens
+        return self._under_limit(running) and self._in_memory(request, running, leaving)
+
     def _under_limit(self, running: list[Request]) -> bool:
         return len(running) < self.instance.batch_limit
 
-    def _in_memory(self, request: Request, running: list[Request]) -> bool:
+    def _in_memory(self, request: Request, running: list[Request], gone_tokens: int = 0) -> bool:
         watermark = self.instance.pool.watermark_tokens if running else 0
         used = self.instance.kv_of(running) + self._due_to_emit(running)
+        used += self.instance.leaving_tokens - gone_tokens
         return used + self.instance.engine.demand(request) + watermark <= self.instance.capacity
 
     def _evict(self, request: Request) -> None:
         self.instance.evict(request)
+
+    def _make_way(self) -> bool:
+        """A batch that comes later on the list does not hold up a swap, where swaps flush."""
+        instance = self.instance
+        place = instance.foreign
+        if place is None or not instance.pool.swap_flushes:
+            return False
+        if instance.pool.pull_rule != PullRule.IN_ORDER:
+            return False
+        there = [*instance.running, *instance.preempted]
+        if not all(r.queue >= 0 and instance.place_of(r) > place for r in there):
+            return False
+        instance.flush()
+        return True
 
     # --- launch ---
 
@@ -137,6 +191,7 @@ class Scheduler(ABC):
         profile, b = self.instance.profile, len(requests)
         self.instance.engine.events["decode_iteration"] += 1
         self.instance.controller.filling = False
+        self.instance.closed = self.instance.pool.static_batch
         context = sum(r.ctx for r in requests)
         return Iteration(
             duration_ps=int(profile.decode_base_ps[b])
@@ -161,13 +216,14 @@ class PrefillFirst(Scheduler):
         instance = self.instance
         self.fresh = []
         self._admit()
+        self._make_way()
         if self.fresh:
             return self._prefill()
-        if not instance.running:
-            return None
-        while instance.kv_tokens + len(instance.running) > instance.capacity:
+        while (
+            instance.running and instance.kv_tokens + len(instance.running) > instance.capacity
+        ):
             instance.preempt_latest()
-        return self._decode(instance.running)
+        return self._decode(instance.running) if instance.running else None
 
     def _due_to_emit(self, running: list[Request]) -> int:
         return len(self.fresh)
@@ -216,7 +272,9 @@ class Chunked(Scheduler):
         instance = self.instance
         self.chunks = {}
         preempted = False
-        while instance.kv_tokens + len(instance.running) > instance.capacity:
+        while (
+            instance.running and instance.kv_tokens + len(instance.running) > instance.capacity
+        ):
             instance.preempt_latest()
             preempted = True
         decoding = [r for r in instance.running if r.to_prefill == 0]
@@ -226,6 +284,8 @@ class Chunked(Scheduler):
                 self._give_chunk(request)
         if not preempted:
             self._admit()
+            if self._make_way():
+                self.chunks = {}
         decoding = [r for r in instance.running if r.to_prefill == 0]
         if any(self.chunks.values()):
             return self._mixed(decoding)
