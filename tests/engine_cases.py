@@ -71,7 +71,6 @@ MECHANISMS = frozenset(
         "swap_cold",
         "swap_streamed",
         "flushed",
-        "flushed_preempted",
         # failures
         "fail_acquiring",
         "fail_loading",
@@ -379,7 +378,9 @@ class _Generator:
         for llm in range(n_llms):
             good = [q for q in range(n_queues) if labels[q] in (-1, llm)]
             kind = RouterKind.SHARED_QUEUE if good else RouterKind.JSQ_REQUESTS
-            row = [RouteSpec(kind, (), queue=int(self.pick(*good)) if good else -1) for _ in classes]
+            row = [
+                RouteSpec(kind, (), queue=int(self.pick(*good)) if good else -1) for _ in classes
+            ]
             routes.append(tuple(row))
         held = sum(pool.initial_active * pool.gpus for pool in pools)
         return ClusterSpec(

@@ -306,19 +306,13 @@ def evict(S, i, r, t):
 
 @njit
 def flush(S, i, t):
-    """Everybody, preempted ones included, goes back to the front of their queues; KV is lost."""
+    """Everybody goes back to the front of their queues; KV is lost."""
     inst = inst_at(S, i)
     while inst.n_run > 0:
         r = youngest(S, i)
         req_at(S, r).evictions += 1
         inst.evictions += 1
         _leave_unfinished(S, i, r, t, LOSE)
-        _to_queue_front(S, i, r)
-    row = preempted_row(S, i)
-    while lists_of(S)[row, 2] > 0:
-        r = lists_of(S)[row, 1]
-        unlink(S, row, r)
-        inst.waiting -= demand(S, r)
         _to_queue_front(S, i, r)
 
 
@@ -340,9 +334,9 @@ def restart(S, i, r, t):
 
 @njit
 def all_later(S, i, place):
-    """Whether everybody running or preempted at instance `i` came from queues behind `place`."""
+    """Whether everybody running at instance `i` came from queues behind `place`."""
     n_inst = const_of(S).n_inst
-    for which in range(1, 4):
+    for which in range(2, 4):
         r = lists_of(S)[which * n_inst + i, 0]
         while r >= 0:
             q = req_at(S, r).queue

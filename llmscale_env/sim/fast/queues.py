@@ -86,9 +86,7 @@ def _count(S, r, q, sign):
 @njit
 def _same_run(S, r, other):
     one, two = req_at(S, r), req_at(S, other)
-    return (
-        one.arrival == two.arrival and one.cls == two.cls and (one.first < 0) == (two.first < 0)
-    )
+    return one.arrival == two.arrival and one.cls == two.cls and (one.first < 0) == (two.first < 0)
 
 
 @njit

@@ -221,9 +221,7 @@ class ReferenceEngine:
         """Whether an instance that starts to load now finds its LLM's weights there."""
         if source == LoadSource.SSD:
             return True
-        holders = [
-            i for i in self._all if i.llm == taker.llm and i.state in HOLDING_WEIGHTS
-        ]
+        holders = [i for i in self._all if i.llm == taker.llm and i.state in HOLDING_WEIGHTS]
         if source == LoadSource.MULTICAST:
             return bool(holders)
         if any(i.host == taker.host for i in holders):

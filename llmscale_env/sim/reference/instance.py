@@ -317,10 +317,10 @@ class Instance:
 
     def _before_sleep(self) -> None:
         """See to it that it does not sleep on what it could not look at, or had no memory for yet."""
-        if self.state == InstanceState.ACTIVE and self.pull_until < len(self.pull):
-            if any(self.non_empty()):
-                self.engine.events["wakes_itself"] += 1
-                self.wake()
+        limited = self.state == InstanceState.ACTIVE and self.pull_until < len(self.pull)
+        if limited and any(True for _ in self.non_empty()):
+            self.engine.events["wakes_itself"] += 1
+            self.wake()
         if self.state in HOLDING_WEIGHTS and self.leaving_tokens:
             self.engine.events["waits_for_copy"] += 1
             self._after(self.copied_ps - self.engine.now_ps).then(self.wake)
@@ -357,7 +357,6 @@ class Instance:
         self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]), ran)
         if len(self.running) > self.batch_limit:
             self.engine.events["limit_below_batch"] += 1
-        self.foreign = None
         iteration = self.scheduler.plan()
         if iteration is not None:
             iteration.duration_ps += self.moving_ps
@@ -467,10 +466,6 @@ class Instance:
         for request in reversed(list(self.running)):
             self.engine.events["flushed"] += 1
             self.evict(request, save=False)
-        for request in reversed(list(self.preempted)):
-            self.engine.events["flushed_preempted"] += 1
-            self.engine.enqueue(request, request.queue, front=True)
-        self.preempted.clear()
 
     def preempt_latest(self) -> None:
         """KV overflow: the most recently admitted request gives way."""

@@ -95,7 +95,6 @@ class Scheduler(ABC):
         """Take requests while they fit; the first that does not ends it."""
         instance = self.instance
         self.admitted = []
-        instance.foreign = None
         while True:
             name, place, source = next(self._sources(), ("", -1, None))
             if source is None or instance.closed:
@@ -179,8 +178,8 @@ class Scheduler(ABC):
             return False
         if instance.pool.pull_rule != PullRule.IN_ORDER:
             return False
-        there = [*instance.running, *instance.preempted]
-        if not all(r.queue >= 0 and instance.place_of(r) > place for r in there):
+        # Preempted requests come before all queues: there are none when a head is foreign.
+        if not all(r.queue >= 0 and instance.place_of(r) > place for r in instance.running):
             return False
         instance.flush()
         return True
@@ -215,13 +214,12 @@ class PrefillFirst(Scheduler):
     def plan(self) -> Iteration | None:
         instance = self.instance
         self.fresh = []
+        instance.foreign = None
         self._admit()
         self._make_way()
         if self.fresh:
             return self._prefill()
-        while (
-            instance.running and instance.kv_tokens + len(instance.running) > instance.capacity
-        ):
+        while instance.running and instance.kv_tokens + len(instance.running) > instance.capacity:
             instance.preempt_latest()
         return self._decode(instance.running) if instance.running else None
 
@@ -271,10 +269,9 @@ class Chunked(Scheduler):
     def plan(self) -> Iteration | None:
         instance = self.instance
         self.chunks = {}
+        instance.foreign = None
         preempted = False
-        while (
-            instance.running and instance.kv_tokens + len(instance.running) > instance.capacity
-        ):
+        while instance.running and instance.kv_tokens + len(instance.running) > instance.capacity:
             instance.preempt_latest()
             preempted = True
         decoding = [r for r in instance.running if r.to_prefill == 0]
