@@ -55,7 +55,7 @@ class QueueProblem:
     ready_s: Floats | None = None
     ready_tail_s: Floats | None = None
     own_wait_s: Floats | None = None
-    waiting_weight: float = 1e-3
+    waiting_weight: float = 1e-4
     ready: Floats = field(init=False, repr=False)
     ready_tail: Floats = field(init=False, repr=False)
     own_wait: Floats = field(init=False, repr=False)
