@@ -112,15 +112,28 @@ def run(
         for each in programme.variables():
             each.varValue = start.get(each, 0.0)
     status = programme.solve(_solver(pulp, settings, start is not None))
-    if start is not None and status == pulp.LpStatusInfeasible:
-        # CBC calls some programmes infeasible that it was given an optimal start for; without it it does not.
+    found = status == pulp.LpStatusOptimal and _integral(pulp, programme)
+    if start is not None and not found:
+        # CBC now and then ends with fractions or calls a programme infeasible whose start is optimal;
+        # without the start it does not.
         status = programme.solve(_solver(pulp, settings, False))
-    answered = status == pulp.LpStatusOptimal
+        found = status == pulp.LpStatusOptimal and _integral(pulp, programme)
     return Outcome(
-        found=answered and all(v.varValue is not None for v in programme.variables()),
-        optimal=answered and programme.sol_status == pulp.LpSolutionOptimal,
+        found=found,
+        optimal=found and programme.sol_status == pulp.LpSolutionOptimal,
         infeasible=status == pulp.LpStatusInfeasible,
     )
+
+
+def _integral(pulp: Any, programme: Any) -> bool:
+    """Whether all variables have values, whole ones where they must."""
+    for each in programme.variables():
+        value = each.varValue
+        if value is None:
+            return False
+        if each.cat == pulp.LpInteger and abs(value - round(value)) > 1e-4:
+            return False
+    return True
 
 
 def _solver(pulp: Any, settings: SolverSettings, warm: bool) -> Any:
