@@ -32,7 +32,7 @@ from baselines.qlm.solver import SolverSettings, import_pulp, run, variable
 def plan(
     problem: QueueProblem,
     *,
-    exact_size: int = 128,
+    exact_size: int = 108,
     settings: SolverSettings | None = None,
     rounds: int = 600,
     seed: int = 0,
@@ -41,7 +41,7 @@ def plan(
 
     Args:
         problem: groups and instances.
-        exact_size: largest number of binaries x[g, i, j] for which the programme is solved (8 groups on 2
+        exact_size: largest number of binaries x[g, i, j] for which the programme is solved (7 groups on 2
             instances, 6 on 3, say); 0: never, and no solver is needed.
         settings: of the solver.
         rounds, seed: of `baselines.qlm.search.search`.
