@@ -52,6 +52,24 @@ def kmeans_1d(values: ArrayLike, weights: ArrayLike, k: int) -> NDArray[np.int64
     return labels
 
 
+def in_steps(values: ArrayLike, resolution: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Values told apart in steps of `resolution`, doubled until at most `MAX_DISTINCT` are left.
+
+    Args:
+        values: (n,).
+        resolution: the finest step, positive.
+
+    Returns:
+        The distinct lower ends of the steps, ascending, and (n,) which of them each value is in.
+    """
+    x = np.asarray(values, np.float64)
+    while True:
+        steps, place = np.unique(np.floor(x / resolution), return_inverse=True)
+        if len(steps) <= MAX_DISTINCT:
+            return steps * resolution, place
+        resolution *= 2
+
+
 def request_groups(
     deadline_s: ArrayLike,
     max_groups: int,
@@ -77,11 +95,6 @@ def request_groups(
         raise ValueError(f"max_groups = {max_groups}: must be at least 1")
     if len(deadlines) == 0:
         return []
-    while True:
-        steps, place = np.unique(np.floor(deadlines / resolution_s), return_inverse=True)
-        if len(steps) <= MAX_DISTINCT:
-            break
-        resolution_s *= 2
-    weights = np.bincount(place, counts)
-    cluster = kmeans_1d(steps * resolution_s, weights, max_groups)[place]
+    steps, place = in_steps(deadlines, resolution_s)
+    cluster = kmeans_1d(steps, np.bincount(place, counts), max_groups)[place]
     return [np.flatnonzero(cluster == g) for g in range(int(cluster.max()) + 1)]
