@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
@@ -33,6 +35,13 @@ class Command:
         evict: how many running low-priority requests an instance (by number) should send back.
         move_waiting: (from, to, count): so many of the requests that wait at an instance (by
             number), the last ones, go to the end of another's queue.
+        pull: shared queues (by number: those with a name in the scenario's order, then the group
+            queues) that an instance (by number) pulls from, in order: its virtual queue.
+        regroup: (request, queue) pairs as two arrays: these waiting requests go to the ends of those
+            queues, in this order.
+        arrival_queues: where requests of an (LLM, class) join from now on: (upper bounds of input
+            tokens, rising; queues, one more).
+        fail: instances (by number) that break down.
         reason: for the decision log; the engine does not read it.
     """
 
@@ -45,11 +54,23 @@ class Command:
     drain: tuple[int, ...] = ()
     evict: Mapping[int, int] = field(default_factory=dict)
     move_waiting: tuple[tuple[int, int, int], ...] = ()
+    pull: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    regroup: tuple[Sequence[int] | NDArray[Any], Sequence[int] | NDArray[Any]] | None = None
+    arrival_queues: Mapping[tuple[str, str], tuple[Sequence[int], Sequence[int]]] = field(
+        default_factory=dict
+    )
+    fail: tuple[int, ...] = ()
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The orders given, without the empty fields."""
-        return {name: value for name, value in asdict(self).items() if value}
+        """The orders given, without the empty fields; of `regroup` only how many requests it moves."""
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.regroup is not None:
+            given["regroup"] = len(self.regroup[0])
+        given["arrival_queues"] = {
+            "/".join(key): value for key, value in self.arrival_queues.items()
+        }
+        return {name: value for name, value in given.items() if value}
 
 
 class Dispatcher:
@@ -120,7 +141,37 @@ class Dispatcher:
             clipped += self._instance(e, instance, "evict", allowed, count)
         for move in command.move_waiting:
             clipped += self._move(e, move)
+        clipped += self._queues(e, command)
+        for instance in command.fail:
+            clipped += self._refused("fail", self.engine.fail, e, instance)
         return clipped
+
+    def _queues(self, e: int, command: Command) -> int:
+        """Groups first, then who pulls from them."""
+        refused = 0
+        if command.regroup is not None:
+            refused += self._refused("regroup", self.engine.regroup, e, *command.regroup)
+        for (llm, slo_class), (uppers, queues) in command.arrival_queues.items():
+            llms = {name: m for m, name in enumerate(self.scenario.fleet.llms)}
+            m, c = _choice(llm, llms, "arrival_queues"), self._class(slo_class, "arrival_queues")
+            what = f"arrival_queues.{llm}/{slo_class}"
+            refused += self._refused(
+                what, self.engine.set_arrival_queues, e, m, c, tuple(uppers), tuple(queues)
+            )
+        for instance, order in command.pull.items():
+            refused += self._refused(
+                f"pull.{instance}", self.engine.set_pull, e, instance, tuple(order)
+            )
+        return refused
+
+    def _refused(self, what: str, order: Callable[..., None], *arguments: Any) -> int:
+        """1 if the engine finds an order impossible, and the scenario lets it pass."""
+        try:
+            order(*arguments)
+        except ValueError as error:
+            self._impossible(f"{what}: {error}")
+            return 1
+        return 0
 
     # ---- parts ----
 

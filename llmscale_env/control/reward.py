@@ -12,15 +12,16 @@ the episode is charged the GPU-seconds that serving it one by one would have tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.control.failures import draw_failures
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import pool_times
+from llmscale_env.sim.compile import pool_times, serving
 from llmscale_env.workload import RequestTable, generate_requests
 from llmscale_env.workload.generate import queue_size
 
@@ -78,14 +79,17 @@ def _expected_arrivals(key: _Key) -> tuple[float, ...]:
 
 
 def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
-    """The requests of one episode of `scenario`."""
-    return generate_requests(
+    """The requests of one episode of `scenario`, and when which instances fail."""
+    table = generate_requests(
         scenario.workload,
         classes=scenario.classes,
         llms=scenario.fleet.llms,
         horizon_s=scenario.horizon_s,
         rng=rng,
     )
+    if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
+        return table
+    return replace(table, failures=draw_failures(scenario, rng))
 
 
 @lru_cache(maxsize=64)
@@ -93,11 +97,12 @@ def _serving_cost_gpu_s(key: _Key) -> tuple[tuple[float, float], ...]:
     scenario = key.scenario
     costs = dict.fromkeys(scenario.fleet.llms, (0.0, 0.0))
     for pool in scenario.fleet.pools:
-        model = pool_times(scenario, pool)
-        prefill = model.prefill_s(1024) / 1024 * pool.tp
-        decode = model.decode_s(1, 1024) * pool.tp
-        old = costs[pool.llm]
-        costs[pool.llm] = (max(old[0], prefill), max(old[1], decode))
+        for llm in pool.llms:
+            model = pool_times(scenario, serving(pool, llm))
+            prefill = model.prefill_s(1024) / 1024 * pool.tp
+            decode = model.decode_s(1, 1024) * pool.tp
+            old = costs[llm]
+            costs[llm] = (max(old[0], prefill), max(old[1], decode))
     return tuple(costs.values())
 
 

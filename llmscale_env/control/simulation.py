@@ -20,6 +20,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
+from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 _CLASS_COUNTS = (
@@ -84,6 +85,7 @@ class ClusterSimulation:
         self.history = np.zeros((n_episodes, scenario.n_steps + 1, n_classes), np.int64)
         self.clipped = np.zeros(n_episodes, np.int64)
         self._costs = np.array(serving_cost_gpu_s(scenario))
+        self._finished_before = np.zeros(n_episodes, np.int64)
 
     # ---- pickling: threads stay behind ----
 
@@ -105,6 +107,7 @@ class ClusterSimulation:
         self.length_s[e] = 0.0
         self.clipped[e] = 0
         self.history[e] = 0
+        self._finished_before[e] = 0
         for before, now, names, rows in self._counters():
             for name in names:
                 before[name][e] = rows[name][e]
@@ -128,6 +131,8 @@ class ClusterSimulation:
         """
         until = self.interval_end_ps(self.step)
         begin = self.engine.states.glob["now_ps"][:, 0].copy()
+        self._finished_before = self.engine.states.glob["n_finished"][:, 0].copy()
+        self._let_fail(begin, until)
         if self._threads == 1:
             self.engine.advance_range(0, self.n_episodes, until)
         else:
@@ -155,6 +160,18 @@ class ClusterSimulation:
         for e in np.flatnonzero(done):
             self._charge_doomed(int(e))
         return done
+
+    def _let_fail(self, begin: NDArray[np.int64], until: NDArray[np.int64]) -> None:
+        """Failures that the requests' tables have for this interval: `begin <= time < until`."""
+        for e, requests in enumerate(self.requests):
+            if requests is None or len(requests.failures) == 0:
+                continue
+            times = requests.failures[:, 0]
+            first, last = np.searchsorted(times, (begin[e], until[e]))
+            for at_ps, instance in requests.failures[first:last].tolist():
+                self.engine.advance(e, at_ps)
+                if self.engine.states.inst[e, instance]["state"] != InstanceState.OFF:
+                    self.engine.fail(e, instance)
 
     def _charge_doomed(self, e: int) -> None:
         """At the horizon: who can no longer meet the ITL target is late, finished or not."""
@@ -255,6 +272,7 @@ class ClusterSimulation:
                 {name: values[e : e + 1].copy() for name, values in self.by_class.items()},
                 {name: values[e : e + 1].copy() for name, values in self.by_pool.items()},
             ),
+            int(self._finished_before[e]),
         )
 
     def snapshot(
@@ -286,6 +304,7 @@ class ClusterSimulation:
             "step": int(self.step[e]),
             "length_s": float(self.length_s[e]),
             "clipped": int(self.clipped[e]),
+            "finished_before": int(self._finished_before[e]),
             "history": self.history[e].copy(),
             "counters": [
                 {n: (before[n][e].copy(), now[n][e].copy()) for n in names}
@@ -300,6 +319,7 @@ class ClusterSimulation:
         self.step[e] = saved["step"]
         self.length_s[e] = saved["length_s"]
         self.clipped[e] = saved["clipped"]
+        self._finished_before[e] = saved["finished_before"]
         self.history[e] = saved["history"]
         counters = zip(self._counters(), saved["counters"], strict=True)
         for (before, now, names, _), kept in counters:

@@ -111,6 +111,36 @@ class QueuedRuns:
 
 
 @dataclass(frozen=True)
+class WaitingRequests(QueuedRequests):
+    """Requests in shared queues, of all of them.
+
+    Attributes:
+        queue: number of the queue: those with a name, then the group queues.
+        llm: index into `scenario.fleet.llms`.
+        started: has had its first token (it was evicted).
+    """
+
+    queue: NDArray[np.int64]
+    llm: NDArray[np.int64]
+    started: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class FinishedRequests:
+    """Requests that have finished; arrays (n,) in order of finishing.
+
+    Attributes:
+        request_id, llm, slo_class, input_tokens, output_tokens: of each.
+    """
+
+    request_id: NDArray[np.int64]
+    llm: NDArray[np.int64]
+    slo_class: NDArray[np.int64]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The numbers of many episodes side by side: what observation blocks are computed from.
 
@@ -147,7 +177,8 @@ class ClusterView:
         window: the interval that has just ended.
         totals: (C,) structured, counts by class since the start (`SEEN_OF_CLASSES`).
         pools: (P,) structured, one row per pool (`sim.fast.records.POOL_SEEN`); times in it are picoseconds.
-        queues: (Q,) structured, one row per shared queue (`QUEUE_SEEN`).
+        queues: (Q,) structured, one row per shared queue with a name (`QUEUE_SEEN`).
+        groups: (K,) likewise, the fleet's group queues: queue number `Q + k` is the k-th of them.
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
             instance ordered now would serve, from the run's forecaster; None without one.
         forecast_error: (C,) its recent weighted absolute percentage error.
@@ -165,9 +196,11 @@ class ClusterView:
         forecast_rate_per_s: NDArray[np.float64] | None = None,
         forecast_error: NDArray[np.float64] | None = None,
         counts: tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]] | None = None,
+        finished_before: int = 0,
     ) -> None:
         self.scenario = scenario
         self._counts = counts or ({}, {})
+        self._finished_before = finished_before
         self.step = step
         self.window = window
         self.history = history
@@ -179,7 +212,11 @@ class ClusterView:
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
         self.totals = _frozen(repack_fields(engine.states.tally[e][list(SEEN_OF_CLASSES)]))
         self.pools = _frozen(engine.states.pool_seen[e])
-        self.queues = _frozen(engine.states.queue_seen[e, : len(scenario.fleet.queues)])
+        named = len(scenario.fleet.queues)
+        self.queues = _frozen(engine.states.queue_seen[e, :named])
+        self.groups = _frozen(
+            engine.states.queue_seen[e, named : named + scenario.fleet.group_queues]
+        )
 
     # ---- by name ----
 
@@ -250,6 +287,56 @@ class ClusterView:
             input_tokens=seen["input_tokens"],
             predicted_output_tokens=seen["predicted_tokens"],
             emitted_tokens=seen["emitted_tokens"],
+        )
+
+    @property
+    def waiting(self) -> WaitingRequests:
+        """Every request in a shared queue, queue by queue, head first: the cost grows with their number."""
+        seen = _locked(self._engine.waiting(self._e))
+        arrival, deadline = self._times(seen)
+        return WaitingRequests(
+            request_id=seen["request"],
+            arrival_s=arrival,
+            slo_class=seen["slo_class"],
+            deadline_s=deadline,
+            input_tokens=seen["input_tokens"],
+            predicted_output_tokens=seen["predicted_tokens"],
+            emitted_tokens=seen["emitted_tokens"],
+            queue=seen["queue"],
+            llm=seen["llm"],
+            started=seen["started"],
+        )
+
+    @property
+    def running_from(self) -> NDArray[np.int64]:
+        """(I, Q + K) requests running on each instance, by the shared queue that they came from."""
+        return _locked(self._engine.running_from(self._e))
+
+    @property
+    def virtual_queues(self) -> tuple[tuple[int, ...], ...]:
+        """For every instance slot the numbers of the shared queues that it pulls from, in order."""
+        return self._engine.pulls(self._e)
+
+    @property
+    def weights_ready_s(self) -> NDArray[np.float64]:
+        """(I, M) seconds until weights are in an instance's host memory; infinite: not on their way."""
+        ready = self._engine.states.host_ready[self._e]
+        left = np.maximum(ready / PS_PER_S - self.time_s, 0.0)
+        return _locked(np.where(ready < 0, np.inf, left))
+
+    @property
+    def finished(self) -> FinishedRequests:
+        """What finished in the interval that has just ended: all that may be known of output lengths."""
+        states = self._engine.states
+        end = int(states.glob[self._e, 0]["n_finished"])
+        ids = states.log[self._e, 0, self._finished_before : end]
+        rows = states.req[self._e][ids]
+        return FinishedRequests(
+            request_id=_frozen(ids),
+            llm=_locked(rows["llm"].astype(np.int64)),
+            slo_class=_locked(rows["cls"].astype(np.int64)),
+            input_tokens=_locked(rows["input"].astype(np.int64)),
+            output_tokens=_locked(rows["output"].astype(np.int64)),
         )
 
     def queued_runs(self, queue: int) -> QueuedRuns:

@@ -59,6 +59,17 @@ class PoolConfig(_Frozen):
         load_s: seconds to load by source, in place of those computed from weight size and links.
         prefix_cache, speculative: optimisations that change iteration times and KV memory
             (docs/calibration.md); None: without.
+        swaps_to: other LLMs that an instance can load in turn (docs/engine.md, section 9). Such a pool is
+            in no route: its instances take requests of all their LLMs from shared queues.
+        swap_flushes: a swap does not wait for running requests that come later in the virtual queue.
+        host_weight_bytes: host memory per instance for weights of those LLMs.
+        warm: LLMs whose weights are there at the start.
+        pull_rule: which of its shared queues an instance takes from next.
+        evicts_in_order: requests of an earlier queue evict running ones of later queues.
+        static_batch: nobody joins a batch that has begun to decode.
+        async_kv: KV of evicted requests is copied out beside the iterations.
+        mtbf_s: mean time between failures of an instance (exponential); None: it never fails by itself.
+        repair_s: from a failure to the start of loading.
     """
 
     name: Name
@@ -86,11 +97,31 @@ class PoolConfig(_Frozen):
     load_s: dict[Literal["ssd", "host", "multicast"], NonNegative] | None = None
     prefix_cache: PrefixCacheConfig | None = None
     speculative: SpeculativeConfig | None = None
+    swaps_to: tuple[str, ...] = ()
+    swap_flushes: bool = False
+    host_weight_bytes: NonNegative = 320e9
+    warm: tuple[str, ...] = ()
+    pull_rule: Literal["in-order", "earliest-deadline"] = "in-order"
+    evicts_in_order: bool = False
+    static_batch: bool = False
+    async_kv: bool = False
+    mtbf_s: Positive | None = None
+    repair_s: NonNegative = 0.0
+
+    @property
+    def llms(self) -> tuple[str, ...]:
+        """Every LLM that an instance can serve, the first one first."""
+        return (self.llm, *self.swaps_to)
 
     @field_validator("llm")
     @classmethod
     def _known_llm(cls, value: str) -> str:
         return llm_card(value).name
+
+    @field_validator("swaps_to", "warm")
+    @classmethod
+    def _known_llms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(llm_card(name).name for name in value)
 
     @field_validator("gpu")
     @classmethod
@@ -112,19 +143,34 @@ class PoolConfig(_Frozen):
         if self.speculative is not None:
             draft = check_draft(self.llm, self.tp, self.speculative)
         kv_capacity_tokens(self.llm, self.gpu, self.tp, draft=draft)
+        self._check_swaps()
         return self
+
+    def _check_swaps(self) -> None:
+        for llm in self.swaps_to:
+            kv_capacity_tokens(llm, self.gpu, self.tp)
+        if len(set(self.llms)) < len(self.llms):
+            raise ValueError(f"swaps_to = {list(self.swaps_to)}: names an LLM twice")
+        for llm in self.warm:
+            if llm not in self.llms:
+                raise ValueError(f"warm: {llm!r} must be one of {list(self.llms)}")
+        for name in ("prefix_cache", "speculative", "load_s"):
+            if self.swaps_to and getattr(self, name) is not None:
+                raise ValueError(f"{name}: not together with swaps_to")
+        if self.static_batch and self.chunk_tokens > 0:
+            raise ValueError("static_batch: not together with chunk_tokens")
 
 
 class QueueConfig(_Frozen):
-    """A queue shared by the instances that pull from it; it holds requests of one LLM."""
+    """A queue shared by the instances that pull from it; it holds requests of one LLM, or of any (None)."""
 
     name: Name
-    llm: str
+    llm: str | None = None
 
     @field_validator("llm")
     @classmethod
-    def _known_llm(cls, value: str) -> str:
-        return llm_card(value).name
+    def _known_llm(cls, value: str | None) -> str | None:
+        return None if value is None else llm_card(value).name
 
 
 class RouteConfig(_Frozen):
@@ -166,6 +212,8 @@ class FleetConfig(_Frozen):
         host_keep_alive_s: how long a machine keeps weights in memory after its last instance left.
         block_tokens: KV tokens per page; half of one is charged to each running request.
         pools, queues, routes: as their classes say.
+        group_queues: shared queues without a name, for requests of any LLM, that policies use for request
+            groups (`Command.regroup`, `Command.pull`).
     """
 
     max_gpus: Annotated[int, Field(ge=1, le=100_000)] = 16
@@ -174,6 +222,7 @@ class FleetConfig(_Frozen):
     block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
     queues: tuple[QueueConfig, ...] = ()
+    group_queues: Annotated[int, Field(ge=0, le=10_000)] = 0
     routes: Annotated[tuple[RouteConfig, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -188,10 +237,10 @@ class FleetConfig(_Frozen):
                 )
             for name in pool.pull:
                 queue = _known(name, queues, f"pools.{pool.name}.pull")
-                if queue.llm != pool.llm:
+                if queue.llm is not None and queue.llm not in pool.llms:
                     raise ValueError(
                         f"pools.{pool.name}.pull: queue {name!r} holds requests of {queue.llm}, "
-                        f"the pool serves {pool.llm}"
+                        f"the pool serves {' and '.join(pool.llms)}"
                     )
         held = sum(pool.initial_instances * pool.tp for pool in self.pools)
         if held > self.max_gpus:
@@ -200,7 +249,11 @@ class FleetConfig(_Frozen):
             )
         for k, route in enumerate(self.routes):
             for name in (*route.pools, *route.overflow):
-                _known(name, pools, f"routes.{k}.pools")
+                if _known(name, pools, f"routes.{k}.pools").swaps_to:
+                    raise ValueError(
+                        f"routes.{k}.pools: {name!r} swaps between LLMs, so requests come to it from "
+                        "shared queues only"
+                    )
             if route.queue is not None:
                 _known(route.queue, queues, f"routes.{k}.queue")
             elif route.kind == "shared-queue":
@@ -210,7 +263,7 @@ class FleetConfig(_Frozen):
     @property
     def llms(self) -> tuple[str, ...]:
         """Names of the LLMs that the pools serve, in order of first mention."""
-        return tuple(dict.fromkeys(pool.llm for pool in self.pools))
+        return tuple(dict.fromkeys(llm for pool in self.pools for llm in pool.llms))
 
 
 class RewardConfig(_Frozen):
@@ -295,7 +348,7 @@ class Scenario(_Frozen):
         for llm in llms:
             for slo_class in self.classes:
                 route = self.route_of(llm, slo_class.name)
-                evicting = any(p.evicts for p in self.fleet.pools if p.llm == llm)
+                evicting = any(p.evicts for p in self.fleet.pools if llm in p.llms)
                 if evicting and slo_class.priority == 1 and route.queue is None:
                     raise ValueError(
                         f"fleet.routes: class {slo_class.name!r} needs a queue, since a pool of "

@@ -26,8 +26,10 @@ from llmscale_env.sim.spec import (
     PoolSpec,
     PreemptionMode,
     ProfileSpec,
+    PullRule,
     RouterKind,
     RouteSpec,
+    SwapSpec,
 )
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -73,7 +75,8 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     pools = []
     queue_names = [queue.name for queue in fleet.queues]
     pool_names = [pool.name for pool in fleet.pools]
-    for pool in fleet.pools:
+
+    def profile_of(pool: PoolConfig) -> int:
         optimised = pool.prefix_cache is not None or pool.speculative is not None
         key = (
             (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.prefix_cache, pool.speculative),
@@ -82,12 +85,16 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         if key not in known:
             known[key] = len(profiles)
             profiles.append(_profile(scenario, pool))
-        profile = profiles[known[key]]
+        return known[key]
+
+    for pool in fleet.pools:
+        number = profile_of(pool)
+        profile = profiles[number]
         load = pool_load_times_s(scenario, pool)
         pools.append(
             PoolSpec(
                 llm=llms.index(pool.llm),
-                profile=known[key],
+                profile=number,
                 n_slots=pool.max_instances,
                 gpus=pool.tp,
                 initial_active=pool.initial_instances,
@@ -107,6 +114,19 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 load_source=SOURCES[pool.load_source],
                 host_kv_bytes=int(pool.host_kv_bytes),
                 watermark_tokens=int(pool.kv_watermark * profile.kv_capacity_tokens),
+                pull_rule=PullRule[pool.pull_rule.replace("-", "_").upper()],
+                evicts_in_order=pool.evicts_in_order,
+                static_batch=pool.static_batch,
+                async_kv=pool.async_kv,
+                swaps=tuple(
+                    _swap(scenario, serving(pool, llm), llms, profile_of(serving(pool, llm)))
+                    for llm in pool.llms
+                    if pool.swaps_to
+                ),
+                swap_flushes=pool.swap_flushes,
+                host_weight_bytes=int(pool.host_weight_bytes),
+                warm=tuple(llms.index(llm) for llm in pool.warm),
+                repair_ps=ps(pool.repair_s),
             )
         )
     routes = tuple(
@@ -130,12 +150,40 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
             ClassSpec(c.priority, ps(c.itl_s), ps(c.ttft_s), scenario.itl_statistic == "max")
             for c in scenario.classes
         ),
-        queue_llm=tuple(llms.index(queue.llm) for queue in fleet.queues),
+        queue_llm=(
+            *(-1 if queue.llm is None else llms.index(queue.llm) for queue in fleet.queues),
+            *(-1 for _ in range(fleet.group_queues)),
+        ),
         max_gpus=fleet.max_gpus,
         gpus_per_host=fleet.gpus_per_host,
         host_keep_alive_ps=ps(fleet.host_keep_alive_s),
         half_block_tokens=fleet.block_tokens // 2,
         custom_router=custom_router,
+    )
+
+
+def serving(pool: PoolConfig, llm: str) -> PoolConfig:
+    """The pool as one whose instances serve one of its LLMs and no other."""
+    return pool.model_copy(update={"llm": llm, "swaps_to": ()})
+
+
+def swap_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> tuple[float, float]:
+    """Seconds from storage to host memory, and from there until an instance of the pool serves `llm`.
+
+    Both from weight size and link speeds (`NetworkConfig`); the second with the start-up of the engine.
+    """
+    times = load_times_s(llm, pool.gpu, pool.tp, scenario.network)
+    return times["ssd"] - scenario.network.startup_s, times["host"]
+
+
+def _swap(scenario: Scenario, pool: PoolConfig, llms: tuple[str, ...], profile: int) -> SwapSpec:
+    fetch_s, swap_s = swap_times_s(scenario, pool, pool.llm)
+    return SwapSpec(
+        llm=llms.index(pool.llm),
+        profile=profile,
+        weight_bytes=llm_card(pool.llm).weight_bytes,
+        fetch_ps=ps(fetch_s),
+        swap_ps=ps(swap_s),
     )
 
 
@@ -192,12 +240,12 @@ def _route(
     pool_names: list[str],
     queue_names: list[str],
 ) -> RouteSpec:
-    serving = {pool.name for pool in scenario.fleet.pools if pool.llm == llm}
-    queues = {queue.name for queue in scenario.fleet.queues if queue.llm == llm}
+    mine = {pool.name for pool in scenario.fleet.pools if pool.llm == llm}
+    queues = {queue.name for queue in scenario.fleet.queues if queue.llm in (None, llm)}
     return RouteSpec(
         kind=RouterKind[route.kind.replace("-", "_").upper()],
-        pools=tuple(pool_names.index(name) for name in route.pools if name in serving),
-        overflow=tuple(pool_names.index(name) for name in route.overflow if name in serving),
+        pools=tuple(pool_names.index(name) for name in route.pools if name in mine),
+        overflow=tuple(pool_names.index(name) for name in route.overflow if name in mine),
         queue=queue_names.index(route.queue) if route.queue in queues else -1,
         overflow_share=route.overflow_share,
     )

@@ -39,6 +39,8 @@ class RequestTable:
             only; routers and policies never see it for an unfinished request.
         predicted_output_tokens: (n,) int32, what a predictor says, at least 1.
         llm_names, class_names: the names behind the indices.
+        failures: (k, 2) int64, when (picoseconds) which instance fails, in order of time: what else
+            chance does to an episode.
 
     Raises:
         ValueError: if a column has the wrong length or a value out of range (the message names the
@@ -54,6 +56,7 @@ class RequestTable:
     predicted_output_tokens: NDArray[np.int32]
     llm_names: tuple[str, ...] = field(default=("llm",))
     class_names: tuple[str, ...] = field(default=("default",))
+    failures: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
@@ -63,6 +66,11 @@ class RequestTable:
                 raise ValueError(f"{name}: expected shape ({n},), got {column.shape}")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
+        failures = np.ascontiguousarray(self.failures, np.int64).reshape(-1, 2)
+        if (failures < 0).any() or (np.diff(failures[:, 0]) < 0).any():
+            raise ValueError("failures: must be times and instances, none negative, by time")
+        failures.setflags(write=False)
+        object.__setattr__(self, "failures", failures)
         if n == 0:
             return
         self._refuse("arrival_ps", self.arrival_ps < 0, "must be at least 0")

@@ -348,8 +348,27 @@ class EngineBatch:
     def queued(self, e: int, queue: int) -> NDArray[Any]:
         """(n,) QUEUED_DTYPE, the requests in a shared queue, head first."""
         out = np.empty(int(self.states.lists[e, self._queue_row(queue), 2]), QUEUED_DTYPE)
-        queues.read_queue(int(self.handles[e]), queue, out)
+        queues.read_queue(int(self.handles[e]), queue, out, 0)
         return out
+
+    def waiting(self, e: int) -> NDArray[Any]:
+        """(n,) QUEUED_DTYPE, the requests in all shared queues, queue by queue, head first."""
+        first = self._queue_row(0) if self.spec.queue_llm else 0
+        counts = self.states.lists[e, first : first + len(self.spec.queue_llm), 2]
+        out = np.empty(int(counts.sum()), QUEUED_DTYPE)
+        queues.read_waiting(int(self.handles[e]), out)
+        return out
+
+    def running_from(self, e: int) -> NDArray[np.int64]:
+        """(I, Q) running requests of every instance by the shared queue that they came from."""
+        out = np.zeros((self.spec.n_instances, len(self.spec.queue_llm)), np.int64)
+        observe.read_running_from(int(self.handles[e]), out)
+        return out
+
+    def pulls(self, e: int) -> tuple[tuple[int, ...], ...]:
+        """Shared queues that each instance pulls from, in order."""
+        counts, lists = self.states.inst[e]["n_pull"], self.states.pull[e]
+        return tuple(tuple(row[:n]) for row, n in zip(lists.tolist(), counts, strict=True))
 
     def runs(self, e: int, queue: int) -> NDArray[Any]:
         """(n,) RUN_DTYPE, the same in runs of consecutive requests that are alike."""

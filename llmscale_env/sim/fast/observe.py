@@ -90,6 +90,19 @@ def read_instances(S, out):
 
 
 @njit
+def read_running_from(S, out):
+    """Count in `out` (I, Q) every instance's running requests by the shared queue they came from."""
+    n_inst = const_of(S).n_inst
+    for i in range(n_inst):
+        for which in range(2, 4):
+            r = lists_of(S)[which * n_inst + i, 0]
+            while r >= 0:
+                if req_at(S, r).queue >= 0:
+                    out[i, req_at(S, r).queue] += 1
+                r = req_at(S, r).next
+
+
+@njit
 def read_gpu_ps(S, out):
     """Add up per pool (P,) the billed time of instances, times their GPUs."""
     t = glob_of(S).now_ps

@@ -257,10 +257,9 @@ def age(S, t):
 
 
 @njit
-def read_queue(S, q, out):
-    """Fill `out` (n, QUEUED_DTYPE) with the requests of shared queue `q`, head first."""
+def read_queue(S, q, out, k):
+    """Fill `out` (n, QUEUED_DTYPE) from row `k` on with the requests of shared queue `q`, head first."""
     r = lists_of(S)[queue_row(S, q), 0]
-    k = 0
     while r >= 0:
         req = req_at(S, r)
         out[k].request = r
@@ -269,8 +268,20 @@ def read_queue(S, q, out):
         out[k].input_tokens = req.input
         out[k].predicted_tokens = req.predicted
         out[k].emitted_tokens = req.emitted
+        out[k].queue = q
+        out[k].llm = req.llm
+        out[k].started = req.first >= 0
         k += 1
         r = req.next
+    return k
+
+
+@njit
+def read_waiting(S, out):
+    """The same for all shared queues, one after the other."""
+    k = 0
+    for q in range(const_of(S).n_queues):
+        k = read_queue(S, q, out, k)
 
 
 @njit

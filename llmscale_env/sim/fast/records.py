@@ -366,6 +366,9 @@ QUEUED_DTYPE = np.dtype(
         ("input_tokens", np.int64),
         ("predicted_tokens", np.int64),
         ("emitted_tokens", np.int64),
+        ("queue", np.int64),
+        ("llm", np.int64),
+        ("started", np.bool_),  # has had its first token
     ]
 )
 """A request in a shared queue, as it is read out."""
