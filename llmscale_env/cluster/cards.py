@@ -8,7 +8,7 @@ name everywhere.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 GIB = 2**30
@@ -297,10 +297,23 @@ def gpu_card(name: str | GpuCard) -> GpuCard:
 def llm_card(name: str | LlmCard) -> LlmCard:
     """The card of an LLM by name or alias (a card is passed through).
 
+    `BASE@VARIANT` is a fine-tuned version of an LLM: other weights of the same shape.
+
     Raises:
         UnknownCardError: no such LLM; the message lists those known.
     """
-    return name if isinstance(name, LlmCard) else _look_up(name, _LLMS, _LLM_ALIASES, "llm")
+    if isinstance(name, LlmCard):
+        return name
+    base, _, variant = name.partition("@")
+    card = _look_up(base, _LLMS, _LLM_ALIASES, "llm")
+    if not variant:
+        return card
+    return replace(card, name=f"{card.name}@{_spelling(variant)}", source=f"as {card.name}")
+
+
+def base_of(card: LlmCard) -> LlmCard:
+    """The LLM whose shape, and so whose iteration times, a fine-tuned version has."""
+    return llm_card(card.name.partition("@")[0]) if "@" in card.name else card
 
 
 def register_gpu(card: GpuCard) -> GpuCard:

@@ -28,6 +28,7 @@ from llmscale_env.cluster.cards import (
     GpuCard,
     LlmCard,
     gpu_card,
+    base_of,
     llm_card,
     register_gpu,
     register_llm,
@@ -477,7 +478,7 @@ def iteration_time_model(
     from llmscale_env.cluster.roofline import roofline_model
 
     # A card passed as an object becomes known by its name, since a model carries names only.
-    llm, gpu = register_llm(llm_card(llm)), register_gpu(gpu_card(gpu))
+    llm, gpu = register_llm(base_of(llm_card(llm))), register_gpu(gpu_card(gpu))
     if not llm.fits_tp(tp):
         raise ValueError(
             f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads of {llm.name}"
