@@ -66,6 +66,7 @@ MECHANISMS = frozenset(
         "pull_changed",
         "arrival_queues_changed",
         "regrouped",
+        "operations_changed",
         # several LLMs on an instance
         "swap_warm",
         "swap_cold",
@@ -509,7 +510,13 @@ class _Generator:
         """Virtual queues, or a failure."""
         instance = self.int(0, spec.n_instances - 1)
         queues = list(range(len(spec.queue_llm)))
-        kind = self.rng.choice(["pull", "arrivals", "regroup", "fail"], p=[0.45, 0.15, 0.25, 0.15])
+        kind = self.rng.choice(
+            ["pull", "arrivals", "regroup", "fail", "operations"], p=[0.4, 0.15, 0.2, 0.15, 0.1]
+        )
+        if kind == "operations":
+            p = self.int(0, len(spec.pools) - 1)
+            changes = [self.pick(None, 0, 1) for _ in range(4)]
+            return Command(at_ps, "set_operations", (p, *changes))
         if kind == "pull":
             return Command(at_ps, "set_pull", (instance, self.some(queues)))
         if kind == "arrivals" and queues:

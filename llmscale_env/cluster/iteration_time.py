@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from llmscale_env.cluster.cards import (
     GpuCard,
     LlmCard,
-    gpu_card,
     base_of,
+    gpu_card,
     llm_card,
     register_gpu,
     register_llm,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
 from llmscale_env.sim.fast import EngineBatch
-from llmscale_env.sim.spec import InstanceState, RouterKind
+from llmscale_env.sim.spec import InstanceState, PullRule, RouterKind
+
+_OPERATIONS = ("pull_rule", "evicts_in_order", "swap_flushes", "static_batch")
 
 
 class CommandError(ValueError):
@@ -41,6 +44,8 @@ class Command:
             queues, in this order.
         arrival_queues: where requests of an (LLM, class) join from now on: (upper bounds of input
             tokens, rising; queues, one more).
+        operations: what a pool's instances do by themselves, by pool: any of `pull_rule` ("in-order",
+            "earliest-deadline"), `evicts_in_order`, `swap_flushes`, `static_batch`.
         fail: instances (by number) that break down.
         reason: for the decision log; the engine does not read it.
     """
@@ -59,6 +64,7 @@ class Command:
     arrival_queues: Mapping[tuple[str, str], tuple[Sequence[int], Sequence[int]]] = field(
         default_factory=dict
     )
+    operations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fail: tuple[int, ...] = ()
     reason: str = ""
 
@@ -141,10 +147,23 @@ class Dispatcher:
             clipped += self._instance(e, instance, "evict", allowed, count)
         for move in command.move_waiting:
             clipped += self._move(e, move)
+        for name, changes in command.operations.items():
+            clipped += self._operate(e, name, changes)
         clipped += self._queues(e, command)
         for instance in command.fail:
             clipped += self._refused("fail", self.engine.fail, e, instance)
         return clipped
+
+    def _operate(self, e: int, name: str, changes: Mapping[str, Any]) -> int:
+        where = f"operations.{name}"
+        given = dict(changes)
+        for key in given:
+            _choice(key, dict.fromkeys(_OPERATIONS, 0), where)
+        if "pull_rule" in given:
+            rules = {rule.name.lower().replace("_", "-"): rule for rule in PullRule}
+            given["pull_rule"] = _choice(given["pull_rule"], rules, f"{where}.pull_rule")
+        p = self._pool(name, "operations")
+        return self._refused(where, partial(self.engine.set_operations, **given), e, p)
 
     def _queues(self, e: int, command: Command) -> int:
         """Groups first, then who pulls from them."""

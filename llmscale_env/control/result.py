@@ -169,6 +169,8 @@ class EpisodeResult:
             loads_by_source=loads_by_source,
             horizon_s=scenario.horizon_s,
         )
+        # Instances that swap serve no LLM in particular.
+        swapping = any(pool.swaps_to for pool in pools)
         of_llm = [requests.llm_names.index(pool.llm) for pool in pools]
         summary |= summarise(
             requests,
@@ -176,7 +178,9 @@ class EpisodeResult:
             scenario.classes,
             horizon_ps,
             itl_statistic=scenario.itl_statistic,
-            instance_s=np.bincount(of_llm, serving_s, minlength=len(requests.llm_names)),
+            instance_s=None
+            if swapping
+            else np.bincount(of_llm, serving_s, minlength=len(requests.llm_names)),
         )
         summary |= {name: float(value) for name, value in (extra or {}).items()}
         return cls(

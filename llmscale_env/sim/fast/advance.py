@@ -203,6 +203,16 @@ def set_pull(S, i, queues):
 
 
 @njit
+def operations_changed(S, p):
+    """What pool `p`'s instances do by themselves has changed: they look up."""
+    pool = pool_at(S, p)
+    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
+        if inst_at(S, i).state == _ACTIVE or inst_at(S, i).state == _DRAINING:
+            look_up(S, i, glob_of(S).now_ps)
+    _after_command(S)
+
+
+@njit
 def regroup(S, requests, queues):
     queues_module.regroup(S, requests, queues)
     t = glob_of(S).now_ps

@@ -31,8 +31,10 @@ from llmscale_env.sim.spec import (
     ControllerKind,
     InstanceState,
     LoadSource,
+    Operations,
     RequestState,
     RouterKind,
+    changed_operations,
     check_arrival_queues,
     check_pull,
     check_regroup,
@@ -289,6 +291,32 @@ class EngineBatch:
         places = check_pull("queues", queues, pool, self.spec.queue_llm)
         kernels.set_pull(int(self.handles[e]), instance, np.array(places, np.int64))
 
+    def set_operations(
+        self,
+        e: int,
+        pool: int,
+        pull_rule: int | None = None,
+        evicts_in_order: bool | None = None,
+        swap_flushes: bool | None = None,
+        static_batch: bool | None = None,
+    ) -> None:
+        """Change what a pool's instances do by themselves; None: as it is."""
+        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        row = self.states.pool[e, pool]
+        now = Operations(
+            int(row["deadline"]),
+            bool(row["evicts_in_order"]),
+            bool(row["flushes"]),
+            bool(row["static"]),
+        )
+        chunk = int(row["chunk"])
+        new = changed_operations(now, chunk, pull_rule, evicts_in_order, swap_flushes, static_batch)
+        row["deadline"] = new.pull_rule
+        row["evicts_in_order"] = new.evicts_in_order
+        row["flushes"] = new.swap_flushes
+        row["static"] = new.static_batch
+        kernels.operations_changed(int(self.handles[e]), pool)
+
     def set_arrival_queues(
         self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
     ) -> None:
@@ -445,6 +473,16 @@ class FastEngine:
 
     def set_pull(self, instance: int, queues: Sequence[int]) -> None:
         self.batch.set_pull(0, instance, queues)
+
+    def set_operations(
+        self,
+        pool: int,
+        pull_rule: int | None = None,
+        evicts_in_order: bool | None = None,
+        swap_flushes: bool | None = None,
+        static_batch: bool | None = None,
+    ) -> None:
+        self.batch.set_operations(0, pool, pull_rule, evicts_in_order, swap_flushes, static_batch)
 
     def set_arrival_queues(
         self, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]

@@ -25,6 +25,7 @@ from llmscale_env.sim.spec import (
     LoadSource,
     RequestState,
     RouterKind,
+    changed_operations,
     check_arrival_queues,
     check_pull,
     check_regroup,
@@ -63,6 +64,7 @@ class ReferenceEngine:
         instances_of: instances of each pool, slots ascending.
         finished: request ids in order of finishing.
         controller_kind: `ControllerKind` of each pool.
+        operations: `Operations` of each pool.
         weights_gone_ps: when the last instance of an LLM on a host went `OFF`, by (host, llm).
         last_boundary_ps: time of the latest end of an iteration.
     """
@@ -78,6 +80,7 @@ class ReferenceEngine:
         self.gateways: list[deque[Request]] = [deque() for _ in range(spec.n_llms)]
         self.finished: list[int] = []
         self.controller_kind = [int(pool.controller) for pool in spec.pools]
+        self.operations = [pool.operations for pool in spec.pools]
         self.weights_gone_ps: dict[tuple[int, int], int] = {}
         self.longest_tokens = [self._longest(llm) for llm in range(spec.n_llms)]
 
@@ -358,6 +361,28 @@ class ReferenceEngine:
         which.plan_weights()
         self.events["pull_changed"] += 1
         which.wake()
+
+    def set_operations(
+        self,
+        pool: int,
+        pull_rule: int | None = None,
+        evicts_in_order: bool | None = None,
+        swap_flushes: bool | None = None,
+        static_batch: bool | None = None,
+    ) -> None:
+        """Change what a pool's instances do by themselves; None: as it is."""
+        pool = self._pool("pool", pool)
+        self.operations[pool] = changed_operations(
+            self.operations[pool],
+            self.spec.pools[pool].chunk_tokens,
+            pull_rule,
+            evicts_in_order,
+            swap_flushes,
+            static_batch,
+        )
+        self.events["operations_changed"] += 1
+        for instance in self.instances_of[pool]:
+            instance.wake()
 
     def set_arrival_queues(
         self, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]

@@ -15,6 +15,7 @@ from llmscale_env.sim.spec import (
     ControllerKind,
     InstanceState,
     LoadSource,
+    Operations,
     PreemptionMode,
     RequestState,
 )
@@ -90,6 +91,11 @@ class Instance:
         engine.clock.process(self._serve())
 
     # --- what routers and observers see ---
+
+    @property
+    def operations(self) -> Operations:
+        """What its pool's instances do by themselves now."""
+        return self.engine.operations[self.pool_index]
 
     @property
     def batch_limit(self) -> int:

@@ -81,7 +81,7 @@ class Scheduler(ABC):
         if instance.own_queue:
             yield "own", -1, instance.own_queue
         allowed = [(p, q) for p, q in instance.non_empty() if p < instance.pull_until]
-        if instance.pool.pull_rule == PullRule.EARLIEST_DEADLINE:
+        if instance.operations.pull_rule == PullRule.EARLIEST_DEADLINE:
             allowed.sort(key=lambda pq: self._deadline_ps(pq[1]))
         for place, queue in allowed:
             yield f"pull_{place}", place, instance.engine.queues_of[queue]
@@ -145,7 +145,9 @@ class Scheduler(ABC):
         pool = instance.pool
         if source == "own" and pool.evicts and request.priority == 0:
             return [r for r in instance.evictable() if r not in self.admitted]
-        if place >= 0 and pool.evicts_in_order and pool.pull_rule == PullRule.IN_ORDER:
+        operations = instance.operations
+        in_order = operations.pull_rule == PullRule.IN_ORDER
+        if place >= 0 and operations.evicts_in_order and in_order:
             return [
                 r
                 for r in instance.running
@@ -174,9 +176,9 @@ class Scheduler(ABC):
         """A batch that comes later on the list does not hold up a swap, where swaps flush."""
         instance = self.instance
         place = instance.foreign
-        if place is None or not instance.pool.swap_flushes:
+        if place is None or not instance.operations.swap_flushes:
             return False
-        if instance.pool.pull_rule != PullRule.IN_ORDER:
+        if instance.operations.pull_rule != PullRule.IN_ORDER:
             return False
         # Preempted requests come before all queues: there are none when a head is foreign.
         if not all(r.queue >= 0 and instance.place_of(r) > place for r in instance.running):
@@ -190,7 +192,7 @@ class Scheduler(ABC):
         profile, b = self.instance.profile, len(requests)
         self.instance.engine.events["decode_iteration"] += 1
         self.instance.controller.filling = False
-        self.instance.closed = self.instance.pool.static_batch
+        self.instance.closed = self.instance.operations.static_batch
         context = sum(r.ctx for r in requests)
         return Iteration(
             duration_ps=int(profile.decode_base_ps[b])
