@@ -9,6 +9,8 @@ from baselines.chiron import ChironPolicy
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
 from baselines.parameters import PolicyError, parse_policy
+from baselines.qlm.policy import QlmPolicy
+from baselines.qlm.simple import EdfPolicy, VllmPolicy
 from baselines.static import StaticPolicy
 from baselines.tuned_settings import TunedPolicy
 from llmscale_env._cli import closest
@@ -37,6 +39,9 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "chiron": ChironPolicy,
     "chiron-local": _chiron_local,
     "chiron-global": _chiron_global,
+    "qlm": QlmPolicy,
+    "edf": EdfPolicy,
+    "vllm": VllmPolicy,
 }
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)

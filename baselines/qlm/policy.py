@@ -1,0 +1,385 @@
+"""QLM's policy: groups, estimates and the global scheduler at work on a cluster of virtual queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from baselines.parameters import (
+    NonNegative,
+    Parameters,
+    PolicyError,
+    Positive,
+    PositiveCount,
+    checked,
+)
+from baselines.qlm.book import Changes, GroupBook, LiveGroup
+from baselines.qlm.groups import TokenClustering, size_limit
+from baselines.qlm.history import OutputHistory
+from baselines.qlm.problem import Profiler, queue_problem, serving_instances
+from baselines.qlm.programme import plan
+from baselines.qlm.schedule import Plan, QueueProblem, evaluate
+from baselines.qlm.search import edf
+from baselines.qlm.solver import SolverSettings
+from baselines.qlm.waiting import batch_size
+from llmscale_env.control.command import Command
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+
+Order = dict[int, list[int]]
+"""Virtual queues: shared queues by instance, in order."""
+
+
+class QlmParameters(Parameters):
+    """QLM (Patke et al., SoCC 2024), and what can be switched off.
+
+    Attributes:
+        delta: largest group, in average batches (section 8.3).
+        token_clusters: most clusters by input tokens of one LLM and class; 1: tokens do not matter.
+        scheduler: "plan": the programme, beyond its size the search (`baselines.qlm.programme.plan`);
+            "edf": the fallback that the paper names, at every call.
+        invoke: "violation": the scheduler is called when the estimator foresees one (the paper);
+            "always": at every decision.
+        solve_time_s: a plan takes effect at the first decision so long after its call.
+        max_nodes, gap: of the solver; a clock would make episodes depend on the machine.
+        decode: decode time of a group's last request: of the maximum output (the paper), or of the mean.
+        inefficiency: epsilon.
+        prior_mean_tokens, prior_std_tokens: outputs, until enough have been seen.
+        mean_input_tokens: likewise.
+        max_output_tokens: most that the LLMs may produce.
+        placement: which instance a group goes to: "plan" decides (the paper), "round-robin" or "random"
+            (section 8.3); its order there is planned all the same.
+        pulling, eviction, swapping: the operations of section 5. Without pulling in order, an instance
+            takes its groups in order of arrival; without eviction, running requests stay; without
+            swapping, each instance serves one LLM, dealt out in turn.
+    """
+
+    delta: Annotated[float, Field(ge=1, le=16)] = 4.0
+    token_clusters: Annotated[int, Field(ge=1, le=4)] = 2
+    scheduler: Literal["plan", "edf"] = "plan"
+    invoke: Literal["violation", "always"] = "violation"
+    solve_time_s: NonNegative = 1.0
+    max_nodes: PositiveCount = 50
+    gap: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    decode: Literal["maximum", "mean"] = "maximum"
+    inefficiency: Annotated[float, Field(ge=1)] = 1.0
+    prior_mean_tokens: Positive = 300.0
+    prior_std_tokens: Positive = 300.0
+    mean_input_tokens: Positive = 300.0
+    max_output_tokens: Positive = 2048.0
+    placement: Literal["plan", "round-robin", "random"] = "plan"
+    pulling: bool = True
+    eviction: bool = True
+    swapping: bool = True
+
+
+class QlmPolicy:
+    """See `QlmParameters`; raises `PolicyError` for a scenario without group queues.
+
+    Args:
+        name: as it is shown in tables.
+        values: fields of the parameters.
+    """
+
+    kind: ClassVar[type[QlmParameters]] = QlmParameters
+
+    def __init__(self, name: str = "qlm", **values: object) -> None:
+        self.name = name
+        self.parameters = checked(name, self.kind, values)
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode."""
+        fleet, p = scenario.fleet, self.parameters
+        pairs = [
+            (m, c)
+            for m, llm in enumerate(fleet.llms)
+            for c, slo_class in enumerate(scenario.classes)
+            if scenario.route_of(llm, slo_class.name).kind == "shared-queue"
+        ]
+        if not pairs or fleet.group_queues < 2 * len(pairs):
+            raise PolicyError(
+                f"{self.name}: needs routes of kind shared-queue and at least two group_queues for each "
+                f"LLM and class; scenario {scenario.name!r} has {fleet.group_queues}"
+            )
+        self.scenario = scenario
+        self._rng = np.random.default_rng(seed)
+        self._history = OutputHistory(p.prior_mean_tokens, p.prior_std_tokens)
+        self._profiler = Profiler(scenario, p.inefficiency)
+        first = len(fleet.queues)
+        self._book = GroupBook(
+            range(first, first + fleet.group_queues),
+            pairs,
+            self._limit,
+            TokenClustering(max_clusters=p.token_clusters),
+        )
+        self._pairs = pairs
+        self._order: Order = {}
+        self._pending: tuple[float, Order] | None = None
+        self._turn = 0
+        self._home: dict[int, int] = {}
+        self._fixed: dict[int, int] = {}
+        self._sent: dict[int, tuple[int, ...]] = {}
+        self._started = False
+        self._running, self._waiting = 0.0, 0.0
+        self.calls: list[tuple[float, int, Plan]] = []
+        """(time, groups, plan) of every call of the scheduler in this episode."""
+
+    def act(self, view: ClusterView) -> Command:
+        """Classify, estimate, and if need be reorder."""
+        self._learn(view)
+        instances = serving_instances(view)
+        if len(instances):
+            running = float(view.instances["running"][instances].mean())
+            self._running += 0.2 * (running - self._running)
+            self._waiting = len(view.waiting) / len(instances)
+        groups, changes = self._book.update(view)
+        self._follow(changes, groups, instances)
+        waiting = [group for group in groups if group.waiting > 0]
+        if waiting and len(instances):
+            self._schedule(view, instances, waiting)
+        if self._pending is not None and view.time_s >= self._pending[0] - 1e-9:
+            self._adopt(self._pending[1])
+            self._pending = None
+        return self._command(view, instances, groups, changes)
+
+    # ---- parts ----
+
+    def _limit(self, llm: int) -> int:
+        """Algorithm 1's largest group: delta average batches.
+
+        The average batch is what runs on an instance on average, idle ones included, so that a lightly
+        loaded cluster has small groups to spread. Ours: where more waits than that, it is what an even
+        share of it would fill, up to the batch that memory and limit hold (on the first pool that
+        serves the LLM).
+        """
+        fleet = self.scenario.fleet
+        name = fleet.llms[llm]
+        p, pool = next((p, pool) for p, pool in enumerate(fleet.pools) if name in pool.llms)
+        stats = self._history.statistics((llm, 0))
+        batch = batch_size(
+            self._profiler.kv_tokens(p, name),
+            self.parameters.mean_input_tokens,
+            stats.mean,
+            largest=pool.batch_limit,
+            held_output=0.5,
+        )
+        delta = self.parameters.delta
+        return size_limit(max(1.0, self._running, min(batch, self._waiting / delta)), delta)
+
+    def _learn(self, view: ClusterView) -> None:
+        done = view.finished
+        for m, c in self._pairs:
+            mine = (done.llm == m) & (done.slo_class == c)
+            if mine.any():
+                self._history.observe((m, c), done.output_tokens[mine])
+
+    def _follow(
+        self, changes: Changes, groups: list[LiveGroup], instances: NDArray[np.int64]
+    ) -> None:
+        """New groups take their place behind those that they came out of, freed ones leave."""
+        orders = [self._order] + ([self._pending[1]] if self._pending else [])
+        for order in orders:
+            for queues in order.values():
+                queues[:] = [q for q in queues if q not in changes.freed]
+                for new, parent in changes.parents.items():
+                    if parent in queues:
+                        queues.insert(queues.index(parent) + 1, new)
+        for queue in changes.freed:
+            self._home.pop(queue, None)
+        for instance in instances.tolist():
+            self._order.setdefault(instance, [])
+        gone = set(self._order) - set(instances.tolist())
+        for instance in gone:  # its groups are placed anew, none is lost
+            del self._order[instance]
+
+    def _problem(
+        self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
+    ) -> QueueProblem:
+        p = self.parameters
+        fixed = None
+        if not p.swapping:
+            for instance in instances.tolist():
+                llms = self.scenario.fleet.pools[int(view.instance_pool[instance])].llms
+                number = self.scenario.fleet.llms.index(llms[instance % len(llms)])
+                self._fixed.setdefault(instance, number)
+            fixed = np.array([self._fixed[i] for i in instances.tolist()])
+        problem = queue_problem(
+            view,
+            instances,
+            groups,
+            self._history,
+            self._profiler,
+            mean_input=p.mean_input_tokens,
+            max_output=p.max_output_tokens,
+            decode=p.decode,
+            fixed_llm=fixed,
+        )
+        if p.placement != "plan":
+            self._deal(problem, instances, groups)
+        return problem
+
+    def _deal(
+        self, problem: QueueProblem, instances: NDArray[np.int64], groups: list[LiveGroup]
+    ) -> None:
+        """Round robin or random: every group may be on one instance only, drawn when it is new."""
+        numbers = instances.tolist()
+        for n, group in enumerate(groups):
+            able = [k for k in range(len(numbers)) if problem.allowed[k, n]]
+            if not able:
+                continue
+            home = self._home.get(group.queue)
+            if home not in [numbers[k] for k in able]:
+                pick = self._turn % len(able)
+                if self.parameters.placement == "random":
+                    pick = int(self._rng.integers(len(able)))
+                self._turn += 1
+                home = self._home[group.queue] = numbers[able[pick]]
+            problem.allowed[:, n] = False
+            problem.allowed[numbers.index(home), n] = True
+
+    def _schedule(
+        self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
+    ) -> None:
+        """Place what is new; call the scheduler if somebody will be late."""
+        p = self.parameters
+        problem = self._problem(view, instances, groups)
+        number = {group.queue: n for n, group in enumerate(groups)}
+        queues = self._present(problem, instances, number)
+        now = evaluate(problem, queues, "edf")
+        if self._pending is not None:
+            return
+        if now.feasible and p.invoke == "violation":
+            return
+        found = edf(problem)
+        if p.scheduler == "plan":
+            settings = SolverSettings(gap=p.gap, time_limit_s=3600.0, max_nodes=p.max_nodes)
+            found = plan(problem, settings=settings, seed=0)
+        self.calls.append((view.time_s, len(groups), found))
+        if found.objective >= now.objective and p.scheduler == "plan":
+            return
+        order = {
+            instance: [groups[n].queue for n in queue]
+            for instance, queue in zip(instances.tolist(), found.queues, strict=True)
+        }
+        self._pending = (view.time_s + p.solve_time_s, order)
+
+    def _present(
+        self, problem: QueueProblem, instances: NDArray[np.int64], number: dict[int, int]
+    ) -> list[list[int]]:
+        """The virtual queues as they are, in the problem's numbers, with every group in one."""
+        queues: list[list[int]] = []
+        placed: set[int] = set()
+        for k, instance in enumerate(instances.tolist()):
+            mine = []
+            for queue in self._order[instance]:
+                n = number.get(queue, -1)
+                if n >= 0 and n not in placed and problem.allowed[k, n]:
+                    mine.append(n)
+                    placed.add(n)
+            queues.append(mine)
+        for queue, n in number.items():
+            able = np.flatnonzero(problem.allowed[:, n])
+            if n in placed or len(able) == 0:
+                continue
+            k = min(able.tolist(), key=lambda k: (self._end_s(problem, k, queues[k], n), k))
+            queues[k].append(n)
+            for other in self._order.values():
+                if queue in other:
+                    other.remove(queue)
+            self._order[int(instances[k])].append(queue)
+        return queues
+
+    @staticmethod
+    def _end_s(problem: QueueProblem, k: int, queue: list[int], n: int) -> float:
+        """When group `n` would begin at the end of instance `k`'s queue."""
+        now, llm, tail = float(problem.ready[k]), int(problem.loaded[k]), float(problem.ready_tail[k])
+        for group in [*queue, n]:
+            wanted = int(problem.llm[group])
+            if wanted != llm:
+                now += tail + float(problem.swap_s[k, wanted])
+                llm = wanted
+            begin = now
+            now += float(problem.work_s[k, group])
+            tail = float(problem.completion_s[k, group] - problem.work_s[k, group])
+        return begin
+
+    def _adopt(self, order: Order) -> None:
+        """A plan takes effect; what came since it was called for stays where it is, behind."""
+        planned = {queue for queues in order.values() for queue in queues}
+        for instance, queues in self._order.items():
+            rest = [queue for queue in queues if queue not in planned]
+            queues[:] = [*order.get(instance, []), *rest]
+        for instance, queues in order.items():
+            if instance not in self._order:  # it has failed meanwhile
+                spare = min(self._order, key=lambda i: len(self._order[i]))
+                self._order[spare] += queues
+
+    def _command(
+        self,
+        view: ClusterView,
+        instances: NDArray[np.int64],
+        groups: list[LiveGroup],
+        changes: Changes,
+    ) -> Command:
+        known = {group.queue: group for group in groups}
+        running = view.running_from
+        pull = {}
+        for instance in instances.tolist():
+            queues = [q for q in self._order[instance] if q in known]
+            if not self.parameters.pulling:
+                queues.sort(key=lambda q: self._oldest(known[q]))
+            queues = self._with_running(queues, known, running[instance])
+            if self._sent.get(instance) != tuple(queues):
+                pull[instance] = tuple(queues)
+                self._sent[instance] = tuple(queues)
+        for instance in set(self._sent) - set(instances.tolist()):
+            del self._sent[instance]
+        arrivals = changes.arrivals if self._started else set(self._pairs)
+        regroup = None
+        if changes.requests:
+            regroup = (np.concatenate(changes.requests), np.concatenate(changes.queues))
+        names = self.scenario.fleet.llms, [c.name for c in self.scenario.classes]
+        operations = {}
+        if not self._started:
+            operations = {
+                pool.name: {
+                    "pull_rule": "in-order",
+                    "evicts_in_order": self.parameters.eviction,
+                    "static_batch": False,
+                }
+                for pool in self.scenario.fleet.pools
+            }
+        self._started = True
+        return Command(
+            pull=pull,
+            regroup=regroup,
+            arrival_queues={
+                (names[0][m], names[1][c]): self._book.arrival_queues(m, c) for m, c in sorted(arrivals)
+            },
+            operations=operations,
+        )
+
+    @staticmethod
+    def _oldest(group: LiveGroup) -> float:
+        return float(group.arrival_s[0]) if len(group.arrival_s) else -1.0
+
+    def _with_running(
+        self, queues: list[int], known: dict[int, LiveGroup], running: NDArray[np.int64]
+    ) -> list[int]:
+        """Groups of which requests run but none wait stay before those of looser SLOs, so that only
+        tighter ones evict them."""
+        placed = list(queues)
+        here = set(queues)
+        classes = self.scenario.classes
+        for queue in np.flatnonzero(running).tolist():
+            if queue in here or queue not in known:
+                continue
+            mine = classes[known[queue].cell.slo_class].ttft_s
+            at = 0
+            while at < len(placed) and classes[known[placed[at]].cell.slo_class].ttft_s < mine:
+                at += 1
+            placed.insert(at, queue)
+        return placed
