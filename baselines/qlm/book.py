@@ -115,9 +115,7 @@ class GroupBook:
     def arrival_queues(self, llm: int, slo_class: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where arrivals of a pair go, as `Command.arrival_queues` has it."""
         uppers = self.uppers[llm, slo_class]
-        return uppers, tuple(
-            self.open[Cell(llm, slo_class, k)] for k in range(len(uppers) + 1)
-        )
+        return uppers, tuple(self.open[Cell(llm, slo_class, k)] for k in range(len(uppers) + 1))
 
     def update(self, view: ClusterView) -> tuple[list[LiveGroup], Changes]:
         """The groups as they will be after the changes, and these."""
@@ -181,9 +179,7 @@ class GroupBook:
                     changes.parents[queue] = int(waiting.queue[above][0])
                 target[above] = queue
 
-    def _split(
-        self, waiting: WaitingRequests, target: NDArray[np.int64], changes: Changes
-    ) -> None:
+    def _split(self, waiting: WaitingRequests, target: NDArray[np.int64], changes: Changes) -> None:
         """Lines 2 to 7: groups above their limit are halved; the later half is the younger group."""
         todo = sorted(self.cell_of)
         while todo:

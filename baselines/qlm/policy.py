@@ -19,7 +19,7 @@ from baselines.parameters import (
 from baselines.qlm.book import Changes, GroupBook, LiveGroup
 from baselines.qlm.groups import TokenClustering, size_limit
 from baselines.qlm.history import OutputHistory
-from baselines.qlm.problem import Profiler, queue_problem, serving_instances
+from baselines.qlm.problem import NO_HURRY_S, Profiler, queue_problem, serving_instances
 from baselines.qlm.programme import plan
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate
 from baselines.qlm.search import edf
@@ -45,6 +45,10 @@ class QlmParameters(Parameters):
             "always": at every decision.
         solve_time_s: a plan takes effect at the first decision so long after its call.
         max_nodes, gap: of the solver; a clock would make episodes depend on the machine.
+        reserve: share of a TTFT target that the estimator leaves free (ours; 0: the paper's p <= 0).
+        share: an instance that has nothing left in its virtual queue also takes from groups of others, if
+            they are of the LLM that it has loaded (ours; false: one group, one virtual queue, as in the
+            paper).
         decode: decode time of a group's last request: of the maximum output (the paper), or of the mean.
         inefficiency: epsilon.
         prior_mean_tokens, prior_std_tokens: outputs, until enough have been seen.
@@ -64,6 +68,8 @@ class QlmParameters(Parameters):
     solve_time_s: NonNegative = 1.0
     max_nodes: PositiveCount = 50
     gap: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    reserve: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    share: bool = True
     decode: Literal["maximum", "mean"] = "maximum"
     inefficiency: Annotated[float, Field(ge=1)] = 1.0
     prior_mean_tokens: Positive = 300.0
@@ -215,6 +221,7 @@ class QlmPolicy:
             mean_input=p.mean_input_tokens,
             max_output=p.max_output_tokens,
             decode=p.decode,
+            reserve=p.reserve,
             fixed_llm=fixed,
         )
         if p.placement != "plan":
@@ -295,7 +302,11 @@ class QlmPolicy:
     @staticmethod
     def _end_s(problem: QueueProblem, k: int, queue: list[int], n: int) -> float:
         """When group `n` would begin at the end of instance `k`'s queue."""
-        now, llm, tail = float(problem.ready[k]), int(problem.loaded[k]), float(problem.ready_tail[k])
+        now, llm, tail = (
+            float(problem.ready[k]),
+            int(problem.loaded[k]),
+            float(problem.ready_tail[k]),
+        )
         for group in [*queue, n]:
             wanted = int(problem.llm[group])
             if wanted != llm:
@@ -326,12 +337,21 @@ class QlmPolicy:
     ) -> Command:
         known = {group.queue: group for group in groups}
         running = view.running_from
+        loaded = view.instances["llm"]
+        everything = sorted((group for group in groups if group.waiting > 0), key=self._deadline)
         pull = {}
         for instance in instances.tolist():
             queues = [q for q in self._order[instance] if q in known]
             if not self.parameters.pulling:
                 queues.sort(key=lambda q: self._oldest(known[q]))
             queues = self._with_running(queues, known, running[instance])
+            if self.parameters.share:
+                here = set(queues)
+                queues += [
+                    group.queue
+                    for group in everything
+                    if group.queue not in here and group.cell.llm == loaded[instance]
+                ]
             if self._sent.get(instance) != tuple(queues):
                 pull[instance] = tuple(queues)
                 self._sent[instance] = tuple(queues)
@@ -357,10 +377,15 @@ class QlmPolicy:
             pull=pull,
             regroup=regroup,
             arrival_queues={
-                (names[0][m], names[1][c]): self._book.arrival_queues(m, c) for m, c in sorted(arrivals)
+                (names[0][m], names[1][c]): self._book.arrival_queues(m, c)
+                for m, c in sorted(arrivals)
             },
             operations=operations,
         )
+
+    def _deadline(self, group: LiveGroup) -> float:
+        ttft_s = self.scenario.classes[group.cell.slo_class].ttft_s
+        return self._oldest(group) + ttft_s if len(group.arrival_s) else NO_HURRY_S
 
     @staticmethod
     def _oldest(group: LiveGroup) -> float:

@@ -99,6 +99,7 @@ def queue_problem(
     mean_input: float,
     max_output: float,
     decode: Decode = "maximum",
+    reserve: float = 0.0,
     fixed_llm: NDArray[np.int64] | None = None,
 ) -> QueueProblem:
     """Groups that wait, and instances, as the scheduler takes them.
@@ -116,6 +117,7 @@ def queue_problem(
         mean_input: input tokens where a group does not know.
         max_output: most tokens that an LLM may produce.
         decode: how long the last request of a group is taken to decode (`waiting.outlook`).
+        reserve: share of a TTFT target that is to stay free.
         fixed_llm: (I,) the only LLM that an instance may serve; None: all of its pool's.
     """
     fleet = view.scenario.fleet
@@ -150,7 +152,9 @@ def queue_problem(
                 profile = profiler.profile(p, llm, limit, mean, stats.mean)
                 each = stats.mean / profile.tokens_per_s
                 tokens = max(max_output, stats.largest) if decode == "maximum" else stats.mean
-                tail = profile.prefill_s + tokens * profile.inefficiency * profile.decode_s_per_token
+                tail = (
+                    profile.prefill_s + tokens * profile.inefficiency * profile.decode_s_per_token
+                )
                 turn = np.arange(len(group.arrival_s)) * each
                 later = group.arrival_s - group.arrival_s[0] if len(turn) else turn
                 wait = float((turn - later).max()) if len(turn) else 0.0
@@ -166,7 +170,7 @@ def queue_problem(
     loading = np.maximum(slots["loaded_ps"] / 1e12 - view.time_s, 0.0)
     slo = np.array(
         [
-            view.scenario.classes[group.cell.slo_class].ttft_s
+            (1 - reserve) * view.scenario.classes[group.cell.slo_class].ttft_s
             - (view.time_s - float(group.arrival_s[0]))
             if len(group.arrival_s)
             else NO_HURRY_S
