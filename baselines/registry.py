@@ -10,6 +10,7 @@ from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
 from baselines.parameters import PolicyError, parse_policy
 from baselines.qlm.policy import QlmPolicy
+from baselines.qlm.shepherd_policy import ShepherdPolicy
 from baselines.qlm.simple import EdfPolicy, VllmPolicy
 from baselines.static import StaticPolicy
 from baselines.tuned_settings import TunedPolicy
@@ -42,6 +43,7 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "qlm": QlmPolicy,
     "edf": EdfPolicy,
     "vllm": VllmPolicy,
+    "shepherd": ShepherdPolicy,
 }
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)

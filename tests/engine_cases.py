@@ -489,6 +489,9 @@ class _Generator:
             return Command(at_ps, "set_target", (p, self.int(0, pool.n_slots), source))
         if kind == "limit":
             limit = self.int(1, spec.profiles[pool.profile].max_batch)
+            if self.chance(0.3):
+                slot = spec.first_slot[p] + self.int(0, pool.n_slots - 1)
+                return Command(at_ps, "set_instance_limit", (slot, limit))
             return Command(at_ps, "set_batch_limit", (p, limit))
         if kind == "controller":
             return Command(at_ps, "set_controller", (p, int(self.pick(*ControllerKind))))

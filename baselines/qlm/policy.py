@@ -395,7 +395,8 @@ class QlmPolicy:
         self, queues: list[int], known: dict[int, LiveGroup], running: NDArray[np.int64]
     ) -> list[int]:
         """Groups of which requests run but none wait stay before those of looser SLOs, so that only
-        tighter ones evict them."""
+        tighter ones evict them.
+        """
         placed = list(queues)
         here = set(queues)
         classes = self.scenario.classes

@@ -31,6 +31,8 @@ class Command:
         load_source: where started instances load weights from, by pool or for all: "ssd", "host",
             "multicast". Where the source is not there, the next slower one is used.
         batch_limits: running requests per instance, by pool.
+        instance_batch_limits: the same for single instances (by number); `batch_limits` of this command
+            come first.
         controllers: who moves the batch limits, by pool: "fixed", "chiron", "chiron-literal".
         overflow_share: share of a class's requests that try the overflow pools first, by class.
         routers: routing rule by class (as in a scenario's routes).
@@ -53,6 +55,7 @@ class Command:
     targets: Mapping[str, int] = field(default_factory=dict)
     load_source: Mapping[str, str] | str | None = None
     batch_limits: Mapping[str, int] = field(default_factory=dict)
+    instance_batch_limits: Mapping[int, int] = field(default_factory=dict)
     controllers: Mapping[str, str] = field(default_factory=dict)
     overflow_share: Mapping[str, float] = field(default_factory=dict)
     routers: Mapping[str, str] = field(default_factory=dict)
@@ -122,6 +125,9 @@ class Dispatcher:
             value, was_clipped = self._whole(limit, 1, top, f"batch_limits.{name}")
             clipped += was_clipped
             self.engine.set_batch_limit(e, p, value)
+        for instance, limit in command.instance_batch_limits.items():
+            what = f"instance_batch_limits.{instance}"
+            clipped += self._refused(what, self.engine.set_instance_limit, e, instance, limit)
         for name, kind in command.controllers.items():
             p = self._pool(name, "controllers")
             self.engine.set_controller(e, p, _choice(kind, CONTROLLERS, f"controllers.{name}"))

@@ -25,6 +25,7 @@ from llmscale_env.sim.fast.memory import (
     tree_of,
 )
 from llmscale_env.sim.fast.records import (
+    IDLE,
     NO_EVENT,
 )
 from llmscale_env.sim.fast.routing import route
@@ -135,6 +136,24 @@ def set_batch_limit(S, p, limit):
             inst_at(S, i).x = float(limit)
         inst_at(S, i).restart = 1
     provisioning.limit_changed(S, p, glob_of(S).now_ps)
+    _after_command(S)
+
+
+@njit
+def set_instance_limit(S, i, limit):
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    if pool.controller == 0 and inst.limit == limit:
+        return
+    if pool.controller != 0:
+        set_limit(S, i, float(limit))
+    else:
+        inst.limit = limit
+        inst.x = float(limit)
+    inst.restart = 1
+    if inst.state == _ACTIVE or inst.state == _DRAINING:
+        if inst.mode != IDLE:
+            look_up(S, i, glob_of(S).now_ps)
     _after_command(S)
 
 

@@ -228,6 +228,14 @@ class EngineBatch:
         top = self.spec.profiles[self.spec.pools[pool].profile].max_batch
         kernels.set_batch_limit(int(self.handles[e]), pool, check_range("limit", limit, 1, top))
 
+    def set_instance_limit(self, e: int, instance: int, limit: int) -> None:
+        """Set the batch limit of one instance."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
+        top = self.spec.profiles[pool.profile].max_batch
+        limit = check_range("limit", limit, 1, top)
+        kernels.set_instance_limit(int(self.handles[e]), instance, limit)
+
     def set_controller(self, e: int, pool: int, kind: int) -> None:
         """Set who moves the batch limit of a pool's instances."""
         check_range("pool", pool, 0, len(self.spec.pools) - 1)
@@ -452,6 +460,9 @@ class FastEngine:
 
     def set_batch_limit(self, pool: int, limit: int) -> None:
         self.batch.set_batch_limit(0, pool, limit)
+
+    def set_instance_limit(self, instance: int, limit: int) -> None:
+        self.batch.set_instance_limit(0, instance, limit)
 
     def set_controller(self, pool: int, kind: int) -> None:
         self.batch.set_controller(0, pool, kind)

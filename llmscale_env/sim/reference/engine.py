@@ -297,6 +297,14 @@ class ReferenceEngine:
             instance.controller.set_limit(limit, ControllerKind(self.controller_kind[pool]))
             instance.controller.restart = True
 
+    def set_instance_limit(self, instance: int, limit: int) -> None:
+        """Running requests allowed on one instance."""
+        which = self._all[self._instance(instance)]
+        limit = _checked_int("limit", limit, 1, which.profile.max_batch)
+        kind = ControllerKind(self.controller_kind[which.pool_index])
+        which.controller.set_limit(limit, kind)
+        which.controller.restart = True
+
     def set_controller(self, pool: int, kind: int) -> None:
         """How the batch limits of a pool move from now on."""
         pool = self._pool("pool", pool)
