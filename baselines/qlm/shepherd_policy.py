@@ -90,7 +90,10 @@ class ShepherdPolicy:
         settings = SolverSettings(
             gap=self.parameters.gap, time_limit_s=3600.0, max_nodes=self.parameters.max_nodes
         )
-        chosen = place(problem, settings).llm
+        try:
+            chosen = place(problem, settings).llm
+        except RuntimeError:  # nothing within the limits: all stays where it is
+            chosen = problem.loaded
         return self._command(view, instances, problem, chosen)
 
     def _changed(self, instances: NDArray[np.int64]) -> bool:
@@ -138,7 +141,7 @@ class ShepherdPolicy:
         )
 
     def _streams(self, view: ClusterView, llm: int, slo_class: int) -> list[tuple[int, float, int]]:
-        """(LLM, what is left of the SLO, requests): those that wait and are in time, those to come, the late."""
+        """(LLM, what is left of the SLO, requests): waiting and in time, to come, late already."""
         waiting = view.waiting
         there = (waiting.llm == llm) & (waiting.slo_class == slo_class)
         ttft = self.scenario.classes[slo_class].ttft_s

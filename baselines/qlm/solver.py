@@ -181,6 +181,16 @@ def _highs(pulp: Any, settings: SolverSettings, warm: bool) -> Any:
             values.extend(each.varValue for each in lp.variables())
             super().buildSolverModel(lp)
 
+        def findSolutionValues(self, lp: Any) -> tuple[int, int]:
+            try:
+                found: tuple[int, int] = super().findSolutionValues(lp)
+            except KeyError:  # PuLP has the values by then, but no word for a limit of nodes
+                feasible = highspy.SolutionStatus.kSolutionStatusFeasible
+                if lp.solverModel.getInfo().primal_solution_status != feasible:
+                    return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
+                return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
+            return found
+
     values: list[float] = []
     options = {} if settings.max_nodes is None else {"mip_max_nodes": settings.max_nodes}
     return WarmHighs(
