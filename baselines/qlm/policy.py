@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from baselines.parameters import (
 from baselines.qlm.book import Changes, GroupBook, LiveGroup
 from baselines.qlm.groups import TokenClustering, size_limit
 from baselines.qlm.history import OutputHistory
-from baselines.qlm.problem import NO_HURRY_S, Profiler, queue_problem, serving_instances
+from baselines.qlm.problem import Profiler, queue_problem, serving_instances
 from baselines.qlm.programme import plan
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate
 from baselines.qlm.search import edf
@@ -107,7 +108,7 @@ class QlmPolicy:
         ]
         if not pairs or fleet.group_queues < 2 * len(pairs):
             raise PolicyError(
-                f"{self.name}: needs routes of kind shared-queue and at least two group_queues for each "
+                f"{self.name}: needs routes of kind shared-queue and at least two group queues for each "
                 f"LLM and class; scenario {scenario.name!r} has {fleet.group_queues}"
             )
         self.scenario = scenario
@@ -224,15 +225,17 @@ class QlmPolicy:
             reserve=p.reserve,
             fixed_llm=fixed,
         )
-        if p.placement != "plan":
-            self._deal(problem, instances, groups)
-        return problem
+        if p.placement == "plan":
+            return problem
+        here = self._dealt(problem, instances, groups)
+        return replace(problem, work_s=np.where(here, problem.work_s, np.inf))
 
-    def _deal(
+    def _dealt(
         self, problem: QueueProblem, instances: NDArray[np.int64], groups: list[LiveGroup]
-    ) -> None:
-        """Round robin or random: every group may be on one instance only, drawn when it is new."""
+    ) -> NDArray[np.bool_]:
+        """Round robin or random: (G, I) the one instance of each group, drawn when it is new."""
         numbers = instances.tolist()
+        here = np.zeros(problem.allowed.shape, np.bool_)
         for n, group in enumerate(groups):
             able = [k for k in range(len(numbers)) if problem.allowed[k, n]]
             if not able:
@@ -244,8 +247,8 @@ class QlmPolicy:
                     pick = int(self._rng.integers(len(able)))
                 self._turn += 1
                 home = self._home[group.queue] = numbers[able[pick]]
-            problem.allowed[:, n] = False
-            problem.allowed[numbers.index(home), n] = True
+            here[numbers.index(home), n] = True
+        return here
 
     def _schedule(
         self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
@@ -338,7 +341,10 @@ class QlmPolicy:
         known = {group.queue: group for group in groups}
         running = view.running_from
         loaded = view.instances["llm"]
-        everything = sorted((group for group in groups if group.waiting > 0), key=self._deadline)
+        everything = sorted(
+            (group for group in groups if group.waiting > 0),
+            key=lambda group: (self._deadline(group, view.time_s), group.queue),
+        )
         pull = {}
         for instance in instances.tolist():
             queues = [q for q in self._order[instance] if q in known]
@@ -383,9 +389,10 @@ class QlmPolicy:
             operations=operations,
         )
 
-    def _deadline(self, group: LiveGroup) -> float:
+    def _deadline(self, group: LiveGroup, now_s: float) -> float:
+        """Of its oldest request, or of one that would come now."""
         ttft_s = self.scenario.classes[group.cell.slo_class].ttft_s
-        return self._oldest(group) + ttft_s if len(group.arrival_s) else NO_HURRY_S
+        return ttft_s + (float(group.arrival_s[0]) if len(group.arrival_s) else now_s)
 
     @staticmethod
     def _oldest(group: LiveGroup) -> float:

@@ -1,0 +1,339 @@
+"""QLM, and what it compares itself with, on a small cluster of virtual queues."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from baselines import make_policy
+from baselines.parameters import PolicyError
+from baselines.qlm.book import Cell, GroupBook
+from baselines.qlm.groups import TokenClustering
+from baselines.qlm.problem import Profiler
+from llmscale_env.control.command import Command
+from llmscale_env.control.failures import draw_failures
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios import load_scenario
+from llmscale_env.scenarios.load import ScenarioError
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.spec import InstanceState, RequestState
+from llmscale_env.workload.requests import RequestTable
+
+LLMS = ("mistral-7b@a", "vicuna-13b@a")
+POLICIES = ("qlm", "vllm", "edf", "edf:by=slo", "shepherd")
+
+
+def scenario(**changes):
+    """Two LLMs in turn on three A100; classes of 20 s, a minute and ten minutes."""
+    pool = {
+        "name": "a100",
+        "llm": LLMS[0],
+        "swaps_to": [LLMS[1]],
+        "max_instances": 3,
+        "initial_instances": 3,
+        "batch_limit": 64,
+        "max_batch": 64,
+        "pull": ["new"],
+        "evicts_in_order": True,
+        "async_kv": True,
+    }
+    streams = [
+        {
+            "name": f"s{m}{c}",
+            "llm": llm,
+            "slo_class": name,
+            "rate_per_s": rate,
+            "lengths": {"kind": "fixed", "input_tokens": 200, "output_tokens": 100},
+        }
+        for m, llm in enumerate(LLMS)
+        for c, (name, rate) in enumerate((("interactive", 1.0), ("batch-1", 1.0), ("batch-2", 1.0)))
+    ]
+    base = {
+        "name": "small",
+        "horizon_s": 300,
+        "control_interval_s": 5,
+        "classes": [
+            {"name": "interactive", "ttft_s": 20, "itl_s": 100, "priority": 0},
+            {"name": "batch-1", "ttft_s": 60, "itl_s": 100, "priority": 1},
+            {"name": "batch-2", "ttft_s": 600, "itl_s": 100, "priority": 1},
+        ],
+        "workload": {"streams": streams},
+        "fleet": {
+            "max_gpus": 3,
+            "group_queues": 32,
+            "queues": [{"name": "new"}],
+            "pools": [pool],
+            "routes": [{"slo_class": "*", "kind": "shared-queue", "queue": "new"}],
+        },
+    }
+    return load_scenario(Scenario.model_validate(base), **changes)
+
+
+def burst(made, *rows):
+    """(arrival, LLM, class, input, output, how many) as a table."""
+    columns = [[] for _ in range(5)]
+    for *values, count in sorted(rows, key=lambda row: row[0]):
+        for column, value in zip(columns, values, strict=True):
+            column += [value] * count
+    arrival, llm, slo_class, inputs, outputs = columns
+    return RequestTable.build(
+        arrival,
+        inputs,
+        outputs,
+        llm=llm,
+        slo_class=slo_class,
+        llm_names=made.fleet.llms,
+        class_names=tuple(c.name for c in made.classes),
+    )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_request_is_served_and_the_episode_is_the_same_again(name):
+    made = scenario(horizon_s=900)
+    requests = burst(
+        made, *((float(k), k % 2, k % 3, 100 + 7 * k, 20 + k % 90, 3) for k in range(100))
+    )
+    one = run_episode(make_policy(name), made, requests=requests)
+    other = run_episode(make_policy(name), made, requests=requests)
+    assert one.summary["clipped"] == 0
+    assert (one.requests["e2e_s"].notna()).all()
+    assert one.requests.equals(other.requests)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "qlm:scheduler=edf",
+        "qlm:invoke=always,solve_time_s=0",
+        "qlm:placement=round-robin",
+        "qlm:placement=random",
+        "qlm:pulling=false",
+        "qlm:eviction=false",
+        "qlm:swapping=false",
+        "qlm:delta=1,token_clusters=1,share=false,reserve=0,decode=mean",
+    ],
+)
+def test_what_can_be_switched_off(words):
+    made = scenario(horizon_s=600)
+    requests = burst(made, *((2.0 * k, k % 2, k % 3, 300, 60, 8) for k in range(60)))
+    found = run_episode(make_policy(words), made, requests=requests)
+    assert found.summary["clipped"] == 0
+    assert (found.requests["e2e_s"].notna()).all()
+
+
+def test_interactive_requests_pass_and_evict_batch_ones():
+    made = scenario(
+        **{"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
+    )
+    rows = [(0.0, 0, 2, 500, 400, 2000), (30.0, 0, 0, 200, 50, 10)]
+    requests = burst(made, *rows)
+    with_it = run_episode(make_policy("qlm"), made, requests=requests)
+    without = run_episode(make_policy("qlm:eviction=false"), made, requests=requests)
+    fcfs = run_episode(make_policy("vllm"), made, requests=requests)
+
+    def worst(result):
+        mine = result.requests[result.requests["slo_class"] == "interactive"]
+        return float(mine["ttft_s"].max())
+
+    assert with_it.requests["evictions"].sum() > 0
+    assert without.requests["evictions"].sum() == 0
+    # At most one decision to notice, one for the plan to take effect, and the copies.
+    assert worst(with_it) < 11 < worst(fcfs)
+    assert worst(with_it) <= worst(without) <= worst(fcfs)
+
+
+def test_grouping_by_llm_swaps_less_than_first_come_first_served():
+    made = scenario(horizon_s=1800)
+    requests = burst(made, *((float(k), k % 2, 2, 200, 80, 4) for k in range(120)))
+    swaps = {}
+    for name in ("qlm", "vllm"):
+        sim = ClusterSimulation(made)
+        run_episode(make_policy(name), made, requests=requests, simulation=sim)
+        swaps[name] = int(sim.engine.instances(0)["swaps"].sum())
+        assert sim.engine.conservation(0)[RequestState.FINISHED] == len(requests)
+    assert swaps["qlm"] < swaps["vllm"] / 3
+
+
+def test_without_swapping_every_instance_keeps_to_one_llm():
+    made = scenario(horizon_s=900)
+    requests = burst(made, *((float(k), k % 2, 1, 200, 80, 2) for k in range(60)))
+    sim = ClusterSimulation(made)
+    run_episode(make_policy("qlm:swapping=false"), made, requests=requests, simulation=sim)
+    assert sim.engine.instances(0)["swaps"].tolist() == [0, 1, 0]
+
+
+def test_groups_of_a_failed_instance_go_to_others():
+    made = scenario(horizon_s=1200)
+    requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 5) for k in range(100)))
+
+    class Sabotage:
+        name = "sabotage"
+
+        def __init__(self):
+            self.policy = make_policy("qlm")
+
+        def reset(self, scenario, seed):
+            self.policy.reset(scenario, seed)
+
+        def act(self, view):
+            command = self.policy.act(view)
+            if view.time_s == 50:
+                busy = np.flatnonzero(view.instances["running"] > 0)
+                return Command(**{**vars(command), "fail": (int(busy[0]),)})
+            return command
+
+    sim = ClusterSimulation(made.model_copy())
+    found = run_episode(Sabotage(), made, requests=requests, simulation=sim)
+    assert sim.engine.instances(0)["failures"].sum() == 1
+    assert sim.engine.results(0)["restarts"].sum() > 0
+    assert (found.requests["e2e_s"].notna()).all()
+
+
+def test_failures_at_random_are_drawn_with_the_requests():
+    made = scenario(**{"fleet.pools.a100.mtbf_s": 100.0, "fleet.pools.a100.repair_s": 20.0})
+    one = draw_requests(made, np.random.default_rng(3))
+    other = draw_requests(made, np.random.default_rng(3))
+    plain = draw_requests(scenario(), np.random.default_rng(3))
+    assert np.array_equal(one.failures, other.failures)
+    assert np.array_equal(one.arrival_ps, plain.arrival_ps), "the requests are the same without"
+    assert len(plain.failures) == 0
+    assert set(one.failures[:, 1]) <= {0, 1, 2}
+    rate = len(draw_failures(made.model_copy(update={"horizon_s": 1e6}), np.random.default_rng(0)))
+    assert rate == pytest.approx(3 * 1e6 / 100, rel=0.03)
+    sim = ClusterSimulation(made)
+    run_episode(make_policy("qlm"), made, seed=3, simulation=sim)
+    # A failure while the instance is being repaired begins the repair anew; an absent one cannot fail.
+    assert sim.engine.instances(0)["failures"].sum() == len(one.failures)
+    states = set(sim.engine.instances(0)["state"].tolist())
+    assert states <= {InstanceState.ACTIVE, InstanceState.ACQUIRING, InstanceState.LOADING}
+
+
+def test_a_group_that_can_never_meet_its_slo_does_not_stop_the_others():
+    made = scenario(horizon_s=900, **{"classes.interactive.ttft_s": 0.001})
+    requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 2) for k in range(60)))
+    policy = make_policy("qlm")
+    found = run_episode(policy, made, requests=requests)
+    assert any(not call.feasible for _, _, call in policy.calls)
+    mine = found.requests
+    assert (mine["e2e_s"].notna()).all()
+    assert (mine.loc[mine["slo_class"] != "interactive", "outcome"] == "on_time").mean() > 0.9
+
+
+def test_an_llm_larger_than_any_gpu_is_refused():
+    with pytest.raises(ScenarioError, match="does not fit on a100-80gb"):
+        scenario(**{"fleet.pools.a100.swaps_to": ["llama-2-70b"]})
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"fleet.pools.a100.swaps_to": [LLMS[0]]}, "names an LLM twice"),
+        ({"fleet.pools.a100.warm": ["llama-2-7b"]}, "warm"),
+        ({"fleet.pools.a100.load_s": {"ssd": 3.0}}, "not together with swaps_to"),
+        (
+            {"fleet.pools.a100.static_batch": True, "fleet.pools.a100.chunk_tokens": 512},
+            "not together with chunk_tokens",
+        ),
+        (
+            {"fleet.routes": [{"kind": "jsq-requests", "pools": ["a100"], "queue": "new"}]},
+            "swaps between LLMs",
+        ),
+    ],
+)
+def test_bad_pools_are_told_in_words(changes, message):
+    with pytest.raises(ScenarioError, match=message):
+        scenario(**changes)
+
+
+@pytest.mark.parametrize("name", ["qlm", "vllm", "edf", "shepherd"])
+def test_too_few_group_queues_are_told(name):
+    with pytest.raises(PolicyError, match="group queue"):
+        make_policy(name).reset(scenario(**{"fleet.group_queues": 1}), 0)
+
+
+def test_fine_tuned_versions_share_a_shape_and_are_different_llms():
+    made = scenario(**{"fleet.pools.a100.swaps_to": [LLMS[1], "mistral-7b@b"]})
+    assert made.fleet.llms == (*LLMS, "mistral-7b@b")
+    profiler = Profiler(made)
+    assert profiler.kv_tokens(0, "mistral-7b@a") == profiler.kv_tokens(0, "mistral-7b@b")
+
+
+# ---- the book ----
+
+
+class FakeView:
+    """As much of a view as the book reads."""
+
+    def __init__(self, waiting, n_queues, running=()):
+        self.waiting = waiting
+        self.running_from = np.zeros((1, n_queues), np.int64)
+        for queue in running:
+            self.running_from[0, queue] += 1
+
+
+def waiting(*rows):
+    """(queue, arrival, input tokens, started) of requests of LLM 0 and class 0."""
+    from llmscale_env.control.view import WaitingRequests
+
+    n = len(rows)
+    queue, arrival, inputs, started = (
+        (np.array(c) for c in zip(*rows, strict=True)) if n else (np.zeros(0, int),) * 4
+    )
+    zeros = np.zeros(n, np.int64)
+    return WaitingRequests(
+        request_id=np.arange(n),
+        arrival_s=arrival.astype(float),
+        slo_class=zeros,
+        deadline_s=arrival + 10.0,
+        input_tokens=inputs,
+        predicted_output_tokens=zeros + 1,
+        emitted_tokens=zeros,
+        queue=queue,
+        llm=zeros,
+        started=started.astype(bool),
+    )
+
+
+def test_a_large_group_is_halved_and_its_later_half_takes_the_arrivals():
+    book = GroupBook(range(5), [(0, 0)], lambda llm: 4, TokenClustering(max_clusters=1))
+    assert book.arrival_queues(0, 0) == ((), (0,))
+    groups, changes = book.update(FakeView(waiting(*((0, t, 10, False) for t in range(9))), 5))
+    # 9 -> 5 + 4 -> 3 + 2 + 4; the youngest group takes the arrivals.
+    sizes = {group.queue: group.waiting for group in groups}
+    assert sorted(sizes.values()) == [2, 3, 4]
+    youngest = max(groups, key=lambda group: group.arrival_s[0])
+    assert sizes[youngest.queue] == 4
+    assert book.arrival_queues(0, 0) == ((), (youngest.queue,))
+    assert changes.arrivals == {(0, 0)}
+    assert set(changes.parents) == set(sizes) - {0}
+    moved = dict(zip(np.concatenate(changes.requests), np.concatenate(changes.queues), strict=True))
+    assert set(moved) == {3, 4, 5, 6, 7, 8}
+
+
+def test_groups_are_freed_when_all_are_done_and_full_books_split_no_more():
+    book = GroupBook(range(2), [(0, 0)], lambda llm: 1, TokenClustering(max_clusters=1))
+    groups, _ = book.update(FakeView(waiting(*((0, t, 10, False) for t in range(6))), 2))
+    assert sorted(group.waiting for group in groups) == [3, 3], "there are no more queues"
+    _, changes = book.update(FakeView(waiting(), 2, running=(0,)))
+    assert changes.freed == [], "one of them still runs, the other takes the arrivals"
+    _, changes = book.update(FakeView(waiting(), 2))
+    assert changes.freed == [0]
+
+
+def test_long_prompts_come_apart_once_there_are_enough_to_tell():
+    rows = [(0, t, 3500 if t % 10 == 0 else 100, False) for t in range(200)]
+    book = GroupBook(range(4), [(0, 0)], lambda llm: 1000, TokenClustering(), least_to_cluster=300)
+    groups, _ = book.update(FakeView(waiting(*rows), 4))
+    assert len([g for g in groups if g.waiting]) == 1
+    book = GroupBook(range(4), [(0, 0)], lambda llm: 1000, TokenClustering(), least_to_cluster=100)
+    groups, changes = book.update(FakeView(waiting(*rows), 4))
+    long = next(g for g in groups if g.cell == Cell(0, 0, 1))
+    assert long.waiting == 20
+    assert (long.input_tokens == 3500).all()
+    uppers, queues = book.arrival_queues(0, 0)
+    assert len(uppers) == 1
+    assert 100 <= uppers[0] < 3500
+    assert queues == (0, long.queue)
+    assert changes.parents[long.queue] == 0
