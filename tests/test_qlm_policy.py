@@ -127,8 +127,10 @@ def test_interactive_requests_pass_and_evict_batch_ones():
     made = scenario(
         **{"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
     )
-    rows = [(0.0, 0, 2, 500, 400, 2000), (30.0, 0, 0, 200, 50, 10)]
-    requests = burst(made, *rows)
+    batch = [
+        (0.0, 0, 2, 500, 300 + (37 * k) % 400, 5) for k in range(400)
+    ]  # never done all at once
+    requests = burst(made, *batch, (30.0, 0, 0, 200, 50, 10))
     with_it = run_episode(make_policy("qlm"), made, requests=requests)
     without = run_episode(make_policy("qlm:eviction=false"), made, requests=requests)
     fcfs = run_episode(make_policy("vllm"), made, requests=requests)
