@@ -124,9 +124,8 @@ def test_what_can_be_switched_off(words):
 
 
 def test_interactive_requests_pass_and_evict_batch_ones():
-    made = scenario(
-        **{"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
-    )
+    alone = {"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
+    made = scenario(horizon_s=900, **alone)
     batch = [
         (0.0, 0, 2, 500, 300 + (37 * k) % 400, 5) for k in range(400)
     ]  # never done all at once
