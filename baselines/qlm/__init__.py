@@ -1,6 +1,7 @@
-"""QLM (Patke et al., "Queue Management for SLO-Oriented LLM Serving", SoCC 2024): its mathematics.
+"""QLM (Patke et al., "Queue Management for SLO-Oriented LLM Serving", SoCC 2024), and its baselines.
 
-Plain functions and records; nothing here knows the simulator.
+The first group of modules are plain functions and records, which know nothing of the simulator; the second
+puts them to work.
 
 | question | module |
 |---|---|
@@ -11,4 +12,10 @@ Plain functions and records; nothing here knows the simulator.
 | which instance serves which group when | `programme` (section 7, Eq. 6 to 13), `search` beyond its size |
 | where does SHEPHERD put LLMs and classes | `shepherd` |
 | which solver runs, what if there is none | `solver` |
+| | |
+| which group lies in which shared queue | `book` |
+| what the scheduler is told of a cluster | `problem` |
+| QLM as a policy | `policy` |
+| first come first served, earliest deadline first | `simple` |
+| SHEPHERD as a policy | `shepherd_policy` |
 """
