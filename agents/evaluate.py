@@ -81,7 +81,8 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
     """The policies named, ready for `scenario`.
 
     Args:
-        text: comma-separated names of reference policies and paths of models; None: every reference.
+        text: comma-separated names of reference policies and paths of models; None: every reference
+            that the scenario is made for.
         env: short name of the environment, which models must have been trained on.
         scenario: that they are to run.
 
@@ -89,9 +90,9 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         Slip: an unknown name, a policy given twice, a policy or model that does not fit the
             scenario, a model that is missing or cannot be read.
     """
-    from baselines import POLICY_NAMES, PolicyError, make_policy
+    from baselines import POLICY_NAMES, PolicyError, make_policy, policies_for
 
-    names = [part for part in (text or ",".join(POLICY_NAMES)).split(",") if part]
+    names = [part for part in (text or ",".join(policies_for(scenario))).split(",") if part]
     found: dict[str, Policy] = {}
     # Everything is looked for before anything is loaded: torch takes a second to come.
     for name in names:

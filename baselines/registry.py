@@ -16,6 +16,7 @@ from baselines.static import StaticPolicy
 from baselines.tuned_settings import TunedPolicy
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
+from llmscale_env.scenarios.schema import Scenario
 
 
 def _chiron_local(name: str, **values: Any) -> Policy:
@@ -48,6 +49,16 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
 """Names that `make_policy` knows."""
+
+
+QUEUE_POLICIES = ("qlm", "edf", "vllm", "shepherd")
+"""Those that order virtual queues over `group_queues`; the others start and stop instances of pools."""
+
+
+def policies_for(scenario: Scenario) -> tuple[str, ...]:
+    """Names of the policies that a scenario is made for."""
+    ordered = scenario.fleet.group_queues > 0
+    return tuple(name for name in POLICY_NAMES if (name in QUEUE_POLICIES) == ordered)
 
 
 def make_policy(name: str, **parameters: Any) -> Policy:
