@@ -22,7 +22,7 @@ from llmscale_env.sim.fast.memory import (
     queue_at,
     req_at,
 )
-from llmscale_env.sim.fast.queues import queue_row
+from llmscale_env.sim.fast.queues import mark_dirty, queue_row
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,
@@ -214,6 +214,15 @@ def call_for_changed(S, t, but):
         else:
             _call_others(S, q, t, but)
     glob.n_dirty = 0
+
+
+@njit
+def hand_over(S, i):
+    """Instance `i` no longer serves, or not these queues: what it was to take, others are called for."""
+    for k in range(inst_at(S, i).n_pull):
+        q = pull_of(S)[i, k]
+        if lists_of(S)[queue_row(S, q), 2] > 0:
+            mark_dirty(S, q)
 
 
 @njit
