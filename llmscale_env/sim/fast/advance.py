@@ -210,6 +210,7 @@ def set_pull(S, i, queues):
         for j in range(at, pullers[0]):
             pullers[j] = pullers[j + 1]
         pullers[0] -= 1
+    glob_of(S).n_choosers += (1 if len(queues) > 1 else 0) - (1 if inst.n_pull > 1 else 0)
     inst.n_pull = len(queues)
     for k in range(len(queues)):
         q = queues[k]
