@@ -365,7 +365,11 @@ def test_a_regrouping_that_is_refused_moves_nobody(
 def test_a_queue_of_another_llm_takes_nobody(engine_class: Engine) -> None:
     row = (RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0),) * 2
     engine = waiting(
-        engine_class, *FIVE[:2], queue_llm=(-1, 1), routes=(row, row), pools=(pool(initial_active=0),)
+        engine_class,
+        *FIVE[:2],
+        queue_llm=(-1, 1),
+        routes=(row, row),
+        pools=(pool(initial_active=0),),
     )
     with pytest.raises(ValueError, match="request 0 is for another LLM than queue 1"):
         engine.regroup([0], [1])
@@ -519,5 +523,3 @@ def test_a_request_remembers_its_queue_when_the_list_changes(engine_class: Engin
     engine.advance(1000)
     assert engine.queues() == [[], [0]]
     assert column(engine, "emitted_tokens") == [2]
-
-
