@@ -632,6 +632,13 @@ def _some_waiting(engine: Any, case: Case, seed: int) -> tuple[list[int], list[i
     return some, queues
 
 
+def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
+    """What a command is called with; who is regrouped is drawn among those that wait at the time."""
+    if command.name == "regroup":
+        return _some_waiting(engine, case, *command.args)
+    return command.args
+
+
 def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
     """Run a case; what is seen before and after the commands of every control time."""
     engine = engine_class(case.spec, case.requests)
@@ -641,11 +648,8 @@ def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
         _observe(engine, case, f"before commands at {stop_ps}", trace)
         due = [c for c in case.script if c.at_ps == stop_ps]
         for command in due:
-            args = command.args
-            if command.name == "regroup":
-                args = _some_waiting(engine, case, *args)
             try:
-                answer = getattr(engine, command.name)(*args)
+                answer = getattr(engine, command.name)(*arguments(engine, case, command))
             except ValueError:
                 answer = "refused"
             trace.answers.append((stop_ps, command.name, command.args, answer))
