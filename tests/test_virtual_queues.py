@@ -523,3 +523,15 @@ def test_a_request_remembers_its_queue_when_the_list_changes(engine_class: Engin
     engine.advance(1000)
     assert engine.queues() == [[], [0]]
     assert column(engine, "emitted_tokens") == [2]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_static_batches_can_be_switched(engine_class: Engine, before: bool) -> None:
+    spec = queued(pool(batch_limit=4, static_batch=before))
+    engine = engine_class(spec, table((0, 4, 9), (62, 2, 9)))
+    engine.advance(65)
+    engine.set_operations(0, static_batch=not before)
+    engine.advance(10**5)
+    # Boundaries at 17, 38, 61, 86, 113. Switched on at 65, the batch is closed by the next launch of a
+    # decode iteration, and 86 still takes the other one; switched off, the launch at 86 opens it.
+    assert column(engine, "admitted_ps")[1] == (113 if before else 86)

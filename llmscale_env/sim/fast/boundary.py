@@ -318,7 +318,8 @@ def _launch_decode(S, i, t, once):
     if pool.controller != 0 and inst.changed:
         window = pool.window if pool.controller == 1 else 1
         n = min(n, max(1, window - inst.w_iter))
-    if once or inst.pull_until < inst.n_pull:
+    reopens = inst.closed and not pool.static
+    if once or reopens or inst.pull_until < inst.n_pull:
         n = 1  # what could not be looked at in this boundary may be taken at the next
     inst.filling = 0
     inst.closed = pool.static
