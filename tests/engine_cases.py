@@ -648,8 +648,9 @@ def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
         _observe(engine, case, f"before commands at {stop_ps}", trace)
         due = [c for c in case.script if c.at_ps == stop_ps]
         for command in due:
+            args = arguments(engine, case, command)
             try:
-                answer = getattr(engine, command.name)(*arguments(engine, case, command))
+                answer = getattr(engine, command.name)(*args)
             except ValueError:
                 answer = "refused"
             trace.answers.append((stop_ps, command.name, command.args, answer))
