@@ -65,7 +65,7 @@ def test_what_ran_starts_again_at_the_front_of_its_queue(engine_class: Engine) -
     assert (column(engine, "preemptions"), column(engine, "evictions")) == ([0] * 3, [0] * 3)
 
 
-@pytest.mark.parametrize(("at_ps", "last_token_ps"), [(51, 23), (52, 51)])
+@pytest.mark.parametrize("at_ps, last_token_ps", [(51, 23), (52, 51)])
 def test_a_failure_comes_before_an_iteration_that_would_end_then(
     engine_class: Engine, at_ps: int, last_token_ps: int
 ) -> None:

@@ -29,7 +29,9 @@ def expected(case: Case, batch: EngineBatch, q: int, now_ps: int) -> dict[str, A
     slo = np.array([c.ttft_slo_ps for c in case.spec.classes], np.int64)[cls]
     share = (arrival + slo - now_ps) / slo
     bins = (share[:, None] >= np.array(SLACK_BOUNDS)).sum(axis=1)
-    fresh = results["first_token_ps"][ids] < 0  # a failure takes the tokens, not the first one's time
+    fresh = (
+        results["first_token_ps"][ids] < 0
+    )  # a failure takes the tokens, not the first one's time
     keys = zip(arrival.tolist(), cls.tolist(), (~fresh).tolist(), strict=True)
     return {
         "requests": len(ids),

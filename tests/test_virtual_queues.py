@@ -340,7 +340,7 @@ def test_regroup_moves_to_the_ends_in_the_order_given(engine_class: Engine) -> N
 
 
 @pytest.mark.parametrize(
-    ("requests", "queues", "words"),
+    "requests, queues, words",
     [
         ([3, 5], [1, 1], "5 is in no shared queue"),
         ([3, 99], [1, 1], "99 is in no shared queue"),
@@ -428,7 +428,7 @@ def test_an_arrival_that_is_told_apart_goes_back_to_that_queue(engine_class: Eng
 
 
 @pytest.mark.parametrize(
-    ("uppers", "queues", "words"),
+    "uppers, queues, words",
     [
         ((), (3,), "no shared queue 3"),
         ((4,), (0,), "must be 0 rising numbers"),
@@ -461,7 +461,7 @@ def test_a_route_without_a_queue_has_no_classification(engine_class: Engine) -> 
 
 
 @pytest.mark.parametrize(
-    ("instance", "queues", "words"),
+    "instance, queues, words",
     [
         (0, (2,), "no shared queue 2"),
         (0, (-1,), "no shared queue -1"),
