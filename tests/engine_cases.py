@@ -269,7 +269,7 @@ class _Generator:
             mixed_pair_ps=self.pick(0, 0, 1),
             mixed_chunk_ps=self.ps(0, 3),
             kv_capacity_tokens=self.capacity + self.pick(0, 0, 0, 7, 40),
-            swap_out_ps_per_token=self.ps(0, 1),
+            swap_out_ps_per_token=self.pick(self.ps(0, 1), self.ps(0, 1), self.ps(0, 20)),
             swap_in_ps_per_token=self.ps(0, 1),
             kv_bytes_per_token=self.pick(1, 1, 3),
         )
@@ -363,8 +363,8 @@ class _Generator:
         """All requests wait in shared queues, from which instances of several LLMs pull."""
         profiles = tuple(self.profile() for _ in range(self.int(1, 3)))
         classes = self.classes()
-        n_llms = self.pick(1, 2, 2, 3)
-        n_queues = self.int(1, 6)
+        n_llms = self.pick(1, 2, 2, 3, 5)
+        n_queues = self.pick(self.int(1, 6), self.int(1, 6), 15)
         labels = [-1] * n_queues
         if self.chance(0.3):
             labels = [self.int(-1, n_llms - 1) for _ in range(n_queues)]
@@ -382,7 +382,19 @@ class _Generator:
             row = [
                 RouteSpec(kind, (), queue=int(self.pick(*good)) if good else -1) for _ in classes
             ]
+            fixed = [p for p, pool in enumerate(pools) if pool.llms == (llm,)]
+            if fixed and good:  # some go to instances, as they may where one LLM stays
+                row = [self.route(fixed, good, True) if self.chance(0.3) else old for old in row]
+                row = [
+                    old if new.kind == RouterKind.CUSTOM else new
+                    for old, new in zip(
+                        [RouteSpec(kind, (), queue=r.queue) for r in row], row, strict=True
+                    )
+                ]
             routes.append(tuple(row))
+        for p, pool in enumerate(pools):
+            if all(r.queue >= 0 for llm in pool.llms for r in routes[llm]):
+                pools[p] = replace(pool, evicts=self.chance(0.4))
         held = sum(pool.initial_active * pool.gpus for pool in pools)
         return ClusterSpec(
             profiles=profiles,
@@ -531,6 +543,17 @@ class _Generator:
             return Command(at_ps, "regroup", (int(self.rng.integers(2**31)),))
         return Command(at_ps, "fail", (instance,))
 
+    def everybody(self, spec: ClusterSpec, at_ps: int) -> list[Command]:
+        """New lists for all instances, as a scheduler of virtual queues sets them, or all of them fail."""
+        queues = list(range(len(spec.queue_llm)))
+        if self.chance(0.2):
+            return [Command(at_ps, "fail", (i,)) for i in range(spec.n_instances)]
+        regroup = Command(at_ps, "regroup", (int(self.rng.integers(2**31)),))
+        lists = [
+            Command(at_ps, "set_pull", (i, self.some(queues))) for i in range(spec.n_instances)
+        ]
+        return [regroup, *lists] if self.chance(0.5) else lists
+
     def replacement(self, spec: ClusterSpec, at_ps: int) -> list[Command]:
         """A pool takes over from all other instances of its LLM: nobody but draining ones is left."""
         p = self.int(0, len(spec.pools) - 1)
@@ -562,6 +585,8 @@ class _Generator:
             if self.chance(0.1):
                 script += self.replacement(spec, at_ps)
             script += [self.command(spec, at_ps) for _ in range(self.pick(0, 1, 1, 2, 4))]
+            if self.chance(0.1):
+                script += self.everybody(spec, at_ps)
         stops.append(last_ps + self.ps(0, 1000))
         # Somebody should be there in the end, or most of a case's requests never run.
         if self.chance(0.8):
@@ -607,6 +632,13 @@ def _some_waiting(engine: Any, case: Case, seed: int) -> tuple[list[int], list[i
     return some, queues
 
 
+def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
+    """What a command is called with; who is regrouped is drawn among those that wait at the time."""
+    if command.name == "regroup":
+        return _some_waiting(engine, case, *command.args)
+    return command.args
+
+
 def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
     """Run a case; what is seen before and after the commands of every control time."""
     engine = engine_class(case.spec, case.requests)
@@ -616,9 +648,7 @@ def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
         _observe(engine, case, f"before commands at {stop_ps}", trace)
         due = [c for c in case.script if c.at_ps == stop_ps]
         for command in due:
-            args = command.args
-            if command.name == "regroup":
-                args = _some_waiting(engine, case, *args)
+            args = arguments(engine, case, command)
             try:
                 answer = getattr(engine, command.name)(*args)
             except ValueError:

@@ -15,7 +15,7 @@ from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.fast import EngineBatch, FastEngine
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.sim.fast.records import N_SLACK_BINS
-from tests.engine_cases import Case, make_case
+from tests.engine_cases import Case, arguments, make_case
 
 
 def expected(case: Case, batch: EngineBatch, q: int, now_ps: int) -> dict[str, Any]:
@@ -29,7 +29,9 @@ def expected(case: Case, batch: EngineBatch, q: int, now_ps: int) -> dict[str, A
     slo = np.array([c.ttft_slo_ps for c in case.spec.classes], np.int64)[cls]
     share = (arrival + slo - now_ps) / slo
     bins = (share[:, None] >= np.array(SLACK_BOUNDS)).sum(axis=1)
-    fresh = emitted == 0
+    fresh = (
+        results["first_token_ps"][ids] < 0
+    )  # a failure takes the tokens, not the first one's time
     keys = zip(arrival.tolist(), cls.tolist(), (~fresh).tolist(), strict=True)
     return {
         "requests": len(ids),
@@ -97,7 +99,7 @@ def test_queues_are_shown_as_they_are(first: int) -> None:
                     reached["bins"] += want["slack_bins"]
             for command in (c for c in case.script if c.at_ps == stop_ps):
                 try:
-                    getattr(engine, command.name)(*command.args)
+                    getattr(engine, command.name)(*arguments(engine, case, command))
                 except ValueError:
                     continue
     assert min(reached["fresh"], reached["started"], reached["merged"]) > 0

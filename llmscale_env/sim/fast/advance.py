@@ -29,7 +29,13 @@ from llmscale_env.sim.fast.records import (
     NO_EVENT,
 )
 from llmscale_env.sim.fast.routing import route
-from llmscale_env.sim.fast.wake import call_after, call_all, call_for_changed, look_up
+from llmscale_env.sim.fast.wake import (
+    call_after,
+    call_all,
+    call_for_changed,
+    hand_over,
+    look_up,
+)
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
 
@@ -193,6 +199,7 @@ def set_pull(S, i, queues):
     inst = inst_at(S, i)
     t = glob_of(S).now_ps
     absent = const_of(S).n_queues
+    hand_over(S, i)
     for k in range(inst.n_pull):
         q = pull_of(S)[i, k]
         place_of(S)[i, q] = absent
@@ -203,6 +210,7 @@ def set_pull(S, i, queues):
         for j in range(at, pullers[0]):
             pullers[j] = pullers[j + 1]
         pullers[0] -= 1
+    glob_of(S).n_choosers += (1 if len(queues) > 1 else 0) - (1 if inst.n_pull > 1 else 0)
     inst.n_pull = len(queues)
     for k in range(len(queues)):
         q = queues[k]

@@ -207,9 +207,13 @@ def _make_room_in_order(S, i, need, fresh, since, place, t):
 
 @njit
 def _admit(S, i, t, left):
-    """Admit what fits; returns (requests, tokens, squared tokens) to prefill before chunking.
+    """Admit what fits.
 
     `left` is the chunked iteration's budget still free (-1: prefill first).
+
+    Returns:
+        (tokens, squared tokens to prefill before chunking, whether the next boundary may evict those
+        admitted in this one for the candidate that ended it)
     """
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
@@ -218,6 +222,7 @@ def _admit(S, i, t, left):
     since = inst.admissions
     fresh, tokens, pairs = 0, 0, 0
     fresh_evictable, fresh_evictable_kv = 0, 0
+    spared = False
     while True:
         place = next_place(S, i)
         if place == NOBODY or inst.closed:
@@ -254,6 +259,7 @@ def _admit(S, i, t, left):
                 extra = inst.n_run if chunked else fresh
                 fits = _fits(inst, extra, need, inst.limit, cap, pool.watermark)
         if not (fits and in_budget):
+            spared = place >= 0 and pool.evicts_in_order and inst.admissions > since
             if not under_limit:
                 inst.bound = 1
                 inst.held = 1
@@ -283,7 +289,7 @@ def _admit(S, i, t, left):
             if chunked:
                 req.chunk = min(context, left)
                 left -= req.chunk
-    return fresh, tokens, pairs
+    return tokens, pairs, spared
 
 
 # ---- launch --------------------------------------------------------------------------------------
@@ -312,7 +318,8 @@ def _launch_decode(S, i, t, once):
     if pool.controller != 0 and inst.changed:
         window = pool.window if pool.controller == 1 else 1
         n = min(n, max(1, window - inst.w_iter))
-    if once or inst.pull_until < inst.n_pull:
+    reopens = inst.closed and not pool.static
+    if once or reopens or inst.pull_until < inst.n_pull:
         n = 1  # what could not be looked at in this boundary may be taken at the next
     inst.filling = 0
     inst.closed = pool.static
@@ -355,15 +362,14 @@ def _make_way(S, i, t):
 @njit
 def _continue_prefill_first(S, i, t):
     inst = inst_at(S, i)
-    fresh, tokens, pairs = _admit(S, i, t, -1)
+    tokens, pairs, once = _admit(S, i, t, -1)
     _make_way(S, i, t)
-    if fresh > 0:
+    if inst.n_pre > 0:
         if inst.n_dec > 0:
             push_pending(S, i, t)
         _launch_single(S, i, t, PREFILL, prefill_ps(S, inst.profile, tokens, pairs))
         return
     cap = prof_at(S, inst.profile).cap
-    once = False
     while inst.n_run > 0 and inst.kv + inst.n_dec > cap:
         preempt(S, i, youngest(S, i), t)
         once = True
@@ -378,10 +384,10 @@ def _continue_chunked(S, i, t):
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
-    preempted = False
+    once = False
     while inst.n_run > 0 and inst.kv + inst.n_run > cap:
         preempt(S, i, youngest(S, i), t)
-        preempted = True
+        once = True
     left = max(0, pool.chunk - inst.n_dec)
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
@@ -389,8 +395,8 @@ def _continue_chunked(S, i, t):
         req.chunk = min(req.pre_target - req.pre_done, left)
         left -= req.chunk
         r = req.aux_next
-    if not preempted:
-        _admit(S, i, t, left)
+    if not once:
+        _, _, once = _admit(S, i, t, left)
         _make_way(S, i, t)
     tokens, pairs, chunks = 0, 0, 0
     r = lists_of(S)[prefill_row(S, i), 0]
@@ -406,7 +412,7 @@ def _continue_chunked(S, i, t):
         duration = mixed_ps(S, inst.profile, inst.n_dec, inst.ctx, tokens, pairs, chunks)
         _launch_single(S, i, t, MIXED, duration)
     elif inst.n_dec > 0:
-        _launch_decode(S, i, t, preempted)
+        _launch_decode(S, i, t, once)
     else:
         _rest(S, i, t)
 

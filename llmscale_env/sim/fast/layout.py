@@ -346,6 +346,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
         for host in hosts[up]:
             states.host_count[e, host, pool.llm] += 1
         glob["gpus_held"] += pool.initial_active * pool.gpus
+        glob["n_choosers"] += pool.n_slots if len(pool.pull) > 1 else 0
         states.pool[e, p] = (
             pool.llm,
             pool.profile,

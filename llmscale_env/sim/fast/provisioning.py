@@ -42,7 +42,7 @@ from llmscale_env.sim.fast.routing import requests_at, route, route_gateway
 from llmscale_env.sim.fast.sources import head_at
 from llmscale_env.sim.fast.structures import schedule
 from llmscale_env.sim.fast.timing import iterations_done, span_ps
-from llmscale_env.sim.fast.wake import look_up
+from llmscale_env.sim.fast.wake import hand_over, look_up
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, LoadSource
 
@@ -207,6 +207,7 @@ def fail(S, i, t, router, features):
     inst.seg_n = 0
     inst.state = _OFF
     schedule(S, i, NO_EVENT)
+    hand_over(S, i)
     # Who has no queue to go back to is routed again, after the instance's state is settled.
     first, last = np.int64(-1), np.int64(-1)
     while inst.n_run > 0 or lists_of(S)[preempted_row(S, i), 2] > 0:
@@ -267,6 +268,7 @@ def drain(S, i, t, router, features):
     _reroute_own(S, i, t, router, features)
     if inst.mode == IDLE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
         turn_off(S, i, t)
+        hand_over(S, i)
     else:
         look_up(S, i, t)
 

@@ -28,6 +28,7 @@ GLOB = np.dtype(
         ("n_rejected", np.int64),
         ("gpus_held", np.int64),
         ("n_dirty", np.int64),  # shared queues that changed during the event at hand
+        ("n_choosers", np.int64),  # instances with more than one queue on their list
         ("first_cursor", np.int64),  # how much of the logs has been counted
         ("finish_cursor", np.int64),
         ("error", np.int64),

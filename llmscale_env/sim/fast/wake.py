@@ -22,7 +22,7 @@ from llmscale_env.sim.fast.memory import (
     queue_at,
     req_at,
 )
-from llmscale_env.sim.fast.queues import queue_row
+from llmscale_env.sim.fast.queues import mark_dirty, queue_row
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,
@@ -143,8 +143,13 @@ def _call_for(S, q, t, but):
     best = -1
     best_n = 0
     best_key = NO_EVENT
-    for k in range(1, pulled_by_of(S)[q, 0] + 1):
-        i = pulled_by_of(S)[q, k]
+    lists, pullers = lists_of(S), pulled_by_of(S)[q]
+    first_preempted = preempted_row(S, 0)
+    head = lists[queue_row(S, q), 0]
+    head_llm = req_at(S, head).llm
+    head_need = demand(S, head)
+    for k in range(1, pullers[0] + 1):
+        i = pullers[k]
         inst = inst_at(S, i)
         if i == but or inst.state != _ACTIVE:
             continue
@@ -155,28 +160,31 @@ def _call_for(S, q, t, but):
         if inst.mode != DECODE or inst.seg_n <= 1 or inst.closed:
             continue
         pool = pool_at(S, inst.pool)
-        learns = _must_learn(inst, pool.controller)
-        if inst.n_run >= inst.limit and (learns or not (pool.evicts_in_order or pool.flushes)):
-            if learns:
+        if inst.n_run >= inst.limit:
+            if _must_learn(inst, pool.controller):
                 cut_at(S, i, next_boundary(S, i, t))
+                continue
+            if not (pool.evicts_in_order or pool.flushes):
+                continue
+        if lists[i, 2] > 0 or lists[first_preempted + i, 2] > 0:
             continue
-        if lists_of(S)[i, 2] > 0 or lists_of(S)[preempted_row(S, i), 2] > 0:
-            continue
-        place = shared_place(S, i, inst.n_pull)
-        if place == NOBODY:
-            continue
-        r = head_at(S, i, place)
-        if req_at(S, r).llm != inst.llm:
-            if pool.flushes and all_later(S, i, place):
-                cut_at(S, i, next_boundary(S, i, t))
-            continue
-        need = demand(S, r)
+        place, need = 0, head_need
+        if inst.n_pull > 1 or head_llm != inst.llm:
+            place = shared_place(S, i, inst.n_pull)
+            if place == NOBODY:
+                continue
+            r = head_at(S, i, place)
+            if req_at(S, r).llm != inst.llm:
+                if pool.flushes and all_later(S, i, place):
+                    cut_at(S, i, next_boundary(S, i, t))
+                continue
+            need = demand(S, r)
         n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
         if n == 0 or not could_admit(S, i, n, need):
-            if learns or _may_evict_for(S, i, place):
+            if _must_learn(inst, pool.controller) or _may_evict_for(S, i, place):
                 cut_at(S, i, next_boundary(S, i, t))
             continue
-        if pull_of(S)[i, place] != q:
+        if inst.n_pull > 1 and pull_of(S)[i, place] != q:
             cut_at(S, i, n)
             continue
         key = 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps))
@@ -192,6 +200,8 @@ def _call_for(S, q, t, but):
 @njit
 def _call_others(S, q, t, but):
     """Queue `q` has become empty: whoever pulled from it may turn to another one."""
+    if glob_of(S).n_choosers == 0:
+        return
     for k in range(1, pulled_by_of(S)[q, 0] + 1):
         i = pulled_by_of(S)[q, k]
         inst = inst_at(S, i)
@@ -214,6 +224,15 @@ def call_for_changed(S, t, but):
         else:
             _call_others(S, q, t, but)
     glob.n_dirty = 0
+
+
+@njit
+def hand_over(S, i):
+    """Instance `i` no longer serves, or not these queues: what it was to take, others are called for."""
+    for k in range(inst_at(S, i).n_pull):
+        q = pull_of(S)[i, k]
+        if lists_of(S)[queue_row(S, q), 2] > 0:
+            mark_dirty(S, q)
 
 
 @njit

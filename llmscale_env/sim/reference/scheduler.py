@@ -180,7 +180,8 @@ class Scheduler(ABC):
             return False
         if instance.operations.pull_rule != PullRule.IN_ORDER:
             return False
-        # Preempted requests come before all queues: there are none when a head is foreign.
+        # Preempted requests come before all queues: none waits when a head is foreign, but some may
+        # have been admitted in this boundary. They go as well.
         if not all(r.queue >= 0 and instance.place_of(r) > place for r in instance.running):
             return False
         instance.flush()
@@ -218,7 +219,8 @@ class PrefillFirst(Scheduler):
         self.fresh = []
         instance.foreign = None
         self._admit()
-        self._make_way()
+        if self._make_way():
+            self.fresh = []  # a preempted request may have been taken back just before
         if self.fresh:
             return self._prefill()
         while instance.running and instance.kv_tokens + len(instance.running) > instance.capacity:
