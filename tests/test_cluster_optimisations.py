@@ -441,7 +441,8 @@ def test_profiles_differ_where_optimisations_do():
         assert np.array_equal(value, getattr(spec.profiles[1], name))
     assert spec.pools[0].watermark_tokens == int(0.01 * spec.profiles[0].kv_capacity_tokens)
     kv_bytes = sum(llm_card(n).kv_bytes_per_token for n in ("llama-3.1-8b", "llama-3.2-3b"))
-    assert spec.pools[0].host_kv_bytes == int(64e9 // kv_bytes)
+    assert spec.pools[0].host_kv_bytes == int(64e9)
+    assert spec.profiles[0].kv_bytes_per_token == kv_bytes
     # a chunk budget makes a profile of its own only where the tables depend on it
     chunked = {"fleet.pools.batch.chunk_tokens": 256, "fleet.pools.mixed.chunk_tokens": 512}
     assert len(compile_cluster(load_scenario("mixed-slo", **chunked)).profiles) == 1
