@@ -169,6 +169,7 @@ def test_fingerprint_of_a_function_knows_what_it_reaches(project):
     assert after("one.py", one.replace("step(case)", "step(1 + case)", 1)) != start
     assert after("one.py", one.replace("LIMIT = 3", "LIMIT = 4")) != start
     assert after("one.py", one + "LIMIT += 1\n") != start
+    assert after("one.py", one.replace("LIMIT = 3\n", 'LIMIT = 3\n"""How many."""\n')) == start
     assert after("one.py", one) == start
     assert after("shared.py", shared.replace("return 2", "return 3")) == start
     assert after("shared.py", shared.replace("SIZE = 1", "SIZE = 2")) != start

@@ -92,13 +92,22 @@ def _source(name: str) -> _Source | None:
         return None
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, _Definition)) and ast.get_docstring(node, clean=False):
-            node.body = node.body[1:]
+        if isinstance(node, (ast.Module, _Definition)):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
     names: dict[str, tuple[ast.stmt, ...]] = {_ALWAYS: ()}
     for statement in tree.body:
         for defined, part in _defined(statement):
             names[defined] = (*names.get(defined, ()), part)
     return _Source(path.parent, tuple(tree.body), names)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """A docstring: of a module, a definition, or a constant above it."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def _defined(statement: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
