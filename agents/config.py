@@ -74,8 +74,9 @@ class TrainConfig(_Frozen):
         env_threads: threads that advance them.
         torch_threads: threads of torch; more than one rarely helps nets this small.
         as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
-            counts that leave the cluster as it is (`agents.prior`); 0: all choices alike.
-        as_is_bias_settings: the same for everything else: batch limits, shares, sources.
+            counts that leave the cluster as it is (`agents.prior`), or an instance's choice to stay with
+            its LLM; 0: all choices alike.
+        as_is_bias_settings: the same for everything else: batch limits, shares, sources, eviction.
         reward_scale: the learner sees rewards times this; everything that is reported is unscaled.
         validation_every: steps between two validations.
         validation_episodes: episodes of one (seeds from 20,000).

@@ -110,7 +110,9 @@ def make_ppo(config: TrainConfig, env: NativeVecEnv, scenario: Scenario) -> PPO:
     decoder = make_codec(config.env, scenario).decoder
     choices = as_is_choices(decoder.parts, decoder.choices, scenario)
     biases = [
-        config.as_is_bias if part.endswith("/instances") else config.as_is_bias_settings
+        config.as_is_bias
+        if part.endswith(("/instances", "/serves"))
+        else config.as_is_bias_settings
         for part in decoder.parts
     ]
     lean_towards(model, choices, biases)

@@ -42,6 +42,10 @@ def as_is_choices(
         elif what == "load_source":
             sources = [pool.load_source for pool in scenario.fleet.pools]
             found.append(_exact(options, max(set(sources), key=sources.count)))
+        elif what == "serves":
+            found.append(_exact(options, "keep"))
+        elif what == "make_way" and name in pools:
+            found.append(_exact(options, "evict" if pools[name].evicts_in_order else "finish"))
         else:
             found.append(None)
     return found

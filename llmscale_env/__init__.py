@@ -42,6 +42,12 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         entry_point="llmscale_env.envs.mixed_slo:MixedSLOEnv",
         vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOVectorEnv",
     ),
+    EnvironmentEntry(
+        id="llmscale/MultiModelQueue-v0",
+        short_name="multi-model-queue",
+        entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueEnv",
+        vector_entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueVectorEnv",
+    ),
 )
 """Every environment of the package."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Snapshot, Window
+from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch
@@ -86,11 +87,12 @@ class ClusterSimulation:
         self.clipped = np.zeros(n_episodes, np.int64)
         self._costs = np.array(serving_cost_gpu_s(scenario))
         self._finished_before = np.zeros(n_episodes, np.int64)
+        self._virtual: VirtualQueues | None = None
 
     # ---- pickling: threads stay behind ----
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_executor": None}
+        return {**self.__dict__, "_executor": None, "_virtual": None}
 
     @property
     def n_episodes(self) -> int:
@@ -100,6 +102,7 @@ class ClusterSimulation:
 
     def start(self, e: int, requests: RequestTable) -> None:
         """Put episode `e` at time 0 with `requests`."""
+        self._virtual = None
         self.engine.reset(e, requests)
         self.requests[e] = requests
         self.engine.close_windows(e, e + 1)
@@ -115,9 +118,15 @@ class ClusterSimulation:
 
     def apply(self, e: int, command: Command) -> int:
         """Carry out a command now; returns how many orders were clipped."""
+        self._virtual = None
         clipped = self._dispatcher.apply(e, command)
         self.clipped[e] += clipped
         return clipped
+
+    def order_queues(self, orders: QueueOrders) -> None:
+        """Carry out orders for the virtual queues of all episodes now."""
+        self._virtual = None
+        orders.carry_out(self.engine)
 
     def interval_end_ps(self, step: NDArray[np.int64]) -> NDArray[np.int64]:
         """(E,) time at which interval number `step` ends."""
@@ -129,6 +138,7 @@ class ClusterSimulation:
 
         Afterwards `by_class` and `by_pool` hold what the interval brought, (E, C) and (E, P).
         """
+        self._virtual = None
         until = self.interval_end_ps(self.step)
         begin = self.engine.states.glob["now_ps"][:, 0].copy()
         self._finished_before = self.engine.states.glob["n_finished"][:, 0].copy()
@@ -292,7 +302,14 @@ class ClusterSimulation:
             step=self.step,
             forecast_rate_per_s=forecast_rate_per_s,
             forecast_error=forecast_error,
+            see_virtual=self.virtual_queues,
         )
+
+    def virtual_queues(self) -> VirtualQueues:
+        """Virtual queues of all episodes as they stand; looked at once between two orders."""
+        if self._virtual is None:
+            self._virtual = see_virtual_queues(self.engine, 0, self.n_episodes)
+        return self._virtual
 
     # ---- forks ----
 
@@ -314,6 +331,7 @@ class ClusterSimulation:
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
         """Put episode `e` where it, or another of the same scenario, was at `save`."""
+        self._virtual = None
         self.engine.restore(e, saved["engine"])
         self.requests[e] = saved["requests"]
         self.step[e] = saved["step"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
+from llmscale_env.control.virtual import VirtualQueues, see_virtual_queues
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.fast.records import TALLY
@@ -153,6 +156,7 @@ class Snapshot:
         history: (E, k, C) arrivals of all intervals; those before `step[e]` have happened.
         step: (E,) number of the decision.
         forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
+        see_virtual: makes `virtual` when it is asked for.
     """
 
     time_s: NDArray[np.float64]
@@ -166,6 +170,12 @@ class Snapshot:
     step: NDArray[np.int64]
     forecast_rate_per_s: NDArray[np.float64]
     forecast_error: NDArray[np.float64]
+    see_virtual: Callable[[], VirtualQueues]
+
+    @cached_property
+    def virtual(self) -> VirtualQueues:
+        """Queues, lists and instances one by one."""
+        return self.see_virtual()
 
 
 class ClusterView:
@@ -258,6 +268,7 @@ class ClusterView:
             step=np.array([self.step]),
             forecast_rate_per_s=(none if rate is None else rate)[None],
             forecast_error=(none if error is None else error)[None],
+            see_virtual=partial(see_virtual_queues, self._engine, self._e, self._e + 1),
         )
 
     @property

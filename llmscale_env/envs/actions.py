@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import Snapshot
+from llmscale_env.control.virtual import AS_IS, QueueOrders
+from llmscale_env.envs.groups import GroupLayout
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
-
-AS_IS = -1
-"""An order that is not given."""
 
 
 @dataclass
@@ -30,12 +29,14 @@ class Orders:
     Attributes:
         targets, sources, limits: (E, P) instances, `LoadSource`, batch limit by pool.
         shares: (E, C) overflow share by class.
+        queues: orders for virtual queues, if any head gives them.
     """
 
     targets: NDArray[np.int64]
     sources: NDArray[np.int64]
     limits: NDArray[np.int64]
     shares: NDArray[np.float64]
+    queues: QueueOrders | None = None
 
     @classmethod
     def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
@@ -46,6 +47,12 @@ class Orders:
             limits=np.full((n_episodes, n_pools), AS_IS, np.int64),
             shares=np.full((n_episodes, n_classes), np.nan),
         )
+
+    def for_queues(self, now: Snapshot) -> QueueOrders:
+        """`queues`, to be written to."""
+        if self.queues is None:
+            self.queues = QueueOrders.none(now.virtual)
+        return self.queues
 
     def command(self, e: int, scenario: Scenario) -> Command:
         """The orders of episode `e` as a `Command`."""
@@ -67,6 +74,7 @@ class Orders:
                 for c, v in zip(scenario.classes, self.shares[e], strict=True)
                 if not np.isnan(v)
             },
+            **({} if self.queues is None else self.queues.fields(e, scenario)),
         )
 
 
@@ -231,12 +239,55 @@ class Loading:
         return [possible]
 
 
+class GroupOrder:
+    """Which request group every instance serves next (`envs.groups`); it also keeps the groups in order."""
+
+    name = "group_order"
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._layout = GroupLayout(scenario)
+        self.parts = [f"{name}/serves" for name in self._layout.names]
+        self.choices = [["keep", *self._layout.slot_names]] * len(self.parts)
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        self._layout.order(action, now.virtual, orders.for_queues(now))
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        return list(self._layout.possible(now.virtual).transpose(1, 0, 2))
+
+
+class MakeWay:
+    """Whether a pool's running requests make way for a group that comes earlier (or for another LLM)."""
+
+    name = "make_way"
+
+    def __init__(self, scenario: Scenario) -> None:
+        # Without swaps or group queues there is nobody to make way for.
+        fleet = scenario.fleet
+        self.parts = [f"{p.name}/make_way" for p in fleet.pools] if fleet.group_queues else []
+        self.choices = [["finish", "evict"]] * len(self.parts)
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        queues = orders.for_queues(now)
+        possible = now.pools["active"] > 0
+        queues.impossible += ((action > 0) & ~possible).sum(axis=1)
+        wanted = np.where(possible, action, 0)
+        queues.evicts[:] = np.where(wanted == now.virtual.evicts, AS_IS, wanted)
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        evict = now.pools["active"] > 0
+        finish = np.ones_like(evict)
+        return list(np.stack([finish, evict], axis=2).transpose(1, 0, 2))
+
+
 HEADS = {
     "instance_counts": InstanceCounts,
     "instances": Instances,
     "batch_limits": BatchLimits,
     "routing_share": RoutingShare,
     "loading": Loading,
+    "group_order": GroupOrder,
+    "make_way": MakeWay,
 }
 """Known heads; an environment is given their names, in order."""
 

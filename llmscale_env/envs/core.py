@@ -15,6 +15,7 @@ from llmscale_env.control.reward import PARTS, RewardParts, draw_requests
 from llmscale_env.control.run import load_steps, true_rates
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.view import ClusterView, Snapshot
+from llmscale_env.control.virtual import QueueOrders
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.observations import ObservationEncoder
 from llmscale_env.scenarios.schema import Scenario
@@ -138,6 +139,9 @@ class ServingCore:
                 f"action[{e}]: {clipped[e]} instances more than max_gpus = "
                 f"{self.scenario.fleet.max_gpus} allows"
             )
+        if orders.queues is not None:
+            self._order_queues(orders.queues)
+            clipped += orders.queues.impossible
         self.sim.clipped += clipped
         self.last_action = self.codec.decoder.fraction(checked)
         done = self.sim.advance()
@@ -146,6 +150,14 @@ class ServingCore:
         costs = self.sim.costs(done)
         self.returns += costs.reward
         return costs, done, clipped
+
+    def _order_queues(self, orders: QueueOrders) -> None:
+        if self.scenario.impossible_commands == "error" and orders.impossible.any():
+            e = int(np.argmax(orders.impossible))
+            raise CommandError(
+                f"action[{e}]: {orders.impossible[e]} choices that the action mask rules out"
+            )
+        self.sim.order_queues(orders)
 
     # ---- seeing ----
 

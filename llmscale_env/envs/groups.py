@@ -1,0 +1,262 @@
+"""Request groups as the environments form them: which there are, which are shown, and who serves what.
+
+A group is a shared queue without a name (`FleetConfig.group_queues`). Every LLM and class has as many of them
+as every other, and one of its groups is open: it takes the arrivals. QLM (section 4) clusters requests by
+LLM, SLO and token statistics and splits large clusters; LLM and class are told apart in the same way here, size and
+deadlines are bounded:
+
+- *Closing.* An open group that holds `SIZE_LIMIT` requests or more, or whose oldest request is a share
+  `SPAN` of its TTFT target old, is closed at the next decision, and a free queue (nobody waits in it or
+  runs from it) is opened. Requests beyond `SIZE_LIMIT` go to free queues, `SIZE_LIMIT` to each (the last ones stay
+  together in the one that is open then). With no queue free, the youngest group grows on.
+- *Deadline* of a group: that of its first request that has had no token yet; of the oldest one, if all have (they
+  were evicted).
+- *Shown* are two groups of each LLM and class: the `first` by deadline, and the `next` whose deadline has not
+  passed, of the others. Who can no longer be on time thus hides nobody who can.
+
+What an instance serves is a list of groups of one LLM: the group put ahead, if there is one, then those from which
+requests run here and in which nobody waits (they are on the list only so that nobody but the group put ahead evicts
+those requests), then all others by deadline, open ones included. So nothing of the LLM starves, and an instance
+swaps only when a group of another LLM is put ahead. A group stays ahead for one interval; the list's LLM
+stays as long as anybody waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.virtual import AS_IS, QueueOrders, VirtualQueues
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import ps
+from llmscale_env.sim.spec import InstanceState
+
+SIZE_LIMIT = 256
+"""Requests of a group: the batch limit of the scenario, so 1 to 4 average batches (QLM's delta: 1 to 16)."""
+
+SPAN = 0.25
+"""Deadlines of a group lie within this share of the TTFT target (and one control interval)."""
+
+SLOTS = ("first", "next")
+"""Groups of each LLM and class that are shown."""
+
+_NEVER = np.int64(2**62)
+_AHEAD, _RUNS_OUT = -_NEVER, -_NEVER + 1
+"""Places in a list before every deadline."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Groups that are shown, of `E` episodes; `B` pairs of an LLM and a class, LLM by LLM.
+
+    Attributes:
+        waiting: (E, B, G) requests in every group.
+        deadline_ps: (E, B, G) of every group in which anybody waits; far away where nobody does.
+        group: (E, B, 2) number within its pair of each group shown, -1: there is none.
+    """
+
+    waiting: NDArray[np.int64]
+    deadline_ps: NDArray[np.int64]
+    group: NDArray[np.int64]
+
+
+class GroupLayout:
+    """Which queues are whose groups, and the rules above.
+
+    Args:
+        scenario: with at least two group queues for every LLM and class.
+
+    Raises:
+        ValueError: it has fewer.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        fleet = scenario.fleet
+        self.llms = fleet.llms
+        self.classes = tuple(c.name for c in scenario.classes)
+        self.n_pairs = len(self.llms) * len(self.classes)
+        self.per_pair = fleet.group_queues // self.n_pairs
+        if self.per_pair < 2:
+            raise ValueError(
+                f"fleet.group_queues = {fleet.group_queues}: request groups need at least two for every "
+                f"LLM and class, {2 * self.n_pairs}"
+            )
+        self.first_queue = len(fleet.queues)
+        self.ttft_ps = np.tile([ps(c.ttft_s) for c in scenario.classes], len(self.llms))
+        self.span_ps = (self.ttft_ps * SPAN).astype(np.int64)
+        self._end = self.first_queue + self.n_pairs * self.per_pair
+        pools = [pool for pool in fleet.pools for _ in range(pool.max_instances)]
+        self.pool_of = np.repeat(
+            np.arange(len(fleet.pools)), [pool.max_instances for pool in fleet.pools]
+        )
+        self.names = [
+            pool.name if pool.max_instances == 1 else f"{pool.name}/{k}"
+            for pool in fleet.pools
+            for k in range(pool.max_instances)
+        ]
+        self.serves = np.array([[llm in pool.llms for llm in self.llms] for pool in pools])
+        # (I, B * slots)
+        each = len(self.classes) * len(SLOTS)
+        self._serves_slot = np.repeat(self.serves, each, axis=1)
+        self.slot_names = [
+            f"{llm}/{c}/{slot}" for llm in self.llms for c in self.classes for slot in SLOTS
+        ]
+
+    def by_pair(self, of_queues: NDArray) -> NDArray:
+        """(..., Q) as (..., B, G)."""
+        mine = of_queues[..., self.first_queue : self._end]
+        return mine.reshape(*mine.shape[:-1], self.n_pairs, self.per_pair)
+
+    # ---- seeing ----
+
+    def shown(self, seen: VirtualQueues) -> Shown:
+        """The groups that are shown now (computed once)."""
+        if "shown" not in seen.known:
+            seen.known["shown"] = self._choose(seen)
+        found: Shown = seen.known["shown"]
+        return found
+
+    def _choose(self, seen: VirtualQueues) -> Shown:
+        waiting = self.by_pair(seen.queues["requests"])
+        fresh = self.by_pair(seen.oldest_fresh_ps)
+        oldest = np.where(fresh >= 0, fresh, self.by_pair(seen.queues["oldest_ps"]))
+        deadline = np.where(waiting > 0, oldest + self.ttft_ps[:, None], _NEVER)
+        first = deadline.argmin(axis=2)[:, :, None]
+        others = deadline.copy()
+        others[others < seen.time_ps[:, None, None]] = _NEVER
+        np.put_along_axis(others, first, _NEVER, axis=2)
+        following = others.argmin(axis=2)[:, :, None]
+        group = np.concatenate([first, following], axis=2)
+        group[:, :, 0][deadline.min(axis=2) == _NEVER] = -1
+        group[:, :, 1][others.min(axis=2) == _NEVER] = -1
+        return Shown(waiting, deadline, group)
+
+    def queue_of_slot(self, shown: Shown) -> NDArray[np.int64]:
+        """(E, B * slots) number of the queue behind every group shown, -1: none."""
+        base = self.first_queue + np.arange(self.n_pairs)[:, None] * self.per_pair
+        return np.where(shown.group < 0, -1, base + shown.group).reshape(len(shown.group), -1)
+
+    def pair_of(self, queue: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Pair that a queue belongs to, -1: none (a queue with a name, or no queue)."""
+        inside = (queue >= self.first_queue) & (queue < self._end)
+        return np.where(inside, (queue - self.first_queue) // self.per_pair, -1)
+
+    def possible(self, seen: VirtualQueues) -> NDArray[np.bool_]:
+        """(E, I, 1 + B * slots) whether an instance can keep its list, or put a group shown ahead."""
+        there = self.shown(seen).group.reshape(len(seen.pull), 1, -1) >= 0
+        active = (seen.instances["state"] == InstanceState.ACTIVE)[:, :, None]
+        groups = there & active & self._serves_slot
+        keep = np.ones((*groups.shape[:2], 1), bool)
+        return np.concatenate([keep, groups], axis=2)
+
+    # ---- ordering ----
+
+    def order(self, ahead: NDArray[np.int64], seen: VirtualQueues, orders: QueueOrders) -> None:
+        """Tend the groups, and write every instance's list.
+
+        Args:
+            ahead: (E, I) 0: stay with the LLM and put nothing ahead, k: put the k-th group shown ahead.
+            seen: as the cluster stands.
+            orders: written to.
+        """
+        shown = self.shown(seen)
+        n_episodes, n_inst = ahead.shape
+        episodes = np.arange(n_episodes)[:, None]
+        allowed = np.take_along_axis(self.possible(seen), ahead[:, :, None], axis=2)[:, :, 0]
+        orders.impossible += (~allowed).sum(axis=1)
+        choice = np.where(allowed, ahead, 0)
+        slots = self.queue_of_slot(shown)
+        head = np.where(choice > 0, slots[episodes, np.maximum(choice - 1, 0)], -1)
+        llm = self._llm_wanted(seen, shown)
+        llm = np.where(head >= 0, self.pair_of(head) // len(self.classes), llm)
+        # Places in lists, by queue.
+        deadline = shown.deadline_ps.copy()
+        self._tend(seen, shown, deadline, orders)
+        groups = self._end - self.first_queue
+        mine = np.broadcast_to(
+            deadline.reshape(n_episodes, 1, groups), (n_episodes, n_inst, groups)
+        )
+        runs = seen.running[:, :, self.first_queue : self._end] > 0
+        places = np.where(runs & (mine == _NEVER), _RUNS_OUT, mine)
+        of_llm = np.repeat(np.arange(len(self.llms)), groups // len(self.llms))
+        places = np.where(of_llm == llm[:, :, None], places, _NEVER)
+        e, i = np.nonzero(head >= 0)
+        places[e, i, head[e, i] - self.first_queue] = _AHEAD
+        order = places.argsort(axis=2, kind="stable")
+        counts = (places != _NEVER).sum(axis=2)
+        behind = np.arange(groups) >= counts[:, :, None]
+        lists = np.where(behind, -1, order + self.first_queue)
+        now = seen.pull[:, :, :groups]
+        same = (lists == now).all(axis=2) & (seen.pull[:, :, groups:] < 0).all(axis=2)
+        orders.pulls[:, :, :groups] = lists
+        orders.counts[:] = np.where(same, AS_IS, counts)
+
+    def _llm_wanted(self, seen: VirtualQueues, shown: Shown) -> NDArray[np.int64]:
+        """(E, I) LLM of an instance's list, as long as anybody waits for it, else the LLM that it has."""
+        pair = self.pair_of(seen.pull[:, :, 0])
+        listed = np.maximum(pair // len(self.classes), 0)
+        waits = shown.waiting.reshape(len(pair), len(self.llms), -1).sum(axis=2) > 0
+        stays = (pair >= 0) & np.take_along_axis(waits, listed, axis=1)
+        return np.where(stays, listed, seen.instances["llm"])
+
+    def _tend(
+        self,
+        seen: VirtualQueues,
+        shown: Shown,
+        deadline: NDArray[np.int64],
+        orders: QueueOrders,
+    ) -> None:
+        """Close groups and open others; `deadline` afterwards has those of new and open groups too."""
+        shape = (len(deadline), self.n_pairs)
+        arrival = seen.arrival.reshape(shape)
+        unknown = self.pair_of(arrival) != np.arange(self.n_pairs)
+        start = self.first_queue + np.arange(self.n_pairs) * self.per_pair
+        opened = np.where(unknown, 0, arrival - start)
+        size = np.take_along_axis(shown.waiting, opened[:, :, None], axis=2)[:, :, 0]
+        oldest = np.take_along_axis(
+            self.by_pair(seen.queues["oldest_ps"]), opened[:, :, None], axis=2
+        )[:, :, 0]
+        old = (size > 0) & (seen.time_ps[:, None] - oldest >= self.span_ps)
+        to_close = unknown | (size >= SIZE_LIMIT) | old
+        if to_close.any():
+            used = (shown.waiting > 0) | (self.by_pair(seen.running.sum(axis=1)) > 0)
+            flat = orders.arrivals.reshape(shape)
+            for e, b in np.argwhere(to_close).tolist():
+                last = AS_IS if unknown[e, b] else int(opened[e, b])
+                free = [g for g in np.flatnonzero(~used[e, b]).tolist() if g != last]
+                opened[e, b] = self._close(
+                    seen, e, b, last, int(size[e, b]), free, deadline, orders
+                )
+                if opened[e, b] != last:
+                    flat[e, b] = start[b] + opened[e, b]
+        # Whoever arrives next cannot be due before this.
+        due = np.take_along_axis(deadline, opened[:, :, None], axis=2)[:, :, 0]
+        due = np.minimum(due, seen.time_ps[:, None] + self.ttft_ps)
+        np.put_along_axis(deadline, opened[:, :, None], due[:, :, None], axis=2)
+
+    def _close(
+        self,
+        seen: VirtualQueues,
+        e: int,
+        b: int,
+        last: int,
+        size: int,
+        free: list[int],
+        deadline: NDArray[np.int64],
+        orders: QueueOrders,
+    ) -> int:
+        """Close group `last` (-1: there is none) of pair `b`; returns the group that is open now."""
+        if not free:
+            return max(last, 0)
+        start = self.first_queue + b * self.per_pair
+        if last == AS_IS or size <= SIZE_LIMIT:
+            return free[0]
+        rows = seen.waiting(e, start + last)[SIZE_LIMIT:]
+        part = np.minimum(np.arange(len(rows)) // SIZE_LIMIT, len(free) - 1)
+        to = np.array(free, np.int64)[part]
+        orders.moves.append((e, rows["request"].copy(), start + to))
+        for g in np.unique(to):
+            deadline[e, b, g] = rows["arrival_ps"][to == g].min() + self.ttft_ps[b]
+        return int(to[-1])
