@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,14 +17,38 @@ import llmscale_env
 from llmscale_env.control.run import run_episode
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
+from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
 from llmscale_env.scenarios import ScenarioError, load_scenario
 
 SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
-ID = "llmscale/MixedSLO-v0"
 
 
-def make(**changes):
-    return MixedSLOEnv(overrides={**SHORT, **changes})
+class Kind(NamedTuple):
+    """An environment as the tests here need it: its episodes are 12 decisions long."""
+
+    id: str
+    single: Any
+    vector: Any
+    short: dict[str, Any]
+    action: list[int]
+
+
+MIXED = Kind(
+    "llmscale/MixedSLO-v0", MixedSLOEnv, MixedSLOVectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0]
+)
+QUEUE = Kind(
+    "llmscale/MultiModelQueue-v0",
+    MultiModelQueueEnv,
+    MultiModelQueueVectorEnv,
+    {"horizon_s": 60, "workload.batch_queues.archive-tuned.at_s": 20},
+    [0, 1, 0, 13, 1, 0, 1, 0],
+)
+KINDS = (MIXED, QUEUE)
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id.partition("/")[2])
+
+
+def make(kind=MIXED, **changes):
+    return kind.single(overrides={**kind.short, **changes})
 
 
 def play(env, seed, n=12):
@@ -43,38 +68,53 @@ def play(env, seed, n=12):
     return np.array(out), np.array(rewards), infos
 
 
+@each_kind
 @pytest.mark.filterwarnings("error")
-def test_gymnasium_check_env_passes_without_warnings():
-    env = gym.make(ID, overrides=SHORT, render_mode="rgb_array").unwrapped
+def test_gymnasium_check_env_passes_without_warnings(kind):
+    env = gym.make(kind.id, overrides=kind.short, render_mode="rgb_array").unwrapped
     check_env(env)
 
 
-def test_sb3_check_env_passes():
+@each_kind
+def test_sb3_check_env_passes(kind):
     from stable_baselines3.common.env_checker import check_env as check_sb3
 
-    check_sb3(make(), warn=True, skip_render_check=True)
+    check_sb3(make(kind), warn=True, skip_render_check=True)
 
 
-def test_make_works_in_a_new_process_by_module_and_id():
-    code = (
-        "import gymnasium as gym; e = gym.make('llmscale_env:llmscale/MixedSLO-v0',"
-        " overrides={'horizon_s': 20}); print(e.reset(seed=0)[0].shape)"
-    )
+@each_kind
+def test_a_new_process_makes_the_same_episode_by_module_and_id(kind):
+    code = f"""
+import gymnasium
+env = gymnasium.make("llmscale_env:{kind.id}", overrides={kind.short!r})
+numbers = [env.reset(seed=0)[0].sum()]
+for _ in range(12):
+    observation, reward, *_ = env.step({kind.action!r})
+    numbers += [observation.sum(), reward]
+print([float(number) for number in numbers])
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(80,)"
+    env = make(kind)
+    numbers = [env.reset(seed=0)[0].sum()]
+    for _ in range(12):
+        observation, reward, *_ = env.step(kind.action)
+        numbers += [observation.sum(), reward]
+    assert done.stdout.strip() == str([float(number) for number in numbers])
 
 
-def test_one_seed_is_one_episode_and_seeds_differ():
-    a, ra, _ = play(make(), 0)
-    b, rb, _ = play(make(), 0)
-    c, _, _ = play(make(), 1)
+@each_kind
+def test_one_seed_is_one_episode_and_seeds_differ(kind):
+    a, ra, _ = play(make(kind), 0)
+    b, rb, _ = play(make(kind), 0)
+    c, _, _ = play(make(kind), 1)
     assert (a == b).all()
     assert (ra == rb).all()
     assert (a != c).any()
 
 
-def test_requests_do_not_depend_on_the_actions():
-    env = make()
+@each_kind
+def test_requests_do_not_depend_on_the_actions(kind):
+    env = make(kind)
     arrived = []
     for choice in (0, 6):
         env.reset(seed=3)
@@ -82,39 +122,47 @@ def test_requests_do_not_depend_on_the_actions():
             action = np.zeros(len(env.action_space.nvec), int)
             action[:3] = choice
             info = env.step(action)[4]
-        arrived.append([info["metrics"][f"{c}/arrived"] for c in ("interactive", "batch")])
+        arrived.append(
+            [info["metrics"][f"{c.name}/arrived"] for c in env.scenario.classes],
+        )
     assert arrived[0] == arrived[1]
 
 
-def test_a_second_reset_without_seed_goes_on_with_the_generator():
-    env = make()
+@each_kind
+def test_a_second_reset_without_seed_goes_on_with_the_generator(kind):
+    env = make(kind)
     env.reset(seed=5)
-    first = play_fixed(env)
+    first = play_fixed(env, kind)
     env.reset()
-    second = play_fixed(env)
+    second = play_fixed(env, kind)
     env.reset(seed=5)
-    again = play_fixed(env)
+    again = play_fixed(env, kind)
     assert first == again
     assert first != second
 
 
-def play_fixed(env):
-    rewards = []
+def play_fixed(env, kind):
+    """Sums of the observations of an episode."""
+    sums = []
     truncated = False
     while not truncated:
-        action = np.array([4, 4, 0, 3, 3, 5, 0, 0])
-        _, reward, _, truncated, _ = env.step(action)
-        rewards.append(reward)
-    return rewards
+        observation, _, _, truncated, _ = env.step(kind.action)
+        sums.append(float(observation.sum()))
+    return sums
 
 
-def test_the_vectorised_form_equals_single_environments_seed_by_seed():
+@each_kind
+def test_the_vectorised_form_equals_single_environments_seed_by_seed(kind):
     n, seed = 3, 7
     vector = gym.make_vec(
-        ID, num_envs=n, vectorization_mode="vector_entry_point", overrides=SHORT, threads=2
+        kind.id,
+        num_envs=n,
+        vectorization_mode="vector_entry_point",
+        overrides=kind.short,
+        threads=2,
     )
-    assert isinstance(vector.unwrapped, MixedSLOVectorEnv)
-    singles = [make() for _ in range(n)]
+    assert isinstance(vector.unwrapped, kind.vector)
+    singles = [make(kind) for _ in range(n)]
     observation, _ = vector.reset(seed=seed)
     for e, env in enumerate(singles):
         assert (env.reset(seed=seed + e)[0] == observation[e]).all()
@@ -139,9 +187,10 @@ def test_the_vectorised_form_equals_single_environments_seed_by_seed():
     vector.close()
 
 
-def test_threads_change_nothing():
+@each_kind
+def test_threads_change_nothing(kind):
     def rollout(threads):
-        vector = MixedSLOVectorEnv(4, overrides=SHORT, threads=threads)
+        vector = kind.vector(4, overrides=kind.short, threads=threads)
         vector.reset(seed=0)
         rng = np.random.default_rng(1)
         nvec = vector.single_action_space.nvec
@@ -184,8 +233,9 @@ def test_serving_nothing_costs_more_than_serving():
     assert returns["off"] < returns["steady"] - 10
 
 
-def test_a_fork_goes_on_as_the_original_does_and_does_not_disturb_it():
-    env = make()
+@each_kind
+def test_a_fork_goes_on_as_the_original_does_and_does_not_disturb_it(kind):
+    env = make(kind)
     env.reset(seed=2)
     rng = np.random.default_rng(0)
     actions = rng.integers(env.action_space.nvec, size=(30, 8))
@@ -198,7 +248,7 @@ def test_a_fork_goes_on_as_the_original_does_and_does_not_disturb_it():
     straight = finish(env, actions[5:])
     env.restore_state(saved)
     again = finish(env, actions[5:])
-    other = make()
+    other = make(kind)
     other.restore_state(saved)
     elsewhere = finish(other, actions[5:])
     assert straight == again == elsewhere
@@ -215,18 +265,21 @@ def finish(env, actions):
     return rewards
 
 
-def test_an_environment_can_be_pickled():
-    env = make()
+@each_kind
+def test_an_environment_can_be_pickled(kind):
+    env = make(kind)
     env.reset(seed=0)
     env.step(env.action_space.nvec - 1)
     other = pickle.loads(pickle.dumps(env))
-    action = np.array([4, 4, 0, 3, 3, 5, 0, 0])
-    assert env.step(action)[1] == other.step(action)[1]
+    one, two = env.step(kind.action), other.step(kind.action)
+    assert one[1] == two[1]
+    assert (one[0] == two[0]).all()
 
 
-def test_a_codec_with_run_episode_is_the_environment():
+@each_kind
+def test_a_codec_with_run_episode_is_the_environment(kind):
     """A policy behind `run_episode` sees and orders what the environment would."""
-    env = make()
+    env = make(kind)
     rng = np.random.default_rng(4)
     actions = rng.integers(env.action_space.nvec, size=(12, 8))
     observations, rewards = [env.reset(seed=11)[0]], []
@@ -275,18 +328,19 @@ def test_an_order_for_too_many_gpus_is_clipped_and_counted():
     assert info["clipped"] == 3
 
 
+@each_kind
 @pytest.mark.parametrize(
     "action,message",
     [
         (np.full(8, np.nan), "whole numbers"),
         (np.full(8, 0.5), "whole numbers"),
-        (np.array([11, 0, 0, 0, 0, 0, 0, 0]), r"action\[0\] \(interactive/instances\) = 11"),
-        (np.array([-1, 0, 0, 0, 0, 0, 0, 0]), "must be in 0..10"),
+        (np.array([0, 99, 0, 0, 0, 0, 0, 0]), r"action\[1\] \([\w-]+/\w+\) = 99"),
+        (np.array([-1, 0, 0, 0, 0, 0, 0, 0]), r"must be in 0..1[08]"),
         (np.zeros(5, int), "shape"),
     ],
 )
-def test_a_bad_action_is_refused_and_nothing_happens(action, message):
-    env = make()
+def test_a_bad_action_is_refused_and_nothing_happens(kind, action, message):
+    env = make(kind)
     env.reset(seed=0)
     before = env.view().time_s
     with pytest.raises(ValueError, match=message):
@@ -294,8 +348,9 @@ def test_a_bad_action_is_refused_and_nothing_happens(action, message):
     assert env.view().time_s == before
 
 
-def test_step_needs_a_reset():
-    env = make()
+@each_kind
+def test_step_needs_a_reset(kind):
+    env = make(kind)
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(8, int))
 
@@ -337,28 +392,37 @@ def test_render_without_a_display():
     assert "queue batch" in text.render()
 
 
-def test_rewards_parts_add_up_and_metrics_are_physical():
-    _, rewards, infos = play(make(), 0)
+@each_kind
+def test_rewards_parts_add_up_and_metrics_are_physical(kind):
+    env = make(kind)
+    _, rewards, infos = play(env, 0)
     for reward, info in zip(rewards, infos, strict=True):
         assert sum(info["reward_parts"].values()) == pytest.approx(reward)
     metrics = infos[-1]["episode_summary"]
     assert metrics["reward"] == pytest.approx(rewards.sum())
     assert 0 <= metrics["joint/slo_attainment"] <= 1
-    assert 0 < metrics["gpu_hours"] <= 16 * 120 / 3600
+    most = env.scenario.fleet.max_gpus * env.scenario.horizon_s / 3600
+    assert 0 < metrics["gpu_hours"] <= most
 
 
-def test_the_manual_lists_every_entry_and_every_choice():
-    env = MixedSLOEnv()
-    table = re.findall(
-        r"\| (\d+) \| `([^`]+)` \| ([^|]+) \| ([^|]+) \| ([^|\n]+) \|", MixedSLOEnv.__doc__
-    )
+@each_kind
+def test_the_manual_lists_every_entry_and_every_choice(kind):
+    env = kind.single()
+    manual = kind.single.__doc__
+    table = re.findall(r"\| (\d+) \| `([^`]+)` \| ([^|]+) \| ([^|]+) \| ([^|\n]+) \|", manual)
     entries = [
         (str(k), x.name, f"{x.low:g}", f"{x.high:g}", x.meaning)
         for k, x in enumerate(env.codec.encoder.entries)
     ]
     assert [tuple(cell.strip() for cell in row) for row in table] == entries
     for part, choices in zip(env.codec.decoder.parts, env.codec.decoder.choices, strict=True):
-        assert f"`{part}` | {', '.join(choices)} |" in MixedSLOEnv.__doc__
+        if f"`{part}` | as listed below |" in manual:
+            named = re.findall(r"\| (\d+) \| `([^`]+)` \| [^|]+ \|\n", manual)
+            assert [(str(k), choice) for k, choice in enumerate(choices)] == [
+                row for row in named if row[1] in choices
+            ]
+        else:
+            assert f"`{part}` | {', '.join(choices)} |" in manual
 
 
 def test_decoder_orders_and_commands_say_the_same():

@@ -206,6 +206,11 @@ class ServingCore:
             )
         for q, queue in enumerate(self.scenario.fleet.queues):
             out[f"queue/{queue.name}"] = queues["requests"][:, q].astype(float)
+        groups = queues["requests"][:, len(self.scenario.fleet.queues) :]
+        if self.scenario.fleet.group_queues:
+            out["queue/groups"] = groups.sum(axis=1).astype(float)
+        if any(pool.swaps_to for pool in self.scenario.fleet.pools):
+            out["swaps"] = states.inst["swaps"].sum(axis=1).astype(float)
         out["reward"] = self.returns.copy()
         return out
 

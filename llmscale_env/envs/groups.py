@@ -1,24 +1,24 @@
 """Request groups as the environments form them: which there are, which are shown, and who serves what.
 
-A group is a shared queue without a name (`FleetConfig.group_queues`). Every LLM and class has as many of them
-as every other, and one of its groups is open: it takes the arrivals. QLM (section 4) clusters requests by
-LLM, SLO and token statistics and splits large clusters; LLM and class are told apart in the same way here, size and
-deadlines are bounded:
+A group is a shared queue without a name (`FleetConfig.group_queues`). Every LLM and class has as
+many of them as every other, and one of its groups is open: it takes the arrivals. QLM (section 4)
+clusters requests by LLM, SLO and token statistics and splits large clusters; here too LLM and class
+are told apart, and size and deadlines are bounded:
 
-- *Closing.* An open group that holds `SIZE_LIMIT` requests or more, or whose oldest request is a share
-  `SPAN` of its TTFT target old, is closed at the next decision, and a free queue (nobody waits in it or
-  runs from it) is opened. Requests beyond `SIZE_LIMIT` go to free queues, `SIZE_LIMIT` to each (the last ones stay
-  together in the one that is open then). With no queue free, the youngest group grows on.
-- *Deadline* of a group: that of its first request that has had no token yet; of the oldest one, if all have (they
-  were evicted).
-- *Shown* are two groups of each LLM and class: the `first` by deadline, and the `next` whose deadline has not
-  passed, of the others. Who can no longer be on time thus hides nobody who can.
+- *Closing.* An open group that holds `SIZE_LIMIT` requests or more, or whose oldest request is a
+  share `SPAN` of its TTFT target old, is closed at the next decision, and a free queue (nobody waits
+  in it or runs from it) is opened. Requests beyond `SIZE_LIMIT` go to free queues, `SIZE_LIMIT` to
+  each; the last one of these is open then. With no queue free, the youngest group grows on.
+- *Deadline* of a group: that of its first request that has had no token yet; of its oldest one if
+  all have had one (they were evicted).
+- *Shown* are two groups of each LLM and class: the `first` by deadline, and of the others the `next`
+  whose deadline has not passed. So those who can no longer be on time hide nobody who can.
 
-What an instance serves is a list of groups of one LLM: the group put ahead, if there is one, then those from which
-requests run here and in which nobody waits (they are on the list only so that nobody but the group put ahead evicts
-those requests), then all others by deadline, open ones included. So nothing of the LLM starves, and an instance
-swaps only when a group of another LLM is put ahead. A group stays ahead for one interval; the list's LLM
-stays as long as anybody waits for it.
+What an instance serves is a list of groups of one LLM: the group put ahead, if there is one; then
+those from which requests run here and in which nobody waits (they are on the list only so that
+nobody but the group put ahead evicts those requests); then all others by deadline, open ones
+included. So nothing of the LLM starves, and an instance swaps only when a group of another LLM is
+put ahead. A group stays ahead for one interval; the list's LLM stays as long as anybody waits for it.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ class Groups:
         for slot in self._layout.slot_names:
             out += [
                 Entry(f"{slot}/requests", f"waiting requests, log scale to {4 * SIZE_LIMIT}"),
-                Entry(f"{slot}/tokens", "their predicted output to come, log scale to 10^6 tokens"),
+                Entry(f"{slot}/tokens", "their predicted output tokens, log scale to 10^6"),
                 Entry(f"{slot}/slack", "time to the deadline / target; 1 without a group", -1.0),
                 Entry(f"{slot}/running", f"requests of it that run, log scale to {self._top:g}"),
                 Entry(f"{slot}/served_by", "instances that have it at the head / instances"),
@@ -324,7 +324,7 @@ class Groups:
         for llm in self._layout.llms:
             out += [
                 Entry(f"{llm}/others/requests", "waiting in other groups, log scale to 4096"),
-                Entry(f"{llm}/others/tokens", "their predicted output, log scale to 10^7 tokens"),
+                Entry(f"{llm}/others/tokens", "their predicted output tokens, log scale to 10^7"),
                 Entry(f"{llm}/others/late", "share of them whose deadline has passed"),
             ]
         return out

@@ -58,6 +58,8 @@ def text_frame(scenario: Scenario, core: ServingCore) -> str:
         )
     for queue in scenario.fleet.queues:
         lines.append(f"queue {queue.name}: {metrics[f'queue/{queue.name}']:.0f}")
+    if scenario.fleet.group_queues:
+        lines.append(f"request groups: {metrics['queue/groups']:.0f} waiting")
     for slo_class in scenario.classes:
         lines.append(
             f"{slo_class.name}: {metrics[f'{slo_class.name}/slo_attainment']:.1%} on time, "
@@ -83,6 +85,8 @@ def draw_frame(scenario: Scenario, history: History) -> NDArray[np.uint8]:
         axes[3].plot(time_s, rows.get(f"{slo_class.name}/slo_attainment", []), label=slo_class.name)
     for queue in scenario.fleet.queues:
         axes[1].plot(time_s, rows.get(f"queue/{queue.name}", []), label=f"queue {queue.name}")
+    if scenario.fleet.group_queues:
+        axes[1].plot(time_s, rows.get("queue/groups", []), label="request groups")
     for pool in scenario.fleet.pools:
         axes[1].plot(
             time_s, rows.get(f"{pool.name}/waiting", []), label=f"waiting, {pool.name}", lw=0.8
