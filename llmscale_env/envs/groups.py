@@ -144,12 +144,16 @@ class GroupLayout:
         return np.where(inside, (queue - self.first_queue) // self.per_pair, -1)
 
     def possible(self, seen: VirtualQueues) -> NDArray[np.bool_]:
-        """(E, I, 1 + B * slots) whether an instance can keep its list, or put a group shown ahead."""
+        """(E, I, 1 + B * slots) whether an instance can keep its LLM, or put a group shown ahead."""
+        if "possible" in seen.known:
+            before: NDArray[np.bool_] = seen.known["possible"]
+            return before
         there = self.shown(seen).group.reshape(len(seen.pull), 1, -1) >= 0
         active = (seen.instances["state"] == InstanceState.ACTIVE)[:, :, None]
         groups = there & active & self._serves_slot
         keep = np.ones((*groups.shape[:2], 1), bool)
-        return np.concatenate([keep, groups], axis=2)
+        found = seen.known["possible"] = np.concatenate([keep, groups], axis=2)
+        return found
 
     # ---- ordering ----
 
