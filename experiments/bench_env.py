@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 ID = "llmscale/MixedSLO-v0"
+IDS = (ID, "llmscale/MultiModelQueue-v0")
 CARTPOLE = "CartPole-v1"
 HEAD = (
     "what",
@@ -33,7 +34,7 @@ HEAD = (
 VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
 """Environments and threads of the vectorised form."""
 
-EPISODE_STEPS = 180
+EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360}
 KERNEL_CALLS = ("advance_range", "close_windows", "order")
 """Methods of `EngineBatch` that a step spends its time in."""
 
@@ -85,11 +86,13 @@ class Watches(NamedTuple):
 def watched(clock: Clock) -> Iterator[Watches]:
     """Stopwatches around the engine's work and the start of episodes, as long as the context lasts."""
     from llmscale_env.envs.core import ServingCore
-    from llmscale_env.sim.fast import EngineBatch
+    from llmscale_env.sim.fast import EngineBatch, virtual
 
     watches = Watches(Stopwatch(clock), Stopwatch(clock))
     plan: list[tuple[Any, str, Stopwatch]] = [
         *((EngineBatch, name, watches.engine) for name in KERNEL_CALLS),
+        (virtual, "see_many", watches.engine),
+        (virtual, "order_many", watches.engine),
         (ServingCore, "start", watches.new_episodes),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in plan]
@@ -151,9 +154,9 @@ def single(env_id: str, steps: int) -> tuple[Any, ...]:
     return _row(f"{env_id}, gym.make", 1, 1, steps, total_s, watches, start)
 
 
-def vectorised(n_envs: int, threads: int, steps: int) -> tuple[Any, ...]:
+def vectorised(env_id: str, n_envs: int, threads: int, steps: int) -> tuple[Any, ...]:
     """Our vectorised environment, random actions; `steps` over all of its environments."""
-    env = _make_vec(n_envs, threads)
+    env = _make_vec(env_id, n_envs, threads)
     rounds = max(1, steps // n_envs)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(rounds)]
@@ -166,17 +169,17 @@ def vectorised(n_envs: int, threads: int, steps: int) -> tuple[Any, ...]:
             env.step(action)
         total_s = clock() - start
     env.close()
-    what = f"{ID}, gym.make_vec"
+    what = f"{env_id}, gym.make_vec"
     return _row(what, n_envs, threads, rounds * n_envs, total_s, watches, start)
 
 
-def _make_vec(n_envs: int, threads: int) -> Any:
+def _make_vec(env_id: str, n_envs: int, threads: int) -> Any:
     import gymnasium as gym
 
     import llmscale_env  # noqa: F401  (registers the environments)
 
     return gym.make_vec(
-        ID, num_envs=n_envs, vectorization_mode="vector_entry_point", threads=threads
+        env_id, num_envs=n_envs, vectorization_mode="vector_entry_point", threads=threads
     )
 
 
@@ -185,10 +188,13 @@ def bench_env(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     import llmscale_env  # noqa: F401
 
     steps = 200 if quick else 10_000
-    rows = [single(CARTPOLE, steps), single(ID, steps)]
-    for n_envs, threads in VECTOR_FORMS[:2] if quick else VECTOR_FORMS:
-        # Whole episodes, so that starting them has its share.
-        rows.append(vectorised(n_envs, threads, max(steps, 0 if quick else EPISODE_STEPS * n_envs)))
+    rows = [single(CARTPOLE, steps)]
+    for env_id in IDS:
+        rows.append(single(env_id, steps))
+        for n_envs, threads in VECTOR_FORMS[:2] if quick else VECTOR_FORMS:
+            # Whole episodes, so that starting them has its share.
+            whole = 0 if quick else EPISODE_STEPS[env_id] * n_envs
+            rows.append(vectorised(env_id, n_envs, threads, max(steps, whole)))
     return HEAD, rows
 
 
@@ -232,6 +238,6 @@ def bench_ppo(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         makers: list[Callable[[], Any]] = [functools.partial(gym.make, env_id) for _ in range(8)]
         rows.append(ppo(f"PPO, {env_id}, DummyVecEnv", DummyVecEnv(makers), frames, rollout))
     for n_envs in (8,) if quick else (8, 64):
-        venv = NativeVecEnv(_make_vec(n_envs, 1))
+        venv = NativeVecEnv(_make_vec(ID, n_envs, 1))
         rows.append(ppo(f"PPO, {ID}, vectorised", venv, frames, rollout))
     return HEAD, rows
