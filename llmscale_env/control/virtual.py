@@ -121,7 +121,8 @@ class QueueOrders:
     def carry_out(self, engine: EngineBatch) -> None:
         """Order it in all episodes of an engine."""
         for e, requests, queues in self.moves:
-            engine.regroup(e, requests.tolist(), queues.tolist())
+            # They have just been read from their queues: `EngineBatch.regroup` would look again.
+            kernels.regroup(int(engine.handles[e]), requests, queues)
         kernels.order_many(engine.handles, self.evicts, self.arrivals, self.pulls, self.counts)
 
     def fields(self, e: int, scenario: Scenario) -> dict[str, Any]:

@@ -178,23 +178,25 @@ class GroupLayout:
         # Places in lists, by queue.
         deadline = shown.deadline_ps.copy()
         self._tend(seen, shown, deadline, orders)
-        groups = self._end - self.first_queue
-        mine = np.broadcast_to(
-            deadline.reshape(n_episodes, 1, groups), (n_episodes, n_inst, groups)
-        )
-        runs = seen.running[:, :, self.first_queue : self._end] > 0
-        places = np.where(runs & (mine == _NEVER), _RUNS_OUT, mine)
-        of_llm = np.repeat(np.arange(len(self.llms)), groups // len(self.llms))
-        places = np.where(of_llm == llm[:, :, None], places, _NEVER)
+        # From here on only the groups of the list's LLM, of which there are `width`.
+        width = len(self.classes) * self.per_pair
+        by_llm = (n_episodes, len(self.llms), width)
+        due = deadline.reshape(by_llm)[episodes, llm]
+        running = seen.running[:, :, self.first_queue : self._end]
+        running = running.reshape(n_episodes, n_inst, *by_llm[1:])
+        runs = running[episodes, np.arange(n_inst), llm] > 0
+        places = np.where(runs & (due == _NEVER), _RUNS_OUT, due)
+        start = self.first_queue + llm * width
         e, i = np.nonzero(head >= 0)
-        places[e, i, head[e, i] - self.first_queue] = _AHEAD
+        places[e, i, (head - start)[e, i]] = _AHEAD
         order = places.argsort(axis=2, kind="stable")
         counts = (places != _NEVER).sum(axis=2)
-        behind = np.arange(groups) >= counts[:, :, None]
-        lists = np.where(behind, -1, order + self.first_queue)
-        now = seen.pull[:, :, :groups]
-        same = (lists == now).all(axis=2) & (seen.pull[:, :, groups:] < 0).all(axis=2)
-        orders.pulls[:, :, :groups] = lists
+        behind = np.arange(width) >= counts[:, :, None]
+        lists = np.where(behind, AS_IS, order + start[:, :, None])
+        same = (lists == seen.pull[:, :, :width]).all(axis=2)
+        if seen.pull.shape[2] > width:
+            same &= seen.pull[:, :, width] < 0
+        orders.pulls[:, :, :width] = lists
         orders.counts[:] = np.where(same, AS_IS, counts)
 
     def _llm_wanted(self, seen: VirtualQueues, shown: Shown) -> NDArray[np.int64]:
@@ -224,42 +226,35 @@ class GroupLayout:
         )[:, :, 0]
         old = (size > 0) & (seen.time_ps[:, None] - oldest >= self.span_ps)
         to_close = unknown | (size >= SIZE_LIMIT) | old
-        if to_close.any():
-            used = (shown.waiting > 0) | (self.by_pair(seen.running.sum(axis=1)) > 0)
-            flat = orders.arrivals.reshape(shape)
-            for e, b in np.argwhere(to_close).tolist():
-                last = AS_IS if unknown[e, b] else int(opened[e, b])
-                free = [g for g in np.flatnonzero(~used[e, b]).tolist() if g != last]
-                opened[e, b] = self._close(
-                    seen, e, b, last, int(size[e, b]), free, deadline, orders
-                )
-                if opened[e, b] != last:
-                    flat[e, b] = start[b] + opened[e, b]
+        free = (shown.waiting == 0) & (self.by_pair(seen.running.sum(axis=1)) == 0)
+        free &= unknown[:, :, None] | (np.arange(self.per_pair) != opened[:, :, None])
+        to_close &= free.any(axis=2)
+        before = np.where(unknown, -1, opened)
+        opened = np.where(to_close, free.argmax(axis=2), opened)
+        for e, b in np.argwhere(to_close & ~unknown & (size > SIZE_LIMIT)).tolist():
+            places = np.flatnonzero(free[e, b])
+            opened[e, b] = self._split(seen, e, b, int(before[e, b]), places, deadline, orders)
+        new = opened != before
+        orders.arrivals.reshape(shape)[new] = (start + opened)[new]
         # Whoever arrives next cannot be due before this.
         due = np.take_along_axis(deadline, opened[:, :, None], axis=2)[:, :, 0]
         due = np.minimum(due, seen.time_ps[:, None] + self.ttft_ps)
         np.put_along_axis(deadline, opened[:, :, None], due[:, :, None], axis=2)
 
-    def _close(
+    def _split(
         self,
         seen: VirtualQueues,
         e: int,
         b: int,
         last: int,
-        size: int,
-        free: list[int],
+        free: NDArray[np.int64],
         deadline: NDArray[np.int64],
         orders: QueueOrders,
     ) -> int:
-        """Close group `last` (-1: there is none) of pair `b`; returns the group that is open now."""
-        if not free:
-            return max(last, 0)
+        """Move what is too much in group `last` of pair `b` to free ones; returns the one to open."""
         start = self.first_queue + b * self.per_pair
-        if last == AS_IS or size <= SIZE_LIMIT:
-            return free[0]
         rows = seen.waiting(e, start + last)[SIZE_LIMIT:]
-        part = np.minimum(np.arange(len(rows)) // SIZE_LIMIT, len(free) - 1)
-        to = np.array(free, np.int64)[part]
+        to = free[np.minimum(np.arange(len(rows)) // SIZE_LIMIT, len(free) - 1)]
         orders.moves.append((e, rows["request"].copy(), start + to))
         for g in np.unique(to):
             deadline[e, b, g] = rows["arrival_ps"][to == g].min() + self.ttft_ps[b]
