@@ -394,3 +394,23 @@ def test_an_untrained_network_leans_towards_keeping():
     decoder = make_codec("multi-model-queue", scenario).decoder
     chosen = as_is_choices(decoder.parts, decoder.choices, scenario)
     assert chosen == [0, 0, 0, 0, 1, 0, 1, 1]
+
+
+def test_make_way_sets_eviction_and_flushing_of_its_pool_together():
+    env = make(**{"fleet.pools.gpu-1.swap_flushes": False})
+    env.reset(seed=0)
+    pools = env.core.sim.engine.states.pool[0]
+    assert env.core.sim.virtual_queues().evicts[0].tolist() == [1, -1, 1, 1]
+    env.step(np.array([0, 0, 0, 0, 0, 1, 1, 0]))
+    assert pools["evicts_in_order"].tolist() == [0, 1, 1, 0]
+    assert pools["flushes"].tolist() == [0, 1, 1, 0]
+
+
+def test_the_table_shows_how_many_wait_in_groups():
+    env = MultiModelQueueEnv(overrides=BUSY, render_mode="ansi")
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(KEEP)
+    waiting = int(env.view().groups["requests"].sum())
+    assert waiting > 0
+    assert f"request groups: {waiting} waiting" in env.render()
