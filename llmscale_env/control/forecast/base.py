@@ -217,5 +217,7 @@ class Forecaster(ABC):
         scored = np.isfinite(residuals)
         wrong = np.where(scored, np.abs(residuals), 0.0).sum(axis=0)
         total = np.where(scored, self._state["actuals"], 0.0).sum(axis=0)
-        error = np.divide(wrong, total, out=(wrong > 0).astype(np.float64), where=total > 0)
+        # Counts are whole: less than this is nothing, and a division by it would overflow.
+        some = total > 1e-9
+        error = np.divide(wrong, total, out=(wrong > 0).astype(np.float64), where=some)
         return np.where(scored.any(axis=0), error, ERROR_BEFORE_DATA)
