@@ -1,0 +1,171 @@
+"""Waiting time against the position in the queue.
+
+ShareGPT requests (single turn) wait in one queue in front of one instance with continuous batching,
+first come first served, that has been at work on such requests for some time. Shown is how long the k-th
+waits until it is admitted to the running batch, and what section 2.4 estimates: the output tokens ahead
+over the token throughput, with the mean output of requests that have finished and the throughput at
+which the instance served them. R2 of a straight line through the waits says how linear waiting is, R2 of
+the estimate how accurate it is; the paper gives one number, 0.99, for the latter. Queue length, batch limit
+and GPUs per instance are ours, since the paper shows its axes in the picture only. Where the estimate is a
+little short, that is partly because short outputs finish first: the history has a lower mean than the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.statistics import Interval, mean_interval
+from baselines.backpressure import waiting_time_s
+from experiments.chiron.instance import backlog
+from experiments.chiron.queue_waits import observe, r_squared
+from experiments.harness.claims import Claim, at_least
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.setting import gpus_per_instance, shown
+from llmscale_env.cluster.iteration_time import iteration_time_model
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 3"
+GPU = "a100-80gb"
+
+
+class QueuePosition(Parameters):
+    """Parameters of this figure."""
+
+    llms: Annotated[
+        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
+        paper("section 8", min_length=1),
+    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
+    queue: Annotated[int, paper("section 8: requests of a trace", ge=10)] = 3500
+    points: Annotated[int, ours("positions that are drawn", ge=2)] = 100
+    batch_limit: Annotated[int, ours("vLLM's default", ge=1)] = 256
+    lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
+    queued: Annotated[int, ours("outlasts the history by the queue", ge=1)] = 40_000
+    warm_up_s: Annotated[int, ours("until the batch is full and old", ge=0)] = 600
+    history_s: Annotated[int, ours("half an hour of work before", ge=1)] = 1800
+
+
+PARAMETERS = {"quick": QueuePosition(seeds=5), "paper": QueuePosition(seeds=30)}
+
+
+def cases(parameters: QueuePosition) -> list[dict[str, Any]]:
+    """A run per seed and LLM."""
+    common = parameters.model_dump(exclude={"seeds", "llms"})
+    return [
+        {"seed": seed, "llm": llm, **common}
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Some positions with their waits; R2 over all positions stands in every row."""
+    waits = observe(
+        iteration_time_model(case["llm"], GPU, gpus_per_instance(case["llm"])),
+        backlog(case["lengths"], case["queued"], case["seed"]),
+        instances=1,
+        batch_limit=case["batch_limit"],
+        warm_up_s=case["warm_up_s"],
+        history_s=case["history_s"],
+        queue=case["queue"],
+    )
+    history, place = waits.history, np.arange(case["queue"])
+    estimate = waiting_time_s(
+        place, history.mean_tokens, history.std_tokens, history.tokens_per_s, 0.5
+    )
+    line = straight(waits.busy_s)
+    fits = {
+        "r2_line": r_squared(waits.busy_s, line),
+        "r2_estimate": r_squared(waits.busy_s, estimate),
+        "slope_s": float(line[1] - line[0]),
+        "tokens_per_s": history.tokens_per_s,
+    }
+    drawn = np.unique(np.rint(np.linspace(0, case["queue"] - 1, case["points"])).astype(int))
+    return [
+        {
+            "position": int(k),
+            "wait_s": float(waits.busy_s[k]),
+            "estimate_s": float(estimate[k]),
+            **fits,
+        }
+        for k in drawn
+    ]
+
+
+def straight(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least-squares line through values at 0, 1, 2, ..."""
+    place = np.arange(len(values))
+    return np.asarray(np.polyval(np.polyfit(place, values, 1), place), np.float64)
+
+
+def plot(frame: DataFrame, parameters: QueuePosition) -> Any:
+    """Mean wait by position with its spread over seeds, and the mean estimate, for each LLM."""
+    figure = new_figure(6.6, 4.6)
+    axes = figure.subplots()
+    for k, llm in enumerate(parameters.llms):
+        mine = frame[frame["llm"] == llm]
+        by = mine.groupby("position")
+        middle = by["wait_s"].mean()
+        low, high = by["wait_s"].quantile(0.1), by["wait_s"].quantile(0.9)
+        r2 = mine.groupby("seed")["r2_estimate"].first().mean()
+        name = f"{shown(llm)} (R2 of the estimate {r2:.3f})"
+        axes.plot(middle.index, middle, color=f"C{k}", lw=1.8, label=name)
+        axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.2, lw=0)
+        axes.plot(by["estimate_s"].mean(), color="0.2", lw=1, ls=":")
+    axes.plot([], [], color="0.2", lw=1, ls=":", label="estimate: tokens ahead over throughput")
+    axes.set_xlabel("position in the queue (requests ahead)")
+    axes.set_ylabel("time to admission (s)")
+    axes.set_title("Lines: mean over seeds; bands: 10 to 90 %", fontsize=9)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: QueuePosition) -> list[Claim]:
+    """Waiting is linear in the position, and the estimate accurate."""
+    found = []
+    for llm in parameters.llms:
+        mine = frame[frame["llm"] == llm].groupby("seed").first()
+        off = 100 * (frame[frame["llm"] == llm].groupby("seed").last().pipe(_ratio) - 1)
+        spread = (
+            f"over the seeds R2 is {mine['r2_estimate'].min():.4f} to {mine['r2_estimate'].max():.4f}, "
+            f"and the estimate for the last position {off.min():+.1f} to {off.max():+.1f} % off"
+        )
+        found += [
+            at_least(
+                f"Waiting time is linear in the queue position ({shown(llm)})",
+                0.99,
+                _interval(mine["r2_line"]),
+                nothing=None,
+                unit="R2 of a straight line",
+                paper="linear (curve)",
+                reason=f"over the seeds R2 is {mine['r2_line'].min():.4f} at least",
+            ),
+            at_least(
+                f"Tokens ahead over throughput estimates it with an R2 of 0.99 ({shown(llm)})",
+                0.99,
+                _interval(mine["r2_estimate"]),
+                nothing=None,
+                unit=f"R2 over {parameters.queue:,} positions",
+                paper="0.99",
+                reason=spread,
+                note=spread,
+            ),
+        ]
+    return found
+
+
+def _ratio(frame: DataFrame) -> Any:
+    return (frame["estimate_s"] / frame["wait_s"]).astype(float)
+
+
+def _interval(column: Any) -> Interval:
+    return mean_interval(column.astype(float))
