@@ -1,0 +1,239 @@
+"""Head-of-line blocking of interactive requests, with and without eviction.
+
+One instance is full of batch requests, of which more wait, when a burst of interactive ones arrives; their
+queue comes first in the virtual queue. Head-of-line blocking is the time until a request is admitted to the
+running batch. Without eviction it waits for running requests to finish; with QLM's eviction these make
+room, and their KV cache is copied to host memory beside the iterations (it occupies the GPU until
+then). Two more bars tell the copy apart: "ahead" copies before the next iteration as vLLM does, which
+delays everybody's next token instead, and "free" copies in no time.
+The paper does not say how many interactive requests arrive together, so bursts of several sizes are shown
+for each LLM; all requests have ShareGPT lengths. Where memory and not the batch limit holds the batch
+(Vicuna-13B), requests that were preempted on overflow come before any queue, and nothing is evicted for those
+that wait behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim, at_least, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.setting import cluster, lengths, shown, together
+from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 4"
+CLASSES = ("interactive", "batch")
+SERVING = {
+    "waits": "no eviction",
+    "evicts": "eviction, copied beside the iterations (QLM)",
+    "ahead": "eviction, copied ahead of an iteration",
+    "free": "eviction, copies take no time",
+}
+HOST_KV_BYTES = {"mistral-7b": 80e9, "vicuna-13b": 80e9, "llama-2-70b": 320e9}
+"""Host memory of an instance, section 8.3."""
+
+
+class Eviction(Parameters):
+    """Parameters of this figure."""
+
+    llms: Annotated[
+        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
+        paper("section 8", min_length=1),
+    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
+    bursts: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        ours("from one to a full batch of interactive requests", min_length=1),
+    ] = (1, 4, 16, 64, 256)
+    repeats: Annotated[int, ours("bursts of a run", ge=1)] = 10
+    gap_s: Annotated[int, ours("until a burst is served and forgotten", ge=1)] = 300
+    warm_up_s: Annotated[int, ours("until the batch is full and old", ge=2)] = 600
+    batch_limit: Annotated[int, ours("vLLM's default", ge=1)] = 256
+    lengths: Annotated[str, paper("section 2.4: ShareGPT")] = "sharegpt-single-turn"
+    queued: Annotated[int, ours("batch requests, outlast the run", ge=1)] = 60_000
+
+
+PARAMETERS = {
+    "quick": Eviction(seeds=4, repeats=5, queued=40_000),
+    "paper": Eviction(seeds=20),
+}
+
+
+def cases(parameters: Eviction) -> list[dict[str, Any]]:
+    """A run per seed, LLM, burst size and way of serving."""
+    common = parameters.model_dump(exclude={"seeds", "llms", "bursts"})
+    return [
+        {"seed": seed, "llm": llm, "burst": burst, "serving": serving, **common}
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+        for burst in parameters.bursts
+        for serving in SERVING
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Blocking of the interactive requests, and the rhythm of the instance before they came."""
+    from llmscale_env.sim.fast import FastEngine
+
+    scenario = cluster(
+        (case["llm"],),
+        CLASSES,
+        batch_limit=case["batch_limit"],
+        evicts_in_order=case["serving"] != "waits",
+        async_kv=case["serving"] != "ahead",
+        host_kv_bytes=HOST_KV_BYTES[case["llm"]],
+    )
+    spec = compile_cluster(scenario)
+    if case["serving"] == "free":
+        profiles = tuple(replace(p, swap_out_ps_per_token=0) for p in spec.profiles)
+        spec = replace(spec, profiles=profiles)
+    requests = _requests(case)
+    engine = FastEngine(spec, requests)
+
+    def seen(at_s: float) -> tuple[int, int]:
+        engine.advance(round(at_s * PS_PER_S))
+        done = int((engine.results()["finished_ps"] >= 0).sum())
+        return int(engine.instances()[0]["iterations"]), done
+
+    half, full = seen(case["warm_up_s"] / 2), seen(case["warm_up_s"])
+    seen(case["warm_up_s"] + (case["repeats"] + 1) * case["gap_s"])
+    results, mine = engine.results(), requests.slo_class == 0
+    if int((results["admitted_ps"] < 0).sum()) == 0:
+        raise ValueError(f"queued = {case['queued']}: the batch requests do not outlast the run")
+    if (results["first_token_ps"][mine] < 0).any():
+        raise ValueError(f"gap_s = {case['gap_s']}: interactive requests still wait at the end")
+    blocked = (results["admitted_ps"][mine] - requests.arrival_ps[mine]) / PS_PER_S
+    first = (results["first_token_ps"][mine] - requests.arrival_ps[mine]) / PS_PER_S
+    return [
+        {
+            "blocked_s": float(blocked.mean()),
+            "longest_s": float(blocked.max()),
+            "first_token_s": float(first.mean()),
+            "evictions": int(results["evictions"].sum()),
+            "preemptions": int(results["preemptions"].sum()),
+            "iteration_s": case["warm_up_s"] / 2 / max(1, full[0] - half[0]),
+            "departure_s": case["warm_up_s"] / 2 / max(1, full[1] - half[1]),
+        }
+    ]
+
+
+def _requests(case: Mapping[str, Any]) -> RequestTable:
+    rng = np.random.default_rng(case["seed"])
+    names = {"llm_names": (case["llm"],), "class_names": CLASSES}
+    waiting = RequestTable.build(
+        np.zeros(case["queued"]),
+        **lengths(case["lengths"], case["queued"], rng),
+        slo_class=1,
+        **names,
+    )
+    # A burst may come anywhere in an iteration.
+    at = case["warm_up_s"] + case["gap_s"] * np.arange(case["repeats"])
+    at = np.repeat(at + rng.random(case["repeats"]), case["burst"])
+    urgent = RequestTable.build(at, **lengths(case["lengths"], len(at), rng), **names)
+    return together([waiting, urgent])
+
+
+def plot(frame: DataFrame, parameters: Eviction) -> Any:
+    """A panel per LLM: blocking against the size of the burst."""
+    figure = new_figure(4.1 * len(parameters.llms), 4.4)
+    panels = figure.subplots(1, len(parameters.llms), squeeze=False, sharey=True)[0]
+    for axes, llm in zip(panels, parameters.llms, strict=True):
+        part = frame[frame["llm"] == llm]
+        for k, (serving, name) in enumerate(SERVING.items()):
+            mean = part[part["serving"] == serving].groupby("burst")["blocked_s"].mean()
+            style = "o-" if serving in ("waits", "evicts") else "x:"
+            axes.plot(mean.index, mean, style, color=f"C{3 if k == 0 else k - 1}", ms=5, label=name)
+        axes.axhline(
+            part["iteration_s"].mean(), color="0.4", lw=0.9, ls="--", label="one iteration"
+        )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(parameters.bursts, [str(n) for n in parameters.bursts])
+        axes.set_xlabel("interactive requests arriving together")
+        axes.set_title(shown(llm), fontsize=10)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("head-of-line blocking (s), mean")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Eviction) -> list[Claim]:
+    """Tens of seconds without eviction, 100 to 1000 times less with it."""
+    found = []
+    for llm in parameters.llms:
+        part = frame[frame["llm"] == llm]
+        ratio = _by_seed(part, "waits") / _by_seed(part, "evicts")
+        best, largest = ratio.mean().idxmax(), max(parameters.bursts)
+        waits = _by_seed(part, "waits")[largest]
+        found += [
+            at_least(
+                f"Without eviction, blocking is in the order of tens of seconds ({shown(llm)})",
+                10.0,
+                _interval(waits),
+                nothing=None,
+                unit=f"s on average, {largest} at a time",
+                paper="tens of seconds",
+                reason=_rhythm(part),
+                note=_means(part, "waits"),
+            ),
+            between(
+                f"Eviction makes head-of-line blocking 100 to 1000 times shorter ({shown(llm)})",
+                100.0,
+                1000.0,
+                _interval(ratio[best]),
+                nothing=1.0,
+                unit=f"times, {best} at a time, which shows it best",
+                paper="100 to 1000 times",
+                reason=_rhythm(part),
+                note=f"by size of the burst: {_list(ratio.mean(), 'x')}; {_means(part, 'evicts')}; "
+                f"of that the copy's: {_copy(part)}",
+            ),
+        ]
+    return found
+
+
+def _by_seed(part: DataFrame, serving: str) -> DataFrame:
+    mine = part[part["serving"] == serving]
+    return mine.pivot(index="seed", columns="burst", values="blocked_s").astype(float)
+
+
+def _rhythm(part: DataFrame) -> str:
+    """Why waiting for a slot is short here: how often one comes free."""
+    before = part[part["serving"] == "waits"].mean(numeric_only=True)
+    return (
+        f"with a batch this large a running request finishes every {before['departure_s']:.2g} s, and "
+        f"an iteration takes {before['iteration_s']:.2g} s: about that is what a request waits without and "
+        "with eviction. Each further one of a burst waits for one more to finish, but with eviction "
+        "for the prefills of those before it, which fill several iterations in large bursts. Preemptions on "
+        f"overflow, behind which evictions wait: {before['preemptions']:,.0f} in a run without eviction"
+    )
+
+
+def _means(part: DataFrame, serving: str) -> str:
+    mean = part[part["serving"] == serving].groupby("burst")["blocked_s"].mean()
+    return f"mean blocking {_list(mean, ' s')} {'without' if serving == 'waits' else 'with'} it"
+
+
+def _copy(part: DataFrame) -> str:
+    """What would be gone if copies took no time."""
+    share = 1 - _by_seed(part, "free").mean() / _by_seed(part, "evicts").mean()
+    return ", ".join(f"{100 * value:.0f} % at {n}" for n, value in share.items())
+
+
+def _list(values: Any, unit: str) -> str:
+    return ", ".join(f"{value:.2g}{unit} at {n}" for n, value in values.items())
+
+
+def _interval(column: Any) -> Interval:
+    return mean_interval(column.astype(float))
