@@ -1,0 +1,263 @@
+"""Accuracy of the waiting-time estimator against the request groups in the queue.
+
+A queue of ShareGPT requests, in groups of delta = 4 average batches (the fractions are parts of one group),
+stands in front of one instance. QLM's estimator (section 6) says when each request is admitted: its position
+times the mean output, over the token throughput. Mean and deviation of outputs come from other requests
+than those that wait (`OutputHistory`); the throughput is either that of one profiled batch (`Profiler`, no
+preemption assumed), or what the instance's log shows, which is what fits the inefficiency factor
+epsilon. R2 is over the requests of a queue: 1 - squared errors over squared distances from the mean wait.
+"At work", the instance has served such requests for half an hour, as the estimate assumes; "idle", it has
+nothing running when the queue appears, so a first batch is admitted without any wait, of which the estimate
+knows nothing. The paper does not say which it measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from agents.statistics import Interval, mean_interval
+from baselines.qlm.groups import size_limit
+from baselines.qlm.history import OutputHistory
+from baselines.qlm.problem import Profiler
+from baselines.qlm.waiting import BatchProfile, outlook
+from experiments.chiron.instance import backlog
+from experiments.chiron.queue_waits import observe, r_squared, relative_bias
+from experiments.harness.claims import Claim, at_least
+from experiments.harness.parameters import FIRST_SEED, Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.setting import cluster, gpus_per_instance, lengths, shown
+from llmscale_env.cluster.iteration_time import iteration_time_model
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 18"
+GPU = "a100-80gb"
+STARTS = {"busy": "at work", "empty": "idle"}
+THROUGHPUTS = {"log": "as logged", "profile": "of a profiled batch"}
+OTHER_SEEDS = 1_000_000 - FIRST_SEED
+"""Added to a run's seed: the requests that the history has seen."""
+
+
+class Estimator(Parameters):
+    """Parameters of this figure."""
+
+    llms: Annotated[
+        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
+        paper("section 8", min_length=1),
+    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
+    groups: Annotated[
+        tuple[Annotated[float, Field(gt=0)], ...],
+        ours("below and above the paper's four", min_length=1),
+    ] = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4, 6, 8)
+    claimed_groups: Annotated[float, paper("section 8.3", gt=0)] = 4
+    short_groups: Annotated[float, ours("what counts as a short queue", gt=0)] = 0.25
+    delta: Annotated[float, paper("section 8.3", ge=1, le=16)] = 4.0
+    seen: Annotated[int, ours("requests in the history", ge=1)] = 1000
+    prior_tokens: Annotated[float, ours("mean and deviation before any is seen", gt=0)] = 300.0
+    max_output: Annotated[float, ours("most tokens of the LLMs; waits do not depend on it")] = 4096
+    batch_limit: Annotated[int, ours("vLLM's default", ge=1)] = 256
+    lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
+    queued: Annotated[int, ours("outlasts the history by the queue", ge=1)] = 60_000
+    warm_up_s: Annotated[int, ours("from then on throughput is logged", ge=0)] = 600
+    history_s: Annotated[int, ours("half an hour of work before", ge=1)] = 1800
+
+
+PARAMETERS = {"quick": Estimator(seeds=6), "paper": Estimator(seeds=40)}
+
+
+def cases(parameters: Estimator) -> list[dict[str, Any]]:
+    """A run per seed and LLM; it covers all lengths of the queue."""
+    common = parameters.model_dump(exclude={"seeds", "llms", "claimed_groups", "short_groups"})
+    return [
+        {"seed": seed, "llm": llm, **common}
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """R2 and bias by start, throughput and groups in the queue."""
+    rng = np.random.default_rng(case["seed"] + OTHER_SEEDS)
+    other = lengths(case["lengths"], case["seen"], rng)
+    history = OutputHistory(case["prior_tokens"], case["prior_tokens"])
+    history.observe(case["llm"], other["output_tokens"])
+    stats = history.statistics(case["llm"])
+    limit = case["batch_limit"]
+    profiler = Profiler(cluster((case["llm"],), ("all",), gpu=GPU, batch_limit=limit))
+    mean_input = float(np.mean(other["input_tokens"]))
+    profiled = profiler.profile(0, case["llm"], limit, mean_input, stats.mean)
+    group = size_limit(profiled.batch, case["delta"])
+    sizes = {groups: max(2, round(groups * group)) for groups in case["groups"]}
+    waits = observe(
+        iteration_time_model(case["llm"], GPU, gpus_per_instance(case["llm"])),
+        backlog(case["lengths"], case["queued"], case["seed"]),
+        instances=1,
+        batch_limit=limit,
+        warm_up_s=case["warm_up_s"],
+        history_s=case["history_s"],
+        queue=max(sizes.values()),
+    )
+    logged = BatchProfile(
+        profiled.prefill_s, profiled.batch / waits.history.tokens_per_s, profiled.batch
+    )
+    rows = []
+    for throughput, profile in (("log", logged), ("profile", profiled)):
+        estimate = outlook(
+            max(sizes.values()),
+            stats.mean,
+            stats.std,
+            max(case["max_output"], stats.largest),
+            profile,
+        ).wait_s
+        for start, true in (("busy", waits.busy_s), ("empty", waits.empty_s)):
+            rows += [
+                {
+                    "throughput": throughput,
+                    "start": start,
+                    "groups_in_queue": groups,
+                    "requests": n,
+                    "r2": r_squared(true[:n], estimate[:n]),
+                    "bias": relative_bias(true[:n], estimate[:n]),
+                    "mean_wait_s": float(true[:n].mean()),
+                    "first_wait_s": float(true[0]),
+                    "tokens_per_s": profile.tokens_per_s,
+                    "mean_output": stats.mean,
+                }
+                for groups, n in sizes.items()
+            ]
+    return rows
+
+
+def plot(frame: DataFrame, parameters: Estimator) -> Any:
+    """A column per LLM: R2 above, bias below, against the groups in the queue."""
+    figure = new_figure(4.2 * len(parameters.llms), 6.6)
+    panels = figure.subplots(2, len(parameters.llms), squeeze=False, sharex=True, sharey="row")
+    for column, llm in zip(panels.T, parameters.llms, strict=True):
+        for k, (start, state) in enumerate(STARTS.items()):
+            for throughput, style in zip(THROUGHPUTS, ("o-", "x:"), strict=True):
+                mine = _part(frame, llm, throughput, start)
+                name = f"instance {state}, throughput {THROUGHPUTS[throughput]}"
+                for axes, what in zip(column, ("r2", "bias"), strict=True):
+                    grouped = mine.groupby("groups_in_queue")[what]
+                    middle = grouped.median()
+                    axes.plot(middle.index, middle, style, color=f"C{k}", label=name, ms=4, lw=1.5)
+                    if throughput == "log":
+                        low, high = grouped.quantile(0.1), grouped.quantile(0.9)
+                        axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.15, lw=0)
+        top, bottom = column
+        top.axhline(0.99, color="0.4", lw=0.8)
+        mark = f"the paper: 0.99 at {parameters.claimed_groups:g} groups"
+        top.plot(parameters.claimed_groups, 0.99, "k*", ms=11, label=mark, zorder=5)
+        top.set_ylim(0, 1.05)
+        requests = _part(frame, llm, "log", "busy").groupby("groups_in_queue")["requests"].mean()
+        per_group = (requests / requests.index).iloc[-1]
+        top.set_title(f"{shown(llm)}\na group: {per_group:,.0f} requests", fontsize=10)
+        bottom.axhline(0, color="0.4", lw=0.8)
+        bottom.set_yscale("symlog", linthresh=0.1)
+        bottom.set_yticks([-0.1, 0, 0.1, 1, 10], ["-10 %", "0", "+10 %", "+100 %", "+1000 %"])
+        bottom.set_xlabel("request groups in the queue")
+        for axes in column:
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([0.0625, 0.25, 1, 4], ["1/16", "1/4", "1", "4"])
+            axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel("R2 of the waits (below 0 not shown)")
+    panels[1, 0].set_ylabel("estimate over true wait, less 1 (means)")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.suptitle("Lines: median over seeds; bands: 10 to 90 %", fontsize=9)
+    figure.legend(handles, labels, fontsize=8, ncols=2, loc="outside lower center")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Estimator) -> list[Claim]:
+    """R2 of 0.99 from four groups on; better with more; too long when short. With the logged throughput."""
+    found = []
+    short, claimed = parameters.short_groups, parameters.claimed_groups
+    long = sorted(n for n in parameters.groups if n >= claimed)
+    for llm in parameters.llms:
+        busy, idle = (_part(frame, llm, "log", start) for start in STARTS)
+        where = shown(llm)
+        curve = f"mean R2 at work: {_curve(busy)}"
+        for part, start in ((busy, "busy"), (idle, "empty")) if long else ():
+            worst = _worst(part, long)
+            profiled = _part(frame, llm, "profile", start)
+            found.append(
+                at_least(
+                    f"From {claimed:g} request groups on the estimator reaches an R2 of 0.99 "
+                    f"({where}, {STARTS[start]})",
+                    0.99,
+                    _at(part, worst, "r2"),
+                    nothing=None,
+                    unit=f"at {worst:g} groups, the least of those lengths",
+                    paper="0.99",
+                    reason=f"{_errors(part, worst)}; mean R2 by groups {_curve(part)}",
+                    note="with the throughput of a profiled batch R2 is "
+                    f"{_at(profiled, worst, 'r2').mean:.3g}: {_errors(profiled, worst)}",
+                )
+            )
+        if {short, claimed} <= set(parameters.groups):
+            found.append(
+                at_least(
+                    f"The more request groups, the more accurate the estimate ({where}, at work)",
+                    0.001,
+                    _gain(busy, short, claimed),
+                    nothing=0.0,
+                    unit=f"R2 gained from {short:g} to {claimed:g} groups",
+                    paper="rises (curve)",
+                    reason=curve,
+                    note=curve,
+                )
+            )
+        if short in parameters.groups:
+            found += [
+                at_least(
+                    f"Estimates for short queues are conservative, that is too long ({where}, {state})",
+                    0.01,
+                    _at(part, short, "bias"),
+                    nothing=0.0,
+                    unit=f"over the true mean wait, at {short:g} groups",
+                    paper="higher (no number)",
+                    reason=f"{_errors(part, short)}. At work those ahead leave at the throughput that the "
+                    "estimate assumes, and it adds no margin; and the first of the queue, which is told that "
+                    "it need not wait, waits for a slot, or behind preempted requests where memory is short",
+                    note=f"a true mean wait is {_at(part, short, 'mean_wait_s').mean:.2g} s, that of the "
+                    f"first request {_at(part, short, 'first_wait_s').mean:.2g} s",
+                )
+                for part, state in ((idle, "idle"), (busy, "at work"))
+            ]
+    return found
+
+
+def _curve(part: DataFrame) -> str:
+    mean = part.groupby("groups_in_queue")["r2"].mean()
+    return ", ".join(f"{value:.3g} at {n:g}" for n, value in mean.items())
+
+
+def _errors(part: DataFrame, groups: float) -> str:
+    bias = 100 * part.loc[part["groups_in_queue"] == groups, "bias"].astype(float)
+    return (
+        f"over single queues estimates are {bias.min():+.1f} to {bias.max():+.1f} % off, "
+        f"{(bias > 0).mean():.0%} of them too long"
+    )
+
+
+def _part(frame: DataFrame, llm: str, throughput: str, start: str) -> DataFrame:
+    mine = (frame["llm"] == llm) & (frame["throughput"] == throughput)
+    return frame[mine & (frame["start"] == start)]
+
+
+def _at(part: DataFrame, groups: float, what: str) -> Interval:
+    return mean_interval(part.loc[part["groups_in_queue"] == groups, what].astype(float))
+
+
+def _worst(part: DataFrame, groups: list[float]) -> float:
+    return min(groups, key=lambda n: _at(part, n, "r2").mean)
+
+
+def _gain(part: DataFrame, short: float, long: float) -> Interval:
+    by_seed = part.pivot(index="seed", columns="groups_in_queue", values="r2").astype(float)
+    return mean_interval(by_seed[long] - by_seed[short])
