@@ -129,7 +129,7 @@ def queue_of(case: Mapping[str, Any]) -> QueueProblem:
 
 def plot(frame: DataFrame, parameters: Overhead) -> Any:
     """Seconds against the queue: a colour per LLM, a style per method."""
-    figure = new_figure(7.2, 5.4)
+    figure = new_figure(8.6, 5.6)
     axes = figure.subplots()
     for k, llm in enumerate(parameters.llms):
         part = frame[frame["llm"] == llm]

@@ -73,17 +73,7 @@ def cluster(
                 {"name": name, "ttft_s": 20, "itl_s": 10, "priority": int(k > 0)}
                 for k, name in enumerate(queues)
             ],
-            "workload": {
-                "streams": [
-                    {
-                        "name": "none",  # requests come from elsewhere
-                        "llm": llms[0],
-                        "slo_class": queues[0],
-                        "lengths": LENGTHS,
-                        "rate_per_s": 1,
-                    }
-                ]
-            },
+            "workload": {},  # requests come from elsewhere
             "fleet": {
                 "max_gpus": 100_000,
                 "queues": [{"name": name} for name in queues],
