@@ -1,0 +1,191 @@
+"""Batch requests of several LLMs: throughput and SLO attainment against the rate of Batch-1 requests.
+
+Workload W_B on 50 A100 (12 instances of four GPUs): Batch-1 requests (TTFT target one minute) of
+two LLMs and Batch-2 requests (one hour) of three, each of which an instance can load in turn:
+Mistral-7B, Vicuna-13B and three fine-tuned versions of Llama-2-70B. Throughput is that of the whole
+trace, from its first arrival to the end of its last request; attainment counts all requests, as
+Figure 13 does for "all SLO values".
+
+Ours: four GPUs per instance for every LLM, so that all can take turns; host memory of 320 GB per
+instance (the paper's "additional 320 GB" for Llama-70B), which holds two of the large LLMs and the
+small ones; Batch-2 requests arrive at a fixed 250 per second. EDF and vLLM swap whenever the next
+request in their order needs it; SHEPHERD, which does not share instances between LLMs, places them
+anew every minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim, at_least, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.loads import STYLES, run_trace
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figures 12 and 13"
+BELOW_PER_S = 500.0
+"""Section 8.2: below this rate QLM satisfies more than 90 %."""
+
+
+class MultiModel(Parameters):
+    """Parameters of these figures."""
+
+    policies: Annotated[tuple[str, ...], paper("section 8", min_length=1)] = (
+        "qlm",
+        "edf",
+        "vllm",
+        "shepherd",
+    )
+    batch_1_per_s: Annotated[
+        tuple[float, ...], ours("from far below to twice the rates of section 8.2", min_length=1)
+    ] = (25, 50, 100, 250, 400, 500, 1000)
+    batch_2_per_s: Annotated[float, ours("the paper does not give it", gt=0)] = 250.0
+    requests: Annotated[int, paper("section 8", ge=10)] = 3500
+    interval_s: Annotated[float, ours("how often arrivals are looked at", gt=0)] = 5.0
+    patience_s: Annotated[float, ours("long enough for all to end", gt=0)] = 3600.0
+
+
+PARAMETERS = {
+    "quick": MultiModel(seeds=1, batch_1_per_s=(50, 250, 1000), requests=1000, patience_s=1800.0),
+    "paper": MultiModel(seeds=5),
+}
+
+
+def cases(parameters: MultiModel) -> list[dict[str, Any]]:
+    """A run per rate, policy and seed."""
+    return [
+        {
+            "scenario": "qlm-multi",
+            "rates": {"batch-1": float(rate), "batch-2": parameters.batch_2_per_s},
+            "batch_1_per_s": float(rate),
+            "requests": parameters.requests,
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+            "policy": policy,
+            "seed": seed,
+        }
+        for rate in parameters.batch_1_per_s
+        for policy in parameters.policies
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One trace."""
+    return [run_trace(case)]
+
+
+def plot(frame: DataFrame, parameters: MultiModel) -> Any:
+    """Throughput, attainment of all and of Batch-1, swaps; bands over seeds."""
+    figure = new_figure(11, 6.4)
+    panels = figure.subplots(2, 2).reshape(-1)
+    columns = (
+        ("requests_per_s", 1, "throughput (requests/s)"),
+        ("attainment", 100, "SLOs met (% of all requests)"),
+        ("batch-1_attainment", 100, "SLOs met (% of Batch-1 requests)"),
+        ("swaps", 1, "swaps of LLMs, all instances"),
+    )
+    for axes, (column, scale, label) in zip(panels, columns, strict=True):
+        for policy in parameters.policies:
+            name, colour, marker = STYLES.get(policy, (policy, None, "x"))
+            part = frame[frame["policy"] == policy].groupby("batch_1_per_s")[column]
+            axes.plot(scale * part.mean(), marker=marker, ms=4, color=colour, label=name)
+            axes.fill_between(
+                part.min().index, scale * part.min(), scale * part.max(), color=colour, alpha=0.15
+            )
+        axes.set(xscale="log", xlabel="Batch-1 requests/s", ylabel=label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[0].legend(fontsize=8)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: MultiModel) -> list[Claim]:
+    """Sections 1 and 8.2."""
+    if "qlm" not in parameters.policies:
+        return []
+    found: list[Claim] = []
+    others = [policy for policy in parameters.policies if policy != "qlm"]
+    ranges = {"vllm": (40, 90), "shepherd": (50, 90)}
+    for other in (policy for policy in others if policy in ranges):
+        low, high = ranges[other]
+        rate, gain = _largest(frame, "attainment", other, lambda mine, its: 100 * (mine - its))
+        found.append(
+            between(
+                f"QLM's SLO attainment is {low} to {high} % above that of {STYLES[other][0]}",
+                low,
+                high,
+                gain,
+                nothing=0,
+                unit=f"percentage points, the most (at {rate:g} Batch-1 requests/s)",
+                note=_spread(frame, "attainment", other),
+            )
+        )
+    for other in others:
+        rate, ratio = _largest(frame, "requests_per_s", other, lambda mine, its: mine / its)
+        found.append(
+            between(
+                f"QLM's throughput is 3 to 4 times that of {STYLES[other][0]}",
+                3,
+                4,
+                ratio,
+                nothing=1,
+                unit=f"x, the most (at {rate:g} Batch-1 requests/s)",
+                paper="up to 3 to 4 x",
+                reason=_why(frame, other, rate),
+            )
+        )
+    below = [rate for rate in parameters.batch_1_per_s if rate < BELOW_PER_S]
+    if below:
+        mine = frame[(frame["policy"] == "qlm") & frame["batch_1_per_s"].isin(below)]
+        worst = mine.groupby("batch_1_per_s")["attainment"].mean().idxmin()
+        at = mine.loc[mine["batch_1_per_s"] == worst, "attainment"]
+        found.append(
+            at_least(
+                "Below 500 Batch-1 requests/s QLM satisfies more than 90 % of all SLOs",
+                90,
+                mean_interval(100 * at),
+                nothing=None,
+                unit=f"% at {worst:g}/s, the worst of these rates",
+            )
+        )
+    return found
+
+
+def _per_seed(frame: DataFrame, policy: str, column: str, rate: float) -> Any:
+    mine = frame[(frame["policy"] == policy) & (frame["batch_1_per_s"] == rate)]
+    return mine.set_index("seed")[column].sort_index()
+
+
+def _largest(frame: DataFrame, column: str, other: str, of: Any) -> tuple[float, Interval]:
+    """The rate at which QLM differs most from another on average, and the difference over seeds."""
+    rates = sorted(frame["batch_1_per_s"].unique())
+    by_rate = {
+        rate: of(_per_seed(frame, "qlm", column, rate), _per_seed(frame, other, column, rate))
+        for rate in rates
+    }
+    best = max(rates, key=lambda rate: float(by_rate[rate].mean()))
+    return float(best), mean_interval(by_rate[best])
+
+
+def _spread(frame: DataFrame, column: str, other: str) -> str:
+    """The same difference at every rate."""
+    parts = []
+    for rate in sorted(frame["batch_1_per_s"].unique()):
+        gap = _per_seed(frame, "qlm", column, rate) - _per_seed(frame, other, column, rate)
+        parts.append(f"{100 * float(gap.mean()):+.0f} at {rate:g}/s")
+    return "percentage points: " + ", ".join(parts)
+
+
+def _why(frame: DataFrame, other: str, rate: float) -> str:
+    at = frame[frame["batch_1_per_s"] == rate].groupby("policy")[["swaps", "requests_per_s"]].mean()
+    return (
+        f"swaps of all instances at that rate: {at.loc['qlm', 'swaps']:.0f} with QLM, "
+        f"{at.loc[other, 'swaps']:.0f} with {STYLES[other][0]}; a warm swap takes 4 to 6 s here, "
+        "a batch of long answers up to a minute to drain, whoever orders it"
+    )

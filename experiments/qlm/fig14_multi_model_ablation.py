@@ -1,0 +1,151 @@
+"""What each operation is worth with several LLMs: QLM without one of them.
+
+Workload W_B at 250 Batch-1 requests per second (Figure 12's setting), QLM whole and with one
+operation switched off: without pulling in the order of the plan, instances take their groups in
+order of arrival; without eviction, running requests stay; without swapping, each instance keeps one
+LLM, dealt out in turn over the instances; without load balancing, groups go to instances round
+robin.
+
+Ours: as far as the paper says, "model warm start" is the operation of swapping; what else it
+switches off with it is not said. A second bar without warm start keeps swapping, with host memory
+for one LLM only, so that every swap fetches from storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import mean_interval
+from experiments.harness.claims import Claim, at_most, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.loads import run_trace
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 14"
+COLD_BYTES = 140e9
+"""Holds the weights of one Llama-2-70B, or of the two small LLMs, but no two large ones."""
+
+WITHOUT: dict[str, tuple[str, dict[str, Any]]] = {
+    "QLM": ("qlm", {}),
+    "without pulling": ("qlm:pulling=false", {}),
+    "without eviction": ("qlm:eviction=false", {}),
+    "without load balancing": ("qlm:placement=round-robin", {}),
+    "without warm start": ("qlm", {"fleet.pools.a100.host_weight_bytes": COLD_BYTES}),
+    "without swapping": ("qlm:swapping=false", {}),
+}
+
+
+class Ablation(Parameters):
+    """Parameters of this figure."""
+
+    batch_1_per_s: Annotated[float, paper("Figure 14's caption", gt=0)] = 250.0
+    batch_2_per_s: Annotated[float, ours("as in Figure 12", gt=0)] = 250.0
+    requests: Annotated[int, paper("section 8", ge=10)] = 3500
+    interval_s: Annotated[float, ours("as in Figure 12", gt=0)] = 5.0
+    patience_s: Annotated[float, ours("as in Figure 12", gt=0)] = 3600.0
+
+
+PARAMETERS = {"quick": Ablation(seeds=1, requests=1000), "paper": Ablation(seeds=5)}
+
+
+def cases(parameters: Ablation) -> list[dict[str, Any]]:
+    """A run per variant and seed."""
+    return [
+        {
+            "scenario": "qlm-multi",
+            "rates": {"batch-1": parameters.batch_1_per_s, "batch-2": parameters.batch_2_per_s},
+            "requests": parameters.requests,
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+            "variant": variant,
+            "policy": policy,
+            "changes": changes,
+            "seed": seed,
+        }
+        for variant, (policy, changes) in WITHOUT.items()
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One trace."""
+    return [run_trace(case)]
+
+
+def plot(frame: DataFrame, parameters: Ablation) -> Any:
+    """Throughput and attainment of each variant."""
+    figure = new_figure(10, 4.2)
+    left, right = figure.subplots(1, 2)
+    names = list(WITHOUT)
+    places = np.arange(len(names))
+    for axes, column, scale, label in (
+        (left, "requests_per_s", 1, "throughput (requests/s)"),
+        (right, "batch-1_attainment", 100, "SLOs met (% of Batch-1 requests)"),
+    ):
+        grouped = frame.groupby("variant")[column]
+        mean = scale * grouped.mean().reindex(names)
+        low, high = scale * grouped.min().reindex(names), scale * grouped.max().reindex(names)
+        spread = np.stack([mean - low, high - mean])
+        colours = ["C0", *["C7"] * (len(names) - 1)]
+        axes.barh(places, mean, color=colours, xerr=spread, capsize=3)
+        axes.set_yticks(places, names if axes is left else [""] * len(names))
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3, axis="x")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
+    """Sections 1 and 8.2."""
+    by = frame.pivot_table(index="seed", columns="variant", values="requests_per_s")
+    met = frame.pivot_table(index="seed", columns="variant", values="batch-1_attainment")
+    found = [
+        between(
+            "Model swapping improves throughput by 300 %",
+            225,
+            375,
+            mean_interval(100 * (by["QLM"] / by["without swapping"] - 1)),
+            nothing=0,
+            unit="% more than with one LLM per instance",
+            paper="300 %",
+            reason="12 instances are enough for each of five LLMs to have two or three of its own: without "
+            f"swapping {by['without swapping'].mean():.1f} requests/s are served",
+        )
+    ]
+    worst = min(WITHOUT, key=lambda v: float(by[v].mean()))
+    found.append(
+        at_most(
+            "Warm start contributes the most to throughput",
+            1,
+            mean_interval(
+                1
+                + (by[["without warm start", "without swapping"]].min(axis=1) > by[worst]).astype(
+                    float
+                )
+            ),
+            nothing=None,
+            unit="rank of swapping, warm or at all, among the operations",
+            paper="the most",
+            reason=f"least throughput: {worst}",
+        )
+    )
+    found += [
+        at_most(
+            f"QLM {variant} meets fewer Batch-1 SLOs",
+            0,
+            mean_interval(100 * (met[variant] - met["QLM"])),
+            nothing=None,
+            unit="percentage points more than QLM",
+            paper="contributes (bars)",
+            reason=f"QLM whole meets {100 * met['QLM'].mean():.1f} %",
+        )
+        for variant in WITHOUT
+        if variant != "QLM"
+    ]
+    return found

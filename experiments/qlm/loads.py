@@ -1,0 +1,107 @@
+"""QLM's workloads W_A and W_B: a trace of so many requests at a rate per class, served to the end.
+
+Each trace of the paper has 3,500 requests (section 8), Poisson arrivals and ShareGPT lengths. Requests of a
+class are spread evenly over its LLMs. An episode ends when the last request is done or after `patience_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from baselines import make_policy
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios.load import load_scenario
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.requests import RequestTable
+
+STYLES = {
+    "qlm": ("QLM", "C0", "o"),
+    "edf": ("EDF", "C2", "s"),
+    "vllm": ("vLLM", "C3", "^"),
+    "shepherd": ("SHEPHERD", "C1", "D"),
+}
+"""Name in pictures, colour, marker."""
+
+
+def scenario_at(case: Mapping[str, Any]) -> Scenario:
+    """The scenario of a case: `scenario`, `rates` by class, `interval_s`, `patience_s`, `changes`."""
+    base = load_scenario(case["scenario"])
+    rates = {}
+    for name, rate in case["rates"].items():
+        streams = [stream for stream in base.workload.streams if stream.slo_class == name]
+        for stream in streams:
+            rates[f"workload.streams.{stream.name}.rate_per_s"] = rate / len(streams)
+    return load_scenario(
+        base,
+        horizon_s=case["patience_s"],
+        control_interval_s=case["interval_s"],
+        **rates,
+        **case.get("changes", {}),
+    )
+
+
+def trace(scenario: Scenario, n: int, seed: int) -> RequestTable:
+    """The first `n` requests of the scenario's streams.
+
+    Raises:
+        ValueError: there are not so many within the horizon.
+    """
+    table = draw_requests(scenario, np.random.default_rng(seed))
+    if len(table) < n:
+        raise ValueError(f"requests = {n}: only {len(table)} come within {scenario.horizon_s} s")
+    columns = (
+        "arrival_ps",
+        "llm",
+        "region",
+        "slo_class",
+        "input_tokens",
+        "output_tokens",
+        "predicted_output_tokens",
+    )
+    return replace(table, **{name: getattr(table, name)[:n] for name in columns})
+
+
+def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
+    """One episode.
+
+    Args:
+        case: see `scenario_at`; `requests`, `policy` (as `make_policy` takes it), `seed`.
+
+    Returns:
+        `attainment` (share of all requests on time) and `CLASS_attainment`; `drained_s`, when the last
+        request was done (None if some never were); `requests_per_s`, those done over that time, or over
+        the whole episode; `swaps`, `evictions`, `calls` of QLM's scheduler.
+    """
+    scenario = scenario_at(case)
+    # What comes after the trace would cost time to draw: a shorter horizon draws the same requests.
+    total = sum(case["rates"].values())
+    short = scenario.model_copy(
+        update={"horizon_s": min(scenario.horizon_s, 1.5 * case["requests"] / total + 60)}
+    )
+    requests = trace(short, case["requests"], case["seed"])
+    policy = make_policy(case["policy"])
+    simulation = ClusterSimulation(scenario)
+    result = run_episode(policy, scenario, requests=requests, simulation=simulation)
+    table = result.requests
+    good = table["outcome"] == "on_time"
+    end = table["arrival_s"] + table["e2e_s"]
+    whole = bool(table["e2e_s"].notna().all())
+    time_s = float(end.max()) if whole else scenario.horizon_s
+    row: dict[str, Any] = {
+        "attainment": float(good.mean()),
+        "drained_s": time_s if whole else None,
+        "requests_per_s": float(table["e2e_s"].notna().sum()) / time_s,
+        "swaps": int(simulation.engine.instances(0)["swaps"].sum()),
+        "evictions": int(table["evictions"].sum()),
+        "calls": len(getattr(policy, "calls", ())),
+    }
+    for slo_class in scenario.classes:
+        mine = table["slo_class"] == slo_class.name
+        row[f"{slo_class.name}_attainment"] = float(good[mine].mean()) if mine.any() else None
+    return row
