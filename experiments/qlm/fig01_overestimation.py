@@ -81,7 +81,7 @@ class Overestimation(Parameters):
 
 
 PARAMETERS = {
-    "quick": Overestimation(seeds=2, instances=(16, 32, 64)),
+    "quick": Overestimation(seeds=2, instances=(14, 32, 64)),
     "paper": Overestimation(seeds=3),
 }
 
