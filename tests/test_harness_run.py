@@ -163,6 +163,8 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # What a shell has started in the background ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     kept = tmp_path / "cache" / "test-example"
     give_up = time.monotonic() + 60
