@@ -4,7 +4,7 @@
 |---|---|
 | 1: kv = h (l_in + l_out) + j | `KvUse` |
 | 2: t_pre = k1 sum l_in + c1 | `PrefillTime` |
-| 3: t_d = (k2 l_ave + c2) b + c3, b > 1 | `DecodeTime.seconds`; k2 l_ave b is k2 times the context of the batch |
+| 3: t_d = (k2 l_ave + c2) b + c3, b > 1 | `DecodeTime.seconds`; l_ave b is the context of the batch |
 | 4: l_d <= (T_dec - c2 b - c3) / k2, b > 1 | `DecodeTime.context_limit` |
 
 Coefficients come from samples by least squares (`fit_kv`, `fit_prefill`, `fit_decode`), with prediction
@@ -139,7 +139,7 @@ class LinearFit:
         return predicted
 
     def spread(self, x: ArrayLike) -> Floats:
-        """(...,) standard deviation of a further observation about the prediction at x (..., p), in sigmas."""
+        """(...,) standard deviation of one more observation about its prediction at x (..., p), in sigmas."""
         x = np.asarray(x, np.float64)
         return np.sqrt(1.0 + np.einsum("...i,ij,...j->...", x, self.covariance, x))
 
