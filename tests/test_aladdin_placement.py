@@ -171,7 +171,11 @@ def test_the_gap_is_never_negative():
 
 
 def test_the_summary_by_hand():
-    rows = [{"optimum": 2, "best_fit": 2}, {"optimum": 2, "best_fit": 3}, {"optimum": -1, "best_fit": 9}]
+    rows = [
+        {"optimum": 2, "best_fit": 2},
+        {"optimum": 2, "best_fit": 3},
+        {"optimum": -1, "best_fit": 9},
+    ]
     assert summary(rows) == {"cases": 2, "optimal": 0.5, "mean_gap": 0.25, "worst_gap": 0.5}
     with pytest.raises(ValueError, match="optimum"):
         summary(rows[2:])

@@ -1,0 +1,22 @@
+"""Aladdin (Nie, Fonseca, Liu, "Joint Placement and Scaling for SLO-Aware LLM Serving", 2024): its mathematics.
+
+Plain functions and records, which know nothing of the simulator; the compiled best-fit router of the engine
+follows `constraints` and `placement`.
+
+| question | module |
+|---|---|
+| how long do prefill and decode take, how much context keeps the SLO | `performance` (section 3, Eq. 1 to 4) |
+| the same for this project's calibrated iteration times | `profiling` |
+| has a worker drifted, what does it take now | `online` (section 5.1, step 3) |
+| how many GPUs make a worker | `configuration` (section 4.1, Eq. 5 and 6, Table 3) |
+| how long will an output be | `prediction` (sections 2.3 and 4.3) |
+| what can a worker take | `constraints` (section 4.2, b to e) |
+| which worker gets a request | `placement` (Algorithm 1, Figure 3) |
+| how few workers would do | `programme` (section 4.2, a to h); how far is best fit from it: `gap` |
+| who moves when predictions fail | `rebalance` (section 4.3, Algorithm 2) |
+| how many workers does a rate need, when has it changed | `demand` (section 5.2, Eq. 7) |
+| how many groups of schedulers | `groups` (appendix A, Eq. 8) |
+
+Symbols: h, j, k1, c1, k2, c2, c3 are fields of `KvUse`, `PrefillTime`, `DecodeTime`; T_pre and T_dec are `ttft_slo_s`
+and `itl_slo_s` (the paper's ATGT is a mean inter-token latency); M is `kv_capacity`.
+"""

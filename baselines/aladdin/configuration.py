@@ -85,9 +85,7 @@ class DegreeTime:
         return self.divided_s / tp + self.const_s + self.communication_s * (tp - 1) / tp
 
 
-def fit_degrees(
-    degrees: ArrayLike, seconds: ArrayLike, communication_s: float = 0.0
-) -> DegreeTime:
+def fit_degrees(degrees: ArrayLike, seconds: ArrayLike, communication_s: float = 0.0) -> DegreeTime:
     """Eq. 5 from iteration times of one batch at several degrees.
 
     Args:

@@ -178,9 +178,7 @@ class Rules:
         first = np.searchsorted(last, last, side="left")  # those that are still there, or end now
         there = len(last) - first
         contexts = np.cumsum(context[::-1])[::-1][first]
-        return float(
-            (self.kv.per_token * (contexts + there * last) + self.kv.const * there).max()
-        )
+        return float((self.kv.per_token * (contexts + there * last) + self.kv.const * there).max())
 
     # ---- the constraints ----
 

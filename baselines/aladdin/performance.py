@@ -15,6 +15,7 @@ is held at 0. What a single worker reports while it serves goes to `online`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -271,7 +272,7 @@ def fit_decode(
     return DecodeTime(*map(float, fit.coefficients)), fit
 
 
-def fit_line(columns: dict[str, ArrayLike], y: ArrayLike) -> LinearFit:
+def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
     """Ordinary least squares without negative coefficients.
 
     Args:

@@ -136,9 +136,7 @@ def _worker(
             if r.new and r.input_tokens > room * (1 + 1e-9):
                 programme += here == 0
         if math.isfinite(room):
-            tokens = [
-                r.input_tokens * here for r, here in zip(requests, x, strict=True) if r.new
-            ]
+            tokens = [r.input_tokens * here for r, here in zip(requests, x, strict=True) if r.new]
             # Without one that fits alone the lines above have set all of them to 0.
             programme += pulp.lpSum(tokens) <= max(room, 0.0)
 
