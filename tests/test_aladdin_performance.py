@@ -21,6 +21,7 @@ from baselines.aladdin.performance import (
 )
 from baselines.aladdin.profiling import decode_grid, profile
 from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.workload.tables import load_lengths
 
 DECODE = DecodeTime(per_token_s=5e-7, per_request_s=2e-4, const_s=0.018)
 
@@ -273,8 +274,34 @@ def test_a_workers_two_models():
     assert worker.decode.seconds(20, 20_000) == pytest.approx(DECODE.seconds(20, 20_000), rel=0.03)
 
 
+@pytest.mark.parametrize("prompts", ["sharegpt-single-turn", "sharegpt"])
+@pytest.mark.parametrize("llm,gpu", [("llama-2-7b", "a100-80gb"), ("llama-2-13b", "v100-32gb")])
+def test_what_eq_2_and_3_leave_out_of_real_iterations_is_no_drift(llm, gpu, prompts):
+    """Calibrated times bend for short prompts and between batches; a slower GPU is found all the same."""
+    times = iteration_time_model(llm, gpu, 2 if gpu == "v100-32gb" else 1)
+    known = profile(times)
+    worker = WorkerModels(known.prefill_fit, known.decode_fit)
+    rng = np.random.default_rng(0)
+    inputs = load_lengths(prompts).sample(500, rng)[0].astype(int)
+    batch, found = 20, []
+    for k, tokens in enumerate(inputs):
+        slower = 1.0 if k < 400 else 1.25
+        batch = int(np.clip(batch + rng.integers(-2, 3), 2, 60))
+        context = int(batch * rng.uniform(300, 700))
+        drift = worker.report_prefill(tokens, slower * times.prefill_s(int(tokens)))
+        drift |= worker.report_decode(batch, context, slower * times.decode_s(batch, context))
+        if drift:
+            found.append(k)
+    assert found
+    assert 400 <= found[0] < 410
+    expected = 1.25 * times.decode_s(30, 15_000)
+    assert worker.decode.seconds(30, 15_000) == pytest.approx(expected, rel=0.03)
+
+
 def test_bad_reports_and_rules():
     line = OnlineLine(reference())
+    with pytest.raises(ValueError, match="prefill_range"):
+        WorkerModels(reference(), reference(), prefill_range=(10, 10))
     with pytest.raises(ValueError, match="columns"):
         line.report((1.0, 1.0), 1.0)
     with pytest.raises(ValueError, match="finite"):

@@ -156,10 +156,9 @@ def brute_force(requests, workers, some: Rules, total: int) -> int:
         opened = [i for i in assigned if i >= there]
         if any(i > there + len(set(opened[:k])) for k, i in enumerate(opened)):
             continue  # the same as another with the empty workers renamed
-        now = [
-            [*(workers[i] if i < there else ()), *(r for r, g in zip(requests, assigned, strict=True) if g == i)]
-            for i in range(total)
-        ]  # fmt: skip
+        now = [list(worker) for worker in workers] + [[] for _ in range(total - there)]
+        for r, i in zip(requests, assigned, strict=True):
+            now[i].append(r)
         touched = [now[i] for i in set(assigned)]
         if all(naive_holds(some, worker) for worker in touched):
             used = sum(bool(worker) for worker in now)

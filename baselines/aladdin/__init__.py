@@ -1,11 +1,11 @@
-"""Aladdin (Nie, Fonseca, Liu, "Joint Placement and Scaling for SLO-Aware LLM Serving", 2024): its mathematics.
+"""The mathematics of Aladdin (Nie et al., "Joint Placement and Scaling for SLO-Aware LLM Serving").
 
-Plain functions and records, which know nothing of the simulator; the compiled best-fit router of the engine
-follows `constraints` and `placement`.
+Plain functions and records, which know nothing of the simulator; the compiled best-fit router of
+the engine follows `constraints` and `placement`.
 
 | question | module |
 |---|---|
-| how long do prefill and decode take, how much context keeps the SLO | `performance` (section 3, Eq. 1 to 4) |
+| how long do prefill and decode take, what context keeps the SLO | `performance` (section 3, Eq. 1 to 4) |
 | the same for this project's calibrated iteration times | `profiling` |
 | has a worker drifted, what does it take now | `online` (section 5.1, step 3) |
 | how many GPUs make a worker | `configuration` (section 4.1, Eq. 5 and 6, Table 3) |
@@ -17,6 +17,7 @@ follows `constraints` and `placement`.
 | how many workers does a rate need, when has it changed | `demand` (section 5.2, Eq. 7) |
 | how many groups of schedulers | `groups` (appendix A, Eq. 8) |
 
-Symbols: h, j, k1, c1, k2, c2, c3 are fields of `KvUse`, `PrefillTime`, `DecodeTime`; T_pre and T_dec are `ttft_slo_s`
-and `itl_slo_s` (the paper's ATGT is a mean inter-token latency); M is `kv_capacity`.
+Symbols: h, j, k1, c1, k2, c2, c3 are fields of `KvUse`, `PrefillTime`, `DecodeTime`; T_pre and
+T_dec are `ttft_slo_s` and `itl_slo_s` (the paper's ATGT is a mean inter-token latency); M is
+`kv_capacity`.
 """

@@ -1,17 +1,18 @@
 """Worker configuration (section 4.1): the tensor-parallel degree with the best throughput per GPU.
 
-Eq. 6, T_max = min{ M / (N m_r (t_compute + t_comm)), B / (N T_dec) }: the first is the throughput with KV
-memory full, at the batch M / m_r, the second that with an iteration as long as the decode SLO allows, at the
-batch B. The iteration times are this project's calibrated ones, which include the all-reduces of the degree.
+Eq. 6, T_max = min{ M / (N m_r (t_compute + t_comm)), B / (N T_dec) }: the first is the throughput
+with KV memory full, at the batch M / m_r, the second that with an iteration as long as the decode
+SLO allows, at the batch B. The iteration times are this project's calibrated ones, which include
+the all-reduces of the degree.
 
 Choices of ours:
 
 - m_r, "the average per request KV cache demand": input and output of a request, as it is at its end
   (`RequestTokens.final`), or what a batch holds of a request on average over time (`held`).
 - Batches are whole requests.
-- Eq. 5's computing time k4 / N + c4 and a communication time proportional to (N - 1) / N cannot be told apart
-  by iteration times: k4 / N + c4 + k6 (N - 1) / N = (k4 - k6) / N + (c4 + k6). `fit_degrees` therefore
-  either takes k6 as given or fits the two sums.
+- Eq. 5's computing time k4 / N + c4 and a communication time proportional to (N - 1) / N cannot be
+  told apart by iteration times: k4 / N + c4 + k6 (N - 1) / N = (k4 - k6) / N + (c4 + k6).
+  `fit_degrees` therefore either takes k6 as given or fits the two sums.
 """
 
 from __future__ import annotations
@@ -150,11 +151,12 @@ def degree_table(
 
     Args:
         llm, gpu: names of cards.
-        request_tokens: m_r, tokens of KV that a request takes on average, which is also the mean context.
+        request_tokens: m_r, tokens of KV that a request takes on average, which is also the mean
+            context.
         itl_slo_s: T_dec, mean inter-token latency (ATGT) that is promised.
         degrees: that are tried; the paper's machines have 4 GPUs.
-        link_bytes_per_s: between the GPUs of a worker, one direction, for machines without the card's own
-            link (the paper's A100s have PCIe only); None: the card's.
+        link_bytes_per_s: between the GPUs of a worker, one direction, for machines without the
+            card's own link (the paper's A100s have PCIe only); None: the card's.
         model_of: called as `model_of(llm, gpu, tp)`, or with a kind besides.
         kind_of: degree to kind of iteration times, where not the best one is wanted.
 

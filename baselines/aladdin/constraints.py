@@ -1,19 +1,20 @@
 """What a worker can take: requests, and constraints (b) to (e) of section 4.2 on one worker.
 
-(b) Decode within the SLO: sum l_in + gamma l_out <= theta l_d(batch) (Eq. 4), for more than one request.
+(b) Decode within the SLO: sum l_in + gamma l_out <= theta l_d(batch) (Eq. 4), for batches above 1.
 (c) TTFT: the prefill of all new requests takes at most T_pre.
 (d) Ongoing requests can wait so long: that prefill takes at most theta min(T_dec l_out - t_dec).
 (e) KV memory holds every request in every iteration to come, until it is predicted to end.
 
 Where the paper leaves room:
 
-- l_out in (b): the text on gamma ("when gamma = 1, the last token generation time can meet the SLO") asks
-  for the predicted output; the notation of Table 1 says what has been emitted. `Rules.length` chooses.
-- The vector w of (e) has an entry for kv(l_in + l_pred), the moment after the last token. A worker frees a
-  request with its last token, so an iteration holds at most l_pred - 1 of its output.
+- l_out in (b): the text on gamma ("when gamma = 1, the last token generation time can meet the
+  SLO") asks for the predicted output; the notation of Table 1 says what has been emitted.
+  `Rules.length` chooses.
+- The vector w of (e) has an entry for kv(l_in + l_pred), the moment after the last token. A worker
+  frees a request with its last token, so an iteration holds at most l_pred - 1 of its output.
   `Rules.count_last_token` is the paper's w, which Figure 3's numbers need.
-- A worker without new requests is not asked for (c) and (d). A worker that breaks a constraint already, because a
-  prediction failed, takes nothing until it keeps it again.
+- A worker without new requests is not asked for (c) and (d). A worker that breaks a constraint
+  already, because a prediction failed, takes nothing until it keeps it again.
 - Predictions that have been outlived count as one token more (until they are made again).
 """
 

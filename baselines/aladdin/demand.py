@@ -1,15 +1,15 @@
 """Workers needed (Eq. 7), and changes of demand at each heartbeat (section 5.2).
 
-Above a lower bound R of the rate the number of workers is linear in it, N_w = ceil(k5 r_a + c5). R exists
-because few requests in a heartbeat do not show the lengths' distribution: the standard error of their mean,
-sigma / sqrt(n), says how well they do. The paper gives no number; here R is the rate at which the error of
-both mean input and mean output falls to a given share of the mean.
+Above a lower bound R of the rate the number of workers is linear in it, N_w = ceil(k5 r_a + c5). R
+exists because few requests in a heartbeat do not show the lengths' distribution: the standard error
+of their mean, sigma / sqrt(n), says how well they do. The paper gives no number; here R is the rate
+at which the error of both mean input and mean output falls to a given share of the mean.
 
-"In every cluster heartbeat, we can reconfigure the cluster using change point detection": the paper names no
-method. Here arrivals per heartbeat are made nearly normal with variance 1 (Anscombe's transform of
-Poisson counts), and a penalised least-squares segmentation (PELT, by the library ruptures) looks for
-changes of their mean; what came before the last change is forgotten. The penalty is set from a chance of
-false alarm.
+"In every cluster heartbeat, we can reconfigure the cluster using change point detection": the paper
+names no method. Here arrivals per heartbeat are made nearly normal with variance 1 (Anscombe's
+transform of Poisson counts), and a penalised least-squares segmentation (PELT, by the library
+ruptures) looks for changes of their mean; what came before the last change is forgotten. The
+penalty is set from a chance of false alarm.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class WorkerLine:
         const: c5, workers.
         lower_rate: R in requests/s; at most this the line is not claimed to hold.
         error_at_lower: relative SEM at R.
-        below: at most R, "margin" (ours) adds one and a half standard errors (`z`) of the demand, "line" does not.
+        below: at most R, "margin" (ours) adds one and a half standard errors (`z`) of the demand,
+            "line" does not.
         z: standard errors of the margin.
 
     Raises:
@@ -141,8 +142,8 @@ def fit_workers(
         workers: (n,) that were needed.
         lower_rate: R: only pairs above it count.
         error_at_lower: relative SEM at R.
-        rounded: the workers are whole numbers, rounded up already, which is half a worker on average: take it
-            off before Eq. 7 rounds up again (ours). The paper does not say.
+        rounded: the workers are whole numbers, rounded up already, which is half a worker on
+            average: take it off before Eq. 7 rounds up again (ours). The paper does not say.
         below: see `WorkerLine`.
 
     Raises:
@@ -175,8 +176,9 @@ def fit_workers(
 def penalty(samples: int, false_alarm: float) -> float:
     """Of a change, in units of squared standard deviations.
 
-    A look at `samples` values without a change finds one with at most this chance: at each place the gain
-    of a split is chi-square with one degree of freedom, and there are `samples` places (Bonferroni).
+    A look at `samples` values without a change finds one with at most this chance: at each place
+    the gain of a split is chi-square with one degree of freedom, and there are `samples` places
+    (Bonferroni).
 
     Raises:
         ValueError: a chance outside 0..1, or no samples.
@@ -261,8 +263,8 @@ class DemandMonitor:
 
     Attributes:
         heartbeat_s: length of one.
-        false_alarm: chance of a false change at one look. Looks overlap, so alarms over a long time are
-            far fewer than their number times this.
+        false_alarm: chance of a false change at one look. Looks overlap, so alarms over a long time
+            are far fewer than their number times this.
         window: heartbeats that are remembered at most.
         shortest: a change needs so many heartbeats to be seen.
         poisson: arrivals are taken to be Poisson; False: their dispersion is estimated.

@@ -85,8 +85,8 @@ def compare(case: Case, settings: SolverSettings | None = None) -> dict[str, Any
         settings: of the solver.
 
     Returns:
-        Plain scalars: requests, workers that are there, what is scarce, `optimum` (-1: none was proved),
-        and `best_fit` (literal norm), `scaled`, `first_fit`.
+        Plain scalars: requests, workers that are there, what is scarce, `optimum` (-1: none was
+        proved), and `best_fit` (literal norm), `scaled`, `first_fit`.
 
     Raises:
         SolverMissing: no PuLP, or no solver for it.
@@ -124,8 +124,8 @@ def summary(rows: Sequence[dict[str, Any]], name: str = "best_fit") -> dict[str,
         name: the heuristic's column.
 
     Returns:
-        `cases`, `optimal` (share that needs no more workers), `mean_gap` and `worst_gap` (additional workers
-        as a share of the optimum).
+        `cases`, `optimal` (share that needs no more workers), `mean_gap` and `worst_gap`
+        (additional workers as a share of the optimum).
 
     Raises:
         ValueError: no row has an optimum.

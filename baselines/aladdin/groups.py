@@ -1,13 +1,13 @@
 """Grouped distributed scheduling (appendix A, Eq. 8), and what small groups cost.
 
-Arrivals are dealt to groups by round robin, and each group's scheduler places them on the group's own
-workers. Small groups are scheduled sooner; large ones need fewer additional workers: with half of the groups
-needing one more than centralised scheduling would, an error of e asks for at least 1 / (2 e)
-workers in each.
+Arrivals are dealt to groups by round robin, and each group's scheduler places them on the group's
+own workers. Small groups are scheduled sooner; large ones need fewer additional workers: with half
+of the groups needing one more than centralised scheduling would, an error of e asks for at least 1
+/ (2 e) workers in each.
 
-Eq. 8 as printed, 1 / (2 e) <= r_i <= r(T_s), compares workers with a rate. Here the text counts: N_i >= 1 / (2 e),
-with group i's rate r_i = N_i / N_w r_a below the rate r(T_s) at which scheduling takes T_s. `literal=True`
-compares the rate.
+Eq. 8 as printed, 1 / (2 e) <= r_i <= r(T_s), compares workers with a rate. Here the text counts:
+N_i >= 1 / (2 e), with group i's rate r_i = N_i / N_w r_a below the rate r(T_s) at which scheduling
+takes T_s. `literal=True` compares the rate.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def choose_groups(
         scheduling: time of a round.
         limit_s: T_s.
         error: e, additional workers as a share.
-        literal: Eq. 8 as printed: 1 / (2 e) is a lower limit of each group's rate instead of its workers.
+        literal: Eq. 8 as printed: 1 / (2 e) is a lower limit of each group's rate instead of its
+            workers.
 
     Raises:
         ValueError: a value out of range.

@@ -1,18 +1,19 @@
 """Performance models that follow what workers report (sections 4.2, 5.1: step 3 of Figures 4 and 5).
 
-The paper says that the scheduler "continuously updates the performance model according to the worker's
-execution traces", and no more; how is ours:
+The paper says that the scheduler "continuously updates the performance model according to the
+worker's execution traces", and no more; how is ours:
 
-- Every worker has its own line, fitted to a sliding window of its reports. The profile that it began
-  with counts as some reports, so that what a window does not tell apart (every batch was alike) keeps
-  its profiled value.
-- Drift is looked for with two one-sided CUSUM charts (Page, 1954) of the standardised errors against the
-  reference. Their limit is set so that there is one false alarm in so many reports on
-  average (Siegmund's approximation, 1985). Errors within `tolerance` do not count: they are
-  the model's own, which real iterations are not quite linear for.
-- At an alarm the reports from before the estimated change are dropped and the reference is scaled by how
-  much longer iterations have become since. It then counts as one report only, until `relearn_reports`
-  have come; what has been fitted by then is the new reference, and drift is looked for again.
+- Every worker has its own line, fitted to a sliding window of its reports. The profile that it
+  began with counts as some reports, so that what a window does not tell apart (every batch was
+  alike) keeps its profiled value.
+- Drift is looked for with two one-sided CUSUM charts (Page, 1954) of the standardised errors
+  against the reference. Their limit is set so that there is one false alarm in so many reports on
+  average (Siegmund's approximation, 1985). Errors within `tolerance` do not count: they are the
+  model's own, for real iterations are not quite linear.
+- At an alarm the reports from before the estimated change are dropped and the reference is scaled
+  by how much longer iterations have become since. It then counts as one report only, until
+  `relearn_reports` have come; what has been fitted by then is the new reference, and drift is
+  looked for again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class DriftRule:
     """When a worker has drifted.
 
     Attributes:
-        false_alarm_reports: mean number of reports between two false alarms, where errors are normal and
-            independent and `tolerance` is 0; a tolerance makes them rarer.
+        false_alarm_reports: mean number of reports between two false alarms, where errors are
+            normal and independent and `tolerance` is 0; a tolerance makes them rarer.
         shift: smallest lasting shift that matters, in standard deviations of an error.
-        tolerance: relative error that is no drift. 5 % is the paper's largest error of the decode model
-            (section 6.2).
+        tolerance: relative error that is no drift. 5 % is the paper's largest error of the decode
+            model (section 6.2).
         noise_floor: smallest standard deviation of an error, relative to the prediction.
         window: latest reports that a line is fitted to.
         prior_reports: the reference counts as so many reports.
@@ -226,19 +227,35 @@ class WorkerModels:
     """Eq. 2 and 3 of one worker, kept up to date.
 
     Args:
-        prefill, decode: the profile of its LLM, GPU and degree (`performance.fit_prefill`, `fit_decode`).
+        prefill, decode: the profile of its LLM, GPU and degree (`performance.fit_prefill`,
+            `fit_decode`).
         rule: of drift.
+        prefill_range: fewest and most tokens of a prefill that is a sample of Eq. 2. It is about
+            prompts that "saturate the worker's computing power": shorter ones take the time of
+            reading the weights; in longer ones than profiled, attention grows with the square.
+
+    Raises:
+        ValueError: a range that is empty.
     """
 
     def __init__(
-        self, prefill: LinearFit, decode: LinearFit, rule: DriftRule | None = None
+        self,
+        prefill: LinearFit,
+        decode: LinearFit,
+        rule: DriftRule | None = None,
+        prefill_range: tuple[float, float] = (256.0, 4096.0),
     ) -> None:
+        if not prefill_range[0] < prefill_range[1]:
+            raise ValueError(f"prefill_range = {prefill_range}: must ascend")
         rule = rule or DriftRule()
+        self.prefill_range = prefill_range
         self.prefill_line = OnlineLine(prefill, rule)
         self.decode_line = OnlineLine(decode, rule)
 
     def report_prefill(self, tokens: float, seconds: float) -> bool:
-        """A prefill iteration; whether it gives drift away."""
+        """A prefill iteration; whether it gives drift away. Outside the range it is no sample."""
+        if not self.prefill_range[0] <= tokens <= self.prefill_range[1]:
+            return False
         return self.prefill_line.report((tokens, 1.0), seconds)
 
     def report_decode(self, batch: int, context_tokens: float, seconds: float) -> bool:

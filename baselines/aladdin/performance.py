@@ -7,9 +7,9 @@
 | 3: t_d = (k2 l_ave + c2) b + c3, b > 1 | `DecodeTime.seconds`; l_ave b is the context of the batch |
 | 4: l_d <= (T_dec - c2 b - c3) / k2, b > 1 | `DecodeTime.context_limit` |
 
-Coefficients come from samples by least squares (`fit_kv`, `fit_prefill`, `fit_decode`), with prediction
-intervals. "All coefficients in Eq. 4 are positive" (section 3.2): one that least squares would make negative
-is held at 0. What a single worker reports while it serves goes to `online`.
+Coefficients come from samples by least squares (`fit_kv`, `fit_prefill`, `fit_decode`), with
+prediction intervals. "All coefficients in Eq. 4 are positive" (section 3.2): one that least squares
+would make negative is held at 0. What a single worker reports while it serves goes to `online`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class DecodeTime:
     def context_limit(self, batch: float, slo_s: float) -> float:
         """Eq. 4: l_d(b), the context of a batch whose iteration takes `slo_s` (T_dec).
 
-        Eq. 3 and 4 hold for b > 1: a single request has no limit. A negative limit says that the batch is
-        too large with no context at all.
+        Eq. 3 and 4 hold for b > 1: a single request has no limit. A negative limit says that the
+        batch is too large with no context at all.
         """
         if batch <= 1:
             return math.inf
@@ -140,7 +140,7 @@ class LinearFit:
         return predicted
 
     def spread(self, x: ArrayLike) -> Floats:
-        """(...,) standard deviation of one more observation about its prediction at x (..., p), in sigmas."""
+        """(...,) standard deviation of one more observation at x (..., p), as multiples of sigma."""
         x = np.asarray(x, np.float64)
         return np.sqrt(1.0 + np.einsum("...i,ij,...j->...", x, self.covariance, x))
 
@@ -174,7 +174,8 @@ class LinearFit:
             level: of the interval.
 
         Returns:
-            The column's value at which the upper bound, the prediction and the lower bound are `target`.
+            The column's value at which the upper bound, the prediction and the lower bound are
+            `target`.
 
         Raises:
             ValueError: a level outside 0..1, a coefficient that is 0, or an interval that never
@@ -280,8 +281,8 @@ def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
         y: (n,) what is to be predicted.
 
     Raises:
-        ValueError: fewer samples than coefficients and one more, columns that do not tell the coefficients
-            apart, or values that are not finite.
+        ValueError: fewer samples than coefficients and one more, columns that do not tell the
+            coefficients apart, or values that are not finite.
     """
     import statsmodels.api as sm
     from scipy.optimize import nnls

@@ -1,10 +1,11 @@
 """Request placement by best fit (section 4.2, Algorithm 1), and the worked example of Figure 3.
 
-The readable form, for tests and small studies: a placement looks at whole workers. The compiled router of the
-fast engine does the same from running sums.
+The readable form, for tests and small studies: a placement looks at whole workers. The compiled
+router of the fast engine does the same from running sums.
 
-`capacity_norm` is "the L2 norm of batch size B and weighted context length". As printed it adds requests to
-tokens, so that context decides alone; the scaled norm takes both as shares of what a worker holds.
+`capacity_norm` is "the L2 norm of batch size B and weighted context length". As printed it adds
+requests to tokens, so that context decides alone; the scaled norm takes both as shares of what a
+worker holds.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Placed:
         assigned: for each request, the index of its worker; -1: nowhere.
         workers: all workers with what they have now, new ones last.
         opened: new workers.
-        misfits: requests that no empty worker could take; each has a worker of its own (Algorithm 1 opens
-            a bin without asking).
+        misfits: requests that no empty worker could take; each has a worker of its own (Algorithm 1
+            opens a bin without asking).
     """
 
     assigned: tuple[int, ...]
@@ -97,7 +98,8 @@ def best_fit(
         workers: with what they have.
         rules: limits.
         order: see `candidate`.
-        most_workers: no more than so many in all; what then fits nowhere is not placed. None: no limit.
+        most_workers: no more than so many in all; what then fits nowhere is not placed. None: no
+            limit.
     """
     now = [tuple(worker) for worker in workers]
     assigned: list[int] = []
@@ -188,13 +190,14 @@ class Example:
 def figure_3() -> Example:
     """The worked example: shortest queue needs 10 of KV memory, the best placement 7 (section 4.2).
 
-    The text gives two workers with KV capacity 9; requests 1 to 4, which arrive one by one but are submitted
-    together; two with a long prompt and two with a long output; shortest queue puts those with a long
-    prompt on one worker; the peaks 10 and 10, and 7 and 7. It does not give the lengths. Let the two of a kind be
-    equal, a (long prompt) with input P and output p, and b (long output) with input q and output Q, p < Q. As
-    memory is counted in (e), two a's end with 2 (P + p) and two b's with 2 (q + Q), which are 10. One of each has
-    (P + p) + (q + p) when a ends: 5 + q + p = 7. So q + p = 2, and in whole tokens q = p = 1, P = Q = 4: the only
-    solution. Shortest queue alternates, so arrivals are a, b, a, b.
+    The text gives two workers with KV capacity 9; requests 1 to 4, which arrive one by one but are
+    submitted together; two with a long prompt and two with a long output; shortest queue puts those
+    with a long prompt on one worker; the peaks 10 and 10, and 7 and 7. It does not give the
+    lengths. Let the two of a kind be equal, a (long prompt) with input P and output p, and b (long
+    output) with input q and output Q, p < Q. As memory is counted in (e), two a's end with 2 (P +
+    p) and two b's with 2 (q + Q), which are 10. One of each has (P + p) + (q + p) when a ends: 5 +
+    q + p = 7. So q + p = 2, and in whole tokens q = p = 1, P = Q = 4: the only solution. Shortest
+    queue alternates, so arrivals are a, b, a, b.
     """
     long_prompt, long_output = Request(4, 1), Request(1, 4)
     requests = (long_prompt, long_output, long_prompt, long_output)

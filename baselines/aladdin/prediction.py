@@ -1,12 +1,12 @@
 """Output lengths predicted from history (section 2.3), and predicted again (section 4.3).
 
-"We use the estimated output length of each input length in the historical data as the predicted output
-length": the conditional mean, unbiased by construction. A request that has emitted more than was predicted is
-predicted again, by the mean of the outputs that were longer than it is so far.
+"We use the estimated output length of each input length in the historical data as the predicted
+output length": the conditional mean, unbiased by construction. A request that has emitted more than
+was predicted is predicted again, by the mean of the outputs that were longer than it is so far.
 
-Ours: input lengths are told apart in bins (those of Figure 2 are not given), a bin is believed once it has
-`enough` outputs, and before that all bins together are. Short outputs finish first, so what has
-finished by the start of a run is too short on average; a `prior` dampens that.
+Ours: input lengths are told apart in bins (those of Figure 2 are not given), a bin is believed once
+it has `enough` outputs, and before that all bins together are. Short outputs finish first, so what
+has finished by the start of a run is too short on average; a `prior` dampens that.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class ConditionalMean:
         enough: outputs that a bin, or what is left of it above a length, needs to be believed.
         prior_tokens: mean output before anything has finished.
         prior_requests: the prior counts as so many outputs among all.
-        longest: outputs are counted up to here; longer ones count as this long (the paper's limit of an
-            answer is 2048).
+        longest: outputs are counted up to here; longer ones count as this long (the paper's limit
+            of an answer is 2048).
 
     Raises:
         ValueError: a value out of range.

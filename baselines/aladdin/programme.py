@@ -1,10 +1,12 @@
 """The placement as a mixed-integer programme (section 4.2, constraints a to h): the optimum of small cases.
 
-Requests that are on a worker already stay there (x is kept); new ones go to one of these workers or to empty
-ones, of which there are enough. Where the printed form needs more:
+Requests that are on a worker already stay there (x is kept); new ones go to one of these workers or
+to empty ones, of which there are enough. Where the printed form needs more:
 
-- Eq. 4 holds for more than one request, so (b) has a switch per worker that may be on with at most one.
-- (c) and (d) bind a worker that gets a prefill; (d) would otherwise be broken by ongoing requests alone.
+- Eq. 4 holds for more than one request, so (b) has a switch per worker that may be on with at most
+  one.
+- (c) and (d) bind a worker that gets a prefill; (d) would otherwise be broken by ongoing requests
+  alone.
 - A worker that breaks a constraint without any new request takes none (otherwise there would be no
   answer at all after one wrong prediction).
 - (e) is asked at the iterations after which some request ends: in between memory only grows.
@@ -27,10 +29,11 @@ class Optimum:
 
     Attributes:
         used: workers with requests; -1 if there is no answer.
-        assigned: for each new request, the index of its worker; those of new workers follow the given ones.
+        assigned: for each new request, the index of its worker; those of new workers follow the
+            given ones.
         optimal: proved.
-        infeasible: proved that there is no placement: a request that even an empty worker cannot take, or
-            too few workers.
+        infeasible: proved that there is no placement: a request that even an empty worker cannot
+            take, or too few workers.
     """
 
     used: int

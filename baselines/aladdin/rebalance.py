@@ -1,20 +1,22 @@
 """Re-balancing when predictions fail (section 4.3, Algorithm 2).
 
-Every worker has an error of length l_e and of batch b_e. An ongoing request that outlived its prediction is
-more than was planned for: l_e += l'_pred (predicted again), b_e += 1. A request that ended early is less:
-l_e += l_real - l_pred, b_e -= 1. New requests that have not started are moved between workers so that the sum
-of |c_i| / sqrt(alpha^2 + beta^2) is least.
+Every worker has an error of length l_e and of batch b_e. An ongoing request that outlived its
+prediction is more than was planned for: l_e += l'_pred (predicted again), b_e += 1. A request that
+ended early is less: l_e += l_real - l_pred, b_e -= 1. New requests that have not started are moved
+between workers so that the sum of |c_i| / sqrt(alpha^2 + beta^2) is least.
 
 What the printed algorithm leaves open, and how it is read here:
 
-- The "equivalent error function" alpha l_e + beta b_e + c = 0 comes from Eq. 4, so alpha = k2 and beta = c2, and
-  c is what puts (l_e, b_e) on the line: |c| = |k2 l_e + c2 b_e|, the error of the iteration time. Its
-  distance from the origin is that over sqrt(k2^2 + c2^2). (The printed c_1 and c_i are the same.)
-- A moved request takes l_pred and one request from one worker to the other, as printed (lines 17 to 20). Its
-  prompt is context as well: pass l_in + gamma l_pred as its tokens to count it.
+- The "equivalent error function" alpha l_e + beta b_e + c = 0 comes from Eq. 4, so alpha = k2 and
+  beta = c2, and c is what puts (l_e, b_e) on the line: |c| = |k2 l_e + c2 b_e|, the error of the
+  iteration time. Its distance from the origin is that over sqrt(k2^2 + c2^2). (The printed c_1 and
+  c_i are the same.)
+- A moved request takes l_pred and one request from one worker to the other, as printed (lines 17 to
+  20). Its prompt is context as well: pass l_in + gamma l_pred as its tokens to count it.
 - The sum of absolute values is the same for every distribution of errors of one sign: it moves
-  requests from over- to under-estimated workers only. `objective="squares"` evens out further.
-- Of equally good answers the one that moves the fewest (`exact`), and no move without a gain (`greedy`).
+  requests from over- to under-utilised workers only. `objective="squares"` evens out further.
+- Of equally good answers the one that moves the fewest (`exact`), and no move without a gain
+  (`greedy`).
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class PredictionErrors:
         Args:
             outlived: l'_pred of each ongoing request with l_out > l_pred.
             early: l_real and l_pred of each request that ended with l_real < l_pred.
-            planned: l_pred of each in `outlived`: then only the increase l'_pred - l_pred counts, as it does
-                for `early`. None: all of l'_pred, as printed.
+            planned: l_pred of each in `outlived`: then only the increase l'_pred - l_pred counts,
+                as it does for `early`. None: all of l'_pred, as printed.
 
         Raises:
             ValueError: one in `early` that did not end early, or `planned` of another length.
@@ -124,8 +126,8 @@ def greedy(
         decode: Eq. 3 of each worker.
         requests: new ones.
         objective: "sum" of distances (printed), or of their "squares".
-        takes: `takes(j, i, assigned)`: whether worker i can take request j as things stand; None: any can
-            (the paper does not ask).
+        takes: `takes(j, i, assigned)`: whether worker i can take request j as things stand; None:
+            any can (the paper does not ask).
 
     Raises:
         ValueError: unequal lengths, an unknown worker, or another objective.
