@@ -328,6 +328,8 @@ class QlmPolicy:
             queues[:] = [*order.get(instance, []), *rest]
         for instance, queues in order.items():
             if instance not in self._order:  # it has failed meanwhile
+                if not self._order:  # so have all others: whoever is back first will be planned for
+                    return
                 spare = min(self._order, key=lambda i: len(self._order[i]))
                 self._order[spare] += queues
 
@@ -347,6 +349,7 @@ class QlmPolicy:
         )
         pull = {}
         for instance in instances.tolist():
+            self._step_back(instance, known, running[instance])
             queues = [q for q in self._order[instance] if q in known]
             if not self.parameters.pulling:
                 queues.sort(key=lambda q: self._oldest(known[q]))
@@ -374,6 +377,8 @@ class QlmPolicy:
                 pool.name: {
                     "pull_rule": "in-order",
                     "evicts_in_order": self.parameters.eviction,
+                    # A flush is an eviction, too.
+                    "swap_flushes": pool.swap_flushes and self.parameters.eviction,
                     "static_batch": False,
                 }
                 for pool in self.scenario.fleet.pools
@@ -397,6 +402,20 @@ class QlmPolicy:
     @staticmethod
     def _oldest(group: LiveGroup) -> float:
         return float(group.arrival_s[0]) if len(group.arrival_s) else -1.0
+
+    def _step_back(
+        self, instance: int, known: dict[int, LiveGroup], running: NDArray[np.int64]
+    ) -> None:
+        """Groups of an instance's own that only run there go where `_with_running` puts them.
+
+        In the virtual queue itself, so that requests that are evicted come back in that place.
+        """
+        order = self._order[instance]
+        served = {q for q in order if q in known and known[q].waiting == 0 and running[q] > 0}
+        if served:
+            only = np.where(np.isin(np.arange(len(running)), list(served)), running, 0)
+            rest = [q for q in order if q not in served]
+            order[:] = self._with_running(rest, known, only)
 
     def _with_running(
         self, queues: list[int], known: dict[int, LiveGroup], running: NDArray[np.int64]
