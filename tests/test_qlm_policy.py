@@ -192,6 +192,81 @@ def test_groups_of_a_failed_instance_go_to_others():
     assert (found.requests["e2e_s"].notna()).all()
 
 
+def test_all_instances_fail_while_a_plan_is_being_made():
+    made = scenario(horizon_s=900, **{"fleet.pools.a100.repair_s": 30.0})
+    requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 5) for k in range(100)))
+
+    class Sabotage:
+        name = "sabotage"
+        failed_s = None
+
+        def __init__(self):
+            self.policy = make_policy("qlm:invoke=always,scheduler=edf")
+
+        def reset(self, scenario, seed):
+            self.policy.reset(scenario, seed)
+
+        def act(self, view):
+            command = self.policy.act(view)
+            if self.failed_s is None and view.time_s >= 50 and self.policy._pending is not None:
+                self.failed_s = view.time_s
+                return Command(**{**vars(command), "fail": (0, 1, 2)})
+            return command
+
+    policy = Sabotage()
+    found = run_episode(policy, made, requests=requests)
+    assert policy.failed_s is not None
+    assert (found.requests["e2e_s"].notna()).all()
+
+
+def test_no_group_queue_is_given_away_while_a_request_of_it_is_preempted():
+    """A request that is preempted and then evicted goes back to its queue: that must still be its own."""
+    made = scenario(horizon_s=600, memory_fraction=0.42, **{"fleet.pools.a100.batch_limit": 64})
+    rng = np.random.default_rng(0)
+    rows = [
+        (1.0 * k, k % 2, int(rng.integers(3)), 200, int(rng.integers(50, 1500)), 4)
+        for k in range(300)
+    ]
+    preempted = 0
+
+    class Watched:
+        name = "watched"
+
+        def __init__(self):
+            self.policy = make_policy("qlm:delta=1")
+
+        def reset(self, scenario, seed):
+            self.policy.reset(scenario, seed)
+
+        def act(self, view):
+            nonlocal preempted
+            waits, slots = view.waiting, view.instances
+            preempted += int(slots["preempted"].sum())
+            counted = view.running_from.sum(axis=1)
+            assert (counted == slots["running"] + slots["preempted"]).all()
+            for queue in np.unique(waits.queue).tolist():
+                cell = self.policy._book.cell_of[queue]
+                mine = waits.queue == queue
+                assert (waits.llm[mine] == cell.llm).all()
+                assert (waits.slo_class[mine] == cell.slo_class).all()
+            return self.policy.act(view)
+
+    run_episode(Watched(), made, requests=burst(made, *rows))
+    assert preempted > 20
+
+
+@pytest.mark.parametrize("eviction", [False, True])
+def test_without_eviction_nobody_is_flushed_either(eviction):
+    alone = {"max_instances": 1, "initial_instances": 1, "swap_flushes": True}
+    made = scenario(
+        horizon_s=600, **{f"fleet.pools.a100.{key}": value for key, value in alone.items()}
+    )
+    requests = burst(made, (0.0, 0, 2, 300, 2500, 40), (10.0, 1, 0, 300, 60, 4))
+    found = run_episode(make_policy(f"qlm:eviction={eviction}"), made, requests=requests)
+    assert (found.requests["evictions"].sum() > 0) == eviction
+    assert (found.requests["e2e_s"].notna()).all()
+
+
 def test_failures_at_random_are_drawn_with_the_requests():
     made = scenario(**{"fleet.pools.a100.mtbf_s": 100.0, "fleet.pools.a100.repair_s": 20.0})
     one = draw_requests(made, np.random.default_rng(3))
@@ -338,3 +413,20 @@ def test_long_prompts_come_apart_once_there_are_enough_to_tell():
     assert 100 <= uppers[0] < 3500
     assert queues == (0, long.queue)
     assert changes.parents[long.queue] == 0
+
+
+def test_who_comes_together_from_several_groups_stands_in_order_of_arrival():
+    book = GroupBook(range(6), [(0, 0)], lambda llm: 100, TokenClustering(), least_to_cluster=200)
+    early = [(0, 2 * t, 3500 if t % 10 == 0 else 100, False) for t in range(100)]
+    book.update(FakeView(waiting(*early), 6))  # one group with queue 0
+    # Two groups of one kind that overlap in time; the second one was evicted from, too.
+    book.cell_of[5] = book.cell_of[0]
+    book._free.remove(5)
+    late = [(5, 2 * t + 1, 3500 if t % 10 == 0 else 100, False) for t in range(100)]
+    rows = [*late, *early]
+    _, changes = book.update(FakeView(waiting(*rows), 6))
+    new = book.open[Cell(0, 0, 1)]
+    moved = next(r for r, q in zip(changes.requests, changes.queues, strict=True) if q[0] == new)
+    arrivals = np.array([row[1] for row in rows])[moved]
+    assert len(moved) == 20
+    assert (np.diff(arrivals) > 0).all()

@@ -127,7 +127,9 @@ class GroupBook:
         self._cluster(waiting, target, changes)
         self._split(waiting, target, changes)
         for queue in np.unique(target[target != waiting.queue]).tolist():
-            moved = (target == queue) & (waiting.queue != queue)
+            moved = np.flatnonzero((target == queue) & (waiting.queue != queue))
+            # They may come from several groups: first come first served all the same, evicted ones first.
+            moved = moved[np.lexsort((waiting.arrival_s[moved], ~waiting.started[moved]))]
             changes.move(waiting.request_id[moved], queue)
         return self._live(waiting, target, running), changes
 

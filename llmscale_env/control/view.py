@@ -320,7 +320,7 @@ class ClusterView:
 
     @property
     def running_from(self) -> NDArray[np.int64]:
-        """(I, Q + K) requests running on each instance, by the shared queue that they came from."""
+        """(I, Q + K) requests that run on each instance or were preempted there, by their shared queue."""
         return _locked(self._engine.running_from(self._e))
 
     @property

@@ -25,7 +25,7 @@ class VirtualQueues:
         time_ps: (E,) present time.
         queues: (E, Q) structured (`QUEUE_SEEN`), all shared queues, those with a name first.
         oldest_fresh_ps: (E, Q) arrival of the first in a queue that has had no token, -1: none.
-        running: (E, I, Q) running requests by the queue that they came from.
+        running: (E, I, Q) running and preempted requests by the queue that they came from.
         running_by_class: (E, I, C) running requests.
         instances: (E, I) INSTANCE_DTYPE.
         kv_share: (E, I) KV memory in use over capacity.

@@ -91,10 +91,14 @@ def read_instances(S, out):
 
 @njit
 def read_running_from(S, out):
-    """Count in `out` (I, Q) every instance's running requests by the shared queue they came from."""
+    """Count in `out` (I, Q) every instance's running and preempted requests by their shared queue.
+
+    A preempted request counts: it may still be evicted, or started again by a failure, and then it
+    goes back to its queue, which must not have been given to others meanwhile.
+    """
     n_inst = const_of(S).n_inst
     for i in range(n_inst):
-        for which in range(2, 4):
+        for which in range(1, 4):
             r = lists_of(S)[which * n_inst + i, 0]
             while r >= 0:
                 if req_at(S, r).queue >= 0:

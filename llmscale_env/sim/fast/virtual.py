@@ -32,7 +32,7 @@ def see_many(addresses, first, last, instances, kv_share, running, oldest_fresh_
         first, last: which.
         instances: (n, I) INSTANCE_DTYPE.
         kv_share: (n, I) KV memory in use over capacity.
-        running: (n, I, Q) zeros; running requests by the shared queue that they came from.
+        running: (n, I, Q) zeros; running and preempted requests by their shared queue.
         oldest_fresh_ps: (n, Q) arrival of the first in the queue that has had no token; -1: none.
         pull: (n, I, Q) queues on each instance's list, in order, -1 behind the last.
     """
