@@ -1,8 +1,8 @@
 """Generated cases on which both engines must agree: small clusters, nasty by design.
 
 KV memory is small, so that it overflows; half of the cases live on a grid of few picoseconds, so that
-ties abound; commands come at times of arrivals. `python -m tests.engine_cases FIRST COUNT` prints
-which mechanisms a range of seeds reaches.
+ties abound; commands come at times of arrivals. `python -m tests.engine_cases FIRST COUNT [qlm]`
+prints which mechanisms a range of seeds reaches.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from llmscale_env.sim.spec import (
     PoolSpec,
     PreemptionMode,
     ProfileSpec,
+    PullRule,
     RouterKind,
     RouteSpec,
     SwapSpec,
@@ -202,8 +203,9 @@ def custom_router(queue_allowed: bool) -> Any:
 class _Generator:
     """Draws the parts of one case."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, qlm: bool = False) -> None:
         self.rng = np.random.default_rng(seed)
+        self.qlm = qlm
         self.tiny = self.chance(0.5)
         # Realistic times are milliseconds with all their picoseconds.
         self.unit_ps = 1 if self.tiny else int(self.rng.integers(10**8, 10**9))
@@ -213,8 +215,11 @@ class _Generator:
         self.longest_output = self.pick(2, 8, 20, 60, 60)
         if self.capacity == 5000 and self.chance(0.3):
             self.longest_output = 600  # segments worth jumping over
+        if qlm:  # several requests at once, but not all of them
+            self.capacity = self.pick(60, 100, 200)
+            self.longest_input, self.longest_output = self.pick(3, 12), self.pick(8, 20, 40)
         self.half_block = self.pick(0, 0, 1, 3)
-        self.virtual = self.chance(0.5)
+        self.virtual = self.chance(0.5) or qlm
         self.common_batch = self.pick(4, 8, 16, 64) if self.virtual else 0
 
     def chance(self, p: float) -> bool:
@@ -317,7 +322,14 @@ class _Generator:
         return replace(
             pool,
             swaps=tuple(
-                SwapSpec(m, f, self.int(1, 10), self.ps(0, 100), self.ps(1, 40))
+                SwapSpec(
+                    m,
+                    f,
+                    weight_bytes=self.int(1, 10),
+                    fetch_ps=self.ps(0, 100),
+                    swap_ps=self.ps(1, 40),
+                    watermark_tokens=self.pick(0, 0, 3, 10),
+                )
                 for m, f in zip(llms, profiles, strict=True)
             ),
             swap_flushes=self.chance(0.5),
@@ -395,6 +407,20 @@ class _Generator:
         for p, pool in enumerate(pools):
             if all(r.queue >= 0 for llm in pool.llms for r in routes[llm]):
                 pools[p] = replace(pool, evicts=self.chance(0.4))
+        if self.qlm:
+            pools = [
+                replace(
+                    pool,
+                    pull_rule=PullRule.IN_ORDER,
+                    evicts_in_order=True,
+                    async_kv=pool.async_kv or self.chance(0.6),
+                    host_kv_bytes=self.pick(30, 300, 2**40, 2**40),
+                    evicts=False,
+                    initial_active=max(1, pool.initial_active),
+                    batch_limit=min(pool.batch_limit, self.pick(3, 5, 16)),
+                )
+                for pool in pools
+            ]
         held = sum(pool.initial_active * pool.gpus for pool in pools)
         return ClusterSpec(
             profiles=profiles,
@@ -596,9 +622,9 @@ class _Generator:
         return Case(spec, requests, tuple(script), (*sorted(set(stops)), end_ps))
 
 
-def make_case(seed: int) -> Case:
-    """The case of a seed."""
-    return _Generator(seed).case()
+def make_case(seed: int, qlm: bool = False) -> Case:
+    """The case of a seed; `qlm`: with everything on that QLM's agents do."""
+    return _Generator(seed, qlm).case()
 
 
 # --- running one ---
@@ -700,7 +726,7 @@ def main() -> None:
     first, count = (int(word) for word in sys.argv[1:3])
     reached: Counter[str] = Counter()
     for seed in range(first, first + count):
-        case = make_case(seed)
+        case = make_case(seed, qlm="qlm" in sys.argv)
         engine, trace = run_case(ReferenceEngine, case)
         reached.update(mechanisms(engine, case, trace))
     for name in sorted(MECHANISMS):

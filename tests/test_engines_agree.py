@@ -84,17 +84,32 @@ def broken_law(case: Case, trace: Trace) -> str | None:
     return None
 
 
+def compared(seed: int, case: Case) -> set[str]:
+    """Both engines run a case and agree; returns the mechanisms that were at work."""
+    engine, expected = run_case(ReferenceEngine, case)
+    assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
+    _, got = run_case(FastEngine, case)
+    difference = first_difference(expected, got)
+    assert difference is None, f"seed {seed}, reference / fast: {difference}"
+    return mechanisms(engine, case, expected)
+
+
 @pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
 def test_engines_agree(first: int) -> None:
     for seed in range(first, min(first + CHUNK, N_CASES)):
-        case = make_case(seed)
-        engine, expected = run_case(ReferenceEngine, case)
-        _reached.update(mechanisms(engine, case, expected))
-        assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
-        _, got = run_case(FastEngine, case)
-        difference = first_difference(expected, got)
-        assert difference is None, f"seed {seed}, reference / fast: {difference}"
+        _reached.update(compared(seed, make_case(seed)))
         _compared.add(seed)
+
+
+@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+def test_engines_agree_with_everything_on_that_qlm_does(first: int) -> None:
+    """Instances of several LLMs, lists in order, evictions beside the iterations, failures: all at once."""
+    reached: Counter[str] = Counter()
+    for seed in range(first, min(first + CHUNK, N_CASES)):
+        reached.update(compared(seed, make_case(seed, qlm=True)))
+    wanted = {"swap_warm", "swap_cold", "evict_for_pull", "restored", "fail_active", "regrouped"}
+    if min(first + CHUNK, N_CASES) - first == CHUNK:
+        assert not wanted - set(reached), f"cases {first} and up never reach all of {wanted}"
 
 
 def test_cases_reach_every_mechanism() -> None:

@@ -176,6 +176,20 @@ def test_the_other_llm_brings_its_own_profile(engine_class: Engine) -> None:
 
 
 @both
+@pytest.mark.parametrize("watermark", [0, 1])
+def test_each_llm_keeps_its_own_share_of_memory_free(engine_class: Engine, watermark: int) -> None:
+    swaps = (SwapSpec(0, 0, watermark_tokens=9), SwapSpec(1, 0, watermark_tokens=watermark))
+    small = profile(kv_capacity_tokens=20)
+    spec = queued(pool(swaps=swaps, warm=(1,)), n_llms=2, profiles=(small,))
+    rows = [(0, 5, 3, 0, 0)] * 2 + [(0, 9, 2, 0, 1)] * 2
+    engine = engine_class(spec, table(*rows))
+    engine.advance(10**4)
+    # 5 + 1 tokens each of LLM 0 would fit into 20, but not with 9 kept free; 9 + 1 each of LLM 1 just fit.
+    assert times(engine, 1)[0] == times(engine, 0)[2]
+    assert (times(engine, 2)[0] == times(engine, 3)[0]) == (watermark == 0)
+
+
+@both
 def test_the_smallest_memory_that_may_serve_it_decides(engine_class: Engine) -> None:
     swaps = (SwapSpec(1, 1, 1, 0, 40), SwapSpec(0, 1, 1, 0, 40))
     small = replace(pool(llm=1, profile=1), swaps=swaps)

@@ -178,12 +178,14 @@ def swap_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> tuple[float,
 
 def _swap(scenario: Scenario, pool: PoolConfig, llms: tuple[str, ...], profile: int) -> SwapSpec:
     fetch_s, swap_s = swap_times_s(scenario, pool, pool.llm)
+    capacity = pool_tables(scenario, pool).kv_capacity_tokens
     return SwapSpec(
         llm=llms.index(pool.llm),
         profile=profile,
         weight_bytes=llm_card(pool.llm).weight_bytes,
         fetch_ps=ps(fetch_s),
         swap_ps=ps(swap_s),
+        watermark_tokens=int(pool.kv_watermark * capacity),
     )
 
 

@@ -241,6 +241,7 @@ class SwapSpec:
         weight_bytes: what its weights take in host memory.
         fetch_ps: from storage to host memory.
         swap_ps: from host memory to the GPUs.
+        watermark_tokens: KV tokens kept free at admission while it is served.
     """
 
     llm: int
@@ -248,6 +249,7 @@ class SwapSpec:
     weight_bytes: int = 0
     fetch_ps: int = 0
     swap_ps: int = 0
+    watermark_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ class PoolSpec:
         acquire_ps: from the order to the start of loading.
         load_ps: (3,) loading time by `LoadSource`.
         host_kv_bytes: KV cache that one instance may keep in host memory.
-        watermark_tokens: KV tokens kept free at admission.
+        watermark_tokens: KV tokens kept free at admission; where LLMs take turns each has its own.
     """
 
     llm: int
@@ -325,7 +327,8 @@ class PoolSpec:
     @property
     def served(self) -> tuple[SwapSpec, ...]:
         """Every LLM that an instance can serve, the first one first."""
-        return self.swaps or (SwapSpec(self.llm, self.profile),)
+        alone = SwapSpec(self.llm, self.profile, watermark_tokens=self.watermark_tokens)
+        return self.swaps or (alone,)
 
     @property
     def llms(self) -> tuple[int, ...]:

@@ -169,7 +169,7 @@ def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
         return False
     kv = inst.kv - inst.leaving - (inst.ev_kv - fresh_evictable_kv)
     kv += inst.n_run - victims if chunked else fresh
-    reserve = pool.watermark if inst.n_run > victims else 0
+    reserve = inst.watermark if inst.n_run > victims else 0
     if kv + need + reserve > cap:
         return False
     # Oldest admission first in the list; the last `fresh_evictable` came in this boundary.
@@ -177,7 +177,7 @@ def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
     r = lists_of(S)[row, 1]
     for _ in range(fresh_evictable):
         r = req_at(S, r).prev
-    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, pool.watermark):
+    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, inst.watermark):
         before = req_at(S, r).prev
         evict(S, i, r, t)
         r = before
@@ -196,10 +196,10 @@ def _make_room_in_order(S, i, need, fresh, since, place, t):
     if n == 0 or others >= inst.limit:
         return False
     kv = inst.kv - inst.leaving - kv + (others if chunked else fresh)
-    reserve = pool.watermark if others > 0 else 0
+    reserve = inst.watermark if others > 0 else 0
     if kv + need + reserve > cap:
         return False
-    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, pool.watermark):
+    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, inst.watermark):
         evict(S, i, r, t)
         _, _, r = later_victims(S, i, place, since)
     return True
@@ -239,7 +239,7 @@ def _admit(S, i, t, left):
         need = demand(S, r)
         saved = req.kv_host >= 0 and inst_at(S, req.kv_host).host == inst.host
         extra = inst.n_run if chunked else fresh
-        fits = _fits(inst, extra, need, inst.limit, cap, pool.watermark)
+        fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
         if chunked:
             in_budget = left >= 1
         else:
@@ -257,7 +257,7 @@ def _admit(S, i, t, left):
             if made:
                 under_limit = True
                 extra = inst.n_run if chunked else fresh
-                fits = _fits(inst, extra, need, inst.limit, cap, pool.watermark)
+                fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
         if not (fits and in_budget):
             spared = place >= 0 and pool.evicts_in_order and inst.admissions > since
             if not under_limit:

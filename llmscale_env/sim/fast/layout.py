@@ -27,6 +27,7 @@ from llmscale_env.sim.fast.records import (
     QUEUE_SEEN,
     REQ,
     ROUTE,
+    SERVED_COLUMNS,
     TALLY,
 )
 from llmscale_env.sim.spec import (
@@ -84,7 +85,7 @@ class State(NamedTuple):
     knots: NDArray[np.int64]  # (F, 2, K, 3)
     cls: NDArray  # (C,)
     route_pools: NDArray[np.int64]  # (M, C, 2, P)
-    served: NDArray[np.int64]  # (P, M, 4) see `records`
+    served: NDArray[np.int64]  # (P, M, SERVED_COLUMNS) see `records`
     llm_cap: NDArray[np.int64]  # (M,) longest request that fits
     const: NDArray  # (1,)
 
@@ -158,7 +159,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         ):
             knots[f, k, : len(x)] = np.stack([x, y, slope], axis=1)
 
-    served = np.full((n_pools, n_llms, 4), -1, np.int64)
+    served = np.full((n_pools, n_llms, SERVED_COLUMNS), -1, np.int64)
     for number, pool in enumerate(spec.pools):
         for swap in pool.served:
             served[number, swap.llm] = (
@@ -166,6 +167,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
                 swap.weight_bytes,
                 swap.fetch_ps,
                 swap.swap_ps,
+                swap.watermark_tokens,
             )
     route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int64)
     for m, of_llm in enumerate(spec.routes):
@@ -327,6 +329,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
         inst["pool"][mine] = p
         inst["llm"][mine] = pool.llm
         inst["profile"][mine] = pool.profile
+        inst["watermark"][mine] = next(s.watermark_tokens for s in pool.served if s.llm == pool.llm)
         inst["limit"][mine] = limit
         inst["x"][mine] = limit
         inst["source"][mine] = pool.load_source
@@ -366,7 +369,6 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
             pool.acquire_ps,
             pool.load_ps,
             pool.host_kv_bytes,
-            pool.watermark_tokens,
             pool.pull_rule,
             pool.evicts_in_order,
             pool.static_batch,

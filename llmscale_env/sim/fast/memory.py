@@ -38,6 +38,7 @@ from llmscale_env.sim.fast.records import (
     QUEUE_SEEN,
     REQ,
     ROUTE,
+    SERVED_COLUMNS,
     TALLY,
 )
 
@@ -180,6 +181,6 @@ pulled_by_of = _array("pulled_by", np.int64, "pulled_by_width")
 dirty_of = _array("dirty", np.int64)
 host_ready_of = _array("host_ready", np.int64, "n_llms")
 host_used_of = _array("host_used", np.int64, "n_llms")
-served_of = _array("served", np.int64, "n_llms", 4)
+served_of = _array("served", np.int64, "n_llms", SERVED_COLUMNS)
 route_pools_of = _array("route_pools", np.int64, "n_classes", 2, "n_pools")
 llm_cap_of = _array("llm_cap", np.int64)

@@ -37,6 +37,7 @@ from llmscale_env.sim.fast.records import (
     SERVED_FETCH,
     SERVED_PROFILE,
     SERVED_SWAP,
+    SERVED_WATERMARK,
 )
 from llmscale_env.sim.fast.routing import requests_at, route, route_gateway
 from llmscale_env.sim.fast.sources import head_at
@@ -143,8 +144,10 @@ def _weights_gone(S, i, t):
 @njit
 def _set_llm(S, i, m):
     """Instance `i` serves (or will serve) LLM `m` of its pool's."""
-    inst_at(S, i).llm = m
-    inst_at(S, i).profile = served_of(S)[inst_at(S, i).pool, m, SERVED_PROFILE]
+    inst = inst_at(S, i)
+    inst.llm = m
+    inst.profile = served_of(S)[inst.pool, m, SERVED_PROFILE]
+    inst.watermark = served_of(S)[inst.pool, m, SERVED_WATERMARK]
 
 
 @njit

@@ -46,6 +46,7 @@ INST = np.dtype(
         ("host", np.int64),
         ("llm", np.int64),
         ("profile", np.int64),
+        ("watermark", np.int64),  # of the LLM
         ("mode", np.int64),
         ("loaded_ps", np.int64),
         ("billed_ps", np.int64),  # since when GPU time is billed, -1 if it is not
@@ -171,7 +172,6 @@ POOL = np.dtype(
         ("acquire_ps", np.int64),
         ("load_ps", np.int64, (3,)),
         ("host_kv", np.int64),  # bytes
-        ("watermark", np.int64),
         ("deadline", np.int64),  # 1: pulls by earliest deadline, 0: in order
         ("evicts_in_order", np.int64),
         ("static", np.int64),
@@ -385,7 +385,8 @@ RUN_DTYPE = np.dtype(
 """Consecutive requests of a shared queue that are alike, as they are read out."""
 
 # Columns of `served[pool, llm]`; a profile of -1: the pool does not serve the LLM.
-SERVED_PROFILE, SERVED_BYTES, SERVED_FETCH, SERVED_SWAP = 0, 1, 2, 3
+SERVED_PROFILE, SERVED_BYTES, SERVED_FETCH, SERVED_SWAP, SERVED_WATERMARK = 0, 1, 2, 3, 4
+SERVED_COLUMNS = 5
 
 # Rows of `tab[profile]`.
 DECODE_BASE, DECODE_TOKEN, MIXED_BASE, MIXED_TOKEN = 0, 1, 2, 3

@@ -149,7 +149,7 @@ def _affine_load(S, i, may_evict):
 def _affine_memory(S, i, r, may_evict, t):
     """Whether instance `i` would have KV memory for request `r` by the router's reckoning."""
     inst = inst_at(S, i)
-    cap = prof_at(S, inst.profile).cap - pool_at(S, inst.pool).watermark
+    cap = prof_at(S, inst.profile).cap - inst.watermark
     kv = inst.kv + inst.waiting + demand(S, r)
     growing = inst.n_dec
     if may_evict:

@@ -81,7 +81,7 @@ def could_admit(S, i, n, need):
         if pool.chunk - inst.n_dec < 1:
             return False
         kv += inst.n_run
-    return kv + need + pool.watermark <= prof_at(S, inst.profile).cap
+    return kv + need + inst.watermark <= prof_at(S, inst.profile).cap
 
 
 @njit

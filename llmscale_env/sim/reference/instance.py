@@ -35,7 +35,8 @@ class Instance:
         host: host it sits on.
         own_queue: requests routed to it and not yet admitted.
         preempted: requests that it preempted, next one first.
-        llm, profile, capacity: the LLM that is or will be loaded, its times and KV tokens.
+        llm, profile, capacity, watermark_tokens: the LLM that is or will be loaded, its times, KV tokens,
+            and those of them kept free at admission.
         pull: shared queues that it pulls from, in order.
         pull_until: in this boundary only the first so many of them.
         foreign: place on the list of a request that has ended this boundary's admission as it
@@ -55,6 +56,7 @@ class Instance:
         self.pool = engine.spec.pools[pool_index]
         self.host = host
         self._profiles = {s.llm: engine.spec.profiles[s.profile] for s in self.pool.served}
+        self._watermarks = {s.llm: s.watermark_tokens for s in self.pool.served}
         self._set_llm(self.pool.llm)
         self.weights = HostWeights(self.pool)
         self.pull: tuple[int, ...] = self.pool.pull
@@ -153,6 +155,7 @@ class Instance:
         self.llm = llm
         self.profile = self._profiles[llm]
         self.capacity = int(self.profile.kv_capacity_tokens)
+        self.watermark_tokens = self._watermarks[llm]
 
     def _load(self, ordered: LoadSource) -> None:
         source = ordered

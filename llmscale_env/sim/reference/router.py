@@ -165,7 +165,7 @@ class Router:
     def _in_memory(self, instance: Instance, request: Request) -> bool:
         kept = instance.kv_tokens - instance.kv_of(self._evictable(instance, request))
         asked = instance.waiting_demand + self.engine.demand(request)
-        return kept + asked + instance.pool.watermark_tokens <= instance.capacity
+        return kept + asked + instance.watermark_tokens <= instance.capacity
 
     def _has_room(self, instance: Instance, request: Request) -> bool:
         under_limit = self._load(instance, request) < instance.batch_limit

@@ -164,7 +164,7 @@ class Scheduler(ABC):
         return len(running) < self.instance.batch_limit
 
     def _in_memory(self, request: Request, running: list[Request], gone_tokens: int = 0) -> bool:
-        watermark = self.instance.pool.watermark_tokens if running else 0
+        watermark = self.instance.watermark_tokens if running else 0
         used = self.instance.kv_of(running) + self._due_to_emit(running)
         used += self.instance.leaving_tokens - gone_tokens
         return used + self.instance.engine.demand(request) + watermark <= self.instance.capacity
