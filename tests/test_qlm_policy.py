@@ -286,6 +286,16 @@ def test_failures_at_random_are_drawn_with_the_requests():
     assert states <= {InstanceState.ACTIVE, InstanceState.ACQUIRING, InstanceState.LOADING}
 
 
+def test_what_is_learnt_of_an_llm_is_learnt_from_all_its_classes():
+    made = scenario(horizon_s=300)
+    policy = make_policy("qlm")
+    run_episode(
+        policy, made, requests=burst(made, *((float(k), 1, 2, 200, 80, 2) for k in range(60)))
+    )
+    assert policy._history.statistics(1).count == policy._history.statistics((1, 2)).count > 100
+    assert policy._history.statistics(1).mean < 150 < policy._history.statistics((1, 0)).mean
+
+
 def test_a_group_that_can_never_meet_its_slo_does_not_stop_the_others():
     made = scenario(horizon_s=900, **{"classes.interactive.ttft_s": 0.001})
     requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 2) for k in range(60)))

@@ -165,7 +165,7 @@ class QlmPolicy:
         fleet = self.scenario.fleet
         name = fleet.llms[llm]
         p, pool = next((p, pool) for p, pool in enumerate(fleet.pools) if name in pool.llms)
-        stats = self._history.statistics((llm, 0))
+        stats = self._history.statistics(llm)
         batch = batch_size(
             self._profiler.kv_tokens(p, name),
             self.parameters.mean_input_tokens,
@@ -178,6 +178,10 @@ class QlmPolicy:
 
     def _learn(self, view: ClusterView) -> None:
         done = view.finished
+        for m in np.unique(
+            done.llm
+        ).tolist():  # of all its classes, for what is not about one group
+            self._history.observe(m, done.output_tokens[done.llm == m])
         for m, c in self._pairs:
             mine = (done.llm == m) & (done.slo_class == c)
             if mine.any():

@@ -112,7 +112,7 @@ def queue_problem(
         view: the cluster.
         instances: numbers of the instances.
         groups: with requests that wait.
-        history: outputs of finished requests.
+        history: outputs of finished requests, by (LLM, class), and by LLM over all classes.
         profiler: hardware profiles.
         mean_input: input tokens where a group does not know.
         max_output: most tokens that an LLM may produce.
@@ -163,7 +163,7 @@ def queue_problem(
             work[k, n], completion[k, n], own[k, n] = takes, takes + tail, wait
         if slots["running"][k] > 0:
             llm = fleet.llms[int(slots["llm"][k])]
-            stats = history.statistics((int(slots["llm"][k]), 0))
+            stats = history.statistics(int(slots["llm"][k]))
             profile = profiler.profile(p, llm, limit, mean_input, stats.mean)
             tokens = max_output if decode == "maximum" else stats.mean
             ready_tail[k] = tokens * profile.decode_s_per_token
