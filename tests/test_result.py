@@ -94,6 +94,7 @@ def build(series=SERIES, arrivals=(1.0, 2.0, 5.0, 28.0, 30.0), cluster=None, **m
         results["max_itl_ps"][0] = int(0.6 * S)
         results["emitted_tokens"][:2] = (6, 1)
         results["preemptions"][0] = 2
+        results["restarts"][1] = 1
     return EpisodeResult.build(
         scenario=more.pop("scenario", scenario()),
         policy="me",
@@ -129,6 +130,7 @@ def test_requests_by_hand():
         "e2e_s": [4.5, 3, nan, nan],
         "preemptions": [2, 0, 0, 0],
         "evictions": [0] * 4,
+        "restarts": [0, 1, 0, 0],
         "instance": [0, 2, -1, -1],
     }.items():
         np.testing.assert_allclose(frame[name], expected, err_msg=name)

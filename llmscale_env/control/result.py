@@ -42,8 +42,9 @@ class EpisodeResult:
         requests: a row per arrival, in order of arrival: `id` (row of the request table),
             `arrival_s`, `llm`, `slo_class`, `input_tokens`, `output_tokens`, `outcome` ("on_time",
             "late", "rejected", "unfinished"), `queued_s` (to the first admission), `ttft_s`,
-            `itl_mean_s`, `itl_max_s`, `e2e_s`, `preemptions`, `evictions`, `instance` (the last
-            one that admitted it, -1 if none did). A time that has not come is NaN.
+            `itl_mean_s`, `itl_max_s`, `e2e_s`, `preemptions`, `evictions`, `restarts` (after
+            failures), `instance` (the last one that admitted it, -1 if none did). A time that has not
+            come is NaN.
         series: a row per control interval, as it stood or what it had brought when it ended.
             `time_s` is that end; the other columns are the run loop's.
         summary: numbers by key, see below.
@@ -335,6 +336,7 @@ def _request_frame(
         return pd.Categorical.from_codes(codes[came], categories=list(names))
 
     measured = {name: column[came] for name, column in latencies(requests, results).items()}
+    counted = ("preemptions", "evictions", "restarts", "instance")
     return pd.DataFrame(
         {
             "id": np.flatnonzero(came),
@@ -345,7 +347,7 @@ def _request_frame(
             "output_tokens": requests.output_tokens[came],
             "outcome": named(verdicts.outcome, OUTCOMES),
             **measured,
-            **{name: results[name][came] for name in ("preemptions", "evictions", "instance")},
+            **{name: results[name][came] for name in counted},
         }
     )
 

@@ -324,7 +324,8 @@ class ActionDecoder:
         if array.size == expected[0] * expected[1] and array.ndim <= 2:
             array = array.reshape(expected)
         if array.shape != expected:
-            raise ValueError(f"action has shape {array.shape}: must be {expected}")
+            wanted = expected if n_episodes > 1 else expected[1:]
+            raise ValueError(f"action has shape {array.shape}: must be {wanted}")
         if array.dtype.kind not in "iu":
             whole = array.dtype.kind in "fb" and (np.abs(array) < 2**31).all()
             if not whole or not (array == np.floor(array)).all():

@@ -313,7 +313,9 @@ class MultiModelQueueEnv(ServingEnv):
 
     - `scenario="multi-model-queue"`: name, YAML file or `Scenario`. It needs at least two group queues
       for every LLM and class (`fleet.group_queues`);
-    - `overrides={}`: its fields by dotted path, such as `{"workload.rate_scale": 0.8}`;
+    - `overrides={}`: its fields by dotted path, such as `{"workload.rate_scale": 0.8}`, or
+      `{"fleet.pools.gpu-0.mtbf_s": 900.0, "fleet.pools.gpu-0.repair_s": 60.0}`: that GPU then fails at
+      random, what ran there starts again, and its action is masked until it is back;
     - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
       (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
     - `forecaster="ewma"`: what `view()` shows of the future (`llmscale_env.control.forecast`);
