@@ -328,7 +328,8 @@ class _Generator:
                     weight_bytes=self.int(1, 10),
                     fetch_ps=self.ps(0, 100),
                     swap_ps=self.ps(1, 40),
-                    watermark_tokens=self.pick(0, 0, 3, 10),
+                    # Not drawn: the cases stay what they were.
+                    watermark_tokens=(pool.watermark_tokens, 0, 5)[m % 3],
                 )
                 for m, f in zip(llms, profiles, strict=True)
             ),
