@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from baselines import make_policy
 from llmscale_env.control.reward import draw_requests
@@ -18,6 +19,7 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload import WorkloadConfig
 from llmscale_env.workload.requests import RequestTable
 
 STYLES = {
@@ -76,7 +78,8 @@ def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `attainment` (share of all requests on time) and `CLASS_attainment`; `drained_s`, when the last
         request was done (None if some never were); `requests_per_s`, those done over that time, or over
-        the whole episode; `swaps`, `evictions`, `calls` of QLM's scheduler.
+        the whole episode; `swaps`, `evictions`, `calls` of QLM's scheduler; `largest_queue` and
+        `mean_queue`, see `queue_sizes`.
     """
     scenario = scenario_at(case)
     # What comes after the trace would cost time to draw: a shorter horizon draws the same requests.
@@ -85,6 +88,8 @@ def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
         update={"horizon_s": min(scenario.horizon_s, 1.5 * case["requests"] / total + 60)}
     )
     requests = trace(short, case["requests"], case["seed"])
+    # Nor are streams needed to serve it: the reward, which nobody looks at, would draw eight episodes.
+    scenario = scenario.model_copy(update={"workload": WorkloadConfig()})
     policy = make_policy(case["policy"])
     simulation = ClusterSimulation(scenario)
     result = run_episode(policy, scenario, requests=requests, simulation=simulation)
@@ -100,8 +105,30 @@ def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
         "swaps": int(simulation.engine.instances(0)["swaps"].sum()),
         "evictions": int(table["evictions"].sum()),
         "calls": len(getattr(policy, "calls", ())),
+        **queue_sizes(table["arrival_s"].to_numpy(), table["ttft_s"].to_numpy(), time_s),
     }
     for slo_class in scenario.classes:
         mine = table["slo_class"] == slo_class.name
         row[f"{slo_class.name}_attainment"] = float(good[mine].mean()) if mine.any() else None
     return row
+
+
+def queue_sizes(
+    arrival_s: NDArray[np.float64], ttft_s: NDArray[np.float64], time_s: float
+) -> dict[str, float]:
+    """Requests that wait for their first token, from 0 to `time_s`.
+
+    Args:
+        arrival_s: (n,) when each came.
+        ttft_s: (n,) how long its first token took; NaN: it never came.
+        time_s: the end.
+
+    Returns:
+        `largest_queue` over all instants and `mean_queue` over the time.
+    """
+    first_s = np.where(np.isnan(ttft_s), np.inf, arrival_s + ttft_s)
+    times = np.concatenate([arrival_s, first_s])
+    change = np.repeat([1, -1], len(arrival_s))
+    waiting = np.cumsum(change[np.lexsort((change, times))])  # who leaves goes first
+    waited = np.minimum(first_s, time_s) - arrival_s
+    return {"largest_queue": float(waiting.max()), "mean_queue": float(waited.sum()) / time_s}
