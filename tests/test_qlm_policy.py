@@ -440,3 +440,19 @@ def test_who_comes_together_from_several_groups_stands_in_order_of_arrival():
     arrivals = np.array([row[1] for row in rows])[moved]
     assert len(moved) == 20
     assert (np.diff(arrivals) > 0).all()
+
+
+def test_expected_outputs_count_in_whether_prompts_come_apart():
+    # 400 tokens are ten times 40, but 872 only 1.7 times 512; 3,500 are 7.75 times 40 even so.
+    for long, groups in ((400, 1), (3500, 2)):
+        rows = [(0, t, long if t % 2 else 40, False) for t in range(100)]
+        book = GroupBook(
+            range(4),
+            [(0, 0)],
+            lambda llm: 1000,
+            TokenClustering(),
+            least_to_cluster=100,
+            expected_output=lambda llm, slo_class: 472.0,
+        )
+        found, _ = book.update(FakeView(waiting(*rows), 4))
+        assert len([g for g in found if g.waiting]) == groups

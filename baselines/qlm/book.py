@@ -82,6 +82,7 @@ class GroupBook:
         limit: largest number of requests in a group, by LLM.
         clustering: by tokens.
         least_to_cluster: so many requests of a pair must wait before their tokens are looked at.
+        expected_output: tokens by LLM and class, which count in whether two clusters differ; None: none.
     """
 
     def __init__(
@@ -91,11 +92,13 @@ class GroupBook:
         limit: Callable[[int], int],
         clustering: TokenClustering,
         least_to_cluster: int = 400,
+        expected_output: Callable[[int, int], float] | None = None,
     ) -> None:
         self._free = list(queues)[::-1]
         self._limit = limit
         self._clustering = clustering
         self._least = least_to_cluster
+        self._expected_output = expected_output or (lambda llm, slo_class: 0.0)
         self.cell_of: dict[int, Cell] = {}
         self.open: dict[Cell, int] = {}
         self.uppers: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -154,17 +157,18 @@ class GroupBook:
             if int(mine.sum()) < self._least:
                 continue
             ones = np.ones(int(mine.sum()))
+            output = self._expected_output(llm, slo_class)
             found = make_groups(
                 ones * llm,
                 ones,
                 waiting.arrival_s[mine],
                 waiting.input_tokens[mine],
-                ones,
+                ones * output,
                 float(MAX_TOKENS),
                 delta=1,
                 clustering=self._clustering,
             )
-            bounds = found.input_bounds(llm, 1.0, 1.0)[:-1]
+            bounds = found.input_bounds(llm, 1.0, output)[:-1]
             uppers = tuple(int(bound) for bound in bounds)
             if len(uppers) < len(old):
                 continue  # the cluster that is gone drains and takes what little of it comes

@@ -121,6 +121,7 @@ class QlmPolicy:
             pairs,
             self._limit,
             TokenClustering(max_clusters=p.token_clusters),
+            expected_output=lambda llm, slo_class: self._history.statistics((llm, slo_class)).mean,
         )
         self._pairs = pairs
         self._order: Order = {}
