@@ -1,0 +1,192 @@
+"""SLOs met against the size of the queue, several LLMs.
+
+Workload W_B (Figure 12's setting): Batch-1 and Batch-2 requests, as many of each, of four LLMs on 12
+instances of four A100. The queue is made by the arrival rate: a trace of 3,500 requests comes at 0.5 to
+1,000 per second. Attainment counts all requests.
+
+Ours: the size of the queue is the largest number of requests that wait for their first token at
+any instant of a run. Policies at the same rate have queues of their own; the left picture, on which the
+claims rest, therefore has for all of them the queue that QLM has at that rate, which is the shortest or
+nearly so; the right one has each policy's own. Half of the requests have a TTFT target of an hour,
+which every policy meets, so that attainment cannot fall much below 50 %. Queues end at the trace's 3,500
+requests; `requests=` makes longer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from agents.statistics import mean_interval
+from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.loads import STYLES, run_trace
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 17"
+NO_BENEFIT = 1.0
+"""Percentage points that count as none."""
+HIGH = 90.0
+"""Per cent: what section 8.2 says of QLM."""
+
+
+class QueueSize(Parameters):
+    """Parameters of this figure."""
+
+    policies: Annotated[tuple[str, ...], paper("section 8", min_length=1)] = (
+        "qlm",
+        "edf",
+        "vllm",
+        "shepherd",
+    )
+    requests_per_s: Annotated[
+        tuple[Annotated[float, Field(gt=0)], ...],
+        ours("of both classes together; from no queue to all at once", min_length=2),
+    ] = (0.5, 1, 2, 5, 10, 15, 20, 30, 50, 100, 300, 1000)
+    requests: Annotated[int, paper("section 8", ge=10)] = 3500
+    size: Annotated[Literal["largest", "mean"], ours("over the instants of a run")] = "largest"
+    interval_s: Annotated[float, ours("how often arrivals are looked at", gt=0)] = 5.0
+    patience_s: Annotated[float, ours("after the trace, long enough for all to end", gt=0)] = 3600.0
+
+
+PARAMETERS = {
+    "quick": QueueSize(seeds=1, requests_per_s=(0.5, 20, 300)),
+    "paper": QueueSize(seeds=5),
+}
+
+
+def cases(parameters: QueueSize) -> list[dict[str, Any]]:
+    """A run per rate, policy and seed."""
+    return [
+        {
+            "scenario": "qlm-multi",
+            "rates": {"batch-1": rate / 2, "batch-2": rate / 2},
+            "per_s": float(rate),
+            "requests": parameters.requests,
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s + 1.5 * parameters.requests / rate,
+            "policy": policy,
+            "seed": seed,
+        }
+        for rate in parameters.requests_per_s
+        for policy in parameters.policies
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One trace."""
+    return [run_trace(case)]
+
+
+def plot(frame: DataFrame, parameters: QueueSize) -> Any:
+    """Attainment against QLM's queue at the same rate, and against each policy's own."""
+    figure = new_figure(11, 4.4)
+    left, right = figure.subplots(1, 2, sharey=True)
+    column = f"{parameters.size}_queue"
+    common = "qlm" if "qlm" in parameters.policies else parameters.policies[0]
+    reference = frame[frame["policy"] == common].groupby("per_s")[column].mean()
+    for policy in parameters.policies:
+        name, colour, marker = STYLES.get(policy, (policy, None, "x"))
+        grouped = frame[frame["policy"] == policy].groupby("per_s")
+        met = 100 * grouped["attainment"].agg(["mean", "min", "max"])
+        for axes, sizes in ((left, reference), (right, grouped[column].mean())):
+            axes.plot(sizes, met["mean"], marker=marker, ms=4, color=colour, label=name)
+            axes.fill_between(sizes, met["min"], met["max"], color=colour, alpha=0.15)
+    for axes, whose in ((left, f"{STYLES[common][0]}'s"), (right, "each policy's own")):
+        axes.set_xscale("symlog", linthresh=10)
+        axes.set_xlabel(f"{parameters.size} queue, {whose} (requests)")
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+    left.set_ylabel("SLOs met (% of all requests)")
+    left.set_ylim(0, 103)
+    left.legend(fontsize=8)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: QueueSize) -> list[Claim]:
+    """Section 8.3."""
+    if "qlm" not in parameters.policies:
+        return []
+    found: list[Claim] = []
+    rates = sorted(frame["per_s"].unique())
+    sizes = frame[frame["policy"] == "qlm"].groupby("per_s")[f"{parameters.size}_queue"].mean()
+    mine = _met(frame, "qlm")
+    others = [policy for policy in parameters.policies if policy != "qlm"]
+    for other in others:
+        its = _met(frame, other)
+        found.append(
+            at_most(
+                f"With no queue QLM meets no more SLOs than {STYLES[other][0]}",
+                NO_BENEFIT,
+                mean_interval(mine[rates[0]] - its[rates[0]]),
+                nothing=None,
+                unit="percentage points more",
+                paper=f"no benefit (read as {NO_BENEFIT:g} point at most)",
+                reason=_why_early(frame, other, rates[0]),
+                note=f"at {rates[0]:g} requests/s, a queue of {sizes[rates[0]]:.0f} under QLM",
+            )
+        )
+    for other in others:
+        its = _met(frame, other)
+        falls = its.rank(axis=1).corrwith(its.columns.to_series().rank(), axis=1)
+        falls = falls.fillna(0.0)  # always the same share: none
+        found.append(
+            at_most(
+                f"The longer the queue, the fewer SLOs {STYLES[other][0]} meets",
+                -0.9,
+                mean_interval(falls),
+                nothing=0,
+                unit="rank correlation of SLOs met and rate",
+                paper="keeps dropping (read as -0.9 at most)",
+                reason="it falls early and then stays: "
+                + ", ".join(f"{its[rate].mean():.0f} % at {sizes[rate]:.0f}" for rate in rates),
+                note=f"from {its[rates[0]].mean():.0f} % to {its[rates[-1]].mean():.0f} %",
+            )
+        )
+        found.append(
+            at_least(
+                f"With the longest queue QLM meets more SLOs than {STYLES[other][0]}",
+                NO_BENEFIT,
+                mean_interval(mine[rates[-1]] - its[rates[-1]]),
+                nothing=0,
+                unit=f"percentage points more at a queue of {sizes[rates[-1]]:.0f}",
+                paper="more (curves)",
+                reason=f"QLM {mine[rates[-1]].mean():.0f} %, {STYLES[other][0]} "
+                f"{its[rates[-1]].mean():.0f} %",
+            )
+        )
+    worst = mine.mean().idxmin()
+    found.append(
+        at_least(
+            "QLM maintains a high SLO satisfaction as the queue grows",
+            HIGH,
+            mean_interval(mine[worst]),
+            nothing=None,
+            unit=f"% of all requests, the least (at a queue of {sizes[worst]:.0f})",
+            paper=f"high (read as {HIGH:g} %, as in section 8.2)",
+            reason=f"at {worst:g} requests/s more Batch-1 requests come than can begin in a minute",
+        )
+    )
+    return found
+
+
+def _met(frame: DataFrame, policy: str) -> DataFrame:
+    """Per cent of SLOs met: a row per seed, a column per rate."""
+    part = frame[frame["policy"] == policy]
+    table: DataFrame = 100 * part.pivot_table(index="seed", columns="per_s", values="attainment")
+    return table
+
+
+def _why_early(frame: DataFrame, other: str, rate: float) -> str:
+    at = frame[frame["per_s"] == rate].groupby("policy")[["swaps", "largest_queue"]].mean()
+    return (
+        f"{STYLES[other][0]} swaps LLMs {at.loc[other, 'swaps']:.0f} times, QLM "
+        f"{at.loc['qlm', 'swaps']:.0f} times, and has up to {at.loc[other, 'largest_queue']:.0f} "
+        f"requests waiting at this rate, QLM {at.loc['qlm', 'largest_queue']:.0f}"
+    )
