@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
+from experiments.qlm.mega import apart, with_mega_prompts
+from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
@@ -32,8 +34,14 @@ STYLES = {
 
 
 def scenario_at(case: Mapping[str, Any]) -> Scenario:
-    """The scenario of a case: `scenario`, `rates` by class, `interval_s`, `patience_s`, `changes`."""
+    """The scenario of a case: `scenario`, `rates` by class, `interval_s`, `patience_s`, `changes`.
+
+    Classes without a rate have no requests.
+    """
     base = load_scenario(case["scenario"])
+    streams = [stream for stream in base.workload.streams if stream.slo_class in case["rates"]]
+    workload = base.workload.model_copy(update={"streams": tuple(streams)})
+    base = base.model_copy(update={"workload": workload})
     rates = {}
     for name, rate in case["rates"].items():
         streams = [stream for stream in base.workload.streams if stream.slo_class == name]
@@ -69,17 +77,20 @@ def trace(scenario: Scenario, n: int, seed: int) -> RequestTable:
     return replace(table, **{name: getattr(table, name)[:n] for name in columns})
 
 
-def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
+def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str, Any]:
     """One episode.
 
     Args:
-        case: see `scenario_at`; `requests`, `policy` (as `make_policy` takes it), `seed`.
+        case: see `scenario_at`; `requests`, `policy` (as `make_policy` takes it), `seed`; `mega`: share of mega prompts,
+            their least and most tokens (none if left out).
+        policy: runs in place of the case's, such as one that measures itself.
 
     Returns:
         `attainment` (share of all requests on time) and `CLASS_attainment`; `drained_s`, when the last
         request was done (None if some never were); `requests_per_s`, those done over that time, or over
         the whole episode; `swaps`, `evictions`, `calls` of QLM's scheduler; `largest_queue` and
-        `mean_queue`, see `queue_sizes`.
+        `mean_queue`, see `queue_sizes`; with mega prompts `ordinary_attainment`, `mega_attainment` and
+        `apart`, see `experiments.qlm.mega`.
     """
     scenario = scenario_at(case)
     # What comes after the trace would cost time to draw: a shorter horizon draws the same requests.
@@ -88,9 +99,12 @@ def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
         update={"horizon_s": min(scenario.horizon_s, 1.5 * case["requests"] / total + 60)}
     )
     requests = trace(short, case["requests"], case["seed"])
+    mega = np.zeros(len(requests), np.bool_)
+    if "mega" in case:
+        requests, mega = with_mega_prompts(requests, case["seed"], *case["mega"])
     # Nor are streams needed to serve it: the reward, which nobody looks at, would draw eight episodes.
     scenario = scenario.model_copy(update={"workload": WorkloadConfig()})
-    policy = make_policy(case["policy"])
+    policy = policy or make_policy(case["policy"])
     simulation = ClusterSimulation(scenario)
     result = run_episode(policy, scenario, requests=requests, simulation=simulation)
     table = result.requests
@@ -110,6 +124,10 @@ def run_trace(case: Mapping[str, Any]) -> dict[str, Any]:
     for slo_class in scenario.classes:
         mine = table["slo_class"] == slo_class.name
         row[f"{slo_class.name}_attainment"] = float(good[mine].mean()) if mine.any() else None
+    if "mega" in case:
+        for name, some in (("ordinary", ~mega), ("mega", mega)):
+            row[f"{name}_attainment"] = float(good[some].mean()) if some.any() else None
+        row["apart"] = apart(table["instance"].to_numpy(), mega)
     return row
 
 

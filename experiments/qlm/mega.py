@@ -35,10 +35,15 @@ def mega_lengths(
     return inputs, outputs
 
 
-def with_mega_prompts(requests: RequestTable, share: float, seed: int) -> RequestTable:
-    """The same requests, of which a random `share` have the lengths of mega prompts.
+def with_mega_prompts(
+    requests: RequestTable, seed: int, share: float, least: int = LEAST, most: int = MOST
+) -> tuple[RequestTable, NDArray[np.bool_]]:
+    """The same requests, of which a random share have the lengths of mega prompts.
 
     With the same seed a larger share has the mega prompts of a smaller one, and more.
+
+    Returns:
+        The requests, and (n,) which of them are mega prompts.
 
     Raises:
         ValueError: a share outside 0..1.
@@ -47,12 +52,32 @@ def with_mega_prompts(requests: RequestTable, share: float, seed: int) -> Reques
         raise ValueError(f"share = {share}: must be in 0..1")
     rng = np.random.default_rng([seed, 16])
     n = len(requests)
-    mega = np.argsort(rng.random(n), kind="stable") < round(share * n)
-    inputs, outputs = mega_lengths(n, rng)
-    mean = round(float(outputs.mean()))
-    return replace(
+    mega = np.zeros(n, np.bool_)
+    mega[rng.permutation(n)[: round(share * n)]] = True
+    inputs, outputs = mega_lengths(n, rng, least, most)
+    mean = np.int32(round(float(outputs.mean())))
+    changed = replace(
         requests,
         input_tokens=np.where(mega, inputs, requests.input_tokens),
         output_tokens=np.where(mega, outputs, requests.output_tokens),
-        predicted_output_tokens=np.where(mega, np.int32(mean), requests.predicted_output_tokens),
+        predicted_output_tokens=np.where(mega, mean, requests.predicted_output_tokens),
     )
+    return changed, mega
+
+
+def apart(instance: NDArray[np.int64], mega: NDArray[np.bool_]) -> float | None:
+    """How far mega prompts and the others are on different instances: 0, mixed alike, to 1, none shared.
+
+    Half the summed difference of the shares of either kind over the instances; None without either kind.
+
+    Args:
+        instance: (n,) which one served each request; -1: none did.
+        mega: (n,) which of them are mega prompts.
+    """
+    served = instance >= 0
+    kinds = [np.bincount(instance[served & kind]) for kind in (mega, ~mega)]
+    if not all(kind.sum() for kind in kinds):
+        return None
+    size = max(len(kind) for kind in kinds)
+    one, other = (np.pad(kind / kind.sum(), (0, size - len(kind))) for kind in kinds)
+    return float(np.abs(one - other).sum()) / 2
