@@ -113,6 +113,7 @@ def test_every_request_is_served_and_the_episode_is_the_same_again(name):
         "qlm:eviction=false",
         "qlm:swapping=false",
         "qlm:delta=1,token_clusters=1,share=false,reserve=0,decode=mean",
+        "qlm:delta=2,average_batch=profiled",
     ],
 )
 def test_what_can_be_switched_off(words):
@@ -456,3 +457,16 @@ def test_expected_outputs_count_in_whether_prompts_come_apart():
         )
         found, _ = book.update(FakeView(waiting(*rows), 4))
         assert len([g for g in found if g.waiting]) == groups
+
+
+def test_the_largest_group_is_an_even_share_of_the_queue_or_profiled_batches():
+    # Three instances, batches of 64: a share of 500 waiting requests is 167, four batches are 256.
+    made = scenario(horizon_s=60)
+    requests = burst(made, (0.0, 0, 2, 100, 50, 500))
+    sizes = {}
+    for words in ("qlm", "qlm:average_batch=profiled"):
+        policy = make_policy(words)
+        run_episode(policy, made, requests=requests)
+        policy._running, policy._waiting = 0.0, 500 / 3
+        sizes[words] = policy._limit(0)
+    assert sizes == {"qlm": 166, "qlm:average_batch=profiled": 256}

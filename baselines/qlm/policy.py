@@ -39,6 +39,9 @@ class QlmParameters(Parameters):
 
     Attributes:
         delta: largest group, in average batches (section 8.3).
+        average_batch: what delta multiplies. "shared" (ours): what runs on an instance, or, where more
+            waits, an instance's even share of it, whatever delta is, so that every instance can have a
+            group. "profiled": the batch that memory and limit hold, as in Figures 19 and 20.
         token_clusters: most clusters by input tokens of one LLM and class; 1: tokens do not matter.
         scheduler: "plan": the programme, beyond its size the search (`baselines.qlm.programme.plan`);
             "edf": the fallback that the paper names, at every call.
@@ -63,6 +66,7 @@ class QlmParameters(Parameters):
     """
 
     delta: Annotated[float, Field(ge=1, le=16)] = 4.0
+    average_batch: Literal["shared", "profiled"] = "shared"
     token_clusters: Annotated[int, Field(ge=1, le=4)] = 2
     scheduler: Literal["plan", "edf"] = "plan"
     invoke: Literal["violation", "always"] = "violation"
@@ -183,6 +187,8 @@ class QlmPolicy:
             held_output=0.5,
         )
         delta = self.parameters.delta
+        if self.parameters.average_batch == "profiled":
+            return size_limit(batch, delta)
         return size_limit(max(1.0, self._running, min(batch, self._waiting / delta)), delta)
 
     def _learn(self, view: ClusterView) -> None:

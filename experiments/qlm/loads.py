@@ -81,8 +81,8 @@ def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str
     """One episode.
 
     Args:
-        case: see `scenario_at`; `requests`, `policy` (as `make_policy` takes it), `seed`; `mega`: share of mega prompts,
-            their least and most tokens (none if left out).
+        case: see `scenario_at`; `requests`, `policy` (as `make_policy` takes it), `seed`; `mega`: share
+            of mega prompts, their least and most tokens (none if left out).
         policy: runs in place of the case's, such as one that measures itself.
 
     Returns:
