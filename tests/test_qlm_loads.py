@@ -1,13 +1,10 @@
-"""QLM's traces under policies, and what is claimed of them."""
+"""QLM's traces under policies."""
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
-from experiments.harness.claims import Verdict
-from experiments.qlm import fig12_multi_model as fig12
-from experiments.qlm import fig14_multi_model_ablation as fig14
+from baselines import make_policy
 from experiments.qlm.loads import run_trace, scenario_at, trace
 
 CASE = {
@@ -41,51 +38,8 @@ def test_a_trace_is_served_to_the_end():
     assert row == run_trace(CASE)
 
 
-def frame(**throughput):
-    """Two seeds of two rates; QLM meets all, the others half."""
-    rows = [
-        {
-            "seed": seed,
-            "policy": policy,
-            "batch_1_per_s": rate,
-            "requests_per_s": value + 0.01 * seed,
-            "attainment": (1.0 if policy == "qlm" else 0.45) - 0.001 * seed,
-            "batch-1_attainment": 1.0,
-            "swaps": 10,
-        }
-        for seed in (0, 1)
-        for rate in (100.0, 400.0)
-        for policy, value in throughput.items()
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_claims_of_figure_12():
-    parameters = fig12.MultiModel(batch_1_per_s=(100, 400))
-    found = fig12.claims(frame(qlm=20.0, edf=10.0, vllm=6.0, shepherd=30.0), parameters)
-    by = {claim.sentence: claim for claim in found}
-    assert by["QLM's SLO attainment is 40 to 90 % above that of vLLM"].ours.mean == pytest.approx(
-        55
-    )
-    assert by["QLM's throughput is 3 to 4 times that of vLLM"].verdict is Verdict.REPRODUCED
-    assert by["QLM's throughput is 3 to 4 times that of EDF"].verdict is Verdict.DIRECTION
-    assert by["QLM's throughput is 3 to 4 times that of SHEPHERD"].verdict is Verdict.NOT
-    assert "10 with QLM" in by["QLM's throughput is 3 to 4 times that of EDF"].reason
-    only = fig12.claims(frame(edf=1.0), fig12.MultiModel(policies=("edf",)))
-    assert only == []
-
-
-def test_claims_of_figure_14():
-    rows = [
-        {
-            "seed": seed,
-            "variant": variant,
-            "requests_per_s": (5.0 if variant == "without swapping" else 20.0) + 0.01 * seed,
-            "batch-1_attainment": 1.0 if variant == "QLM" else 0.9,
-        }
-        for seed in (0, 1)
-        for variant in fig14.WITHOUT
-    ]
-    found = fig14.claims(pd.DataFrame(rows), fig14.Ablation())
-    assert found[0].ours.mean == pytest.approx(300, rel=0.01)
-    assert {claim.verdict for claim in found} == {Verdict.REPRODUCED}
+def test_classes_without_a_rate_have_no_requests_and_a_policy_can_be_given():
+    case = {**CASE, "rates": {"batch-1": 100.0}, "policy": "vllm"}
+    row = run_trace(case)
+    assert row["batch-2_attainment"] is None
+    assert run_trace({**case, "policy": "qlm"}, make_policy("vllm")) == row

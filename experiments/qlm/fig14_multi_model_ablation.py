@@ -25,7 +25,7 @@ from experiments.output import new_figure
 from experiments.qlm.loads import run_trace
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 FIGURE = "Figure 14"
 COLD_BYTES = 140e9
@@ -118,23 +118,23 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
             f"swapping {by['without swapping'].mean():.1f} requests/s are served",
         )
     ]
-    worst = min(WITHOUT, key=lambda v: float(by[v].mean()))
-    found.append(
-        at_most(
-            "Warm start contributes the most to throughput",
-            1,
-            mean_interval(
-                1
-                + (by[["without warm start", "without swapping"]].min(axis=1) > by[worst]).astype(
-                    float
-                )
-            ),
-            nothing=None,
-            unit="rank of swapping, warm or at all, among the operations",
-            paper="the most",
-            reason=f"least throughput: {worst}",
-        )
-    )
+    for measure, table, scale, unit in (
+        ("throughput", by, 1, "requests/s"),
+        ("SLOs", met, 100, "points of Batch-1 SLOs"),
+    ):
+        found += [
+            at_most(
+                f"Warm start contributes the most to {measure} ({variant} QLM loses most)",
+                1,
+                mean_interval(_rank(table, variant)),
+                nothing=None,
+                unit="rank among the five by what QLM loses without it (ties count against it)",
+                paper="the most",
+                reason=_losses(table, scale, unit),
+                note=_losses(table, scale, unit),
+            )
+            for variant in ("without warm start", "without swapping")
+        ]
     found += [
         at_most(
             f"QLM {variant} meets fewer Batch-1 SLOs",
@@ -149,3 +149,17 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
         if variant != "QLM"
     ]
     return found
+
+
+def _rank(table: DataFrame, variant: str) -> Series:
+    """1 (none of the others costs as much) to 5, per seed."""
+    loss = table.rsub(table["QLM"], axis=0).drop(columns="QLM")
+    others = loss.drop(columns=variant)
+    rank: Series = 1 + others.ge(loss[variant], axis=0).sum(axis=1).astype(float)
+    return rank
+
+
+def _losses(table: DataFrame, scale: float, unit: str) -> str:
+    lost = scale * (table["QLM"].mean() - table.drop(columns="QLM").mean())
+    parts = ", ".join(f"{value:.1f} {name}" for name, value in lost.sort_values()[::-1].items())
+    return f"{unit} fewer: {parts}"

@@ -1,0 +1,72 @@
+"""QLM's Figures 12 and 13: what is claimed of made-up rows."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.harness.claims import Verdict
+from experiments.qlm import fig12_multi_model as fig12
+
+
+def made_up(met, **throughput):
+    """Two seeds of two rates; per cent met by policy, at the lower and the higher rate."""
+    parameters = fig12.MultiModel(seeds=2, batch_1_per_s=(100, 600), policies=tuple(throughput))
+    rows = [
+        {
+            "seed": seed,
+            "policy": policy,
+            "batch_1_per_s": rate,
+            "requests_per_s": value + 0.01 * seed,
+            "attainment": share / 100 - 0.001 * seed,
+            "batch-1_attainment": 1.0,
+            "swaps": 10,
+        }
+        for seed in (0, 1)
+        for policy, value in throughput.items()
+        for rate, share in zip((100.0, 600.0), met[policy], strict=True)
+    ]
+    frame = pd.DataFrame(rows)
+    found = {claim.sentence: claim for claim in fig12.claims(frame, parameters)}
+    return found, fig12.plot(frame, parameters)
+
+
+ALL = "Below 500 Batch-1 requests/s QLM satisfies more than 90 % of all SLOs"
+
+
+def test_claims_on_made_up_rows():
+    met = {"qlm": (95, 90), "edf": (95, 80), "vllm": (95, 40), "shepherd": (80, 85)}
+    found, _ = made_up(met, qlm=20.0, edf=10.0, vllm=6.0, shepherd=30.0)
+    # The most over the rates: 90 - 40 at the higher one, 95 - 80 at the lower one.
+    above = found["QLM's SLO attainment is 40 to 90 % above that of vLLM"]
+    assert (above.ours.mean, above.verdict) == (pytest.approx(50), Verdict.REPRODUCED)
+    assert above.unit.endswith("(at 600 Batch-1 requests/s)")
+    assert above.note == "percentage points: +0 at 100/s, +50 at 600/s"
+    less = found["QLM's SLO attainment is 50 to 90 % above that of SHEPHERD"]
+    assert (less.ours.mean, less.verdict) == (pytest.approx(15), Verdict.DIRECTION)
+    verdicts = {
+        name: found[f"QLM's throughput is 3 to 4 times that of {name}"]
+        for name in ("vLLM", "EDF", "SHEPHERD")
+    }
+    assert verdicts["vLLM"].ours.mean == pytest.approx(20 / 6, rel=0.01)
+    assert [claim.verdict for claim in verdicts.values()] == [
+        Verdict.REPRODUCED,
+        Verdict.DIRECTION,
+        Verdict.NOT,
+    ]
+    assert "10 with QLM" in verdicts["EDF"].reason
+    # Of the rates below 500 only.
+    assert (found[ALL].ours.mean, found[ALL].verdict) == (
+        pytest.approx(94.95),
+        Verdict.REPRODUCED,
+    )
+
+
+def test_a_qlm_that_misses_slos_at_low_rates_is_told():
+    found, _ = made_up({"qlm": (80, 100), "edf": (70, 70)}, qlm=2.0, edf=1.0)
+    assert found[ALL].verdict is Verdict.NOT
+
+
+def test_without_qlm_nothing_is_claimed():
+    found, _ = made_up({"edf": (1, 1)}, edf=1.0)
+    assert found == {}
