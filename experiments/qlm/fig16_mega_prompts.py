@@ -8,7 +8,7 @@ knows nothing of tokens (one group for all prompts), and with QLM that places gr
 sharing" is QLM to the letter, one group in one virtual queue; ours lets an instance with nothing left in
 its queue take from the groups of others.
 
-Ours: the paper calls the workload "single-model", yet "in addition to the workload from W_B", which has four
+Ours: the paper calls the workload "single-model", yet "in addition to the workload from W_B", which has five
 LLMs; this is the former (`scenario=qlm-multi` the latter). Four instances, because 3,500 requests fit
 into 50 all at once, so that nothing waits; 15 requests per second, some 80 % of what four serve
 without mega prompts. Benefit is read as percentage points of SLOs met.
@@ -59,7 +59,7 @@ class MegaPrompts(Parameters):
         ours("mega prompts among the requests, from none to half", min_length=2),
     ] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
     scenario: Annotated[
-        Literal["qlm-single", "qlm-multi"], ours("one LLM, or the four of W_B with both classes")
+        Literal["qlm-single", "qlm-multi"], ours("one LLM, or the five of W_B with both classes")
     ] = "qlm-single"
     instances: Annotated[int, ours("few enough for a queue", ge=1, le=12)] = 4
     requests_per_s: Annotated[float, ours("80 % of capacity without mega prompts", gt=0)] = 15.0

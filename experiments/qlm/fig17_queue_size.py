@@ -1,6 +1,6 @@
 """SLOs met against the size of the queue, several LLMs.
 
-Workload W_B (Figure 12's setting): Batch-1 and Batch-2 requests, as many of each, of four LLMs on 12
+Workload W_B (Figure 12's setting): Batch-1 and Batch-2 requests, as many of each, of five LLMs on 12
 instances of four A100. The queue is made by the arrival rate: a trace of 3,500 requests comes at 0.5 to
 1,000 per second. Attainment counts all requests.
 

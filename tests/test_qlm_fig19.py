@@ -1,0 +1,88 @@
+"""QLM's Figure 19 in small. Seconds are the machine's: nothing here depends on them."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.qlm import fig19_group_size as fig19
+
+
+def test_a_run_measures_every_call():
+    parameters = fig19.GroupSize(
+        seeds=1, requests=(400,), deltas=(1, 16), average_batch=("profiled",), patience_s=600
+    )
+    cases = fig19.cases(parameters)
+    assert [case["delta"] for case in cases] == [1, 16]
+    (row,) = fig19.run({**cases[0], "solve_time_s": 0.0})
+    assert row["calls"] > 0
+    assert row["seconds"] == pytest.approx(row["calls"] * row["seconds_per_call"])
+    assert 0 < row["seconds_per_call"] <= row["longest_s"] <= row["seconds"]
+    assert row["groups"] >= 5, "one for each LLM"
+
+
+def test_the_policy_that_is_timed_is_qlm():
+    case = fig19.cases(
+        fig19.GroupSize(seeds=1, requests=(200,), deltas=(1, 4), average_batch=("shared",))
+    )[1]
+    timed = fig19.run(case)[0]
+    plain = fig19.run_trace({**case, "policy": "qlm"})
+    assert {name: timed[name] for name in plain} == plain
+
+
+def made_up(met, seconds, rules=("profiled", "shared")):
+    """Per cent met and seconds per call by delta 1, 4, 16; the longer trace meets half."""
+    parameters = fig19.GroupSize(seeds=2, deltas=(1, 4, 16), average_batch=rules)
+    rows = []
+    for case in fig19.cases(parameters):
+        k = parameters.deltas.index(case["delta"])
+        share = met[k] if case["average_batch"] == "profiled" else met[0]
+        rows.append(
+            {
+                **{name: case[name] for name in ("seed", "requests", "average_batch", "delta")},
+                "attainment": share / (100 if case["requests"] == 3500 else 200),
+                "requests_per_s": 10.0,
+                "groups": (16, 5, 4)[k],
+                "calls": 7,
+                "seconds_per_call": seconds[k] * (1 + 0.01 * (case["seed"] % 2)),
+                "longest_s": 0.9,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    found = {claim.sentence: claim for claim in fig19.claims(frame, parameters)}
+    return found, fig19.plot(frame, parameters)
+
+
+NEAR = "At delta = 4 performance is nearly that of delta = 1 ({})"
+COARSE = "At delta = 16 decisions are coarse and worse than at delta = 1 (the batch that fits)"
+
+
+def test_claims_on_made_up_rows():
+    found, _ = made_up((100, 96, 60), (0.4, 0.1, 0.05))
+    near = found[NEAR.format("the batch that fits")]
+    assert (near.ours.mean, near.verdict) == (pytest.approx(4), "reproduced")
+    assert "14,000 requests: 0.0 at 1, 4.0 at 4, 40.0 at 16" in near.note
+    same = found[NEAR.format("at most an even share of the queue")]
+    assert (same.ours.mean, same.verdict) == (0, "reproduced")
+    assert (found[COARSE].ours.mean, found[COARSE].verdict) == (pytest.approx(40), "reproduced")
+    for requests in ("3,500", "14,000"):
+        sentence = "The scheduler's overhead is much higher at delta = 1 than at {} ({} requests)"
+        assert found[sentence.format(4, requests)].ours.mean == pytest.approx(4)
+        assert found[sentence.format(16, requests)].ours.mean == pytest.approx(8)
+
+
+def test_what_does_not_reproduce_says_why():
+    found, _ = made_up((80, 60, 79), (0.1, 0.1, 0.2))
+    near = found[NEAR.format("the batch that fits")]
+    assert (near.ours.mean, near.verdict) == (pytest.approx(25), "not reproduced")
+    assert "16 at 1, 5 at 4, 4 at 16" in near.reason
+    assert found[COARSE].verdict != "reproduced"
+    slower = [claim for sentence, claim in found.items() if "overhead" in sentence]
+    assert len(slower) == 4
+    assert {claim.verdict for claim in slower} == {"not reproduced"}
+    assert "0.10 x 7 at 1" in slower[0].note
+
+
+def test_without_delta_1_there_is_nothing_to_compare_with():
+    parameters = fig19.GroupSize(deltas=(4, 16))
+    assert fig19.claims(pd.DataFrame(), parameters) == []
