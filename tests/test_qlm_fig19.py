@@ -44,6 +44,7 @@ def made_up(met, seconds, rules=("profiled", "shared")):
                 "requests_per_s": 10.0,
                 "groups": (16, 5, 4)[k],
                 "calls": 7,
+                "swaps": (20, 4, 3)[k],
                 "seconds_per_call": seconds[k] * (1 + 0.01 * (case["seed"] % 2)),
                 "longest_s": 0.9,
             }
@@ -75,7 +76,9 @@ def test_what_does_not_reproduce_says_why():
     found, _ = made_up((80, 60, 79), (0.1, 0.1, 0.2))
     near = found[NEAR.format("the batch that fits")]
     assert (near.ours.mean, near.verdict) == (pytest.approx(25), "not reproduced")
-    assert "16 at 1, 5 at 4, 4 at 16" in near.reason
+    assert (
+        "groups, the most: 16 at 1, 5 at 4, 4 at 16; swaps, all instances: 20 at 1" in near.reason
+    )
     assert found[COARSE].verdict != "reproduced"
     slower = [claim for sentence, claim in found.items() if "overhead" in sentence]
     assert len(slower) == 4
