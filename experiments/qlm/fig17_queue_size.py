@@ -56,7 +56,7 @@ class QueueSize(Parameters):
 
 PARAMETERS = {
     "quick": QueueSize(seeds=1, requests_per_s=(0.5, 20, 300)),
-    "paper": QueueSize(seeds=5),
+    "paper": QueueSize(seeds=3),
 }
 
 
