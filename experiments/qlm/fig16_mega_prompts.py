@@ -56,7 +56,10 @@ class MegaPrompts(Parameters):
     )
     shares: Annotated[
         tuple[Annotated[float, Field(ge=0, le=1)], ...],
-        ours("mega prompts among the requests, from none to where hardly a mega prompt is in time", min_length=2),
+        ours(
+            "mega prompts among the requests, from none to where few mega prompts are in time",
+            min_length=2,
+        ),
     ] = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
     scenario: Annotated[
         Literal["qlm-single", "qlm-multi"], ours("one LLM, or the five of W_B with both classes")
