@@ -60,10 +60,10 @@ class MegaPrompts(Parameters):
     shares: Annotated[
         tuple[Annotated[float, Field(ge=0, le=1)], ...],
         ours(
-            "mega prompts among the requests, from none to where few mega prompts are in time",
+            "mega prompts among the requests, from none to three times the load that can be served",
             min_length=2,
         ),
-    ] = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
+    ] = (0.0, 0.05, 0.1, 0.2, 0.3)
     scenario: Annotated[
         Literal["qlm-single", "qlm-multi"], ours("one LLM, or the five of W_B with both classes")
     ] = "qlm-single"
