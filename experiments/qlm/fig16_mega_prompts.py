@@ -60,7 +60,7 @@ class MegaPrompts(Parameters):
     shares: Annotated[
         tuple[Annotated[float, Field(ge=0, le=1)], ...],
         ours(
-            "mega prompts among the requests, from none to three times the load that can be served",
+            "mega prompts among the requests, from none to nearly three times the load that can be served",
             min_length=2,
         ),
     ] = (0.0, 0.05, 0.1, 0.2, 0.3)
