@@ -22,7 +22,8 @@ from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import RequestTable
 
 LLMS = ("mistral-7b@a", "vicuna-13b@a")
-POLICIES = ("qlm", "vllm", "edf", "edf:by=slo", "shepherd")
+PER_INSTANCE = ("vllm:queues=per-instance", "edf:queues=per-instance")
+POLICIES = ("qlm", "vllm", "edf", "edf:by=slo", "shepherd", *PER_INSTANCE)
 
 
 def scenario(**changes):
@@ -334,7 +335,52 @@ def test_bad_pools_are_told_in_words(changes, message):
         scenario(**changes)
 
 
-@pytest.mark.parametrize("name", ["qlm", "vllm", "edf", "shepherd"])
+def test_dealt_out_in_turn_each_instance_serves_its_own_in_order():
+    made = scenario(horizon_s=900)
+    # Nine of one LLM, then nine of the other: three of each on every instance, and a swap in between.
+    requests = burst(made, (0.0, 0, 2, 200, 80, 9), (0.1, 1, 2, 200, 80, 9))
+    sim = ClusterSimulation(made)
+    found = run_episode(
+        make_policy("vllm:queues=per-instance"), made, requests=requests, simulation=sim
+    )
+    assert list(sim.engine.instances(0)["swaps"]) == [1, 1, 1]
+    for llm in range(2):
+        where = found.requests["instance"].to_numpy()[9 * llm : 9 * llm + 9]
+        assert (where == [0, 1, 2] * 3).all()
+
+
+def test_dealt_out_the_earliest_deadline_goes_first():
+    alone = {"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
+    made = scenario(horizon_s=900, **{"fleet.pools.a100.batch_limit": 1}, **alone)
+    requests = burst(made, (0.0, 0, 2, 200, 80, 2), (0.1, 0, 0, 200, 80, 1))
+    for name, last in (("edf:queues=per-instance", 1), ("vllm:queues=per-instance", 2)):
+        found = run_episode(make_policy(name), made, requests=requests).requests
+        begun = (found["arrival_s"] + found["ttft_s"]).to_numpy()
+        assert int(np.argmax(begun)) == last
+
+
+@pytest.mark.parametrize("name", PER_INSTANCE)
+def test_what_a_failed_instance_had_is_dealt_out_anew(name):
+    made = scenario(horizon_s=900, **{"fleet.pools.a100.repair_s": 800.0})
+    requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 4) for k in range(60)))
+    made_policy = make_policy(name)
+
+    class Sabotage:
+        name = "sabotage"
+        policy = made_policy
+
+        def reset(self, scenario, seed):
+            self.policy.reset(scenario, seed)
+
+        def act(self, view):
+            command = self.policy.act(view)
+            return Command(**{**vars(command), "fail": (1,)}) if view.step == 5 else command
+
+    found = run_episode(Sabotage(), made, requests=requests)
+    assert (found.requests["e2e_s"].notna()).all()
+
+
+@pytest.mark.parametrize("name", ["qlm", "vllm", "edf", "shepherd", *PER_INSTANCE])
 def test_too_few_group_queues_are_told(name):
     with pytest.raises(PolicyError, match="group queue"):
         make_policy(name).reset(scenario(**{"fleet.group_queues": 1}), 0)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from baselines.parameters import BatchLimit, Parameters, PolicyError, checked
+from baselines.qlm.problem import serving_instances
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -15,9 +19,14 @@ class VllmParameters(Parameters):
 
     Attributes:
         batch_limit: running requests per instance; None: as the scenario says.
+        queues: "shared": all instances take from one queue (one per class with `edf`), and whoever is idle
+            loads the LLM of its head. "per-instance": requests are dealt out in turn, at each decision, to
+            the instances that serve their LLM, each of which serves its own in order (section 2.3:
+            one virtual queue per instance); after a failure they are dealt out anew.
     """
 
     batch_limit: BatchLimit | None = None
+    queues: Literal["shared", "per-instance"] = "shared"
 
 
 class EdfParameters(VllmParameters):
@@ -32,9 +41,10 @@ class EdfParameters(VllmParameters):
 
 
 class VllmPolicy:
-    """One queue for all requests; an instance loads the LLM of its head. See `VllmParameters`."""
+    """First come first served; an instance loads the LLM of its queue's head. See `VllmParameters`."""
 
     kind: type[VllmParameters] = VllmParameters
+    _first = 0
 
     def __init__(self, name: str = "vllm", **values: object) -> None:
         self.name = name
@@ -44,38 +54,77 @@ class VllmPolicy:
         """Start an episode.
 
         Raises:
-            PolicyError: requests do not all come through shared queues of any LLM.
+            PolicyError: requests do not all come through shared queues of any LLM, or there are too few.
         """
         self.scenario = scenario
-        if scenario.fleet.group_queues < len(scenario.classes):
+        fleet = scenario.fleet
+        needed, what = len(scenario.classes), "each class"
+        if self.parameters.queues == "per-instance":
+            slots = sum(pool.max_instances for pool in fleet.pools)
+            needed, what = 1 + slots * self._per_instance(), "arrivals, and each instance and kind"
+        if fleet.group_queues < needed:
             raise PolicyError(
-                f"{self.name}: needs a group queue for each class; scenario {scenario.name!r} has "
-                f"{scenario.fleet.group_queues} for {len(scenario.classes)}"
+                f"{self.name}: needs a group queue for {what}, {needed} in all; scenario "
+                f"{scenario.name!r} has {fleet.group_queues}"
             )
+        self._first = len(fleet.queues)
+        self._next = 0
 
     def act(self, view: ClusterView) -> Command:
-        """All is said at the start: the engine does the rest."""
+        """With shared queues all is said at the start: the engine does the rest."""
+        dealt = self.parameters.queues == "per-instance"
+        regroup = self._dealt(view) if dealt else None
         if view.step > 0:
-            return Command()
+            return Command(regroup=regroup)
         fleet, classes = self.scenario.fleet, self.scenario.classes
-        first = len(fleet.queues)
-        queues = self._queues(first)
         limit = self.parameters.batch_limit
+        queues = self._queues(0)
         return Command(
             arrival_queues={
-                (llm, c.name): ((), (queues[k],))
+                (llm, c.name): ((), (self._first if dealt else queues[k],))
                 for llm in fleet.llms
                 for k, c in enumerate(classes)
                 if self.scenario.route_of(llm, c.name).queue is not None
             },
-            pull=dict.fromkeys(range(len(view.instances)), self._order(queues)),
+            pull={
+                i: self._order(self._queues(1 + i * self._per_instance() if dealt else 0))
+                for i in range(len(view.instances))
+            },
+            regroup=regroup,
             operations={pool.name: self._operations() for pool in fleet.pools},
             batch_limits={} if limit is None else {pool.name: limit for pool in fleet.pools},
         )
 
-    def _queues(self, first: int) -> list[int]:
-        """The shared queue of each class."""
-        return [first] * len(self.scenario.classes)
+    def _dealt(self, view: ClusterView) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Requests that no serving instance has, in order of arrival, with queues of instances in turn."""
+        waiting, instances = view.waiting, serving_instances(view)
+        owner = (waiting.queue - self._first - 1) // self._per_instance()
+        lost = np.flatnonzero(~np.isin(owner, instances))
+        if not len(lost) or not len(instances):
+            return None
+        lost = lost[np.argsort(waiting.arrival_s[lost], kind="stable")]
+        pools = self.scenario.fleet.pools
+        serves = [pools[int(view.instance_pool[i])].llms for i in instances]
+        names = self.scenario.fleet.llms
+        able = [np.array([name in llms for llms in serves]) for name in names]
+        queues = np.full(len(lost), -1)
+        for k, r in enumerate(lost.tolist()):
+            turn = (self._next + np.arange(len(instances))) % len(instances)
+            found = turn[able[int(waiting.llm[r])][turn]]
+            if len(found):
+                self._next = int(found[0]) + 1
+                start = 1 + int(instances[found[0]]) * self._per_instance()
+                queues[k] = self._queues(start)[int(waiting.slo_class[r])]
+        good = queues >= 0
+        return waiting.request_id[lost][good], queues[good]
+
+    def _per_instance(self) -> int:
+        """Queues that an instance's requests need."""
+        return len(set(self._queues(0)))
+
+    def _queues(self, start: int) -> list[int]:
+        """The queue of each class, of those from the `start`-th group queue on."""
+        return [self._first + start] * len(self.scenario.classes)
 
     def _order(self, queues: list[int]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(queues))
@@ -98,8 +147,8 @@ class EdfPolicy(VllmPolicy):
     def __init__(self, name: str = "edf", **values: object) -> None:
         super().__init__(name, **values)
 
-    def _queues(self, first: int) -> list[int]:
-        return [first + k for k in range(len(self.scenario.classes))]
+    def _queues(self, start: int) -> list[int]:
+        return [self._first + start + k for k in range(len(self.scenario.classes))]
 
     def _order(self, queues: list[int]) -> tuple[int, ...]:
         ttft = [c.ttft_s for c in self.scenario.classes]
