@@ -27,6 +27,7 @@ from llmscale_env.sim.fast.memory import (
 from llmscale_env.sim.fast.records import (
     IDLE,
     NO_EVENT,
+    NOT_KNOWN,
 )
 from llmscale_env.sim.fast.routing import route
 from llmscale_env.sim.fast.wake import (
@@ -212,6 +213,7 @@ def set_pull(S, i, queues):
         pullers[0] -= 1
     glob_of(S).n_choosers += (1 if len(queues) > 1 else 0) - (1 if inst.n_pull > 1 else 0)
     inst.n_pull = len(queues)
+    inst.settled = NOT_KNOWN
     for k in range(len(queues)):
         q = queues[k]
         pull_of(S)[i, k] = q

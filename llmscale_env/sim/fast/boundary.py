@@ -38,6 +38,7 @@ from llmscale_env.sim.fast.records import (
     IDLE,
     MIXED,
     NO_EVENT,
+    NOT_KNOWN,
     PREFILL,
 )
 from llmscale_env.sim.fast.sources import NOBODY, OWN, PREEMPTED, next_place, shared_place
@@ -323,6 +324,7 @@ def _launch_decode(S, i, t, once):
         n = 1  # what could not be looked at in this boundary may be taken at the next
     inst.filling = 0
     inst.closed = pool.static
+    inst.settled = NOT_KNOWN
     inst.mode = DECODE
     inst.seg_begin = t
     inst.seg_start = t + inst.swap_ps

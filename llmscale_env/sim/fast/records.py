@@ -9,6 +9,9 @@ from llmscale_env.sim.spec import MAX_ARRIVAL_QUEUES
 NO_EVENT = np.int64(2**63 - 1)
 """Event key of an instance that has nothing scheduled."""
 
+NOT_KNOWN = 1 << 40
+"""Above every place on a list of queues."""
+
 # What an active or draining instance is doing.
 IDLE, DECODE, PREFILL, MIXED = 0, 1, 2, 3
 
@@ -73,6 +76,7 @@ INST = np.dtype(
         ("n_pull", np.int64),
         ("pull_until", np.int64),  # in this boundary only so many of them
         ("foreign", np.int64),  # place of a head that needs another LLM, -1: none
+        ("settled", np.int64),  # nobody running came from behind this place; NOT_KNOWN: to be found out
         ("closed", np.int64),  # a static batch is under way
         ("swaps", np.int64),
         ("failures", np.int64),

@@ -114,7 +114,12 @@ def _may_evict_for(S, i, place):
     pool = pool_at(S, inst_at(S, i).pool)
     if not pool.evicts_in_order or pool.deadline == 1:
         return False
-    n, _, _ = later_victims(S, i, place, inst_at(S, i).admissions)
+    inst = inst_at(S, i)
+    if place >= inst.settled:  # asked before in this segment; the batch has not changed since
+        return False
+    n, _, _ = later_victims(S, i, place, inst.admissions)
+    if n == 0:
+        inst.settled = place
     return n > 0
 
 
@@ -181,8 +186,11 @@ def _call_for(S, q, t, but):
             need = demand(S, r)
         n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
         if n == 0 or not could_admit(S, i, n, need):
-            if _must_learn(inst, pool.controller) or _may_evict_for(S, i, place):
-                cut_at(S, i, next_boundary(S, i, t))
+            n = next_boundary(S, i, t)
+            if n < inst.seg_n and (
+                _must_learn(inst, pool.controller) or _may_evict_for(S, i, place)
+            ):
+                cut_at(S, i, n)
             continue
         if inst.n_pull > 1 and pull_of(S)[i, place] != q:
             cut_at(S, i, n)
