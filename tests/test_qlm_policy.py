@@ -112,6 +112,7 @@ def test_every_request_is_served_and_the_episode_is_the_same_again(name):
         "qlm:placement=random",
         "qlm:pulling=false",
         "qlm:eviction=false",
+        "qlm:evict=violation",
         "qlm:swapping=false",
         "qlm:delta=1,token_clusters=1,share=false,reserve=0,decode=mean",
         "qlm:delta=2,average_batch=profiled",
@@ -453,6 +454,19 @@ def test_groups_are_freed_when_all_are_done_and_full_books_split_no_more():
     assert changes.freed == [], "one of them still runs, the other takes the arrivals"
     _, changes = book.update(FakeView(waiting(), 2))
     assert changes.freed == [0]
+
+
+def test_a_request_that_comes_back_to_a_freed_queue_is_taken_in():
+    """Preempted ones neither wait in a queue nor run; evicted later, they return to theirs."""
+    book = GroupBook(range(3), [(0, 0)], lambda llm: 2, TokenClustering(max_clusters=1))
+    book.update(FakeView(waiting(*((0, t, 10, False) for t in range(4))), 3))
+    youngest = book.arrival_queues(0, 0)[1][0]
+    assert youngest != 0
+    _, changes = book.update(FakeView(waiting(), 3))
+    assert changes.freed == [0]
+    groups, changes = book.update(FakeView(waiting((0, 1, 10, True)), 3))
+    assert [q.tolist() for q in changes.queues] == [[youngest]]
+    assert sum(group.waiting for group in groups) == 1
 
 
 def test_long_prompts_come_apart_once_there_are_enough_to_tell():

@@ -60,6 +60,9 @@ class QlmParameters(Parameters):
         max_output_tokens: most that the LLMs may produce.
         placement: which instance a group goes to: "plan" decides (the paper), "round-robin" or "random"
             (section 8.3); its order there is planned all the same.
+        evict: when a group may take the place of those behind it: "order": whenever it does not fit
+            otherwise; "violation": only from a decision at which a violation is foreseen to the next one
+            (section 5 says that eviction is invoked by one).
         pulling, eviction, swapping: the operations of section 5. Without pulling in order, an instance
             takes its groups in order of arrival; without eviction, running requests stay; without
             swapping, each instance serves one LLM, dealt out in turn.
@@ -82,6 +85,7 @@ class QlmParameters(Parameters):
     mean_input_tokens: Positive = 300.0
     max_output_tokens: Positive = 2048.0
     placement: Literal["plan", "round-robin", "random"] = "plan"
+    evict: Literal["order", "violation"] = "order"
     pulling: bool = True
     eviction: bool = True
     swapping: bool = True
@@ -135,6 +139,8 @@ class QlmPolicy:
         self._fixed: dict[int, int] = {}
         self._sent: dict[int, tuple[int, ...]] = {}
         self._started = False
+        self._evicting: bool | None = None
+        self._violated = False
         self._running, self._waiting = 0.0, 0.0
         self.calls: list[tuple[float, int, Plan]] = []
         """(time, groups, plan) of every call of the scheduler in this episode."""
@@ -150,6 +156,7 @@ class QlmPolicy:
         groups, changes = self._book.update(view)
         self._follow(changes, groups, instances)
         waiting = [group for group in groups if group.waiting > 0]
+        self._violated = False
         if waiting and len(instances):
             self._schedule(view, instances, waiting)
         if self._pending is not None and view.time_s >= self._pending[0] - 1e-9:
@@ -278,6 +285,7 @@ class QlmPolicy:
         number = {group.queue: n for n, group in enumerate(groups)}
         queues = self._present(problem, instances, number)
         now = evaluate(problem, queues, "edf")
+        self._violated = not now.feasible
         if self._pending is not None:
             return
         if now.feasible and p.invoke == "violation":
@@ -387,18 +395,23 @@ class QlmPolicy:
         if changes.requests:
             regroup = (np.concatenate(changes.requests), np.concatenate(changes.queues))
         names = self.scenario.fleet.llms, [c.name for c in self.scenario.classes]
-        operations = {}
+        operations: dict[str, dict[str, object]] = {}
+        pools = [pool.name for pool in self.scenario.fleet.pools]
         if not self._started:
             operations = {
                 pool.name: {
                     "pull_rule": "in-order",
-                    "evicts_in_order": self.parameters.eviction,
                     # A flush is an eviction, too.
                     "swap_flushes": pool.swap_flushes and self.parameters.eviction,
                     "static_batch": False,
                 }
                 for pool in self.scenario.fleet.pools
             }
+        evicting = self._evicts()
+        if evicting != self._evicting:
+            for name in pools:
+                operations.setdefault(name, {})["evicts_in_order"] = evicting
+            self._evicting = evicting
         self._started = True
         return Command(
             pull=pull,
@@ -409,6 +422,12 @@ class QlmPolicy:
             },
             operations=operations,
         )
+
+    def _evicts(self) -> bool:
+        """Whether groups may evict those behind them until the next decision."""
+        if not self.parameters.eviction:
+            return False
+        return self.parameters.evict == "order" or self._violated
 
     def _deadline(self, group: LiveGroup, now_s: float) -> float:
         """Of its oldest request, or of one that would come now."""

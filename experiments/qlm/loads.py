@@ -1,14 +1,15 @@
 """QLM's workloads W_A and W_B: a trace of so many requests at a rate per class, served to the end.
 
-Each trace of the paper has 3,500 requests (section 8), Poisson arrivals and ShareGPT lengths. Requests of a
-class are spread evenly over its LLMs. An episode ends when the last request is done or after `patience_s`.
+Each trace of the paper has 3,500 requests (section 8), Poisson arrivals and ShareGPT lengths. On W_A so few
+find a place in the batches of 50 A100 at once and no queue forms, so rates are kept for some time
+instead (`single_model_load`). Requests of a class are spread evenly over its LLMs. An episode ends when the last request is done or after `patience_s`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,17 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload import WorkloadConfig
 from llmscale_env.workload.requests import RequestTable
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LITERAL_REQUESTS = 3500
+"""Of each trace of the paper."""
+
 STYLES = {
     "qlm": ("QLM", "C0", "o"),
     "edf": ("EDF", "C2", "s"),
     "vllm": ("vLLM", "C3", "^"),
+    "edf:by=slo": ("EDF by SLO", "C4", "v"),
     "shepherd": ("SHEPHERD", "C1", "D"),
 }
 """Name in pictures, colour, marker."""
@@ -54,6 +62,32 @@ def scenario_at(case: Mapping[str, Any]) -> Scenario:
         **rates,
         **case.get("changes", {}),
     )
+
+
+def single_model_load(
+    load: str, interactive_per_s: float, batch_per_s: float, trace_s: float
+) -> dict[str, Any]:
+    """Rates of the three classes of W_A and the number of requests, as `run_trace` takes them.
+
+    Args:
+        load: "equal": all three classes at the interactive rate, kept for `trace_s` seconds. "fixed":
+            batch classes at `batch_per_s` each, whatever the interactive rate, for as long. "literal":
+            as "equal", 3,500 requests in all.
+        interactive_per_s: the rate that the figures vary.
+        batch_per_s: see `load`.
+        trace_s: see `load`; never fewer than 3,500 requests.
+
+    Raises:
+        ValueError: an unknown load.
+    """
+    if load not in ("equal", "fixed", "literal"):
+        raise ValueError(f"load = {load!r}: must be 'equal', 'fixed' or 'literal'")
+    batch = float(batch_per_s if load == "fixed" else interactive_per_s)
+    rates = {"interactive": float(interactive_per_s), "batch-1": batch, "batch-2": batch}
+    n = LITERAL_REQUESTS
+    if load != "literal":
+        n = max(n, round(trace_s * sum(rates.values())))
+    return {"load": load, "rates": rates, "requests": n}
 
 
 def trace(scenario: Scenario, n: int, seed: int) -> RequestTable:
@@ -88,16 +122,22 @@ def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str
     Returns:
         `attainment` (share of all requests on time) and `CLASS_attainment`; `drained_s`, when the last
         request was done (None if some never were); `requests_per_s`, those done over that time, or over
-        the whole episode; `swaps`, `evictions`, `calls` of QLM's scheduler; `largest_queue` and
-        `mean_queue`, see `queue_sizes`; with mega prompts `ordinary_attainment`, `mega_attainment` and
-        `apart`, see `experiments.qlm.mega`.
+        the whole episode; `on_time_per_s`, those of them in time; `loaded_per_s`, requests done per second
+        in the second half of the time in which requests arrive; `swaps`, `evictions`, `calls` of QLM's
+        scheduler; `largest_queue` and `mean_queue`, see `queue_sizes`; with mega prompts
+        `ordinary_attainment`, `mega_attainment` and `apart`, see `experiments.qlm.mega`.
     """
-    scenario = scenario_at(case)
+    return serve(case, scenario_at(case), policy)[0]
+
+
+def serve(
+    case: Mapping[str, Any], scenario: Scenario, policy: Policy | None = None
+) -> tuple[dict[str, Any], DataFrame]:
+    """The same on a scenario that is there; also the table of requests (`RunResult.requests`)."""
     # What comes after the trace would cost time to draw: a shorter horizon draws the same requests.
     total = sum(case["rates"].values())
-    short = scenario.model_copy(
-        update={"horizon_s": min(scenario.horizon_s, 1.5 * case["requests"] / total + 60)}
-    )
+    enough = (case["requests"] + 8 * case["requests"] ** 0.5 + 60) / total
+    short = scenario.model_copy(update={"horizon_s": min(scenario.horizon_s, enough)})
     requests = trace(short, case["requests"], case["seed"])
     mega = np.zeros(len(requests), np.bool_)
     if "mega" in case:
@@ -112,10 +152,14 @@ def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str
     end = table["arrival_s"] + table["e2e_s"]
     whole = bool(table["e2e_s"].notna().all())
     time_s = float(end.max()) if whole else scenario.horizon_s
+    last_s = float(table["arrival_s"].max())
     row: dict[str, Any] = {
         "attainment": float(good.mean()),
         "drained_s": time_s if whole else None,
         "requests_per_s": float(table["e2e_s"].notna().sum()) / time_s,
+        "on_time_per_s": float(good.sum()) / time_s,
+        "loaded_per_s": float(((end > last_s / 2) & (end <= last_s)).sum()) / (last_s / 2),
+        "preemptions": int(table["preemptions"].sum()),
         "swaps": int(simulation.engine.instances(0)["swaps"].sum()),
         "evictions": int(table["evictions"].sum()),
         "calls": len(getattr(policy, "calls", ())),
@@ -128,7 +172,7 @@ def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str
         for name, some in (("ordinary", ~mega), ("mega", mega)):
             row[f"{name}_attainment"] = float(good[some].mean()) if some.any() else None
         row["apart"] = apart(table["instance"].to_numpy(), mega)
-    return row
+    return row, table
 
 
 def queue_sizes(

@@ -1,0 +1,295 @@
+"""Interactive and batch requests of one LLM: throughput and SLO attainment against the interactive rate.
+
+Workload W_A on 50 A100 with Vicuna-13B: interactive requests (TTFT target 20 s), Batch-1 (one minute)
+and Batch-2 (one hour). Throughput is that of a whole trace, from its first arrival to the end of its
+last request; attainment counts all requests, further panels single classes.
+
+Ours: the paper gives neither batch rates nor a duration. "equal": each class is a third of the
+requests, as "we classify all requests into three categories" reads, and the rates are kept for a
+minute. "fixed": Batch-1 and Batch-2 arrive at 50 per second each whatever the interactive rate, which
+is half of what the fleet serves. "literal": thirds of 3,500 requests; they all fit into the
+batches of 50 A100 at once, no queue forms and no policy misses anything, so the claims are of "equal".
+EDF orders by deadline; "EDF by SLO" by the target alone, as section 8's sentence reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim, about, at_most, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.loads import STYLES, run_trace, single_model_load
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+FIGURE = "Figures 9 and 10"
+
+
+class SingleModel(Parameters):
+    """Parameters of these figures."""
+
+    policies: Annotated[tuple[str, ...], paper("section 8", min_length=1)] = (
+        "qlm",
+        "edf",
+        "edf:by=slo",
+        "vllm",
+        "shepherd",
+    )
+    loads: Annotated[tuple[str, ...], ours("see the text", min_length=1)] = (
+        "equal",
+        "fixed",
+        "literal",
+    )
+    interactive_per_s: Annotated[
+        tuple[float, ...], ours("a tenth to seven times what the fleet serves", min_length=1)
+    ] = (25, 50, 75, 100, 150, 200, 300, 500)
+    figure_9_per_s: Annotated[float, paper("Figure 9's caption", gt=0)] = 500.0
+    batch_per_s: Annotated[float, ours("a quarter of what the fleet serves", gt=0)] = 50.0
+    trace_s: Annotated[float, ours("three times the interactive target", gt=0)] = 60.0
+    interval_s: Annotated[float, ours("how often arrivals are looked at", gt=0)] = 5.0
+    patience_s: Annotated[float, ours("long enough for all to end", gt=0)] = 3600.0
+
+
+PARAMETERS = {
+    "quick": SingleModel(
+        seeds=1,
+        policies=("qlm", "edf", "vllm", "shepherd"),
+        loads=("equal", "literal"),
+        interactive_per_s=(50, 200, 500),
+        trace_s=30.0,
+    ),
+    "paper": SingleModel(seeds=3),
+}
+
+
+def cases(parameters: SingleModel) -> list[dict[str, Any]]:
+    """A run per load, rate, policy and seed."""
+    rates = sorted({*parameters.interactive_per_s, parameters.figure_9_per_s})
+    return [
+        {
+            "scenario": "qlm-single",
+            **single_model_load(load, rate, parameters.batch_per_s, parameters.trace_s),
+            "interactive_per_s": float(rate),
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+            "policy": policy,
+            "seed": seed,
+        }
+        for load in parameters.loads
+        for rate in rates
+        for policy in parameters.policies
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One trace."""
+    return [run_trace(case)]
+
+
+def plot(frame: DataFrame, parameters: SingleModel) -> Any:
+    """Throughput at one rate; attainment of all, by class, and of the other load; evictions."""
+    figure = new_figure(13, 7)
+    panels = figure.subplots(2, 3).reshape(-1)
+    main = frame[frame["load"] == parameters.loads[0]]
+    _bars(panels[0], main, parameters)
+    for axes, data, column, scale, label in (
+        (panels[1], main, "attainment", 100, "SLOs met (% of all requests)"),
+        (panels[2], main, "interactive_attainment", 100, "SLOs met (% of interactive)"),
+        (panels[3], main, "batch-1_attainment", 100, "SLOs met (% of Batch-1)"),
+        (panels[4], frame[frame["load"] == "fixed"], "attainment", 100, "SLOs met (% of all)"),
+        (panels[5], main, "requests_per_s", 1, "throughput (requests/s)"),
+    ):
+        if data.empty:
+            axes.set_axis_off()
+            continue
+        for policy in parameters.policies:
+            name, colour, marker = STYLES.get(policy, (policy, None, "x"))
+            part = data[data["policy"] == policy].groupby("interactive_per_s")[column]
+            axes.plot(scale * part.mean(), marker=marker, ms=4, color=colour, label=name)
+            axes.fill_between(
+                part.min().index, scale * part.min(), scale * part.max(), color=colour, alpha=0.15
+            )
+        fixed = data["load"].iloc[0] == "fixed"
+        capacity = _capacity_per_s(data)
+        edge = capacity - 2 * parameters.batch_per_s if fixed else capacity / 3
+        axes.axvline(edge, color="grey", ls=":", lw=1)
+        title = f"batch {2 * parameters.batch_per_s:g}/s" if fixed else "equal thirds"
+        axes.set_title(f"{title}; dotted: all arrivals = {capacity:.0f}/s served", fontsize=8)
+        axes.set(xscale="log", xlabel="interactive requests/s", ylabel=label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[1].legend(fontsize=8)
+    return figure
+
+
+def _bars(axes: Any, main: DataFrame, parameters: SingleModel) -> None:
+    at = main[main["interactive_per_s"] == parameters.figure_9_per_s].groupby("policy")
+    names = list(parameters.policies)
+    places = np.arange(len(names))
+    for column, colour, label in (
+        ("requests_per_s", "C7", "all requests"),
+        ("on_time_per_s", "C0", "those on time"),
+    ):
+        axes.bar(places, at[column].mean().reindex(names), color=colour, label=label)
+    axes.set_xticks(places, [STYLES.get(p, (p,))[0] for p in names], fontsize=8)
+    axes.set_ylabel("throughput (requests/s)")
+    axes.set_title(f"{parameters.figure_9_per_s:g} interactive requests/s", fontsize=8)
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3, axis="y")
+
+
+def _capacity_per_s(data: DataFrame) -> float:
+    """What is served of all classes while more arrives than can be."""
+    found = data.groupby(["policy", "interactive_per_s"])["loaded_per_s"].mean()
+    return float(found.max())
+
+
+def claims(frame: DataFrame, parameters: SingleModel) -> list[Claim]:
+    """Sections 1 and 8.1."""
+    if "qlm" not in parameters.policies:
+        return []
+    main = frame[frame["load"] == parameters.loads[0]]
+    others = [policy for policy in parameters.policies if policy != "qlm"]
+    found = _throughput_claims(main, parameters, others)
+    for other in (policy for policy in others if policy in ("vllm", "shepherd")):
+        low = {"vllm": 40, "shepherd": 50}[other]
+        rate, gain = _largest(main, other, "attainment")
+        notes = [_spread(main, other, "attainment"), _spread(main, other, "interactive_attainment")]
+        for load in ("fixed", "literal"):
+            if load in parameters.loads[1:]:
+                notes.append(_spread(frame[frame["load"] == load], other, "attainment"))
+        words = ["all requests", "interactive ones alone", *parameters.loads[1:]]
+        found.append(
+            between(
+                f"QLM's SLO attainment is {low} to 90 % above that of {STYLES[other][0]}",
+                low,
+                90,
+                gain,
+                nothing=0,
+                unit=f"percentage points, the most (at {rate:g} interactive requests/s)",
+                note="percentage points, "
+                + "; ".join(f"{word}: {note}" for word, note in zip(words, notes, strict=False)),
+                reason="a third of the requests, Batch-2, is on time with every policy, which leaves at most "
+                "67 points for the rest; of the interactive ones alone see the note",
+            )
+        )
+    for other in (policy for policy in others if policy.startswith("edf")):
+        rate, gain = _least(main, other)
+        found.append(
+            between(
+                f"QLM satisfies the most SLOs, against {STYLES[other][0]}",
+                -0.5,
+                100,
+                gain,
+                nothing=None,
+                unit=f"percentage points more, the least (at {rate:g} interactive requests/s)",
+                paper="never fewer",
+                note=_spread(main, other, "attainment"),
+                reason=_evictions(main, other, rate),
+            )
+        )
+    most = max(main["interactive_per_s"])
+    at = main[(main["interactive_per_s"] == most)].groupby(["policy", "seed"])["attainment"].mean()
+    best = max(parameters.policies, key=lambda policy: float(at[policy].mean()))
+    capacity = _capacity_per_s(main)
+    found.append(
+        at_most(
+            "When the rate significantly exceeds the serving capacity, no system satisfies the SLOs",
+            50,
+            mean_interval(100 * at[best]),
+            nothing=None,
+            unit="% of all SLOs by the best policy",
+            paper="none",
+            note=f"{STYLES[best][0]} at {3 * most:g} requests/s in all; {capacity:.0f} are served",
+            reason="Batch-2 requests, a third, have an hour and are met by all policies",
+        )
+    )
+    return found
+
+
+def _throughput_claims(main: DataFrame, parameters: SingleModel, others: list[str]) -> list[Claim]:
+    at = main[main["interactive_per_s"] == parameters.figure_9_per_s]
+    by = at.pivot_table(index="seed", columns="policy", values="requests_per_s")
+    good = at.pivot_table(index="seed", columns="policy", values="on_time_per_s")
+    evictions = at.groupby("policy")["evictions"].mean() / at.groupby("policy")["requests"].mean()
+    found = []
+    for other in others:
+        number = 50 if other == "shepherd" else 20
+        work = (
+            f"without a queue that is ever empty all policies but SHEPHERD keep the batches full; QLM evicts "
+            f"{evictions['qlm']:.1f} times per request, and each time KV is copied or prefilled anew"
+        )
+        if other == "shepherd":
+            work = "SHEPHERD's batches are sized for the longest outputs and wait for their last request"
+        found.append(
+            about(
+                f"QLM's throughput is {number} % above that of {STYLES[other][0]}",
+                number,
+                mean_interval(100 * (by["qlm"] / by[other] - 1)),
+                nothing=0,
+                unit="%",
+                note=f"of requests on time: {100 * float((good['qlm'] / good[other] - 1).mean()):+.0f} %",
+                reason=work,
+            )
+        )
+    ratio = {other: by["qlm"] / by[other] for other in others}
+    for word, number, pick in (("least", 1.1, min), ("most", 2.3, max)):
+        other = pick(ratio, key=lambda policy: float(ratio[policy].mean()))
+        found.append(
+            about(
+                f"The throughput corresponds to 1.1 to 2.3 times fewer GPUs: the {word}",
+                number,
+                mean_interval(ratio[other]),
+                nothing=1,
+                unit=f"x the throughput of {STYLES[other][0]}",
+                reason="see the throughputs",
+            )
+        )
+    return found
+
+
+def _gaps(main: DataFrame, other: str, column: str) -> dict[float, Series]:
+    """QLM less another policy by rate, in points, over seeds."""
+    found = {}
+    for rate in sorted(main["interactive_per_s"].unique()):
+        at = main[main["interactive_per_s"] == rate]
+        by = at.pivot_table(index="seed", columns="policy", values=column)
+        found[float(rate)] = 100 * (by["qlm"] - by[other])
+    return found
+
+
+def _extreme(
+    main: DataFrame, other: str, column: str, pick: Callable[..., float]
+) -> tuple[float, Interval]:
+    gaps = _gaps(main, other, column)
+    rate = pick(gaps, key=lambda rate: float(gaps[rate].mean()))
+    return rate, mean_interval(gaps[rate])
+
+
+def _largest(main: DataFrame, other: str, column: str) -> tuple[float, Interval]:
+    return _extreme(main, other, column, max)
+
+
+def _least(main: DataFrame, other: str) -> tuple[float, Interval]:
+    return _extreme(main, other, "attainment", min)
+
+
+def _spread(main: DataFrame, other: str, column: str) -> str:
+    gaps = _gaps(main, other, column)
+    return ", ".join(f"{float(gap.mean()):+.0f} at {rate:g}/s" for rate, gap in gaps.items())
+
+
+def _evictions(main: DataFrame, other: str, rate: float) -> str:
+    at = main[main["interactive_per_s"] == rate].groupby("policy")
+    done, n = at["loaded_per_s"].mean(), at["evictions"].mean()
+    return (
+        f"at that rate QLM evicts {n['qlm']:.0f} times and serves {done['qlm']:.0f} requests/s "
+        f"while they arrive, {STYLES[other][0]} {done[other]:.0f}"
+    )

@@ -1,0 +1,178 @@
+"""What each operation is worth with one LLM: QLM without one of them.
+
+Workload W_A at 500 interactive requests per second (Figure 9's setting, its load "equal"), QLM whole
+and with one operation switched off: without pulling in the order of the plan, instances take their
+groups in order of arrival; without eviction, running requests stay; without swapping, each instance
+keeps one LLM, which here is the only one; without load balancing, groups go to instances round robin.
+
+Ours: a second rate, 150 interactive requests per second (twice what the fleet serves of all classes),
+since at 500 seven times as much arrives and no order helps most requests. One more bar evicts only while
+the estimator foresees a violation, as section 5 can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import mean_interval
+from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.loads import run_trace, single_model_load
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 11"
+
+WITHOUT = {
+    "QLM": "qlm",
+    "without pulling": "qlm:pulling=false",
+    "without eviction": "qlm:eviction=false",
+    "eviction on violations": "qlm:evict=violation",
+    "without load balancing": "qlm:placement=round-robin",
+    "without swapping": "qlm:swapping=false",
+}
+
+
+class Ablation(Parameters):
+    """Parameters of this figure."""
+
+    interactive_per_s: Annotated[
+        tuple[float, ...], paper("Figure 11's caption, and ours: see the text", min_length=1)
+    ] = (500.0, 150.0)
+    load: Annotated[str, ours("as in Figure 9")] = "equal"
+    batch_per_s: Annotated[float, ours("as in Figure 9, for load fixed", gt=0)] = 50.0
+    trace_s: Annotated[float, ours("as in Figure 9", gt=0)] = 60.0
+    interval_s: Annotated[float, ours("as in Figure 9", gt=0)] = 5.0
+    patience_s: Annotated[float, ours("as in Figure 9", gt=0)] = 3600.0
+
+
+PARAMETERS = {
+    "quick": Ablation(seeds=1, interactive_per_s=(200.0,), trace_s=30.0),
+    "paper": Ablation(seeds=3),
+}
+
+
+def cases(parameters: Ablation) -> list[dict[str, Any]]:
+    """A run per rate, variant and seed."""
+    return [
+        {
+            "scenario": "qlm-single",
+            **single_model_load(parameters.load, rate, parameters.batch_per_s, parameters.trace_s),
+            "interactive_per_s": float(rate),
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+            "variant": variant,
+            "policy": policy,
+            "seed": seed,
+        }
+        for rate in parameters.interactive_per_s
+        for variant, policy in WITHOUT.items()
+        for seed in parameters.seed_list()
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One trace."""
+    return [run_trace(case)]
+
+
+def plot(frame: DataFrame, parameters: Ablation) -> Any:
+    """Throughput and attainment of each variant; a row per rate."""
+    rates = parameters.interactive_per_s
+    figure = new_figure(11, 3.2 * len(rates) + 0.6)
+    panels = figure.subplots(len(rates), 3, squeeze=False)
+    names = list(WITHOUT)
+    places = np.arange(len(names))
+    columns = (
+        ("requests_per_s", 1, "throughput (requests/s)"),
+        ("interactive_attainment", 100, "SLOs met (% of interactive)"),
+        ("attainment", 100, "SLOs met (% of all requests)"),
+    )
+    for rate, row in zip(rates, panels, strict=True):
+        at = frame[frame["interactive_per_s"] == rate]
+        for axes, (column, scale, label) in zip(row, columns, strict=True):
+            grouped = at.groupby("variant")[column]
+            mean = scale * grouped.mean().reindex(names)
+            low = scale * grouped.min().reindex(names)
+            high = scale * grouped.max().reindex(names)
+            colours = ["C0", *["C7"] * (len(names) - 1)]
+            spread = np.stack([mean - low, high - mean])
+            axes.barh(places, mean, color=colours, xerr=spread, capsize=3)
+            axes.set_yticks(places, names if axes is row[0] else [""] * len(names))
+            axes.invert_yaxis()
+            axes.set_xlabel(label)
+            axes.grid(alpha=0.3, axis="x")
+        row[1].set_title(f"{rate:g} interactive requests/s", fontsize=9)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
+    """Sections 1 and 8.1; of the first rate, the paper's."""
+    tables = {
+        column: frame[frame["interactive_per_s"] == parameters.interactive_per_s[0]].pivot_table(
+            index="seed", columns="variant", values=column
+        )
+        for column in ("requests_per_s", "attainment", "interactive_attainment", "evictions")
+    }
+    speed, all_met, met = (
+        tables[name] for name in ("requests_per_s", "attainment", "interactive_attainment")
+    )
+    evictions = float(tables["evictions"]["QLM"].mean())
+    return [
+        at_least(
+            "Request pulling contributes significantly to the SLOs met of interactive requests",
+            5,
+            mean_interval(100 * (met["QLM"] - met["without pulling"])),
+            nothing=0,
+            unit="percentage points of interactive SLOs",
+            paper="significantly",
+            note=_others(frame, parameters, "without pulling", "interactive_attainment"),
+            reason="groups in order of arrival: with few groups per instance the order of arrival and of "
+            "deadlines differ little among those that can still be met",
+        ),
+        about(
+            "Request eviction improves SLO attainment by 80 %",
+            80,
+            mean_interval(100 * (all_met["QLM"] / all_met["without eviction"] - 1)),
+            nothing=0,
+            unit="%, of all requests",
+            note=f"of interactive ones {100 * float((met['QLM'] / met['without eviction'] - 1).mean()):+.0f} %"
+            + "; all, "
+            + _others(frame, parameters, "without eviction", "attainment"),
+            reason="Batch-2 requests, a third, are on time either way",
+        ),
+        at_least(
+            "Request eviction increases request throughput",
+            1,
+            mean_interval(100 * (speed["QLM"] / speed["without eviction"] - 1)),
+            nothing=0,
+            unit="% more than without",
+            paper="more",
+            reason=f"{evictions:.0f} evictions: each costs a copy of KV to host memory and back, or a second "
+            "prefill when another instance takes the request up; without them batches are as full",
+        ),
+        between(
+            "Model swapping has no impact with a single model",
+            -0.5,
+            0.5,
+            mean_interval(100 * (all_met["QLM"] - all_met["without swapping"])),
+            nothing=None,
+            unit="percentage points of SLOs",
+            paper="no impact",
+            note=f"throughput {100 * float((speed['QLM'] / speed['without swapping'] - 1).mean()):+.1f} %",
+        ),
+    ]
+
+
+def _others(frame: DataFrame, parameters: Ablation, variant: str, column: str) -> str:
+    """QLM less a variant at every rate, in points."""
+    parts = []
+    for rate in parameters.interactive_per_s:
+        at = frame[frame["interactive_per_s"] == rate].groupby("variant")[column].mean()
+        parts.append(f"{100 * (at['QLM'] - at[variant]):+.1f} points at {rate:g}/s")
+    return ", ".join(parts)

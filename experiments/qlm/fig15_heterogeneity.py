@@ -1,0 +1,266 @@
+"""Unequal GPUs: throughput of mixes of A10 and A100, by who places the request groups.
+
+Workload W_A with Vicuna-13B on 30 instances, of which a share are two A10 (24 GB each; the weights do not
+fit on one) and the others one A100 (80 GB). QLM's plan places groups by the estimated speeds;
+round robin and random placement deal them out evenly, each instance then orders its own as QLM does.
+Throughput is that of the whole trace, to the end of its last request.
+
+Ours: the number of instances stays the same at every share; the paper raises that of the A100
+"proportionately" and does not say from what. Three classes of equal rates, in all 1,000 requests per instance,
+so that each has several groups to serve. As in the paper instances take only from their own virtual queue
+here; a fourth line is QLM as elsewhere in these pages, where an idle instance also takes from groups of
+others. `llm=mistral-7b` serves Mistral-7B on one A10 or A100 each instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from agents.statistics import mean_interval
+from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.qlm.loads import serve, single_model_load
+from experiments.qlm.setting import LENGTHS, gpus_per_instance, shown
+from llmscale_env.scenarios.load import validate_scenario
+from llmscale_env.scenarios.schema import Scenario
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 15"
+CARDS = {"a10": "a10-24gb", "a100": "a100-80gb"}
+STYLES = {
+    "qlm:share=false": ("QLM", "C0", "o", "-"),
+    "qlm:share=false,placement=round-robin": ("round robin", "C3", "^", "-"),
+    "qlm:share=false,placement=random": ("random", "C1", "D", "-"),
+    "qlm": ("QLM, idle instances help others", "C0", ".", "--"),
+}
+QLM, ROUND_ROBIN, RANDOM, _ = STYLES
+TTFT_S = {"interactive": 20, "batch-1": 60, "batch-2": 3600}
+
+
+class Heterogeneity(Parameters):
+    """Parameters of this figure."""
+
+    policies: Annotated[tuple[str, ...], paper("section 8.3", min_length=1)] = tuple(STYLES)
+    a10_shares: Annotated[tuple[float, ...], paper("0 to 100 %, the steps are ours")] = (
+        0.0,
+        0.1,
+        0.2,
+        0.3,
+        0.5,
+        0.7,
+        0.9,
+        1.0,
+    )
+    llm: Annotated[str, ours("that of section 8.1; or mistral-7b")] = "vicuna-13b"
+    instances: Annotated[int, ours("the testbed has 30 A10 and 50 A100", ge=2)] = 30
+    requests_per_instance: Annotated[int, ours("two batches per group and more", ge=1)] = 1000
+    interactive_per_s: Annotated[float, ours("as in Figure 9", gt=0)] = 500.0
+    interval_s: Annotated[float, ours("as in Figure 9", gt=0)] = 5.0
+    patience_s: Annotated[float, ours("long enough for all to end", gt=0)] = 1800.0
+
+
+PARAMETERS = {
+    "quick": Heterogeneity(
+        seeds=1, a10_shares=(0.0, 0.3, 1.0), instances=10, requests_per_instance=400
+    ),
+    "paper": Heterogeneity(seeds=3),
+}
+
+
+def cases(parameters: Heterogeneity) -> list[dict[str, Any]]:
+    """A run per share, policy and seed."""
+    rate = parameters.interactive_per_s
+    return [
+        {
+            **single_model_load("equal", rate, rate, 0.0),
+            "requests": parameters.requests_per_instance * parameters.instances,
+            "llm": parameters.llm,
+            "a10_share": float(share),
+            "a10": round(share * parameters.instances),
+            "instances": parameters.instances,
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+            "policy": policy,
+            "seed": seed,
+        }
+        for share in parameters.a10_shares
+        for policy in parameters.policies
+        for seed in parameters.seed_list()
+    ]
+
+
+def mixed(case: Mapping[str, Any]) -> Scenario:
+    """Instances of both kinds (the A10 first) that serve one LLM in three classes."""
+    counts = {"a10": case["a10"], "a100": case["instances"] - case["a10"]}
+    pools = [
+        {
+            "name": name,
+            "llm": case["llm"],
+            "gpu": CARDS[name],
+            "tp": gpus_per_instance(case["llm"], CARDS[name]),
+            "max_instances": n,
+            "initial_instances": n,
+            "batch_limit": 256,
+            "max_batch": 256,
+            "pull": ["new"],
+            "evicts_in_order": True,
+            "async_kv": True,
+        }
+        for name, n in counts.items()
+        if n
+    ]
+    return validate_scenario(
+        {
+            "name": "qlm-heterogeneity",
+            "horizon_s": case["patience_s"],
+            "control_interval_s": case["interval_s"],
+            "classes": [
+                {"name": name, "ttft_s": ttft_s, "itl_s": 10, "priority": int(ttft_s > 20)}
+                for name, ttft_s in TTFT_S.items()
+            ],
+            "workload": {
+                "streams": [
+                    {
+                        "name": name,
+                        "llm": case["llm"],
+                        "slo_class": name,
+                        "lengths": LENGTHS,
+                        "rate_per_s": rate,
+                    }
+                    for name, rate in case["rates"].items()
+                ]
+            },
+            "fleet": {
+                "max_gpus": sum(pool["tp"] * pool["max_instances"] for pool in pools),
+                "group_queues": 256,
+                "queues": [{"name": "new"}],
+                "pools": pools,
+                "routes": [{"slo_class": "*", "kind": "shared-queue", "queue": "new"}],
+            },
+        }
+    )
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One trace; `a10_requests`: share of the requests that ended on A10."""
+    row, table = serve(case, mixed(case))
+    return [{**row, "a10_requests": float((table["instance"] < case["a10"]).mean())}]
+
+
+def plot(frame: DataFrame, parameters: Heterogeneity) -> Any:
+    """Throughput, the gain over even placement, and how many requests went to A10."""
+    figure = new_figure(12.5, 4)
+    left, middle, right = figure.subplots(1, 3)
+    for policy in parameters.policies:
+        name, colour, marker, line = STYLES.get(policy, (policy, None, "x", "-"))
+        mine = frame[frame["policy"] == policy].groupby("a10_share")
+        for axes, column, scale in ((left, "requests_per_s", 1), (right, "a10_requests", 100)):
+            part = scale * mine[column].mean()
+            part.index = 100 * part.index
+            axes.plot(part, marker=marker, ms=4, color=colour, ls=line, label=name)
+        if policy in (ROUND_ROBIN, RANDOM) and QLM in parameters.policies:
+            gain = 100 * (_speed(frame, QLM) / _speed(frame, policy) - 1).T
+            gain.index = 100 * gain.index
+            middle.plot(gain.mean(axis=1), marker=marker, ms=4, color=colour, label=f"over {name}")
+            middle.fill_between(
+                gain.index, gain.min(axis=1), gain.max(axis=1), color=colour, alpha=0.15
+            )
+    fair = _fair_share(frame)
+    if fair is not None:
+        right.plot(
+            [100 * s for s in fair], [100 * f for f in fair.values()], "k:", label="by speed"
+        )
+    right.plot([0, 100], [0, 100], color="grey", lw=0.8, label="evenly")
+    left.set_ylabel("throughput (requests/s)")
+    left.set_ylim(bottom=0)
+    middle.set_ylabel("QLM's gain in throughput (%)")
+    middle.axhline(0, color="grey", lw=0.8)
+    right.set_ylabel("requests served by A10 (%)")
+    for axes in (left, middle, right):
+        axes.set_xlabel(f"instances of A10 (% of {parameters.instances})")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    left.set_title("; ".join(shown(parameters.llm, card) for card in CARDS.values()), fontsize=8)
+    return figure
+
+
+def _speed(frame: DataFrame, policy: str) -> DataFrame:
+    """Throughput by seed (rows) and share (columns)."""
+    return frame[frame["policy"] == policy].pivot_table(
+        index="seed", columns="a10_share", values="requests_per_s"
+    )
+
+
+def _fair_share(frame: DataFrame) -> dict[float, float] | None:
+    """Requests for A10 in proportion to speed, from the two homogeneous clusters under QLM."""
+    speed = _speed(frame, QLM).mean() if (frame["policy"] == QLM).any() else {}
+    if 0.0 not in speed or 1.0 not in speed:
+        return None
+    slow, fast = float(speed[1.0]), float(speed[0.0])
+    return {
+        float(s): s * slow / (s * slow + (1 - s) * fast)
+        for s in sorted(frame["a10_share"].unique())
+    }
+
+
+def claims(frame: DataFrame, parameters: Heterogeneity) -> list[Claim]:
+    """Section 8.3."""
+    fair = _fair_share(frame)
+    mixed_shares = [s for s in parameters.a10_shares if 0.2 <= s <= 0.5]
+    if fair is None or not mixed_shares:
+        return []
+    found = []
+    mine = frame[(frame["policy"] == QLM) & frame["a10_share"].isin(mixed_shares)]
+    ratio = (mine["a10_requests"] / mine["a10_share"].map(fair)).groupby(mine["seed"]).mean()
+    found.append(
+        about(
+            "The global scheduler assigns fewer requests to A10, in proportion to their speed",
+            1.0,
+            mean_interval(ratio),
+            nothing=None,
+            unit="x the share that their speed asks for, at 20 to 50 % A10",
+            paper="proportionally",
+            note="; ".join(
+                f"{100 * s:g} % A10: {100 * part:.0f} % of requests, by speed {100 * fair[float(s)]:.0f} %"
+                for s, part in mine.groupby("a10_share")["a10_requests"].mean().items()
+            ),
+        )
+    )
+    for policy in (p for p in (ROUND_ROBIN, RANDOM) if p in parameters.policies):
+        name = STYLES[policy][0]
+        gain = 100 * (_speed(frame, QLM) / _speed(frame, policy) - 1)
+        inside, ends = gain[mixed_shares].mean(axis=1), gain[[0.0, 1.0]].mean(axis=1)
+        note = "gain " + ", ".join(f"{g:+.0f} % at {100 * s:g} %" for s, g in gain.mean().items())
+        found.append(
+            at_least(
+                f"QLM's throughput is above that of {name} placement where GPUs are mixed",
+                1,
+                mean_interval(inside),
+                nothing=0,
+                unit="% more, mean of 20 to 50 % A10",
+                paper="more",
+                note=note,
+                reason="see the shares of requests that A10 serve",
+            )
+        )
+        if policy == RANDOM:
+            many = mean_interval(inside / ends) if (ends > 0).all() else mean_interval(0 * ends)
+            found.append(
+                between(
+                    "The improvement over random placement is 2 to 5 times higher at 20 to 50 % A10 than at 0 "
+                    "or 100 %",
+                    2,
+                    5,
+                    many,
+                    nothing=1,
+                    unit="x",
+                    note=note,
+                    reason="gain in throughput, mean of the two ends against mean of the mixed clusters"
+                    + ("" if (ends > 0).all() else "; there is none at the ends, so no ratio"),
+                )
+            )
+    return found

@@ -1,0 +1,61 @@
+"""QLM's Figure 11: what each operation is worth with one LLM."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.harness.claims import Verdict
+from experiments.qlm import fig11_single_model_ablation as fig11
+
+PARAMETERS = fig11.Ablation(seeds=2)
+
+
+def frame(**changed):
+    """Two seeds of every variant, all alike but those named."""
+    rows = []
+    for rate in PARAMETERS.interactive_per_s:
+        for variant in fig11.WITHOUT:
+            for seed in (0, 1):
+                met, speed = changed.get(variant.replace(" ", "_"), (0.9, 100.0))
+                rows.append(
+                    {
+                        "variant": variant,
+                        "interactive_per_s": rate,
+                        "seed": seed,
+                        "attainment": met + 0.001 * seed,
+                        "interactive_attainment": met + 0.001 * seed,
+                        "requests_per_s": speed,
+                        "evictions": 10,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def test_the_papers_numbers_are_reproduced():
+    found = fig11.claims(
+        frame(without_pulling=(0.6, 100.0), without_eviction=(0.5, 95.0)), PARAMETERS
+    )
+    assert [claim.verdict for claim in found] == [Verdict.REPRODUCED] * 4
+    assert found[0].ours.mean == pytest.approx(30)
+    assert found[1].ours.mean == pytest.approx(80, abs=0.1)
+
+
+def test_operations_without_effect_are_told():
+    found = fig11.claims(frame(), PARAMETERS)
+    assert [claim.verdict for claim in found[:3]] == [Verdict.NOT] * 3
+    assert found[3].verdict is Verdict.REPRODUCED, "swapping has none"
+    assert all(claim.reason for claim in found[:3])
+    worse = fig11.claims(frame(without_swapping=(0.5, 100.0)), PARAMETERS)
+    assert worse[3].verdict is Verdict.NOT
+
+
+def test_a_run_and_its_picture():
+    small = fig11.Ablation(seeds=1, interactive_per_s=(100.0,), patience_s=300)
+    rows = []
+    for case in fig11.cases(small):
+        case = {**case, "requests": 100}
+        rows += [{**case, **row} for row in fig11.run(case)]
+    assert [row["variant"] for row in rows] == list(fig11.WITHOUT)
+    assert all(row["swaps"] == 0 and row["attainment"] == 1 for row in rows)
+    assert fig11.plot(pd.DataFrame(rows), small) is not None
