@@ -55,7 +55,7 @@ def test_no_gain_at_the_ends_gives_no_ratio():
     assert "there is none at the ends" in found[-1].reason
 
 
-@pytest.mark.parametrize(("llm", "gpus"), [("vicuna-13b", 2 + 2), ("mistral-7b", 1 + 2)])
+@pytest.mark.parametrize("llm, gpus", [("vicuna-13b", 2 + 2), ("mistral-7b", 1 + 2)])
 def test_the_cluster_of_a_case(llm, gpus):
     small = fig15.Heterogeneity(seeds=1, a10_shares=(0.34,), instances=3, llm=llm)
     case = {**fig15.cases(small)[0], "requests": 60, "patience_s": 300}

@@ -240,12 +240,12 @@ def _throughput_claims(main: DataFrame, parameters: SingleModel, others: list[st
             )
         )
     ratio = {other: by["qlm"] / by[other] for other in others}
-    for word, number, pick in (("least", 1.1, min), ("most", 2.3, max)):
+    for word, times, pick in (("least", 1.1, min), ("most", 2.3, max)):
         other = pick(ratio, key=lambda policy: float(ratio[policy].mean()))
         found.append(
             about(
                 f"The throughput corresponds to 1.1 to 2.3 times fewer GPUs: the {word}",
-                number,
+                times,
                 mean_interval(ratio[other]),
                 nothing=1,
                 unit=f"x the throughput of {STYLES[other][0]}",

@@ -6,10 +6,11 @@ round robin and random placement deal them out evenly, each instance then orders
 Throughput is that of the whole trace, to the end of its last request.
 
 Ours: the number of instances stays the same at every share; the paper raises that of the A100
-"proportionately" and does not say from what. Three classes of equal rates, in all 1,000 requests per instance,
-so that each has several groups to serve. As in the paper instances take only from their own virtual queue
-here; a fourth line is QLM as elsewhere in these pages, where an idle instance also takes from groups of
-others. `llm=mistral-7b` serves Mistral-7B on one A10 or A100 each instead.
+"proportionately" and does not say from what. Three classes of equal rates, in all 1,000 requests
+per instance, so that each has several groups to serve. As in the paper instances take only from
+their own virtual queue here; a fourth line is QLM as elsewhere in these pages, where an idle
+instance also takes from groups of others. `llm=mistral-7b` serves Mistral-7B on one A10 or A100
+each instead.
 """
 
 from __future__ import annotations
@@ -251,8 +252,8 @@ def claims(frame: DataFrame, parameters: Heterogeneity) -> list[Claim]:
             many = mean_interval(inside / ends) if (ends > 0).all() else mean_interval(0 * ends)
             found.append(
                 between(
-                    "The improvement over random placement is 2 to 5 times higher at 20 to 50 % A10 than at 0 "
-                    "or 100 %",
+                    "The improvement over random placement is 2 to 5 times higher at 20 to 50 % A10 than "
+                    "at 0 or 100 %",
                     2,
                     5,
                     many,

@@ -2,7 +2,8 @@
 
 Each trace of the paper has 3,500 requests (section 8), Poisson arrivals and ShareGPT lengths. On W_A so few
 find a place in the batches of 50 A100 at once and no queue forms, so rates are kept for some time
-instead (`single_model_load`). Requests of a class are spread evenly over its LLMs. An episode ends when the last request is done or after `patience_s`.
+instead (`single_model_load`). Requests of a class are spread evenly over its LLMs. An
+episode ends when the last request is done or after `patience_s`.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str
         `attainment` (share of all requests on time) and `CLASS_attainment`; `drained_s`, when the last
         request was done (None if some never were); `requests_per_s`, those done over that time, or over
         the whole episode; `on_time_per_s`, those of them in time; `loaded_per_s`, requests done per second
-        in the second half of the time in which requests arrive; `swaps`, `evictions`, `calls` of QLM's
-        scheduler; `largest_queue` and `mean_queue`, see `queue_sizes`; with mega prompts
+        in the second half of the time in which requests arrive; `preemptions`, `swaps`, `evictions`,
+        `calls` of QLM's scheduler; `largest_queue` and `mean_queue`, see `queue_sizes`; with mega prompts
         `ordinary_attainment`, `mega_attainment` and `apart`, see `experiments.qlm.mega`.
     """
     return serve(case, scenario_at(case), policy)[0]
