@@ -212,8 +212,8 @@ def claims(frame: DataFrame, parameters: SingleModel) -> list[Claim]:
             unit="% of all SLOs by the best policy",
             paper="none",
             note=f"{STYLES[best][0]} at {3 * most:g} requests/s in all; {capacity:.0f} are served",
-            reason="Batch-2 requests, a third, have an hour and are met by all policies; the overload lasts a "
-            "minute, in which the batches, empty at the start, take up the first requests at once",
+            reason="Batch-2 requests, a third, have an hour and are met by all policies; overload lasts a "
+            "minute, and the batches, empty at the start, take up the first requests at once",
         )
     )
     return found
