@@ -133,8 +133,10 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
             unit="percentage points of interactive SLOs",
             paper="significantly",
             note=_others(frame, parameters, "without pulling", "interactive_attainment"),
-            reason="groups in order of arrival: with few groups per instance the order of arrival and of "
-            "deadlines differ little among those that can still be met",
+            reason=f"interactive SLOs met: {100 * float(met['QLM'].mean()):.1f} % with, "
+            f"{100 * float(met['without pulling'].mean()):.1f} % without; eviction goes on without it "
+            f"({tables['evictions']['without pulling'].mean():.0f} times, {evictions:.0f} with), in order of "
+            "arrival of the groups' oldest requests",
         ),
         about(
             "Request eviction improves SLO attainment by 80 %",
