@@ -229,7 +229,7 @@ def claims(frame: DataFrame, parameters: Heterogeneity) -> list[Claim]:
                 f"{100 * s:g} % A10: {100 * part:.0f} % of requests, by speed {100 * fair[float(s)]:.0f} %"
                 for s, part in mine.groupby("a10_share")["a10_requests"].mean().items()
             ),
-            reason="not traced to a cause yet: see the note for shares, and the line with help between instances",
+            reason="not traced to a cause yet; shares are in the note",
         )
     )
     for policy in (p for p in (ROUND_ROBIN, RANDOM) if p in parameters.policies):
