@@ -456,19 +456,6 @@ def test_groups_are_freed_when_all_are_done_and_full_books_split_no_more():
     assert changes.freed == [0]
 
 
-def test_a_request_that_comes_back_to_a_freed_queue_is_taken_in():
-    """Preempted ones neither wait in a queue nor run; evicted later, they return to theirs."""
-    book = GroupBook(range(3), [(0, 0)], lambda llm: 2, TokenClustering(max_clusters=1))
-    book.update(FakeView(waiting(*((0, t, 10, False) for t in range(4))), 3))
-    youngest = book.arrival_queues(0, 0)[1][0]
-    assert youngest != 0
-    _, changes = book.update(FakeView(waiting(), 3))
-    assert changes.freed == [0]
-    groups, changes = book.update(FakeView(waiting((0, 1, 10, True)), 3))
-    assert [q.tolist() for q in changes.queues] == [[youngest]]
-    assert sum(group.waiting for group in groups) == 1
-
-
 def test_long_prompts_come_apart_once_there_are_enough_to_tell():
     rows = [(0, t, 3500 if t % 10 == 0 else 100, False) for t in range(200)]
     book = GroupBook(range(4), [(0, 0)], lambda llm: 1000, TokenClustering(), least_to_cluster=300)

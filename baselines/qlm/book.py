@@ -127,7 +127,6 @@ class GroupBook:
         changes = Changes()
         self._release(waiting, running, changes)
         target = waiting.queue.copy()
-        self._gather(waiting, target)
         self._cluster(waiting, target, changes)
         self._split(waiting, target, changes)
         for queue in np.unique(target[target != waiting.queue]).tolist():
@@ -146,19 +145,6 @@ class GroupBook:
                 del self.cell_of[queue]
                 self._free.append(queue)
                 changes.freed.append(queue)
-
-    def _gather(self, waiting: WaitingRequests, target: NDArray[np.int64]) -> None:
-        """Requests in a queue that is not of their kind join their kind's youngest group.
-
-        A request that was preempted on an instance neither waits in a queue nor runs, so its group may be
-        freed meanwhile; when it runs again and is evicted, it comes back to that queue, from which nobody
-        takes.
-        """
-        pairs = {queue: (cell.llm, cell.slo_class) for queue, cell in self.cell_of.items()}
-        for pair in self.uppers:
-            mine = (waiting.llm == pair[0]) & (waiting.slo_class == pair[1])
-            own = [queue for queue, of in pairs.items() if of == pair]
-            target[mine & ~np.isin(waiting.queue, own)] = self.open[Cell(*pair)]
 
     def _cluster(
         self, waiting: WaitingRequests, target: NDArray[np.int64], changes: Changes
