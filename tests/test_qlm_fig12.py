@@ -70,3 +70,12 @@ def test_a_qlm_that_misses_slos_at_low_rates_is_told():
 def test_without_qlm_nothing_is_claimed():
     found, _ = made_up({"edf": (1, 1)}, edf=1.0)
     assert found == {}
+
+
+def test_the_other_reading_of_the_queues_is_told():
+    other = "vllm:queues=per-instance"
+    met = {"qlm": (95, 90), "vllm": (95, 40), other: (10, 10)}
+    found, _ = made_up(met, **{"qlm": 20.0, "vllm": 6.0, other: 2.0})
+    claim = found["QLM's throughput is 3 to 4 times that of vLLM"]
+    assert claim.note == "10.0 times with a queue per instance"
+    assert not any("a queue per instance" in sentence for sentence in found)

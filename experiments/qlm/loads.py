@@ -38,6 +38,8 @@ STYLES = {
     "vllm": ("vLLM", "C3", "^"),
     "edf:by=slo": ("EDF by SLO", "C4", "v"),
     "shepherd": ("SHEPHERD", "C1", "D"),
+    "edf:queues=per-instance": ("EDF, a queue per instance", "C8", "s"),
+    "vllm:queues=per-instance": ("vLLM, a queue per instance", "C6", "^"),
 }
 """Name in pictures, colour, marker."""
 
