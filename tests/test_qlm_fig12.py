@@ -20,6 +20,7 @@ def made_up(met, **throughput):
             "requests_per_s": value + 0.01 * seed,
             "attainment": share / 100 - 0.001 * seed,
             "batch-1_attainment": 1.0,
+            "batch-2_attainment": 0.5,
             "swaps": 10,
         }
         for seed in (0, 1)
@@ -44,6 +45,7 @@ def test_claims_on_made_up_rows():
     assert above.note == "percentage points: +0 at 100/s, +50 at 600/s"
     less = found["QLM's SLO attainment is 50 to 90 % above that of SHEPHERD"]
     assert (less.ours.mean, less.verdict) == (pytest.approx(15), Verdict.DIRECTION)
+    assert "meets 100 % of the Batch-1 SLOs at that rate and 50 % of the Batch-2" in less.reason
     verdicts = {
         name: found[f"QLM's throughput is 3 to 4 times that of {name}"]
         for name in ("vLLM", "EDF", "SHEPHERD")
