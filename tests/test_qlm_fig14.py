@@ -67,5 +67,8 @@ def test_bars_of_slos():
     found, _ = made_up(met={"without eviction": 0.9, "QLM": 0.95})
     assert found["QLM without eviction meets fewer Batch-1 SLOs"].verdict is Verdict.REPRODUCED
     worse = found["QLM without pulling meets fewer Batch-1 SLOs"]
-    assert (worse.ours.mean, worse.verdict) == (pytest.approx(5), Verdict.NOT)
+    assert (worse.ours.mean, worse.verdict) == (pytest.approx(-5), Verdict.NOT)
+    # Nothing lost is nothing contributed.
+    found, _ = made_up(met={"without eviction": 0.95, "QLM": 0.95})
+    assert found["QLM without eviction meets fewer Batch-1 SLOs"].verdict is Verdict.NOT
     assert worse.reason == "QLM whole meets 95.0 %"
