@@ -48,16 +48,14 @@ class Heterogeneity(Parameters):
     policies: Annotated[tuple[str, ...], paper("section 8.3", min_length=1)] = tuple(STYLES)
     a10_shares: Annotated[tuple[float, ...], paper("0 to 100 %, the steps are ours")] = (
         0.0,
-        0.1,
         0.2,
         0.3,
         0.5,
-        0.7,
-        0.9,
+        0.8,
         1.0,
     )
     llm: Annotated[str, ours("that of section 8.1; or mistral-7b")] = "vicuna-13b"
-    instances: Annotated[int, ours("the testbed has 30 A10 and 50 A100", ge=2)] = 30
+    instances: Annotated[int, ours("a third of the testbed, for time", ge=2)] = 15
     requests_per_instance: Annotated[int, ours("two batches per group and more", ge=1)] = 1000
     interactive_per_s: Annotated[float, ours("as in Figure 9", gt=0)] = 500.0
     interval_s: Annotated[float, ours("as in Figure 9", gt=0)] = 5.0
