@@ -1,6 +1,6 @@
 """Unequal GPUs: throughput of mixes of A10 and A100, by who places the request groups.
 
-Workload W_A with Vicuna-13B on 30 instances, of which a share are two A10 (24 GB each; the weights do not
+Workload W_A with Vicuna-13B on 15 instances, of which a share are two A10 (24 GB each; the weights do not
 fit on one) and the others one A100 (80 GB). QLM's plan places groups by the estimated speeds;
 round robin and random placement deal them out evenly, each instance then orders its own as QLM does.
 Throughput is that of the whole trace, to the end of its last request.
