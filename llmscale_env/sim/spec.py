@@ -11,73 +11,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-NEVER = np.int64(2**62)
-"""A time that never comes (2**62 ps, 53 days: also the longest horizon)."""
+from llmscale_env.sim.checks import (
+    check_model,
+    check_phase,
+    check_phases_of_route,
+    check_pull,
+    check_swaps,
+)
+from llmscale_env.sim.kinds import (
+    DECODE_KINDS,
+    MAX_ARRIVAL_QUEUES,
+    NEVER,
+    ControllerKind,
+    Fallback,
+    InstanceState,
+    LoadSource,
+    PoolPhase,
+    PreemptionMode,
+    PullRule,
+    RequestState,
+    RouterKind,
+)
 
-
-class InstanceState(IntEnum):
-    """Life of an instance slot."""
-
-    OFF = 0
-    ACQUIRING = 1
-    LOADING = 2
-    ACTIVE = 3
-    DRAINING = 4
-
-
-class RequestState(IntEnum):
-    """Where a request is; every arrival is in exactly one of these."""
-
-    FUTURE = 0
-    GATEWAY = 1
-    SHARED_QUEUE = 2
-    OWN_QUEUE = 3
-    RUNNING = 4
-    PREEMPTED = 5
-    FINISHED = 6
-    REJECTED = 7
-
-
-class RouterKind(IntEnum):
-    """Where a request goes at arrival."""
-
-    ROUND_ROBIN = 0
-    JSQ_REQUESTS = 1
-    JSQ_TOKENS = 2
-    POWER_OF_TWO = 3
-    LEAST_KV = 4
-    CLASS_AFFINE = 5
-    SHARED_QUEUE = 6
-    CUSTOM = 7
-
-
-class ControllerKind(IntEnum):
-    """How an instance's batch limit moves between commands."""
-
-    FIXED = 0
-    CHIRON = 1
-    CHIRON_LITERAL = 2
-
-
-class LoadSource(IntEnum):
-    """Where an instance's weights come from, slowest first."""
-
-    SSD = 0
-    HOST = 1
-    MULTICAST = 2
-
-
-class PullRule(IntEnum):
-    """Which of an instance's shared queues it takes from next."""
-
-    IN_ORDER = 0
-    EARLIEST_DEADLINE = 1
+__all__ = [
+    "DECODE_KINDS",
+    "INSTANCE_DTYPE",
+    "MAX_ARRIVAL_QUEUES",
+    "NEVER",
+    "REPORT_DTYPE",
+    "RESULT_DTYPE",
+    "ClassSpec",
+    "ClusterSpec",
+    "ControllerKind",
+    "Fallback",
+    "InstanceState",
+    "LoadSource",
+    "NetworkSpec",
+    "Operations",
+    "PlacementSpec",
+    "PoolPhase",
+    "PoolSpec",
+    "PreemptionMode",
+    "ProfileSpec",
+    "PullRule",
+    "RequestState",
+    "RouteSpec",
+    "RouterKind",
+    "SwapSpec",
+    "changed_operations",
+    "first_warm",
+    "fitting",
+]
 
 
 @dataclass(frozen=True)
@@ -116,17 +104,6 @@ def changed_operations(
         now.swap_flushes if swap_flushes is None else bool(swap_flushes),
         now.static_batch if static_batch is None else bool(static_batch),
     )
-
-
-class PreemptionMode(IntEnum):
-    """What becomes of a preempted request's KV cache."""
-
-    RECOMPUTE = 0
-    SWAP = 1
-
-
-MAX_ARRIVAL_QUEUES = 8
-"""Most shared queues among which arrivals of one LLM and class are told apart."""
 
 
 def _ints(values: object) -> NDArray[np.int64]:
@@ -275,6 +252,7 @@ class PoolSpec:
         host_weight_bytes: host memory of one instance for weights of `swaps`.
         warm: LLMs of `swaps` whose weights are there at the start.
         repair_ps: from a failure to the start of loading.
+        phase: a `PoolPhase`.
         chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
         prefill_tokens: token budget of a prefill-first iteration.
         preemption: what happens to KV on overflow.
@@ -316,6 +294,7 @@ class PoolSpec:
     host_weight_bytes: int = 2**62
     warm: tuple[int, ...] = ()
     repair_ps: int = 0
+    phase: int = PoolPhase.BOTH
 
     @property
     def operations(self) -> Operations:
@@ -354,6 +333,99 @@ def fitting(
 
 
 @dataclass(frozen=True)
+class PlacementSpec:
+    """What best fit goes by (Aladdin, Algorithm 1; docs/engine.md, section 14).
+
+    Attributes:
+        prefill_const_ps, prefill_per_token_ps: a prefill iteration of `n` tokens takes `c1 + k1 * n`.
+        decode_const_ps, decode_per_request_ps, decode_per_token_ps: a decode iteration of `b` requests
+            with `l` tokens of context takes `c3 + c2 * b + k2 * l`.
+        ttft_ps, itl_ps: targets of the first token and of the mean time between two tokens.
+        gamma: share of the predicted output that counts as context (Aladdin's strictness).
+        theta: share of what the ITL target leaves that may be used.
+        fallback: a `Fallback`.
+        scaled_norm: requests and context are measured in batch limits and KV capacities before the
+            norm is taken; otherwise as Aladdin prints it.
+    """
+
+    prefill_const_ps: float
+    prefill_per_token_ps: float
+    decode_const_ps: float
+    decode_per_request_ps: float
+    decode_per_token_ps: float
+    ttft_ps: int
+    itl_ps: int
+    gamma: float = 0.5
+    theta: float = 0.9
+    fallback: int = Fallback.WAIT
+    scaled_norm: bool = False
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+        for name in ("ttft_ps", "itl_ps"):
+            if not 1 <= getattr(self, name) < NEVER:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 1..2**62 - 1")
+        for name, high in (("gamma", 1.0), ("theta", 10.0)):
+            if not 0.0 <= getattr(self, name) <= high:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 0..{high}")
+        if self.fallback not in tuple(Fallback):
+            raise ValueError(
+                f"fallback = {self.fallback!r}: must be one of {[int(f) for f in Fallback]}"
+            )
+
+    @property
+    def model(self) -> tuple[float, float, float, float, float]:
+        """The coefficients (c1, k1, c3, c2, k2)."""
+        return (
+            float(self.prefill_const_ps),
+            float(self.prefill_per_token_ps),
+            float(self.decode_const_ps),
+            float(self.decode_per_request_ps),
+            float(self.decode_per_token_ps),
+        )
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """Links over which KV caches move (docs/engine.md, section 11).
+
+    Attributes:
+        capacity: (n_links,) bytes per microsecond of each directed link.
+        out_links, in_links: per slot of the cluster the links that leave and reach it from other hosts.
+        local_out_links, local_in_links: the same within its host.
+    """
+
+    capacity: NDArray[np.int64]
+    out_links: tuple[tuple[int, ...], ...]
+    in_links: tuple[tuple[int, ...], ...]
+    local_out_links: tuple[tuple[int, ...], ...]
+    local_in_links: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacity", _ints(self.capacity))
+        n = len(self.capacity)
+        if self.capacity.ndim != 1 or (self.capacity < 1).any():
+            raise ValueError("capacity: every link must carry at least 1 byte per microsecond")
+        for name in LINK_TABLES:
+            for slot, links in enumerate(getattr(self, name)):
+                if len(set(links)) < len(links) or not all(0 <= k < n for k in links):
+                    raise ValueError(
+                        f"{name}[{slot}] = {links}: must be different links of 0..{n - 1}"
+                    )
+        for out, into in (LINK_TABLES[:2], LINK_TABLES[2:]):
+            used = [{k for row in getattr(self, name) for k in row} for name in (out, into)]
+            if used[0] & used[1]:
+                raise ValueError(
+                    f"{into}: links {sorted(used[0] & used[1])} are among {out}, so a path could hold "
+                    "one twice; links are directed"
+                )
+
+
+LINK_TABLES = ("out_links", "in_links", "local_out_links", "local_in_links")
+"""The tables of a `NetworkSpec`, those between hosts first."""
+
+
+@dataclass(frozen=True)
 class RouteSpec:
     """How requests of one (LLM, SLO class) find an instance.
 
@@ -364,6 +436,9 @@ class RouteSpec:
         queue: shared queue of this class, or -1. Requests go there with `SHARED_QUEUE`, when a
             `CLASS_AFFINE` route finds no room, and when they are evicted.
         overflow_share: share of requests (by hash of their id) that try the overflow pools first.
+        decode_pools: candidates of requests that a `PREFILL` instance hands over.
+        decode_kind: a `RouterKind` out of `DECODE_KINDS`.
+        placement: what `BEST_FIT` goes by, in either place.
     """
 
     kind: int
@@ -371,6 +446,9 @@ class RouteSpec:
     overflow: tuple[int, ...] = ()
     queue: int = -1
     overflow_share: float = 0.0
+    decode_pools: tuple[int, ...] = ()
+    decode_kind: int = RouterKind.JSQ_REQUESTS
+    placement: PlacementSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -399,6 +477,7 @@ class ClusterSpec:
         gpus_per_host: instances are packed on hosts slot by slot; hosts keep weights in memory.
         host_keep_alive_ps: how long a host keeps an LLM's weights after its last instance has gone.
         half_block_tokens: KV tokens charged to every running request for the rounding of paging.
+        network: links between instances; None: flows take no time.
     """
 
     profiles: tuple[ProfileSpec, ...]
@@ -411,6 +490,7 @@ class ClusterSpec:
     host_keep_alive_ps: int = int(NEVER)
     half_block_tokens: int = 8
     custom_router: object | None = field(default=None, compare=False)
+    network: NetworkSpec | None = None
 
     def __post_init__(self) -> None:
         for p, pool in enumerate(self.pools):
@@ -428,7 +508,8 @@ class ClusterSpec:
                     f"{where}.batch_limit = {pool.batch_limit}: must be in "
                     f"1..{self.profiles[pool.profile].max_batch}"
                 )
-            _check_swaps(where, pool, self)
+            check_swaps(where, pool, self)
+            check_phase(where, pool, self)
             check_pull(f"{where}.pull", pool.pull, pool, self.queue_llm)
         for m, row in enumerate(self.routes):
             if len(row) != len(self.classes):
@@ -441,6 +522,7 @@ class ClusterSpec:
                     raise ValueError(f"{where}: a SHARED_QUEUE route needs a queue")
                 if route.queue >= 0 and self.queue_llm[route.queue] not in (-1, m):
                     raise ValueError(f"{where}.queue = {route.queue}: is for another LLM")
+                check_phases_of_route(where, m, route, self)
                 for p in (*route.pools, *route.overflow):
                     if self.pools[p].llms != (m,):
                         raise ValueError(
@@ -454,6 +536,11 @@ class ClusterSpec:
                                 f"{where}.queue = {route.queue}: must be a shared queue, as "
                                 f"pools[{p}] evicts requests of this priority-1 class"
                             )
+        for name in LINK_TABLES if self.network is not None else ():
+            if len(getattr(self.network, name)) != self.n_instances:
+                raise ValueError(
+                    f"network.{name}: must have a row for each of {self.n_instances} slots"
+                )
         held = sum(pool.initial_active * pool.gpus for pool in self.pools)
         if held > self.max_gpus:
             raise ValueError(f"max_gpus = {self.max_gpus}: {held} are active at the start")
@@ -467,6 +554,16 @@ class ClusterSpec:
         return sum(pool.n_slots for pool in self.pools)
 
     @property
+    def splits(self) -> bool:
+        """Whether any pool serves one phase only."""
+        return any(pool.phase != PoolPhase.BOTH for pool in self.pools)
+
+    @property
+    def places(self) -> bool:
+        """Whether any route may be best fit."""
+        return any(route.placement is not None for row in self.routes for route in row)
+
+    @property
     def max_batch(self) -> int:
         """Most requests that can ever run on one instance: sizes the engines' arrays."""
         return max(profile.max_batch for profile in self.profiles)
@@ -477,115 +574,16 @@ class ClusterSpec:
         starts = np.concatenate([[0], np.cumsum([pool.n_slots for pool in self.pools])])
         return tuple(int(s) for s in starts[:-1])
 
+    @property
+    def pool_of_slot(self) -> tuple[int, ...]:
+        """Pool of each instance slot."""
+        return tuple(p for p, pool in enumerate(self.pools) for _ in range(pool.n_slots))
+
     def with_pool(self, index: int, **changes: object) -> ClusterSpec:
         """A copy in which one pool differs."""
         pools = list(self.pools)
         pools[index] = replace(pools[index], **changes)  # type: ignore[arg-type]
         return replace(self, pools=tuple(pools))
-
-
-def check_pull(
-    name: str, queues: Sequence[int], pool: PoolSpec, queue_llm: Sequence[int]
-) -> tuple[int, ...]:
-    """Refuse a list of shared queues that an instance of a pool could not pull from.
-
-    Raises:
-        ValueError: a queue does not exist, comes twice, or is for an LLM that the pool does not serve.
-    """
-    for q in queues:
-        if not (isinstance(q, (int, np.integer)) and 0 <= q < len(queue_llm)):
-            raise ValueError(f"{name}: no shared queue {q}, must be in 0..{len(queue_llm) - 1}")
-        if queue_llm[q] >= 0 and queue_llm[q] not in pool.llms:
-            raise ValueError(f"{name}: queue {q} holds requests of another LLM")
-    if len(set(queues)) < len(queues):
-        raise ValueError(f"{name} = {tuple(queues)}: a queue comes twice")
-    return tuple(int(q) for q in queues)
-
-
-def check_regroup(
-    requests: Sequence[int],
-    queues: Sequence[int],
-    waiting: Mapping[int, int],
-    queue_llm: Sequence[int],
-) -> None:
-    """Refuse to move requests that do not wait, or to where they cannot be served.
-
-    Args:
-        requests, queues: what is to go where.
-        waiting: LLM of every request in a shared queue, by id.
-        queue_llm: as in the spec.
-
-    Raises:
-        ValueError: one is not in a shared queue, comes twice, or its queue does not exist or is for another
-            LLM; or the two differ in length.
-    """
-    if len(requests) != len(queues):
-        raise ValueError(f"queues: {len(queues)} of them for {len(requests)} requests")
-    if len(set(requests)) < len(requests):
-        raise ValueError("requests: one comes twice")
-    for request, q in zip(requests, queues, strict=True):
-        if request not in waiting:
-            raise ValueError(f"requests: {request} is in no shared queue")
-        if not 0 <= q < len(queue_llm):
-            raise ValueError(f"queues: no shared queue {q}, must be in 0..{len(queue_llm) - 1}")
-        if queue_llm[q] not in (-1, waiting[request]):
-            raise ValueError(f"queues: request {request} is for another LLM than queue {q}")
-
-
-def check_arrival_queues(
-    spec: ClusterSpec, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
-) -> None:
-    """Refuse a classification of arrivals that is none.
-
-    Raises:
-        ValueError: the route has no shared queue; no or too many queues, bounds that do not rise or do
-            not fit, or a queue that does not exist or is for another LLM.
-    """
-    if spec.routes[llm][slo_class].queue < 0:
-        raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no shared queue")
-    if not 1 <= len(queues) <= MAX_ARRIVAL_QUEUES:
-        raise ValueError(f"queues = {tuple(queues)}: must be 1..{MAX_ARRIVAL_QUEUES} of them")
-    if len(uppers) != len(queues) - 1 or any(a >= b for a, b in pairwise(uppers)):
-        raise ValueError(f"uppers = {tuple(uppers)}: must be {len(queues) - 1} rising numbers")
-    for q in queues:
-        if not (isinstance(q, (int, np.integer)) and 0 <= q < len(spec.queue_llm)):
-            raise ValueError(f"queues: no shared queue {q}")
-        if spec.queue_llm[q] not in (-1, llm):
-            raise ValueError(f"queues: queue {q} is for another LLM than {llm}")
-
-
-def _check_swaps(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
-    first = pool.served[0]
-    if (first.llm, first.profile) != (pool.llm, pool.profile):
-        raise ValueError(f"{where}.swaps[0]: must be the pool's own LLM and profile")
-    if len(set(pool.llms)) < len(pool.llms):
-        raise ValueError(f"{where}.swaps: an LLM comes twice")
-    for swap in pool.served:
-        if not (0 <= swap.profile < len(spec.profiles) and 0 <= swap.llm < spec.n_llms):
-            raise ValueError(f"{where}.swaps: no LLM {swap.llm} or no profile {swap.profile}")
-        if spec.profiles[swap.profile].max_batch != spec.profiles[pool.profile].max_batch:
-            raise ValueError(f"{where}.swaps: all profiles must have tables of the same length")
-    if not set(pool.warm) <= set(pool.llms):
-        raise ValueError(f"{where}.warm = {pool.warm}: must be among {pool.llms}")
-    if pool.static_batch and pool.chunk_tokens > 0:
-        raise ValueError(f"{where}.static_batch: not with chunked prefill")
-
-
-def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None:
-    """Refuse a routing rule for which a route lacks what it needs.
-
-    Raises:
-        ValueError: a shared queue, candidate pools or a custom router are missing.
-    """
-    route = spec.routes[llm][slo_class]
-    rule = RouterKind(kind)
-    what = f"kind = {rule.name} for LLM {llm}, class {slo_class}"
-    if rule == RouterKind.SHARED_QUEUE and route.queue < 0:
-        raise ValueError(f"{what}: the route has no shared queue")
-    if rule != RouterKind.SHARED_QUEUE and not route.pools:
-        raise ValueError(f"{what}: the route has no candidate pools")
-    if rule == RouterKind.CUSTOM and spec.custom_router is None:
-        raise ValueError(f"{what}: there is no custom router")
 
 
 RESULT_DTYPE = np.dtype(
@@ -603,7 +601,6 @@ RESULT_DTYPE = np.dtype(
     ]
 )
 """What both engines report per request; a time that has not come is -1, no instance is -1."""
-
 INSTANCE_DTYPE = np.dtype(
     [
         ("state", np.int8),
@@ -620,6 +617,25 @@ INSTANCE_DTYPE = np.dtype(
         ("tokens", np.int64),
         ("swaps", np.int32),
         ("failures", np.int32),
+        ("in_flight", np.int32),
+        ("landed", np.int32),
+        ("kv_held", np.int64),
     ]
 )
-"""What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading."""
+"""What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading.
+
+Where the phases are split, `waiting` of a DECODE instance counts requests without reservation, `kv_held`
+(part of `kv_tokens`) what a PREFILL instance keeps until it has been copied.
+"""
+REPORT_DTYPE = np.dtype(
+    [
+        ("prefill_tokens", np.int64),
+        ("prefill_squares", np.int64),
+        ("prefill_requests", np.int64),
+        ("prefill_ps", np.int64),
+        ("decode_requests", np.int64),
+        ("decode_context", np.int64),
+        ("decode_ps", np.int64),
+    ]
+)
+"""A worker's last completed prefill and decode iteration (docs/engine.md, section 13); -1: none yet."""

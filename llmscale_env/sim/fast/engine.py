@@ -8,6 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.checks import (
+    check_arrival_queues,
+    check_pull,
+    check_regroup,
+    check_router,
+)
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import observe, queues, watch
 from llmscale_env.sim.fast.layout import (
@@ -35,10 +41,6 @@ from llmscale_env.sim.spec import (
     RequestState,
     RouterKind,
     changed_operations,
-    check_arrival_queues,
-    check_pull,
-    check_regroup,
-    check_router,
 )
 from llmscale_env.workload.requests import RequestTable
 

@@ -11,6 +11,12 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from llmscale_env.sim.checks import (
+    check_arrival_queues,
+    check_pull,
+    check_regroup,
+    check_router,
+)
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
 from llmscale_env.sim.reference.request import Request
@@ -26,10 +32,6 @@ from llmscale_env.sim.spec import (
     RequestState,
     RouterKind,
     changed_operations,
-    check_arrival_queues,
-    check_pull,
-    check_regroup,
-    check_router,
 )
 from llmscale_env.workload.requests import RequestTable
 
