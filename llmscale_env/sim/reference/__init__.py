@@ -11,6 +11,11 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 | `router` | 6 |
 | `controller` | 7 |
 | `engine` | 8 and the public interface |
+| `weights` | 9, host memory |
+| `network` | 11 |
+| `handover` | 12 |
+| `placement` | 13 |
+| `best_fit` | 14 |
 """
 
 from llmscale_env.sim.reference.engine import ReferenceEngine

@@ -13,9 +13,10 @@ class Phase(IntEnum):
     """What comes first among the events of one picosecond."""
 
     COMMAND = 0
-    INSTANCE = 1
-    ARRIVAL = 2
-    WAKE_UP = 3
+    FLOW = 1
+    INSTANCE = 2
+    ARRIVAL = 3
+    WAKE_UP = 4
 
 
 class Due(simpy.Event):

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import (
     check_arrival_queues,
+    check_operations,
     check_pull,
     check_regroup,
     check_router,
 )
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
+from llmscale_env.sim.reference.network import Network
+from llmscale_env.sim.reference.placement import PlacementCommands
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.router import Router, SharedQueue
 from llmscale_env.sim.spec import (
@@ -29,6 +32,7 @@ from llmscale_env.sim.spec import (
     ControllerKind,
     InstanceState,
     LoadSource,
+    PoolPhase,
     RequestState,
     RouterKind,
     changed_operations,
@@ -50,7 +54,7 @@ def _checked_int(name: str, value: object, low: int, high: int | None = None) ->
     return number
 
 
-class ReferenceEngine:
+class ReferenceEngine(PlacementCommands):
     """A cluster serving a table of requests, token by token.
 
     Args:
@@ -80,6 +84,7 @@ class ReferenceEngine:
 
         self.queues_of: list[deque[Request]] = [deque() for _ in spec.queue_llm]
         self.gateways: list[deque[Request]] = [deque() for _ in range(spec.n_llms)]
+        self.decode_gateways: list[deque[Request]] = [deque() for _ in range(spec.n_llms)]
         self.finished: list[int] = []
         self.controller_kind = [int(pool.controller) for pool in spec.pools]
         self.operations = [pool.operations for pool in spec.pools]
@@ -99,6 +104,7 @@ class ReferenceEngine:
                 self._all.append(instance)
                 gpus_before += pool.gpus
         self.router = Router(self)
+        self.network = Network(self.clock, spec.network, [i.host for i in self._all])
         self.clock.process(self._arrivals())
         for _ in range(len(self._all) + 1):
             self.clock.step()  # SimPy's own first event of each process: they stand ready at 0.
@@ -188,19 +194,19 @@ class ReferenceEngine:
         if destination is None:
             self.events["gateway"] += 1
             request.state = RequestState.GATEWAY
+            request.at = None
             self.gateways[request.llm].append(request)
             return False
         if isinstance(destination, SharedQueue):
             self.enqueue(request, destination.queue)
         else:
-            request.state = RequestState.OWN_QUEUE
-            destination.own_queue.append(request)
-            destination.wake()
+            destination.take_in(request)
         return True
 
     def enqueue(self, request: Request, queue: int, front: bool = False) -> None:
         """Into a shared queue; idle instances that pull from it look at it."""
         request.state = RequestState.SHARED_QUEUE
+        request.at = None
         request.queue = queue
         if front:
             self.queues_of[queue].appendleft(request)
@@ -213,14 +219,6 @@ class ReferenceEngine:
         for instance in self._all:
             if queue in instance.pull:
                 instance.wake()
-
-    def route_gateway(self, llm: int) -> None:
-        """Try again to place what waits in an LLM's gateway; order is kept."""
-        waiting = list(self.gateways[llm])
-        self.gateways[llm].clear()
-        for request in waiting:
-            if self.place(request):
-                self.events["gateway_left"] += 1
 
     def weights_at(self, source: LoadSource, taker: Instance) -> bool:
         """Whether an instance that starts to load now finds its LLM's weights there."""
@@ -345,6 +343,10 @@ class ReferenceEngine:
             raise ValueError(
                 f"instance = {which.index}: is {which.state.name}, must be ACTIVE or DRAINING"
             )
+        if which.pool.phase != PoolPhase.BOTH:
+            raise ValueError(
+                f"instance = {which.index}: serves one phase only, has nothing to evict"
+            )
         which.ordered_evictions += _checked_int("count", count, 0)
 
     def move_waiting(self, instance: int, to: int, count: int) -> None:
@@ -354,15 +356,16 @@ class ReferenceEngine:
         for which in (source, target):
             if which.state != InstanceState.ACTIVE:
                 raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
+            if which.desk.decodes:
+                raise ValueError(f"instance = {which.index}: decodes only, use assign")
         if source is target or source.pool.llm != target.pool.llm:
             raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
         moving = [source.own_queue.pop() for _ in range(min(count, len(source.own_queue)))]
         for request in reversed(moving):
-            target.own_queue.append(request)
+            target.take_in(request)
             self.events["waiting_moved"] += 1
         if moving:
             source.wake()
-            target.wake()
 
     def set_pull(self, instance: int, queues: Sequence[int]) -> None:
         """The shared queues that an instance pulls from, in order: its virtual queue."""
@@ -382,7 +385,7 @@ class ReferenceEngine:
     ) -> None:
         """Change what a pool's instances do by themselves; None: as it is."""
         pool = self._pool("pool", pool)
-        self.operations[pool] = changed_operations(
+        new = changed_operations(
             self.operations[pool],
             self.spec.pools[pool].chunk_tokens,
             pull_rule,
@@ -390,6 +393,8 @@ class ReferenceEngine:
             swap_flushes,
             static_batch,
         )
+        check_operations(self.spec.pools[pool], new)
+        self.operations[pool] = new
         self.events["operations_changed"] += 1
         for instance in self.instances_of[pool]:
             instance.wake()
@@ -484,6 +489,9 @@ class ReferenceEngine:
                 i.tokens,
                 i.swaps,
                 i.failures,
+                len(i.desk.in_flight),
+                len(i.desk.landed),
+                i.desk.held_tokens,
             )
             for i in self._all
         ]

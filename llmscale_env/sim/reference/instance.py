@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.controller import BatchController
+from llmscale_env.sim.reference.handover import Desk
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
 from llmscale_env.sim.reference.weights import HostWeights
 from llmscale_env.sim.spec import (
+    REPORT_DTYPE,
     ControllerKind,
     InstanceState,
     LoadSource,
@@ -35,8 +37,8 @@ class Instance:
         host: host it sits on.
         own_queue: requests routed to it and not yet admitted.
         preempted: requests that it preempted, next one first.
-        llm, profile, capacity, watermark_tokens: the LLM that is or will be loaded, its times, KV tokens,
-            and those of them kept free at admission.
+        llm, profile, profile_index, capacity, watermark_tokens: the LLM that is or will be loaded, its
+            times, KV tokens, and those of them kept free at admission.
         pull: shared queues that it pulls from, in order.
         pull_until: in this boundary only the first so many of them.
         foreign: place on the list of a request that has ended this boundary's admission as it
@@ -47,6 +49,10 @@ class Instance:
         leaving_tokens, copied_ps: KV tokens that are being copied out and when they will be free.
         moving_ps: saving and restoring KV that the next iteration has to pay for.
         ordered_evictions: how many the `evict` command asked for.
+        under_way: the iteration that runs.
+        desk: requests between their two phases.
+        report: of its last iterations, by field of `REPORT_DTYPE`.
+        placement_model: its own coefficients for best fit, if any.
     """
 
     def __init__(self, engine: ReferenceEngine, index: int, pool_index: int, host: int) -> None:
@@ -55,10 +61,13 @@ class Instance:
         self.pool_index = pool_index
         self.pool = engine.spec.pools[pool_index]
         self.host = host
-        self._profiles = {s.llm: engine.spec.profiles[s.profile] for s in self.pool.served}
+        self._profiles = {s.llm: s.profile for s in self.pool.served}
         self._watermarks = {s.llm: s.watermark_tokens for s in self.pool.served}
         self._set_llm(self.pool.llm)
         self.weights = HostWeights(self.pool)
+        self.desk = Desk(self)
+        self.report = dict.fromkeys(REPORT_DTYPE.names or (), -1)
+        self.placement_model: tuple[float, ...] | None = None
         self.pull: tuple[int, ...] = self.pool.pull
         self.pull_until = len(self.pull)
         self.foreign: int | None = None
@@ -88,6 +97,7 @@ class Instance:
 
         self._change: Due | None = None
         self._iteration_end: Due | None = None
+        self.under_way: Iteration | None = None
         self._busy = False
         self._wake_up = Due(engine.clock, Phase.WAKE_UP, index)
         engine.clock.process(self._serve())
@@ -106,12 +116,18 @@ class Instance:
     @property
     def requests(self) -> int:
         """Requests that are here, wherever they wait."""
-        return len(self.own_queue) + len(self.preempted) + len(self.running)
+        return len(self.all_requests)
+
+    @property
+    def all_requests(self) -> list[Request]:
+        """Those requests: own queue, running, preempted, in flight, landed."""
+        desk = self.desk
+        return [*self.own_queue, *self.running, *self.preempted, *desk.in_flight, *desk.landed]
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens used, those on their way to host memory included."""
-        return self.kv_of(self.running) + self.leaving_tokens
+        """KV tokens used, those on their way to host memory, held or reserved included."""
+        return self.kv_of(self.running) + self.leaving_tokens + self.desk.tokens
 
     def kv_of(self, requests: Iterable[Request]) -> int:
         """KV tokens that these occupy while they run."""
@@ -126,7 +142,7 @@ class Instance:
     @property
     def left_tokens(self) -> int:
         """Predicted tokens still to emit over all requests here."""
-        return sum(r.left for r in (*self.own_queue, *self.preempted, *self.running))
+        return sum(r.left for r in self.all_requests)
 
     def evictable(self) -> list[Request]:
         """Running requests of priority-1 classes that have a shared queue to go to."""
@@ -153,9 +169,14 @@ class Instance:
 
     def _set_llm(self, llm: int) -> None:
         self.llm = llm
-        self.profile = self._profiles[llm]
-        self.capacity = int(self.profile.kv_capacity_tokens)
         self.watermark_tokens = self._watermarks[llm]
+        self.set_profile(self._profiles[llm])
+
+    def set_profile(self, profile: int) -> None:
+        """Its times from now on."""
+        self.profile_index = profile
+        self.profile = self.engine.spec.profiles[profile]
+        self.capacity = int(self.profile.kv_capacity_tokens)
 
     def _load(self, ordered: LoadSource) -> None:
         source = ordered
@@ -176,8 +197,15 @@ class Instance:
         self.state = InstanceState.ACTIVE
         self.loaded_ps = -1
         self.controller.start_window()
-        self.engine.route_gateway(self.llm)
+        self._route_waiting()
         self.wake()
+
+    def _route_waiting(self) -> None:
+        """It serves now: the gateway that it can take from is routed again."""
+        if self.desk.decodes:
+            self.engine.route_decode_gateway(self.llm)
+        else:
+            self.engine.route_arrival_gateway(self.llm)
 
     def swap(self, llm: int) -> None:
         """`ACTIVE -> LOADING` another LLM, by way of host memory."""
@@ -228,7 +256,7 @@ class Instance:
         self._set_llm(self.pool.llm)
         if self._iteration_end is not None:
             self._iteration_end.cancel()
-            self._iteration_end = None
+            self._iteration_end = self.under_way = None
             self._busy = False
             engine.clock.process(self._serve())
         for request in engine.requests:
@@ -236,13 +264,19 @@ class Instance:
                 engine.events["fail_saved"] += 1
                 self._drop_copy(request)
         self.state = InstanceState.OFF
-        started, waiting = [*self.preempted, *self.running], list(self.own_queue)
+        landed = list(self.desk.landed)
+        engine.events["fail_landed"] += len(landed)
+        started = [*self.preempted, *self.running, *landed, *self.desk.lose_held()]
+        between = self.desk.leave_all()
+        waiting = list(self.own_queue)
         for request in list(self.running):
-            self._take_out(request)
+            self.take_out(request)
         self.preempted.clear()
         self.own_queue.clear()
+        self.desk.landed.clear()
         for request in reversed(started):
             request.emitted = request.to_prefill = 0
+            request.at = None
             request.restarts += 1
             if request.queue >= 0:
                 engine.events["fail_to_queue"] += 1
@@ -252,6 +286,8 @@ class Instance:
         for request in (*(r for r in started if r.queue < 0), *waiting):
             engine.events["fail_rerouted"] += 1
             engine.place(request)
+        for request in between:
+            engine.place_decode(request)
 
     def cancel(self) -> None:
         """`ACQUIRING` or `LOADING` -> `OFF`."""
@@ -266,9 +302,13 @@ class Instance:
         moving = list(self.own_queue)
         self.own_queue.clear()
         for request in moving:
-            self.engine.events["drained_reroute"] += 1
-            self.engine.place(request)
-        if not self._busy and not self.preempted:
+            if self.desk.decodes:
+                self.engine.events["drained_reroute_decode"] += 1
+                self.engine.place_decode(request)
+            else:
+                self.engine.events["drained_reroute"] += 1
+                self.engine.place(request)
+        if not self._busy and not self.preempted and self.desk.empty:
             self._turn_off()
         else:
             self.wake()
@@ -277,7 +317,7 @@ class Instance:
         """`DRAINING -> ACTIVE`."""
         self.engine.events["reactivated"] += 1
         self.state = InstanceState.ACTIVE
-        self.engine.route_gateway(self.llm)
+        self._route_waiting()
 
     def _turn_off(self) -> None:
         if self.state in HOLDING_WEIGHTS:
@@ -301,6 +341,13 @@ class Instance:
 
     # --- serving ---
 
+    def take_in(self, request: Request) -> None:
+        """An arrival joins the end of the own queue."""
+        request.state = RequestState.OWN_QUEUE
+        request.at = self
+        self.own_queue.append(request)
+        self.wake()
+
     def wake(self) -> None:
         """If idle, look at the sources once this time's iterations and arrivals are through."""
         here = self.state in HOLDING_WEIGHTS
@@ -317,8 +364,10 @@ class Instance:
             self._busy = True
             iteration = self._boundary(None)
             while iteration is not None:
+                self.under_way = iteration
                 self._iteration_end = self._after(iteration.duration_ps)
                 yield self._iteration_end
+                self.under_way = None
                 iteration = self._boundary(iteration)
             self._iteration_end = None
             self._busy = False
@@ -329,6 +378,9 @@ class Instance:
         limited = self.state == InstanceState.ACTIVE and self.pull_until < len(self.pull)
         if limited and any(True for _ in self.non_empty()):
             self.engine.events["wakes_itself"] += 1
+            self.wake()
+        if self.desk.landed:
+            self.engine.events["wakes_itself_for_landed"] += 1
             self.wake()
         if self.state in HOLDING_WEIGHTS and self.leaving_tokens:
             self.engine.events["waits_for_copy"] += 1
@@ -353,11 +405,14 @@ class Instance:
                 self.controller.alone_ps += ended.duration_ps
             self._emit(ended)
             self._leave()
+            self.desk.hand_over()
         if self.engine.now_ps >= self.copied_ps:
             self.leaving_tokens = 0
         self.pull_until = len(self.pull)
+        self.desk.reserve()
         self._obey_evictions()
-        if self.state == InstanceState.DRAINING and not self.running and not self.preempted:
+        nothing = not self.running and not self.preempted and self.desk.empty
+        if self.state == InstanceState.DRAINING and nothing:
             self.engine.events["drained_off"] += 1
             self._turn_off()
             return None
@@ -383,6 +438,7 @@ class Instance:
         for request in emitting:
             request.emit(self.engine.now_ps)
         self.iterations += 1
+        self.report |= ended.report
         self.tokens += len(emitting)
         self.controller.count(len(emitting), ended.is_decode)
         self.engine.last_boundary_ps = self.engine.now_ps
@@ -390,7 +446,7 @@ class Instance:
     def _leave(self) -> None:
         done = [r for r in self.running if r.emitted == r.output_tokens]
         for request in sorted(done, key=lambda r: r.id):
-            self._take_out(request)
+            self.take_out(request)
             request.state = RequestState.FINISHED
             request.finished_ps = self.engine.now_ps
             self.engine.finished.append(request.id)
@@ -407,12 +463,16 @@ class Instance:
 
     def keeps_copy_of(self, request: Request) -> bool:
         """Whether the request's saved KV cache can be restored here."""
-        return request.saved_on is not None and request.saved_on.host == self.host
+        if request.saved_on is None or self.desk.hands_over:
+            return False
+        return request.saved_on.host == self.host
 
     def join(self, request: Request) -> None:
-        """Admit a request: its saved KV is restored, or its whole context is to be prefilled."""
+        """Admit a request: its KV has landed or is restored, or its whole context is to be prefilled."""
         engine = self.engine
-        if self.keeps_copy_of(request):
+        if request.state == RequestState.HANDOVER:
+            request.to_prefill = 0
+        elif self.keeps_copy_of(request):
             request.to_prefill = 0
             self.moving_ps += request.ctx * self.profile.swap_in_ps_per_token
             engine.events["restored" if request.saved_on is self else "restored_by_neighbour"] += 1
@@ -424,6 +484,7 @@ class Instance:
         if request.admitted_ps < 0:
             request.admitted_ps = engine.now_ps
         request.instance = self.index
+        request.at = None
         request.state = RequestState.RUNNING
         self.running.append(request)
         self.controller.changed = True
@@ -434,7 +495,8 @@ class Instance:
             request.saved_on.host_kv_bytes -= request.saved_bytes
             request.saved_on, request.saved_bytes = None, 0
 
-    def _take_out(self, request: Request) -> None:
+    def take_out(self, request: Request) -> None:
+        """It leaves the batch."""
         self.running.remove(request)
         self.controller.changed = True
 
@@ -464,7 +526,7 @@ class Instance:
 
     def evict(self, request: Request, *, save: bool = True) -> None:
         """Out of the batch to the front of its shared queue, KV saved."""
-        self._take_out(request)
+        self.take_out(request)
         if save:
             self._save_kv(request, beside=self.pool.async_kv)
         request.evictions += 1
@@ -479,7 +541,7 @@ class Instance:
     def preempt_latest(self) -> None:
         """KV overflow: the most recently admitted request gives way."""
         request = self.running[-1]
-        self._take_out(request)
+        self.take_out(request)
         mode = PreemptionMode(self.pool.preemption)
         self.engine.events[f"preempt_{mode.name.lower()}"] += 1
         if mode == PreemptionMode.SWAP:

@@ -22,6 +22,8 @@ class Request:
         to_prefill: tokens of its context still to prefill; 0 while it decodes.
         saved_on: instance that keeps its KV cache in host memory (`saved_bytes` of it), if any.
         last_token_ps: time of its latest token, -1 before the first.
+        at: instance in whose own queue it waits, to which its KV is on its way, or where it has landed.
+        held_by: `PREFILL` instance that keeps its KV until it has been copied.
     """
 
     id: int
@@ -39,6 +41,8 @@ class Request:
     saved_on: Instance | None = None
     saved_bytes: int = 0
     last_token_ps: int = -1
+    at: Instance | None = None
+    held_by: Instance | None = None
     instance: int = -1
     admitted_ps: int = -1
     first_token_ps: int = -1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmscale_env.sim.reference.best_fit import BestFit
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.spec import ControllerKind, InstanceState, RouterKind, RouteSpec
 
@@ -41,29 +42,22 @@ class Router:
     """The routes of a cluster, with what they remember and what commands have changed.
 
     Attributes:
-        counters: next candidate number of each round-robin route, by (llm, class).
-        kinds, overflow_share: of each route, by (llm, class).
+        counters: next candidate number of each round-robin route, by (llm, class, whether for decode).
+        kinds, decode_kinds, placements, overflow_share: of each route, by (llm, class).
         arrival_queues: (upper bounds of input tokens, shared queues, one more) of each route.
     """
 
     def __init__(self, engine: ReferenceEngine) -> None:
         self.engine = engine
         self.routes = engine.spec.routes
-        self.counters: Counter[tuple[int, int]] = Counter()
-        self.kinds = {
-            (m, c): RouterKind(route.kind)
-            for m, row in enumerate(self.routes)
-            for c, route in enumerate(row)
-        }
-        self.overflow_share = {
-            (m, c): route.overflow_share
-            for m, row in enumerate(self.routes)
-            for c, route in enumerate(row)
-        }
+        self.counters: Counter[tuple[int, int, bool]] = Counter()
+        routes = {(m, c): r for m, row in enumerate(self.routes) for c, r in enumerate(row)}
+        self.kinds = {key: RouterKind(route.kind) for key, route in routes.items()}
+        self.decode_kinds = {key: RouterKind(route.decode_kind) for key, route in routes.items()}
+        self.placements = {key: route.placement for key, route in routes.items()}
+        self.overflow_share = {key: route.overflow_share for key, route in routes.items()}
         self.arrival_queues: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
-            (m, c): ((), (route.queue,))
-            for m, row in enumerate(self.routes)
-            for c, route in enumerate(row)
+            key: ((), (route.queue,)) for key, route in routes.items()
         }
         custom: Any = engine.spec.custom_router
         # A compiled function is called in its Python form.
@@ -83,12 +77,28 @@ class Router:
             return SharedQueue(self.queue_for(request))
         if kind == RouterKind.CLASS_AFFINE:
             return self._class_affine(route, request)
-        candidates = self._candidates(route.pools)
-        if not candidates:
+        return self._pick(kind, route.pools, request, decode=False)
+
+    def decode_destination(self, request: Request) -> Instance | None:
+        """The instance that goes on with a request which has been prefilled, or None: no candidate."""
+        route = self.routes[request.llm][request.slo_class]
+        kind = self.decode_kinds[request.llm, request.slo_class]
+        self.engine.events[f"decode_router_{kind.name.lower()}"] += 1
+        chosen = self._pick(kind, route.decode_pools, request, decode=True)
+        assert not isinstance(chosen, SharedQueue)
+        return chosen
+
+    def _pick(
+        self, kind: RouterKind, pools: tuple[int, ...], request: Request, *, decode: bool
+    ) -> Instance | SharedQueue | None:
+        """By the rules that know candidates only."""
+        route = self.routes[request.llm][request.slo_class]
+        candidates = self._candidates(pools)
+        if not candidates or kind == RouterKind.HOLD:
             return None
         n = len(candidates)
         if kind == RouterKind.ROUND_ROBIN:
-            key = (request.llm, request.slo_class)
+            key = (request.llm, request.slo_class, decode)
             self.counters[key] += 1
             return candidates[(self.counters[key] - 1) % n]
         if kind == RouterKind.JSQ_REQUESTS:
@@ -99,7 +109,11 @@ class Router:
             return self._power_of_two(candidates, request)
         if kind == RouterKind.LEAST_KV:
             return self._least_kv(candidates)
-        return self._custom(candidates, route, request)
+        if kind == RouterKind.BEST_FIT:
+            placement = self.placements[request.llm, request.slo_class]
+            assert placement is not None
+            return BestFit(placement, request, decode).choose(candidates)
+        return self._custom(candidates, route, request, queue_allowed=not decode)
 
     def _candidates(self, pools: tuple[int, ...]) -> list[Instance]:
         return [
@@ -182,7 +196,12 @@ class Router:
                 instance.controller.bound = instance.controller.held = True
 
     def _custom(
-        self, candidates: list[Instance], route: RouteSpec, request: Request
+        self,
+        candidates: list[Instance],
+        route: RouteSpec,
+        request: Request,
+        *,
+        queue_allowed: bool,
     ) -> Instance | SharedQueue:
         """The spec's own function over one row of features per candidate."""
         if self.custom is None:
@@ -214,11 +233,12 @@ class Router:
                 request.slo_class,
             )
         )
-        if choice == -1 and route.queue >= 0:
+        queue_allowed = queue_allowed and route.queue >= 0
+        if choice == -1 and queue_allowed:
             self.engine.events["custom_queue"] += 1
             return SharedQueue(self.queue_for(request))
         if not 0 <= choice < n:
-            queue = "-1 (the shared queue) or " if route.queue >= 0 else ""
+            queue = "-1 (the shared queue) or " if queue_allowed else ""
             raise ValueError(
                 f"custom_router returned {choice} for request {request.id}: "
                 f"must be {queue}in 0..{n - 1}"

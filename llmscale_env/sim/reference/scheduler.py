@@ -26,12 +26,19 @@ class Iteration:
         decoding: requests that emit a token at the end.
         chunks: (request, tokens to prefill); who has no more to prefill emits too.
         is_decode: counts as a decode iteration for the controller.
+        report: what the worker will report of it, by field of `REPORT_DTYPE`.
     """
 
     duration_ps: int
     decoding: list[Request] = field(default_factory=list)
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     is_decode: bool = False
+    report: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def due(self) -> int:
+        """Tokens that will be emitted at its end."""
+        return len(self.decoding) + sum(r.to_prefill == n for r, n in self.chunks)
 
 
 def time_at(
@@ -74,9 +81,11 @@ class Scheduler(ABC):
     def _sources(self) -> Iterator[tuple[str, int, deque[Request]]]:
         """(name, place on the list of shared queues or -1, requests) in order, none of them empty."""
         instance = self.instance
+        if instance.desk.landed:
+            yield "landed", -1, instance.desk.landed
         if instance.preempted:
             yield "preempted", -1, instance.preempted
-        if instance.state == InstanceState.DRAINING:
+        if instance.state == InstanceState.DRAINING or instance.desk.decodes:
             return
         if instance.own_queue:
             yield "own", -1, instance.own_queue
@@ -121,6 +130,11 @@ class Scheduler(ABC):
         instance = self.instance
         running = instance.running
         under_limit = self._under_limit(running)
+        if source == "landed":  # its memory is taken, and it needs no prefill
+            if not under_limit:
+                instance.engine.events["landed_waits"] += 1
+                instance.controller.turned_away(False, False, True)
+            return under_limit
         in_budget = self._in_budget(request)
         if under_limit and in_budget and self._in_memory(request, running):
             return True
@@ -166,7 +180,7 @@ class Scheduler(ABC):
     def _in_memory(self, request: Request, running: list[Request], gone_tokens: int = 0) -> bool:
         watermark = self.instance.watermark_tokens if running else 0
         used = self.instance.kv_of(running) + self._due_to_emit(running)
-        used += self.instance.leaving_tokens - gone_tokens
+        used += self.instance.leaving_tokens - gone_tokens + self.instance.desk.tokens
         return used + self.instance.engine.demand(request) + watermark <= self.instance.capacity
 
     def _evict(self, request: Request) -> None:
@@ -195,12 +209,9 @@ class Scheduler(ABC):
         self.instance.controller.filling = False
         self.instance.closed = self.instance.operations.static_batch
         context = sum(r.ctx for r in requests)
-        return Iteration(
-            duration_ps=int(profile.decode_base_ps[b])
-            + int(profile.decode_per_token_ps[b]) * context,
-            decoding=list(requests),
-            is_decode=True,
-        )
+        duration_ps = int(profile.decode_base_ps[b]) + int(profile.decode_per_token_ps[b]) * context
+        report = {"decode_requests": b, "decode_context": context, "decode_ps": duration_ps}
+        return Iteration(duration_ps, decoding=list(requests), is_decode=True, report=report)
 
 
 class PrefillFirst(Scheduler):
@@ -253,8 +264,16 @@ class PrefillFirst(Scheduler):
             profile.prefill_knot_ps,
             profile.prefill_slope_ps,
         )
-        duration += int(profile.prefill_pair_ps) * sum(n * n for n in tokens)
-        return Iteration(duration, chunks=list(zip(self.fresh, tokens, strict=True)))
+        squares = sum(n * n for n in tokens)
+        duration += int(profile.prefill_pair_ps) * squares
+        report = {
+            "prefill_tokens": sum(tokens),
+            "prefill_squares": squares,
+            "prefill_requests": len(tokens),
+            "prefill_ps": duration,
+        }
+        chunks = list(zip(self.fresh, tokens, strict=True))
+        return Iteration(duration, chunks=chunks, report=report)
 
 
 class Chunked(Scheduler):

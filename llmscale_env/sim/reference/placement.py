@@ -1,0 +1,191 @@
+"""Commands that place requests, correct predictions and let workers drift: docs/engine.md section 13."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.checks import (
+    check_assign,
+    check_decode_router,
+    check_model,
+    check_predictions,
+    check_profile,
+)
+from llmscale_env.sim.reference.request import Request
+from llmscale_env.sim.spec import (
+    REPORT_DTYPE,
+    ClusterSpec,
+    InstanceState,
+    PlacementSpec,
+    RequestState,
+    RouterKind,
+)
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.reference.instance import Instance
+    from llmscale_env.sim.reference.router import Router
+
+_ENDED = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
+
+
+class PlacementCommands:
+    """The part of `ReferenceEngine` that Aladdin needs."""
+
+    spec: ClusterSpec
+    events: Counter[str]
+    requests: list[Request]
+    gateways: list[deque[Request]]
+    decode_gateways: list[deque[Request]]
+    router: Router
+    _all: list[Instance]
+
+    # --- routing what waits again ---
+
+    def place(self, request: Request) -> bool:
+        """Route an arrival (`ReferenceEngine`)."""
+        raise NotImplementedError
+
+    def place_decode(self, request: Request) -> bool:
+        """Route a request that has been prefilled; False if it now waits in the decode gateway."""
+        request.state = RequestState.HANDOVER
+        request.at = None
+        destination = self.router.decode_destination(request)
+        if destination is None:
+            self.events["decode_gateway"] += 1
+            self.decode_gateways[request.llm].append(request)
+            return False
+        destination.desk.join(request)
+        return True
+
+    def route_arrival_gateway(self, llm: int) -> None:
+        """Try again to place what waits in an LLM's gateway; order is kept."""
+        waiting = list(self.gateways[llm])
+        self.gateways[llm].clear()
+        for request in waiting:
+            if self.place(request):
+                self.events["gateway_left"] += 1
+
+    def route_decode_gateway(self, llm: int) -> None:
+        """The same for those that have been prefilled."""
+        waiting = list(self.decode_gateways[llm])
+        self.decode_gateways[llm].clear()
+        for request in waiting:
+            if self.place_decode(request):
+                self.events["decode_gateway_left"] += 1
+
+    # --- commands ---
+
+    def route_gateway(self, llm: int) -> None:
+        """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
+        llm = self._checked("llm", llm, self.spec.n_llms)
+        self.events["gateway_by_command"] += bool(self.gateways[llm] or self.decode_gateways[llm])
+        self.route_arrival_gateway(llm)
+        self.route_decode_gateway(llm)
+
+    def assign(self, requests: Sequence[int], instances: Sequence[int]) -> None:
+        """Put waiting requests at the ends of instances' own queues, in the order given.
+
+        Args:
+            requests: ids, all different, from gateways and own queues (without KV memory reserved).
+            instances: for each where it goes.
+        """
+        placeable = {
+            r.id: (r.llm, r.state == RequestState.HANDOVER)
+            for where in (
+                *self.gateways,
+                *self.decode_gateways,
+                *(i.own_queue for i in self._all),
+            )
+            for r in where
+        }
+        states = [int(i.state) for i in self._all]
+        check_assign(self.spec, requests, instances, placeable, states)
+        losers = set()
+        for k in requests:
+            request = self.requests[int(k)]
+            prefilled = request.state == RequestState.HANDOVER
+            if request.at is None:
+                gateways = self.decode_gateways if prefilled else self.gateways
+                gateways[request.llm].remove(request)
+            else:
+                request.at.own_queue.remove(request)
+                losers.add(request.at)
+        for k, i in zip(requests, instances, strict=True):
+            request, target = self.requests[int(k)], self._all[int(i)]
+            if target.desk.decodes:
+                self.events["assigned_decode"] += 1
+                target.desk.join(request)
+            else:
+                self.events["assigned"] += 1
+                target.take_in(request)
+        for loser in sorted(losers, key=lambda i: i.index):
+            loser.desk.reserve()
+            loser.wake()
+
+    def set_predictions(self, requests: Sequence[int], tokens: Sequence[int]) -> None:
+        """New predicted output lengths, in all, of requests that are under way."""
+        under_way = {r.id: r.state not in _ENDED for r in self.requests}
+        check_predictions(requests, tokens, under_way)
+        for k, n in zip(requests, tokens, strict=True):
+            self.requests[int(k)].predicted_output_tokens = int(n)
+            self.events["prediction_changed"] += 1
+
+    def set_profile(self, instance: int, profile: int) -> None:
+        """Iterations of an instance take the times of another profile from now on."""
+        which = self._all[self._checked("instance", instance, len(self._all))]
+        if which.state == InstanceState.OFF:
+            raise ValueError(f"instance = {which.index}: is OFF, must not be")
+        profile = self._checked("profile", profile, len(self.spec.profiles))
+        check_profile(self.spec, which.profile_index, profile)
+        which.set_profile(profile)
+        self.events["profile_changed"] += 1
+
+    def set_decode_router(self, llm: int, slo_class: int, kind: int) -> None:
+        """Rule by which a class's handed-over requests are routed from now on."""
+        llm = self._checked("llm", llm, self.spec.n_llms)
+        slo_class = self._checked("slo_class", slo_class, len(self.spec.classes))
+        check_decode_router(self.spec, llm, slo_class, kind)
+        self.router.decode_kinds[llm, slo_class] = RouterKind(kind)
+        self.events["decode_router_changed"] += 1
+
+    def set_placement(self, llm: int, slo_class: int, placement: PlacementSpec) -> None:
+        """What best fit goes by from now on, for a class that has a placement."""
+        llm = self._checked("llm", llm, self.spec.n_llms)
+        slo_class = self._checked("slo_class", slo_class, len(self.spec.classes))
+        if self.router.placements[llm, slo_class] is None:
+            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
+        self.router.placements[llm, slo_class] = placement
+        self.events["placement_changed"] += 1
+
+    def set_placement_model(self, instance: int, model: Sequence[float] | None) -> None:
+        """Coefficients (c1, k1, c3, c2, k2) of one instance for best fit; None: those of the route."""
+        which = self._all[self._checked("instance", instance, len(self._all))]
+        which.placement_model = None if model is None else check_model(model)
+        self.events["model_changed"] += 1
+
+    @staticmethod
+    def _checked(name: str, value: int, n: int) -> int:
+        if not (isinstance(value, (int, np.integer)) and 0 <= value < n):
+            raise ValueError(f"{name} = {value!r}: must be an integer in 0..{n - 1}")
+        return int(value)
+
+    # --- observation ---
+
+    def own_queue(self, instance: int) -> list[int]:
+        """Request ids in an instance's own queue, head first; of a DECODE instance without reservation."""
+        instance = self._checked("instance", instance, len(self._all))
+        return [r.id for r in self._all[instance].own_queue]
+
+    def decode_gateway(self, llm: int) -> list[int]:
+        """Request ids that have been prefilled and wait for any decode instance, head first."""
+        llm = self._checked("llm", llm, self.spec.n_llms)
+        return [r.id for r in self.decode_gateways[llm]]
+
+    def reports(self) -> NDArray[np.void]:
+        """(n_instances,) `REPORT_DTYPE`."""
+        return np.array([tuple(i.report.values()) for i in self._all], dtype=REPORT_DTYPE)
