@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -30,6 +31,9 @@ from llmscale_env.sim.spec import (
     SwapSpec,
 )
 from llmscale_env.workload.requests import RequestTable
+
+ROUTERS = tuple(kind for kind in RouterKind if kind <= RouterKind.CUSTOM)
+"""Rules that these cases route by; those of placement come in `split_cases`."""
 
 MECHANISMS = frozenset(
     {
@@ -82,7 +86,7 @@ MECHANISMS = frozenset(
         "fail_rerouted",
         "fail_saved",
         # routing
-        *(f"router_{kind.name.lower()}" for kind in RouterKind),
+        *(f"router_{kind.name.lower()}" for kind in ROUTERS),
         "router_changed",
         "class_affine_own",
         "class_affine_overflow",
@@ -339,7 +343,7 @@ class _Generator:
         )
 
     def route(self, pools: list[int], queues: list[int], needs_queue: bool) -> RouteSpec:
-        kinds = list(RouterKind)
+        kinds = list(ROUTERS)
         if not queues:
             kinds.remove(RouterKind.SHARED_QUEUE)
         # Chiron's router has the most branches.
@@ -539,7 +543,7 @@ class _Generator:
             return Command(at_ps, "set_overflow_share", (llm, slo_class, self.pick(0.0, 0.5, 1.0)))
         if kind == "router":
             llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)
-            return Command(at_ps, "set_router", (llm, slo_class, int(self.pick(*RouterKind))))
+            return Command(at_ps, "set_router", (llm, slo_class, int(self.pick(*ROUTERS))))
         instance = self.int(0, spec.n_instances - 1)
         if kind == "drain":
             return Command(at_ps, "drain", (instance,))
@@ -638,6 +642,9 @@ def _observe(engine: Any, case: Case, label: str, trace: Trace) -> None:
         "results": engine.results(),
         "queues": engine.queues(),
         "gateways": [engine.gateway(llm) for llm in range(case.spec.n_llms)],
+        "decode_gateways": [engine.decode_gateway(llm) for llm in range(case.spec.n_llms)],
+        "own_queues": [engine.own_queue(i) for i in range(case.spec.n_instances)],
+        "reports": engine.reports(),
         "gpu_ps": engine.gpu_ps(),
         "conservation": engine.conservation(),
     }
@@ -659,10 +666,14 @@ def _some_waiting(engine: Any, case: Case, seed: int) -> tuple[list[int], list[i
     return some, queues
 
 
+DRAWN: dict[str, Callable[[Any, Case, int], tuple[Any, ...]]] = {"regroup": _some_waiting}
+"""Commands whose arguments are drawn, with the seed in `args`, among what is there at the time."""
+
+
 def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
-    """What a command is called with; who is regrouped is drawn among those that wait at the time."""
-    if command.name == "regroup":
-        return _some_waiting(engine, case, *command.args)
+    """What a command is called with."""
+    if command.name in DRAWN:
+        return DRAWN[command.name](engine, case, *command.args)
     return command.args
 
 
@@ -688,7 +699,9 @@ def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
     return engine, trace
 
 
-def mechanisms(engine: Any, case: Case, trace: Trace) -> set[str]:
+def mechanisms(
+    engine: Any, case: Case, trace: Trace, among: frozenset[str] = MECHANISMS
+) -> set[str]:
     """What was at work in a case run by the reference engine."""
     reached = {name for name, count in engine.events.items() if count}
     arrivals = case.requests.arrival_ps
@@ -698,7 +711,7 @@ def mechanisms(engine: Any, case: Case, trace: Trace) -> set[str]:
         reached.add("command_at_an_arrival")
     if any(answer[3] == "refused" for answer in trace.answers):
         reached.add("command_refused")
-    return reached & MECHANISMS
+    return reached & among
 
 
 def first_difference(one: Trace, other: Trace) -> str | None:

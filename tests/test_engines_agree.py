@@ -14,7 +14,7 @@ import pytest
 
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
-from llmscale_env.sim.spec import RequestState
+from llmscale_env.sim.spec import PoolPhase, RequestState
 from tests.engine_cases import (
     MECHANISMS,
     Case,
@@ -47,7 +47,13 @@ def broken_law(case: Case, trace: Trace) -> str | None:
         seen.setdefault(label, {})[name] = value
     for label, at in seen.items():
         counts, fleet, results = at["conservation"], at["instances"], at["results"]
-        waiting = {RequestState.GATEWAY: at["gateways"], RequestState.SHARED_QUEUE: at["queues"]}
+        decodes = np.array([spec.pools[p].phase == PoolPhase.DECODE for p in pool_of])
+        own = [queue for queue, d in zip(at["own_queues"], decodes, strict=True) if not d]
+        waiting = {
+            RequestState.GATEWAY: at["gateways"],
+            RequestState.SHARED_QUEUE: at["queues"],
+            RequestState.OWN_QUEUE: own,
+        }
         arrived = int((requests.arrival_ps < at["now_ps"]).sum())
         laws = {
             "every request is somewhere": sum(counts.values()) == len(requests),
@@ -58,16 +64,28 @@ def broken_law(case: Case, trace: Trace) -> str | None:
                 for state, lists in waiting.items()
             ),
             "instances hold the others": [
-                int(fleet[name].sum()) for name in ("waiting", "running", "preempted")
+                int(fleet["running"].sum()),
+                int(fleet["preempted"].sum()),
+                int(fleet["waiting"][decodes].sum() + fleet["in_flight"].sum())
+                + int(fleet["landed"].sum() + sum(map(len, at["decode_gateways"]))),
             ]
             == [
                 counts[state]
                 for state in (
-                    RequestState.OWN_QUEUE,
                     RequestState.RUNNING,
                     RequestState.PREEMPTED,
+                    RequestState.HANDOVER,
                 )
             ],
+            "KV is held for those that have not landed": int((fleet["kv_held"] > 0).sum())
+            <= int(fleet["waiting"][decodes].sum() + fleet["in_flight"].sum())
+            + sum(map(len, at["decode_gateways"])),
+            "nothing sleeps at a decode instance": all(
+                slot["landed"] == 0
+                and (slot["in_flight"] > 0 or slot["preempted"] + slot["waiting"] == 0)
+                for slot in fleet[decodes & (fleet["running"] == 0)]
+                if label.startswith("before")
+            ),
             "KV memory does not overflow": all(
                 slot["kv_tokens"] <= capacity[p, slot["llm"]]
                 for p, slot in zip(pool_of.tolist(), fleet, strict=True)

@@ -363,8 +363,8 @@ class PlacementSpec:
     def __post_init__(self) -> None:
         check_model(self.model)
         for name in ("ttft_ps", "itl_ps"):
-            if not 1 <= getattr(self, name) < NEVER:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 1..2**62 - 1")
+            if not 1 <= getattr(self, name) <= 10**15:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 1..10**15")
         for name, high in (("gamma", 1.0), ("theta", 10.0)):
             if not 0.0 <= getattr(self, name) <= high:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 0..{high}")

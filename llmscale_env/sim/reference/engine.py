@@ -104,7 +104,8 @@ class ReferenceEngine(PlacementCommands):
                 self._all.append(instance)
                 gpus_before += pool.gpus
         self.router = Router(self)
-        self.network = Network(self.clock, spec.network, [i.host for i in self._all])
+        hosts = [instance.host for instance in self._all]
+        self.network = Network(self.clock, spec.network, hosts, self.events)
         self.clock.process(self._arrivals())
         for _ in range(len(self._all) + 1):
             self.clock.step()  # SimPy's own first event of each process: they stand ready at 0.

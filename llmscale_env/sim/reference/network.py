@@ -64,21 +64,25 @@ class Network:
         clock: the simulation.
         spec: links; None: flows take no time.
         hosts: host of every slot.
+        events: where it counts how often flows share a link.
 
     Attributes:
         flows: by number.
-        shared: whether two flows have ever met on a link.
     """
 
     def __init__(
-        self, clock: simpy.Environment, spec: NetworkSpec | None, hosts: Sequence[int]
+        self,
+        clock: simpy.Environment,
+        spec: NetworkSpec | None,
+        hosts: Sequence[int],
+        events: Counter[str],
     ) -> None:
         self.clock = clock
+        self.events = events
         self.spec = spec
         self.hosts = hosts
         self.capacity = [] if spec is None else [int(c) for c in spec.capacity]
         self.flows: dict[int, Flow] = {}
-        self.shared = False
 
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """Links from one slot to another."""
@@ -124,7 +128,7 @@ class Network:
         """New rates, new ends."""
         rates = fair_rates(self.capacity, [flow.path for flow in self.flows.values()])
         links = Counter(link for flow in self.flows.values() for link in flow.path)
-        self.shared |= any(n > 1 for n in links.values())
+        self.events["flows_shared"] += any(n > 1 for n in links.values())
         for (number, flow), rate in zip(self.flows.items(), rates, strict=True):
             flow.rate = rate
             takes_ps = -(-flow.left // rate) if flow.path else 0
