@@ -287,7 +287,17 @@ class _SplitGenerator(_Generator):
         if self.chance(0.45):
             return super().command(spec, at_ps)
         kind = self.rng.choice(
-            ["assign", "gateway", "predict", "profile", "decode", "place", "model", "fail", "router"],
+            [
+                "assign",
+                "gateway",
+                "predict",
+                "profile",
+                "decode",
+                "place",
+                "model",
+                "fail",
+                "router",
+            ],
             p=[0.25, 0.12, 0.12, 0.1, 0.05, 0.05, 0.05, 0.2, 0.06],
         )
         llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)

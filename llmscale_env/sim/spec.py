@@ -40,6 +40,7 @@ from llmscale_env.sim.kinds import (
 __all__ = [
     "DECODE_KINDS",
     "INSTANCE_DTYPE",
+    "LINK_TABLES",
     "MAX_ARRIVAL_QUEUES",
     "NEVER",
     "REPORT_DTYPE",

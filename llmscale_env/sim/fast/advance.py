@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import provisioning, routing, weights
+from llmscale_env.sim.fast import handover, provisioning, routing, weights
 from llmscale_env.sim.fast import queues as queues_module
 from llmscale_env.sim.fast.boundary import SWAP, TURN_OFF, boundary
 from llmscale_env.sim.fast.controller import set_limit
@@ -53,6 +53,7 @@ def _arrive(S, r, router, features):
     req = req_at(S, r)
     glob = glob_of(S)
     glob.phase = _ARRIVAL
+    glob.event_ps = req.arrival
     arrived_of(S)[req.llm, req.cls] += 1
     if req.input + req.output + const_of(S).half_block > llm_cap_of(S)[req.llm]:
         req.state = _REJECTED
@@ -68,6 +69,7 @@ def _instance_event(S, i, key, router, features):
     t = key >> 1
     glob.phase = _WAKE if key & 1 else _INSTANCE
     glob.index = i
+    glob.event_ps = t
     state = inst_at(S, i).state
     if state == _ACQUIRING:
         provisioning.start_loading(S, i, t)
@@ -76,11 +78,24 @@ def _instance_event(S, i, key, router, features):
         provisioning.activate(S, i, t, router, features)
     else:
         then = boundary(S, i, t)
+        if inst_at(S, i).n_handed > 0:
+            handover.route_handed(S, i, t, router, features)
         if then == TURN_OFF:
             provisioning.turn_off(S, i, t)
         elif then == SWAP:
             provisioning.swap(S, i, t)
     call_after(S, i, t)
+
+
+@njit
+def _flow_event(S):
+    """A flow ends. What is done at its time is done: only the first event of a time begins it anew."""
+    glob = glob_of(S)
+    t = glob.flow_key >> 1
+    if glob.event_ps != t:
+        glob.phase = _COMMAND
+        glob.event_ps = t
+    handover.end_flow(S, glob.flow_next, t)
 
 
 @njit
@@ -90,6 +105,14 @@ def advance(S, until, router, features):
     while glob.error == 0:
         i = tree_of(S)[1]
         key = key_of(S)[i]
+        flow_key = glob.flow_key
+        if flow_key <= key and flow_key != NO_EVENT:
+            late = glob.next_arrival >= glob.n_requests
+            if late or flow_key <= 2 * req_at(S, glob.next_arrival).arrival:
+                if flow_key >= 2 * until:
+                    break
+                _flow_event(S)
+                continue
         if glob.next_arrival < glob.n_requests:
             arrival = req_at(S, glob.next_arrival).arrival
             if 2 * arrival < key:

@@ -22,6 +22,7 @@ from llmscale_env.sim.fast.memory import (
     place_of,
     pool_at,
     prof_at,
+    report_at,
     req_at,
     running_cls_of,
     served_of,
@@ -44,6 +45,7 @@ LOSE, SAVE, SAVE_BESIDE = 0, 1, 2
 """What becomes of the KV cache of a request that leaves before its end."""
 
 _FINISHED = int(RequestState.FINISHED)
+_HANDOVER = int(RequestState.HANDOVER)
 _PREEMPTED = int(RequestState.PREEMPTED)
 _RUNNING = int(RequestState.RUNNING)
 
@@ -69,6 +71,33 @@ def gateway_row(S, m):
 
 
 @njit
+def _first_row_between(S):
+    """Lists of split phases come after all others."""
+    const = const_of(S)
+    return 5 * const.n_inst + 2 * const.n_queues + const.n_llms
+
+
+@njit
+def landed_row(S, i):
+    return _first_row_between(S) + i
+
+
+@njit
+def flight_row(S, i):
+    return _first_row_between(S) + const_of(S).n_inst + i
+
+
+@njit
+def held_row(S, i):
+    return _first_row_between(S) + 2 * const_of(S).n_inst + i
+
+
+@njit
+def decode_gateway_row(S, m):
+    return _first_row_between(S) + 3 * const_of(S).n_inst + m
+
+
+@njit
 def demand(S, r):
     """KV tokens that request `r` needs to be admitted."""
     req = req_at(S, r)
@@ -88,6 +117,7 @@ def enter(S, i, r, t):
     inst.n_run += 1
     inst.kv += kv
     inst.changed = 1
+    inst.fit_valid = 0
     inst.admissions += 1
     req.admission = inst.admissions
     running_cls_of(S)[i, req.cls] += 1
@@ -102,6 +132,7 @@ def start_decoding(S, i, r):
     """`r` (already in the batch, `emitted` tokens) decodes from the next iteration on."""
     inst = inst_at(S, i)
     req = req_at(S, r)
+    inst.fit_valid = 0
     req.decoding = 1
     req.item_start = inst.items
     req.join_iter = inst.iter_no - req.emitted
@@ -131,7 +162,14 @@ def restore(S, i, r):
     tokens = req.input + req.emitted
     inst.swap_ps += tokens * prof_at(S, inst.profile).swap_in
     drop_copy(S, r)
-    req.gap_open = 1
+    go_on(S, i, r)
+
+
+@njit
+def go_on(S, i, r):
+    """`r`, whose KV has landed, decodes on."""
+    inst = inst_at(S, i)
+    req_at(S, r).gap_open = 1
     inst.gaps_open += 1
     start_decoding(S, i, r)
 
@@ -194,6 +232,10 @@ def commit_decode(S, i, n):
     close_gaps(S, i, end_first)
     longest = end_first - inst.seg_begin
     last = inst.seg_first_ps + (n - 1) * inst.seg_step_ps
+    report = report_at(S, i)
+    report.decode_requests = inst.n_dec
+    report.decode_context = inst.ctx - inst.n_dec
+    report.decode_ps = last
     push_item(S, i, last if last > longest else longest)
 
 
@@ -221,6 +263,7 @@ def _remove(S, i, r):
     inst.n_run -= 1
     inst.kv -= kv
     inst.changed = 1
+    inst.fit_valid = 0
     running_cls_of(S)[i, req.cls] -= 1
     unlink(S, running_row(S, i, req.evictable), r)
     if req.evictable:
@@ -255,7 +298,7 @@ def finish_due(S, i, t):
 
 
 @njit
-def _leave_unfinished(S, i, r, t, save):
+def leave_unfinished(S, i, r, t, save):
     """`r` leaves before its end at `t`, the last boundary.
 
     `save`: its KV cache is lost (`LOSE`), or goes to host memory, if it fits there, ahead of the next
@@ -300,7 +343,7 @@ def evict(S, i, r, t):
     req_at(S, r).evictions += 1
     inst_at(S, i).evictions += 1
     beside = pool_at(S, inst_at(S, i).pool).async_kv
-    _leave_unfinished(S, i, r, t, SAVE_BESIDE if beside else SAVE)
+    leave_unfinished(S, i, r, t, SAVE_BESIDE if beside else SAVE)
     _to_queue_front(S, i, r)
 
 
@@ -312,20 +355,30 @@ def flush(S, i, t):
         r = youngest(S, i)
         req_at(S, r).evictions += 1
         inst.evictions += 1
-        _leave_unfinished(S, i, r, t, LOSE)
+        leave_unfinished(S, i, r, t, LOSE)
         _to_queue_front(S, i, r)
 
 
 @njit
 def restart(S, i, r, t):
-    """`r`, running at instance `i`, which fails, or preempted there, begins anew; `t`: last boundary."""
+    """`r`, who runs, was preempted or has landed at instance `i`, which fails, begins anew.
+
+    `t`: last boundary.
+    """
     inst = inst_at(S, i)
     req = req_at(S, r)
     if req.state == _PREEMPTED:
         unlink(S, preempted_row(S, i), r)
         inst.waiting -= demand(S, r)
+        inst.fit_valid = 0
+    elif req.state == _HANDOVER:
+        unlink(S, landed_row(S, i), r)
+        inst.kv -= demand(S, r) - 1
+        inst.n_coming -= 1
+        inst.fit_valid = 0
+        req.at = -1
     else:
-        _leave_unfinished(S, i, r, t, LOSE)
+        leave_unfinished(S, i, r, t, LOSE)
     inst.left -= req.predicted - req.emitted
     drop_copy(S, r)
     req.emitted = 0
@@ -386,7 +439,7 @@ def preempt(S, i, r, t):
     pool = pool_at(S, inst.pool)
     req_at(S, r).preemptions += 1
     inst.preemptions += 1
-    _leave_unfinished(S, i, r, t, SAVE if pool.swap == 1 else LOSE)
+    leave_unfinished(S, i, r, t, SAVE if pool.swap == 1 else LOSE)
     if pool.evicts and cls_at(S, req_at(S, r).cls).priority == 1:
         _to_queue_front(S, i, r)
     else:

@@ -11,6 +11,8 @@ from llmscale_env.sim.fast.batch import (
     evict,
     finish_due,
     flush,
+    go_on,
+    landed_row,
     later_victims,
     preempt,
     preempted_row,
@@ -21,6 +23,7 @@ from llmscale_env.sim.fast.batch import (
     youngest,
 )
 from llmscale_env.sim.fast.controller import clear_window, new_window, update_limit
+from llmscale_env.sim.fast.handover import hand_over, reserve
 from llmscale_env.sim.fast.itl import clear_items, close_gaps, push_item, push_pending
 from llmscale_env.sim.fast.memory import (
     cls_at,
@@ -30,6 +33,7 @@ from llmscale_env.sim.fast.memory import (
     pool_at,
     prof_at,
     pull_of,
+    report_at,
     req_at,
 )
 from llmscale_env.sim.fast.queues import leave, queue_row
@@ -41,7 +45,14 @@ from llmscale_env.sim.fast.records import (
     NOT_KNOWN,
     PREFILL,
 )
-from llmscale_env.sim.fast.sources import NOBODY, OWN, PREEMPTED, next_place, shared_place
+from llmscale_env.sim.fast.sources import (
+    LANDED,
+    NOBODY,
+    OWN,
+    PREEMPTED,
+    next_place,
+    shared_place,
+)
 from llmscale_env.sim.fast.structures import schedule, unlink
 from llmscale_env.sim.fast.timing import (
     decode_first_ps,
@@ -52,9 +63,11 @@ from llmscale_env.sim.fast.timing import (
     span_ps,
 )
 from llmscale_env.sim.jit import njit
-from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.spec import InstanceState, PoolPhase
 
 _ACTIVE = int(InstanceState.ACTIVE)
+_PREFILLS = int(PoolPhase.PREFILL)
+_DECODES = int(PoolPhase.DECODE)
 
 STAY, TURN_OFF, SWAP = 0, 1, 2
 """What a boundary leads to: nothing, `OFF` (drained and empty), another LLM."""
@@ -67,6 +80,11 @@ STAY, TURN_OFF, SWAP = 0, 1, 2
 def _end_prefill(S, i, t):
     inst = inst_at(S, i)
     inst.iterations += 1
+    report = report_at(S, i)
+    report.prefill_tokens = report.next_tokens
+    report.prefill_squares = report.next_squares
+    report.prefill_requests = report.next_requests
+    report.prefill_ps = report.next_ps
     row = prefill_row(S, i)
     r = lists_of(S)[row, 0]
     while r >= 0:
@@ -136,6 +154,8 @@ def _ordered_evictions(S, i, t):
 @njit
 def _row_of(S, i, place):
     """List that instance `i` takes from at a place."""
+    if place == LANDED:
+        return landed_row(S, i)
     if place == PREEMPTED:
         return preempted_row(S, i)
     if place == OWN:
@@ -238,13 +258,18 @@ def _admit(S, i, t, left):
             break
         context = req.input + req.emitted
         need = demand(S, r)
+        landed = place == LANDED
         saved = req.kv_host >= 0 and inst_at(S, req.kv_host).host == inst.host
+        saved = saved and pool.phase != _PREFILLS
         extra = inst.n_run if chunked else fresh
-        fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
+        if landed:  # its memory is taken
+            fits = inst.n_run < inst.limit
+        else:
+            fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
         if chunked:
             in_budget = left >= 1
         else:
-            in_budget = saved or fresh == 0 or tokens + context <= pool.prefill
+            in_budget = saved or landed or fresh == 0 or tokens + context <= pool.prefill
         under_limit = inst.n_run < inst.limit
         if in_budget and not fits:
             made = False
@@ -269,7 +294,11 @@ def _admit(S, i, t, left):
             if in_budget or not fits:
                 inst.filling = 0
             break
-        if place < 0:
+        if landed:
+            unlink(S, row, r)
+            inst.kv -= need - 1
+            inst.n_coming -= 1
+        elif place < 0:
             unlink(S, row, r)
             inst.waiting -= need
         else:
@@ -279,7 +308,9 @@ def _admit(S, i, t, left):
         if req.evictable:
             fresh_evictable += 1
             fresh_evictable_kv += need - 1
-        if saved:
+        if landed:
+            go_on(S, i, r)
+        elif saved:
             restore(S, i, r)
             left -= 1
         else:
@@ -344,6 +375,9 @@ def _rest(S, i, t):
     inst.mode = IDLE
     inst.seg_n = 0
     clear_items(S, i)
+    if inst.n_coming > 0 and lists_of(S)[landed_row(S, i), 2] > 0:
+        schedule(S, i, 2 * t + 1)
+        return
     if inst.state == _ACTIVE and inst.pull_until < inst.n_pull:
         if shared_place(S, i, inst.n_pull) != NOBODY:
             schedule(S, i, 2 * t + 1)
@@ -364,13 +398,24 @@ def _make_way(S, i, t):
 @njit
 def _continue_prefill_first(S, i, t):
     inst = inst_at(S, i)
+    preempted = preempted_row(S, i)
+    # Nothing could be reserved for the own queue; at the next boundary it may be.
+    barred = pool_at(S, inst.pool).phase == _DECODES and lists_of(S)[i, 2] > 0
+    barred = barred and lists_of(S)[preempted, 2] > 0
     tokens, pairs, once = _admit(S, i, t, -1)
     _make_way(S, i, t)
     if inst.n_pre > 0:
         if inst.n_dec > 0:
             push_pending(S, i, t)
-        _launch_single(S, i, t, PREFILL, prefill_ps(S, inst.profile, tokens, pairs))
+        duration = prefill_ps(S, inst.profile, tokens, pairs)
+        report = report_at(S, i)
+        report.next_tokens = tokens
+        report.next_squares = pairs
+        report.next_requests = inst.n_pre
+        report.next_ps = duration
+        _launch_single(S, i, t, PREFILL, duration)
         return
+    once = once or (barred and lists_of(S)[preempted, 2] == 0)
     cap = prof_at(S, inst.profile).cap
     while inst.n_run > 0 and inst.kv + inst.n_dec > cap:
         preempt(S, i, youngest(S, i), t)
@@ -420,6 +465,13 @@ def _continue_chunked(S, i, t):
 
 
 @njit
+def nothing_waits(S, i):
+    """Whether instance `i` could turn off, as far as requests and KV outside its batch go."""
+    inst = inst_at(S, i)
+    return lists_of(S)[preempted_row(S, i), 2] == 0 and inst.kv_held == 0 and inst.n_coming == 0
+
+
+@njit
 def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; returns what it must do now, see `STAY` and so on."""
     inst = inst_at(S, i)
@@ -427,6 +479,11 @@ def boundary(S, i, t):
     if inst.mode != IDLE and inst.n_dec == 0:
         inst.w_alone_ps += t - inst.seg_begin
     _end_iteration(S, i, t)
+    phase = pool_at(S, inst.pool).phase
+    if phase == _PREFILLS:
+        hand_over(S, i, t)
+    elif phase == _DECODES:
+        reserve(S, i, t, True)
     if inst.leaving > 0 and t >= inst.copied_ps:
         inst.kv -= inst.leaving
         inst.leaving = 0
@@ -434,7 +491,7 @@ def boundary(S, i, t):
     inst.pull_until = inst.n_pull
     if inst.order_evict > 0 and _ordered_evictions(S, i, t):
         inst.pull_until = 0
-    if inst.state != _ACTIVE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
+    if inst.state != _ACTIVE and inst.n_run == 0 and nothing_waits(S, i):
         _rest(S, i, t)
         return TURN_OFF
     if inst.n_run == 0:

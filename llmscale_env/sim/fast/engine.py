@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import (
     check_arrival_queues,
+    check_operations,
     check_pull,
     check_regroup,
     check_router,
@@ -18,11 +19,13 @@ from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import observe, queues, watch
 from llmscale_env.sim.fast.layout import (
     EPISODE_FIELDS,
+    PER_REQUEST,
     State,
     addresses,
     allocate,
     reset_episode,
 )
+from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders, check_range
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
     QUEUED_DTYPE,
@@ -38,6 +41,7 @@ from llmscale_env.sim.spec import (
     InstanceState,
     LoadSource,
     Operations,
+    PoolPhase,
     RequestState,
     RouterKind,
     changed_operations,
@@ -49,14 +53,7 @@ class RouterError(ValueError):
     """A custom router answered with something that is no candidate."""
 
 
-def check_range(name: str, value: int, low: int, high: int) -> int:
-    """`value` as an int in `low..high`, or a ValueError that says so."""
-    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
-        raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
-    return int(value)
-
-
-class EngineBatch:
+class EngineBatch(PlacementOrders):
     """`n_episodes` episodes of one cluster, side by side in one set of arrays.
 
     Args:
@@ -114,7 +111,13 @@ class EngineBatch:
         req[:, : self.capacity] = old.req
         log[:, :, : self.capacity] = old.log
         by_class[:, : self.capacity] = old.by_class
-        self.states = old._replace(req=req, log=log, by_class=by_class)
+        more = {}
+        for name in PER_REQUEST[3:]:
+            had = getattr(old, name)
+            n = capacity if had.shape[1] == self.capacity else had.shape[1]
+            more[name] = np.zeros((self.n_episodes, n), had.dtype)
+            more[name][:, : had.shape[1]] = had
+        self.states = old._replace(req=req, log=log, by_class=by_class, **more)
         self.states.glob["capacity"] = capacity
         self._locate()
 
@@ -122,7 +125,7 @@ class EngineBatch:
         """A copy of episode `e`: plain arrays that can be pickled and `restore`d."""
         n = int(self.states.glob[e, 0]["n_requests"])
         saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
-        for name in ("req", "log", "by_class"):
+        for name in PER_REQUEST:
             saved[name] = saved[name][..., :n]
         return {name: array.copy() for name, array in saved.items()}
 
@@ -133,7 +136,7 @@ class EngineBatch:
             self._grow(n)
         for name, array in saved.items():
             target = getattr(self.states, name)[e]
-            if name in ("req", "log", "by_class"):
+            if name in PER_REQUEST:
                 target = target[..., :n]
             if target.shape != array.shape:
                 raise ValueError(f"{name}: a saved episode of another cluster ({array.shape})")
@@ -275,8 +278,12 @@ class EngineBatch:
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         check_range("count", count, 0, 2**31 - 1)
         state = InstanceState(int(self.states.inst[e, instance]["state"]))
-        if state not in (InstanceState.ACTIVE, InstanceState.DRAINING):
-            raise ValueError(f"instance = {instance}: is {state.name}, has nothing to evict")
+        pool = self.spec.pools[self.spec.pool_of_slot[instance]]
+        if state not in (InstanceState.ACTIVE, InstanceState.DRAINING) or pool.phase:
+            raise ValueError(
+                f"instance = {instance}: is {state.name}, of phase {PoolPhase(pool.phase).name}, has "
+                "nothing to evict"
+            )
         kernels.order_evictions(int(self.handles[e]), instance, count)
 
     def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:
@@ -289,6 +296,8 @@ class EngineBatch:
             state = InstanceState(int(slots[number]["state"]))
             if state != InstanceState.ACTIVE:
                 raise ValueError(f"instance = {number}: is {state.name}, must be ACTIVE")
+            if self.spec.pools[int(slots[number]["pool"])].phase == PoolPhase.DECODE:
+                raise ValueError(f"instance = {number}: decodes only, use assign")
         llms = [self.spec.pools[int(slots[number]["pool"])].llm for number in (instance, to)]
         if instance == to or llms[0] != llms[1]:
             raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
@@ -321,6 +330,7 @@ class EngineBatch:
         )
         chunk = int(row["chunk"])
         new = changed_operations(now, chunk, pull_rule, evicts_in_order, swap_flushes, static_batch)
+        check_operations(self.spec.pools[pool], new)
         row["deadline"] = new.pull_rule
         row["evicts_in_order"] = new.evicts_in_order
         row["flushes"] = new.swap_flushes
@@ -441,7 +451,7 @@ class EngineBatch:
         return {state: int(out[state]) for state in RequestState}
 
 
-class FastEngine:
+class FastEngine(SingleOrders):
     """One episode of the fast engine; the same calls as `ReferenceEngine`."""
 
     def __init__(self, spec: ClusterSpec, requests: RequestTable) -> None:

@@ -17,6 +17,8 @@ from llmscale_env.sim.fast.records import (
     AGING,
     CLS,
     CONST,
+    FIT,
+    FLOW,
     GLOB,
     INST,
     NO_EVENT,
@@ -25,15 +27,18 @@ from llmscale_env.sim.fast.records import (
     PROF,
     QUEUE,
     QUEUE_SEEN,
+    REPORT,
     REQ,
     ROUTE,
     SERVED_COLUMNS,
     TALLY,
 )
 from llmscale_env.sim.spec import (
+    LINK_TABLES,
     MAX_ARRIVAL_QUEUES,
     ClusterSpec,
     InstanceState,
+    PlacementSpec,
     RequestState,
     first_warm,
 )
@@ -49,6 +54,8 @@ class State(NamedTuple):
     first), `4I + i`
     being prefilled, `5I + q` shared queue `q`, `5I + Q + m` the gateway of LLM `m`,
     `5I + Q + M + q` those of shared queue `q` that came before everybody behind them (see `queues`).
+    With `n = 5I + 2Q + M` before them (see `handover`): `n + i` landed at instance `i`, `n + I + i` in
+    flight to it, `n + 2I + i` those whose KV it holds, `n + 3I + m` the decode gateway of LLM `m`.
     """
 
     glob: NDArray  # (E, 1)
@@ -60,7 +67,7 @@ class State(NamedTuple):
     tree: NDArray[np.int64]  # (E, 2L) tournament of instances by key
     heap: NDArray[np.int64]  # (E, I, B) finishing iteration << 32 | request
     stack: NDArray[np.int64]  # (E, I, 2B + 16, 2) see kernels.itl
-    lists: NDArray[np.int64]  # (E, 5I + 2Q + M, 3)
+    lists: NDArray[np.int64]  # (E, 8I + 2Q + 2M, 3)
     active: NDArray[np.int64]  # (E, P, max slots) active instances, ascending
     running_cls: NDArray[np.int64]  # (E, I, C)
     host_count: NDArray[np.int64]  # (E, H, M) serving instances on the host
@@ -79,12 +86,22 @@ class State(NamedTuple):
     dirty: NDArray[np.int64]  # (E, Q) queues that changed during the event at hand
     host_ready: NDArray[np.int64]  # (E, I, M) when weights are in host memory, -1: they are not
     host_used: NDArray[np.int64]  # (E, I, M) swap that brought them to the GPUs last
+    flow: NDArray  # (E, R), or (E, 1) where no pool serves one phase only
+    flows: NDArray[np.int64]  # (E, R) requests whose KV is on its way, in no order
+    link_use: NDArray[np.int64]  # (E, links, 2) capacity left and flows, while rates are computed
+    report: NDArray  # (E, I)
+    fit: NDArray  # (E, I) see `best_fit`
+    fit_list: NDArray[np.int64]  # (E, I, W) predicted tokens to come << 32 | KV tokens
+    fit_long: NDArray[np.int64]  # (E, R) the same of an instance with more requests than that
+    norms: NDArray[np.float64]  # (E, I)
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
     knots: NDArray[np.int64]  # (F, 2, K, 3)
     cls: NDArray  # (C,)
-    route_pools: NDArray[np.int64]  # (M, C, 2, P)
+    route_pools: NDArray[np.int64]  # (M, C, 3, P) own, overflow and decode pools
+    link_cap: NDArray[np.int64]  # (links,) bytes per microsecond
+    slot_links: NDArray[np.int64]  # (I, 4, width) out, in, local out, local in; -1: no more
     served: NDArray[np.int64]  # (P, M, SERVED_COLUMNS) see `records`
     llm_cap: NDArray[np.int64]  # (M,) longest request that fits
     const: NDArray  # (1,)
@@ -92,6 +109,8 @@ class State(NamedTuple):
 
 STATE_FIELDS = State._fields
 EPISODE_FIELDS = STATE_FIELDS[: STATE_FIELDS.index("prof")]
+PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long")
+"""Arrays whose last axis is that of requests (of the last three only where a cluster needs them)."""
 
 
 def addresses(states: State, e: int) -> NDArray[np.int64]:
@@ -110,6 +129,34 @@ def hosts_of(spec: ClusterSpec) -> NDArray[np.int64]:
     gpus = np.concatenate([np.full(pool.n_slots, pool.gpus) for pool in spec.pools])
     before = np.concatenate([[0], np.cumsum(gpus)[:-1]])
     return (before // spec.gpus_per_host).astype(np.int64)
+
+
+def links_of(spec: ClusterSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Capacity of the links, and the links of every slot, as in `State`."""
+    if spec.network is None:
+        return np.zeros(1, np.int64), np.full((spec.n_instances, 4, 1), -1, np.int64)
+    tables = [getattr(spec.network, name) for name in LINK_TABLES]
+    width = max([1, *(len(links) for table in tables for links in table)])
+    rows = np.full((spec.n_instances, 4, width), -1, np.int64)
+    for k, table in enumerate(tables):
+        for i, links in enumerate(table):
+            rows[i, k, : len(links)] = links
+    return (spec.network.capacity if len(spec.network.capacity) else np.zeros(1, np.int64)), rows
+
+
+def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]:
+    """What a route's record holds of a placement, in its order."""
+    if placement is None:
+        return (0.0,) * 7 + (0,) * 4
+    return (
+        *placement.model,
+        placement.gamma,
+        placement.theta,
+        placement.ttft_ps,
+        placement.itl_ps,
+        placement.fallback,
+        placement.scaled_norm,
+    )
 
 
 def llm_capacity(spec: ClusterSpec) -> NDArray[np.int64]:
@@ -169,11 +216,15 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
                 swap.swap_ps,
                 swap.watermark_tokens,
             )
-    route_pools = np.full((n_llms, n_classes, 2, n_pools), -1, np.int64)
+    route_pools = np.full((n_llms, n_classes, 3, n_pools), -1, np.int64)
     for m, of_llm in enumerate(spec.routes):
         for c, route in enumerate(of_llm):
             route_pools[m, c, 0, : len(route.pools)] = route.pools
             route_pools[m, c, 1, : len(route.overflow)] = route.overflow
+            route_pools[m, c, 2, : len(route.decode_pools)] = route.decode_pools
+    link_cap, slot_links = links_of(spec)
+    moving = capacity if spec.splits else 1
+    placing = 2 * batch + 64 if spec.places else 1
     cls = np.array(
         [(c.priority, c.itl_slo_ps, c.ttft_slo_ps, c.itl_max) for c in spec.classes], CLS
     )
@@ -195,8 +246,10 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["pull_width"] = max(n_queues, 1)
     const["pulled_by_width"] = n_inst + 1
     const["tab_width"] = tab.shape[2]
+    const["link_width"] = slot_links.shape[2]
+    const["fit_width"] = placing
     e = episodes
-    n_lists = 5 * n_inst + 2 * n_queues + n_llms
+    n_lists = 8 * n_inst + 2 * n_queues + 2 * n_llms
     return State(
         glob=np.zeros((e, 1), GLOB),
         inst=np.zeros((e, n_inst), INST),
@@ -226,11 +279,21 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         dirty=np.zeros((e, max(n_queues, 1)), np.int64),
         host_ready=np.zeros((e, n_inst, n_llms), np.int64),
         host_used=np.zeros((e, n_inst, n_llms), np.int64),
+        flow=np.zeros((e, moving), FLOW),
+        flows=np.zeros((e, moving), np.int64),
+        link_use=np.zeros((e, len(link_cap), 2), np.int64),
+        report=np.zeros((e, n_inst), REPORT),
+        fit=np.zeros((e, n_inst), FIT),
+        fit_list=np.zeros((e, n_inst, placing), np.int64),
+        fit_long=np.zeros((e, capacity if spec.places else 1), np.int64),
+        norms=np.zeros((e, n_inst), np.float64),
         prof=prof,
         tab=tab,
         knots=knots,
         cls=cls,
         route_pools=route_pools,
+        link_cap=link_cap,
+        slot_links=slot_links,
         served=served,
         llm_cap=llm_capacity(spec),
         const=const,
@@ -246,6 +309,9 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     glob[:] = 0
     glob["n_requests"] = n
     glob["capacity"] = states.req.shape[1]
+    glob["flow_key"] = NO_EVENT
+    states.report[e] = -1
+    states.fit[e] = 0
 
     req = states.req[e]
     req[:n] = 0
@@ -259,7 +325,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
         req[name][:n] = -1
     for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
         req[name][:n] = -1
-    for name in ("queue", "target"):
+    for name in ("queue", "target", "at", "held_at"):
         req[name][:n] = -1
     req["state"][:n] = RequestState.FUTURE
     evictable = np.array(
@@ -305,6 +371,10 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
                 0,
                 (0,) * MAX_ARRIVAL_QUEUES,
                 (route.queue,) * MAX_ARRIVAL_QUEUES,
+                route.decode_kind,
+                len(route.decode_pools),
+                0,
+                *placement_fields(route.placement),
             )
 
     inst = states.inst[e]
@@ -377,6 +447,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
             pool.swap_flushes,
             pool.host_weight_bytes,
             pool.repair_ps,
+            pool.phase,
             pool.load_source,
             (0, 0, 0),
             0,

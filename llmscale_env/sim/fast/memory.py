@@ -29,6 +29,8 @@ from llmscale_env.sim.fast.records import (
     AGING,
     CLS,
     CONST,
+    FIT,
+    FLOW,
     GLOB,
     INST,
     POOL,
@@ -36,6 +38,7 @@ from llmscale_env.sim.fast.records import (
     PROF,
     QUEUE,
     QUEUE_SEEN,
+    REPORT,
     REQ,
     ROUTE,
     SERVED_COLUMNS,
@@ -160,6 +163,9 @@ pool_seen_at = _records("pool_seen", POOL_SEEN)
 queue_seen_at = _records("queue_seen", QUEUE_SEEN)
 queue_at = _records("queue", QUEUE)
 aging_at = _records("aging", AGING)
+flow_at = _records("flow", FLOW)
+report_at = _records("report", REPORT)
+fit_at = _records("fit", FIT)
 
 key_of = _array("key", np.int64)
 tree_of = _array("tree", np.int64)
@@ -182,5 +188,12 @@ dirty_of = _array("dirty", np.int64)
 host_ready_of = _array("host_ready", np.int64, "n_llms")
 host_used_of = _array("host_used", np.int64, "n_llms")
 served_of = _array("served", np.int64, "n_llms", SERVED_COLUMNS)
-route_pools_of = _array("route_pools", np.int64, "n_classes", 2, "n_pools")
+route_pools_of = _array("route_pools", np.int64, "n_classes", 3, "n_pools")
+flows_of = _array("flows", np.int64)
+link_use_of = _array("link_use", np.int64, 2)
+link_cap_of = _array("link_cap", np.int64)
+slot_links_of = _array("slot_links", np.int64, 4, "link_width")
+fit_list_of = _array("fit_list", np.int64, "fit_width")
+fit_long_of = _array("fit_long", np.int64)
+norms_of = _array("norms", np.float64)
 llm_cap_of = _array("llm_cap", np.int64)

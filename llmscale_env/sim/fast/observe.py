@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.batch import preempted_row
+from llmscale_env.sim.fast.batch import flight_row, landed_row, preempted_row
 from llmscale_env.sim.fast.itl import largest_gap
 from llmscale_env.sim.fast.memory import (
     const_of,
@@ -10,6 +10,7 @@ from llmscale_env.sim.fast.memory import (
     inst_at,
     lists_of,
     pool_at,
+    report_at,
     req_at,
     stack_of,
 )
@@ -87,6 +88,29 @@ def read_instances(S, out):
         out[i].tokens = inst.tokens + n * inst.n_dec
         out[i].swaps = inst.swaps
         out[i].failures = inst.failures
+        out[i].in_flight = lists_of(S)[flight_row(S, i), 2]
+        out[i].landed = lists_of(S)[landed_row(S, i), 2]
+        out[i].kv_held = inst.kv_held
+
+
+@njit
+def read_reports(S, out):
+    """Fill `out` (I, REPORT_DTYPE): the last iterations that ended before the present time."""
+    t = glob_of(S).now_ps
+    for i in range(const_of(S).n_inst):
+        inst, report = inst_at(S, i), report_at(S, i)
+        out[i].prefill_tokens = report.prefill_tokens
+        out[i].prefill_squares = report.prefill_squares
+        out[i].prefill_requests = report.prefill_requests
+        out[i].prefill_ps = report.prefill_ps
+        out[i].decode_requests = report.decode_requests
+        out[i].decode_context = report.decode_context
+        out[i].decode_ps = report.decode_ps
+        n = iterations_done(S, i, t)
+        if n > 0:
+            out[i].decode_requests = inst.n_dec
+            out[i].decode_context = inst.ctx + (n - 1) * inst.n_dec
+            out[i].decode_ps = inst.seg_first_ps + (n - 1) * inst.seg_step_ps
 
 
 @njit
@@ -121,7 +145,7 @@ def read_gpu_ps(S, out):
 
 @njit
 def count_states(S, out):
-    """Count requests by `RequestState` (8,)."""
+    """Count requests by `RequestState` (9,)."""
     out[:] = 0
     for r in range(glob_of(S).n_requests):
         out[req_at(S, r).state] += 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import weights
+from llmscale_env.sim.fast import handover, weights
 from llmscale_env.sim.fast.batch import (
     commit_decode,
     demand,
     drop_copy,
+    held_row,
+    landed_row,
     preempted_row,
     restart,
     youngest,
 )
+from llmscale_env.sim.fast.boundary import nothing_waits
 from llmscale_env.sim.fast.controller import clear_window
 from llmscale_env.sim.fast.itl import clear_items
 from llmscale_env.sim.fast.memory import (
@@ -41,17 +44,19 @@ from llmscale_env.sim.fast.records import (
 )
 from llmscale_env.sim.fast.routing import requests_at, route, route_gateway
 from llmscale_env.sim.fast.sources import head_at
-from llmscale_env.sim.fast.structures import schedule
+from llmscale_env.sim.fast.structures import pop_front, schedule
 from llmscale_env.sim.fast.timing import iterations_done, span_ps
 from llmscale_env.sim.fast.wake import hand_over, look_up
 from llmscale_env.sim.jit import njit
-from llmscale_env.sim.spec import InstanceState, LoadSource
+from llmscale_env.sim.spec import InstanceState, LoadSource, PoolPhase
 
 _OFF = int(InstanceState.OFF)
 _ACQUIRING = int(InstanceState.ACQUIRING)
 _LOADING = int(InstanceState.LOADING)
 _ACTIVE = int(InstanceState.ACTIVE)
 _DRAINING = int(InstanceState.DRAINING)
+_PREFILLS = int(PoolPhase.PREFILL)
+_DECODES = int(PoolPhase.DECODE)
 _SSD = int(LoadSource.SSD)
 _HOST = int(LoadSource.HOST)
 _MULTICAST = int(LoadSource.MULTICAST)
@@ -128,7 +133,10 @@ def activate(S, i, t, router, features):
     inst.loaded_ps = -1
     inst.state = _ACTIVE
     _list_active(S, i)
-    route_gateway(S, inst.llm, t, router, features)
+    if pool_at(S, inst.pool).phase == _DECODES:
+        handover.route_decode_gateway(S, inst.llm, t, router, features)
+    else:
+        route_gateway(S, inst.llm, t, router, features)
     look_up(S, i, t)
 
 
@@ -181,6 +189,20 @@ def swap(S, i, t):
 
 
 @njit
+def _last_to_restart(S, i):
+    """Of those that a failure of instance `i` makes start again, in reverse order, the next; -1: none.
+
+    In order: preempted, running by admission, landed, those whose KV it holds.
+    """
+    for row in (held_row(S, i), landed_row(S, i)):
+        if lists_of(S)[row, 2] > 0:
+            return lists_of(S)[row, 1]
+    if inst_at(S, i).n_run > 0:
+        return youngest(S, i)
+    return lists_of(S)[preempted_row(S, i), 1]
+
+
+@njit
 def fail(S, i, t, router, features):
     """Instance `i` loses what it has on its GPUs and its requests' KV, and is to be loaded anew."""
     inst = inst_at(S, i)
@@ -213,11 +235,16 @@ def fail(S, i, t, router, features):
     hand_over(S, i)
     # Who has no queue to go back to is routed again, after the instance's state is settled.
     first, last = np.int64(-1), np.int64(-1)
-    while inst.n_run > 0 or lists_of(S)[preempted_row(S, i), 2] > 0:
-        r = youngest(S, i)
-        if inst.n_run == 0:
-            r = lists_of(S)[preempted_row(S, i), 1]
-        restart(S, i, r, boundary)
+    while True:
+        r = _last_to_restart(S, i)
+        if r < 0:
+            break
+        if req_at(S, r).held_at == i:
+            handover.lose_held(S, i, r, t)
+            req_at(S, r).emitted = 0
+            req_at(S, r).restarts += 1
+        else:
+            restart(S, i, r, boundary)
         if req_at(S, r).queue >= 0:
             enter_front(S, r, req_at(S, r).queue)
         else:
@@ -225,6 +252,10 @@ def fail(S, i, t, router, features):
             first = r
             if last < 0:
                 last = r
+    if pool.phase == _PREFILLS:
+        handover.look_at_touched(S, t)
+    elif pool.phase == _DECODES:
+        handover.call_back(S, i, t)
     clear_items(S, i)
     inst.gaps_open = 0
     for r in range(glob_of(S).next_arrival):
@@ -269,7 +300,7 @@ def drain(S, i, t, router, features):
     inst.state = _DRAINING
     _unlist_active(S, i)
     _reroute_own(S, i, t, router, features)
-    if inst.mode == IDLE and inst.n_run == 0 and lists_of(S)[preempted_row(S, i), 2] == 0:
+    if inst.mode == IDLE and inst.n_run == 0 and nothing_waits(S, i):
         turn_off(S, i, t)
         hand_over(S, i)
     else:
@@ -280,19 +311,17 @@ def drain(S, i, t, router, features):
 def _reroute_own(S, i, t, router, features):
     """What waits in instance `i`'s own queue goes elsewhere, in order."""
     inst = inst_at(S, i)
+    inst.fit_valid = 0
+    decodes = pool_at(S, inst.pool).phase == _DECODES
     for _ in range(lists_of(S)[i, 2]):
-        r = lists_of(S)[i, 0]
-        after = req_at(S, r).next
-        lists_of(S)[i, 0] = after
-        if after >= 0:
-            req_at(S, after).prev = -1
-        else:
-            lists_of(S)[i, 1] = -1
-        lists_of(S)[i, 2] -= 1
+        r = pop_front(S, i)
         req = req_at(S, r)
         inst.waiting -= demand(S, r)
         inst.left -= req.predicted - req.emitted
-        route(S, r, t, router, features)
+        if decodes:
+            handover.route_decode(S, r, t, router, features)
+        else:
+            route(S, r, t, router, features)
 
 
 @njit

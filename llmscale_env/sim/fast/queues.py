@@ -164,6 +164,15 @@ def leave(S, r, q):
 
 
 @njit
+def change_prediction(S, r, tokens):
+    """Request `r`, in a shared queue, is now predicted to emit `tokens` in all."""
+    q = req_at(S, r).queue
+    _count(S, r, q, -1)
+    req_at(S, r).predicted = tokens
+    _count(S, r, q, 1)
+
+
+@njit
 def mark_dirty(S, q):
     """Queue `q` has changed: at the end of the event whoever pulls from it is called."""
     if queue_at(S, q).dirty == 0:

@@ -32,6 +32,10 @@ GLOB = np.dtype(
         ("gpus_held", np.int64),
         ("n_dirty", np.int64),  # shared queues that changed during the event at hand
         ("n_choosers", np.int64),  # instances with more than one queue on their list
+        ("event_ps", np.int64),  # time of the latest event
+        ("n_flows", np.int64),
+        ("flow_key", np.int64),  # 2 * time of the next end of a flow, and whose it is
+        ("flow_next", np.int64),
         ("first_cursor", np.int64),  # how much of the logs has been counted
         ("finish_cursor", np.int64),
         ("error", np.int64),
@@ -72,6 +76,12 @@ INST = np.dtype(
         ("host_kv", np.int64),  # bytes
         ("leaving", np.int64),  # KV tokens (part of `kv`) being copied out, and until when
         ("copied_ps", np.int64),
+        # split phases (part of `kv`: what is held, and what is reserved for who has not joined the batch)
+        ("kv_held", np.int64),  # KV tokens that wait to be copied to a decode instance
+        ("n_handed", np.int64),  # requests handed over in this boundary
+        ("n_coming", np.int64),  # in flight or landed here
+        ("touched", np.int64),
+        ("fit_valid", np.int64),  # what `best_fit` has summed up still holds
         # shared queues
         ("n_pull", np.int64),
         ("pull_until", np.int64),  # in this boundary only so many of them
@@ -148,6 +158,11 @@ REQ = np.dtype(
         ("restarts", np.int32),
         ("queue", np.int32),  # shared queue that it waits in, came from, or would go to, or -1
         ("target", np.int32),  # where it is being moved, -1: nowhere
+        (
+            "at",
+            np.int32,
+        ),  # instance whose own queue it waits in, or that it is handed over to, or -1
+        ("held_at", np.int32),  # instance that holds its KV until it has been copied, or -1
         ("run_n", np.int32),  # first of a run in a shared queue: its requests, the last one
         ("run_last", np.int32),
         ("llm", np.int16),
@@ -156,6 +171,7 @@ REQ = np.dtype(
         ("decoding", np.int8),
         ("evictable", np.int8),
         ("gap_open", np.int8),
+        ("in_flight", np.int8),  # its KV is on its way to `at`
     ]
 )
 
@@ -187,6 +203,7 @@ POOL = np.dtype(
         ("flushes", np.int64),
         ("host_weights", np.int64),
         ("repair_ps", np.int64),
+        ("phase", np.int64),
         ("load_source", np.int64),
         ("source_used", np.int64, (3,)),
         ("started", np.int64),  # instances ordered so far, and given up again
@@ -205,8 +222,83 @@ ROUTE = np.dtype(
         ("n_uppers", np.int64),  # input tokens that tell arrivals apart, and where they go
         ("uppers", np.int64, (MAX_ARRIVAL_QUEUES,)),
         ("queues", np.int64, (MAX_ARRIVAL_QUEUES,)),
+        ("decode_kind", np.int64),
+        ("n_decode", np.int64),
+        ("decode_counter", np.int64),
+        # best fit
+        ("c1", np.float64),
+        ("k1", np.float64),
+        ("c3", np.float64),
+        ("c2", np.float64),
+        ("k2", np.float64),
+        ("gamma", np.float64),
+        ("theta", np.float64),
+        ("ttft_ps", np.int64),
+        ("itl_ps", np.int64),
+        ("fallback", np.int64),
+        ("scaled", np.int64),
     ]
 )
+
+FLOW = np.dtype(
+    [
+        ("left", np.int64),  # millionths of a byte to move from `seen` on, at `rate` bytes/us
+        ("rate", np.int64),
+        ("seen", np.int64),
+        ("end", np.int64),
+        ("source", np.int64),
+        ("target", np.int64),
+        ("fixed", np.int64),
+    ]
+)
+"""KV of a request on its way, by its id: see `network`."""
+
+REPORT = np.dtype(
+    [
+        ("prefill_tokens", np.int64),
+        ("prefill_squares", np.int64),
+        ("prefill_requests", np.int64),
+        ("prefill_ps", np.int64),
+        ("decode_requests", np.int64),
+        ("decode_context", np.int64),
+        ("decode_ps", np.int64),
+        # of the prefill iteration under way
+        ("next_tokens", np.int64),
+        ("next_squares", np.int64),
+        ("next_requests", np.int64),
+        ("next_ps", np.int64),
+    ]
+)
+"""A worker's last iterations of each kind."""
+
+FIT = np.dtype(
+    [
+        # coefficients of its own, if it has them
+        ("has_model", np.int64),
+        ("c1", np.float64),
+        ("k1", np.float64),
+        ("c3", np.float64),
+        ("c2", np.float64),
+        ("k2", np.float64),
+        # what is there, as of emission counter `iter_no`
+        ("iter_no", np.int64),
+        ("life", np.int64),  # so many iterations on, somebody exceeds the prediction
+        ("itl_ps", np.int64),  # the target that `ahead` is reckoned with
+        ("n", np.int64),
+        ("n_dec", np.int64),
+        ("n_over", np.int64),  # of those, who emit more than was predicted
+        ("inputs", np.int64),
+        ("outputs", np.int64),  # predicted
+        ("context", np.int64),
+        ("own_tokens", np.int64),  # prefill tokens of the own queue
+        ("ahead", np.int64),  # least of T_dec * emitted + first token, decoding and not
+        ("ahead_still", np.int64),
+        ("listed", np.int64),  # the list below is there
+        ("n_moving", np.int64),  # its part that decodes, and the rest
+        ("n_still", np.int64),
+    ]
+)
+"""What `best_fit` knows of an instance."""
 
 PROF = np.dtype(
     [
@@ -252,6 +344,8 @@ CONST = np.dtype(
             "pull_width",
             "pulled_by_width",
             "tab_width",
+            "link_width",
+            "fit_width",
         )
     ]
 )

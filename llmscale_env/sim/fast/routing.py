@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row
+from llmscale_env.sim.fast.best_fit import best_fit
 from llmscale_env.sim.fast.memory import (
     active_of,
     cls_at,
@@ -21,7 +22,7 @@ from llmscale_env.sim.fast.queues import enter_back, queue_row
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
 )
-from llmscale_env.sim.fast.structures import push_back, unlink
+from llmscale_env.sim.fast.structures import pop_front, push_back, unlink
 from llmscale_env.sim.fast.timing import iterations_done, kv_now
 from llmscale_env.sim.fast.wake import look_up, notice_own
 from llmscale_env.sim.jit import njit
@@ -36,6 +37,8 @@ _POWER_OF_TWO = int(RouterKind.POWER_OF_TWO)
 _LEAST_KV = int(RouterKind.LEAST_KV)
 _CLASS_AFFINE = int(RouterKind.CLASS_AFFINE)
 _SHARED_QUEUE = int(RouterKind.SHARED_QUEUE)
+_HOLD = int(RouterKind.HOLD)
+_BEST_FIT = int(RouterKind.BEST_FIT)
 
 _SALT = np.uint64(0xD1B54A32D192ED03)
 
@@ -50,26 +53,34 @@ def splitmix64(x):
 
 @njit
 def requests_at(S, i):
-    """Requests in instance `i`'s own queue, preempted list and batch."""
-    return lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2] + inst_at(S, i).n_run
+    """Requests in instance `i`'s own queue, preempted list and batch, in flight and landed."""
+    inst = inst_at(S, i)
+    return lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2] + inst.n_run + inst.n_coming
+
+
+@njit
+def _n_pools(S, m, c, which):
+    """How many own (0), overflow (1) or decode (2) pools the route has."""
+    if which == 0:
+        return route_at(S, m, c).n_pools
+    return route_at(S, m, c).n_overflow if which == 1 else route_at(S, m, c).n_decode
 
 
 @njit
 def _count(S, m, c, which):
-    """Number of candidates in the route's own (0) or overflow (1) pools."""
-    n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
+    """Number of candidates in the route's pools."""
     n = 0
-    for k in range(n_pools):
+    for k in range(_n_pools(S, m, c, which)):
         n += pool_at(S, route_pools_of(S)[m, c, which, k]).n_active
     return n
 
 
 @njit
-def _candidate(S, m, c, number):
-    """Candidate `number` of the route's own pools."""
+def _candidate(S, m, c, which, number):
+    """Candidate `number` of the route's pools."""
     k = 0
     while True:
-        p = route_pools_of(S)[m, c, 0, k]
+        p = route_pools_of(S)[m, c, which, k]
         n = pool_at(S, p).n_active
         if number < n:
             return active_of(S)[p, number]
@@ -78,10 +89,10 @@ def _candidate(S, m, c, number):
 
 
 @njit
-def _jsq_requests(S, m, c):
+def _jsq_requests(S, m, c, which):
     best, least = -1, np.int64(0)
-    for k in range(route_at(S, m, c).n_pools):
-        p = route_pools_of(S)[m, c, 0, k]
+    for k in range(_n_pools(S, m, c, which)):
+        p = route_pools_of(S)[m, c, which, k]
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
             load = requests_at(S, i)
@@ -91,10 +102,10 @@ def _jsq_requests(S, m, c):
 
 
 @njit
-def _jsq_tokens(S, m, c, t):
+def _jsq_tokens(S, m, c, which, t):
     best, least = -1, np.int64(0)
-    for k in range(route_at(S, m, c).n_pools):
-        p = route_pools_of(S)[m, c, 0, k]
+    for k in range(_n_pools(S, m, c, which)):
+        p = route_pools_of(S)[m, c, which, k]
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
             inst = inst_at(S, i)
@@ -108,10 +119,10 @@ def _jsq_tokens(S, m, c, t):
 
 
 @njit
-def _least_kv(S, m, c, t):
+def _least_kv(S, m, c, which, t):
     best, used, cap = -1, np.int64(0), np.int64(1)
-    for k in range(route_at(S, m, c).n_pools):
-        p = route_pools_of(S)[m, c, 0, k]
+    for k in range(_n_pools(S, m, c, which)):
+        p = route_pools_of(S)[m, c, which, k]
         mine = prof_at(S, pool_at(S, p).profile).cap
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
@@ -124,16 +135,16 @@ def _least_kv(S, m, c, t):
 
 
 @njit
-def _power_of_two(S, m, c, r, n):
+def _power_of_two(S, m, c, which, r, n):
     h = splitmix64(np.uint64(r))
     a = np.int64(h % np.uint64(n))
     if n == 1:
-        return _candidate(S, m, c, a)
+        return _candidate(S, m, c, which, a)
     b = np.int64((h >> np.uint64(32)) % np.uint64(n - 1))
     if b >= a:
         b += 1
     first, second = min(a, b), max(a, b)
-    i, j = _candidate(S, m, c, first), _candidate(S, m, c, second)
+    i, j = _candidate(S, m, c, which, first), _candidate(S, m, c, which, second)
     return j if requests_at(S, j) < requests_at(S, i) else i
 
 
@@ -161,9 +172,8 @@ def _affine_memory(S, i, r, may_evict, t):
 @njit
 def _affine_pick(S, m, c, r, t, which, with_room, best, least):
     """Least loaded candidate of the own (0) or overflow (1) pools, better than `best` with `least`."""
-    n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
     high = cls_at(S, c).priority == 0
-    for k in range(n_pools):
+    for k in range(_n_pools(S, m, c, which)):
         p = route_pools_of(S)[m, c, which, k]
         pool = pool_at(S, p)
         may_evict = high and pool.evicts == 1
@@ -182,9 +192,8 @@ def _affine_pick(S, m, c, r, t, which, with_room, best, least):
 @njit
 def _mark_bound(S, m, c, r, t, which):
     """None of these pools had room: the controllers whose limit alone was in the way learn of it."""
-    n_pools = route_at(S, m, c).n_pools if which == 0 else route_at(S, m, c).n_overflow
     high = cls_at(S, c).priority == 0
-    for k in range(n_pools):
+    for k in range(_n_pools(S, m, c, which)):
         p = route_pools_of(S)[m, c, which, k]
         pool = pool_at(S, p)
         if pool.controller == 0:
@@ -223,10 +232,10 @@ def _class_affine(S, m, c, r, t):
 
 
 @njit
-def _custom(S, m, c, r, t, n, router, features):
+def _custom(S, m, c, which, r, t, n, router, features):
     row = 0
-    for k in range(route_at(S, m, c).n_pools):
-        p = route_pools_of(S)[m, c, 0, k]
+    for k in range(_n_pools(S, m, c, which)):
+        p = route_pools_of(S)[m, c, which, k]
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
             inst = inst_at(S, i)
@@ -250,8 +259,10 @@ def to_instance(S, r, i, t):
     req = req_at(S, r)
     req.state = _OWN
     push_back(S, i, r)
+    req.at = i
     inst.waiting += demand(S, r)
     inst.left += req.predicted - req.emitted
+    inst.fit_valid = 0
     notice_own(S, i, r, t)
 
 
@@ -270,6 +281,7 @@ def move_waiting(S, i, j, count, t):
         unlink(S, i, r)
         inst.waiting -= demand(S, r)
         inst.left -= req_at(S, r).predicted - req_at(S, r).emitted
+        inst.fit_valid = 0
         to_instance(S, r, j, t)
         r = after
     look_up(S, i, t)
@@ -278,6 +290,7 @@ def move_waiting(S, i, j, count, t):
 @njit
 def to_gateway(S, r):
     req_at(S, r).state = _GATEWAY
+    req_at(S, r).at = -1
     push_back(S, gateway_row(S, req_at(S, r).llm), r)
 
 
@@ -288,6 +301,41 @@ def queue_for(rule, input_tokens):
     while k < rule.n_uppers and input_tokens > rule.uppers[k]:
         k += 1
     return rule.queues[k]
+
+
+@njit
+def pick(S, r, m, c, which, kind, t, router, features):
+    """An instance by the rules that know candidates only; -1: none, -2: to the shared queue."""
+    n = _count(S, m, c, which)
+    rule = route_at(S, m, c)
+    if n == 0 or kind == _HOLD:
+        return np.int64(-1)
+    if kind == _JSQ_REQUESTS:
+        return _jsq_requests(S, m, c, which)
+    if kind == _ROUND_ROBIN:
+        if which == 2:
+            rule.decode_counter += 1
+            return _candidate(S, m, c, which, (rule.decode_counter - 1) % n)
+        rule.counter += 1
+        return _candidate(S, m, c, which, (rule.counter - 1) % n)
+    if kind == _JSQ_TOKENS:
+        return _jsq_tokens(S, m, c, which, t)
+    if kind == _POWER_OF_TWO:
+        return _power_of_two(S, m, c, which, r, n)
+    if kind == _LEAST_KV:
+        return _least_kv(S, m, c, which, t)
+    if kind == _BEST_FIT:
+        return best_fit(S, m, c, which, r, t)
+    answer = _custom(S, m, c, which, r, t, n, router, features)
+    if answer == -1 and which == 0 and rule.queue >= 0:
+        return np.int64(-2)
+    if answer < 0 or answer >= n:
+        glob = glob_of(S)
+        glob.error = BAD_ROUTER_ANSWER
+        glob.error_request = r
+        glob.error_answer = answer
+        answer = 0
+    return _candidate(S, m, c, which, answer)
 
 
 @njit
@@ -308,33 +356,10 @@ def route(S, r, t, router, features):
             enter_back(S, r, queue)
             return True
     else:
-        n = _count(S, m, c, 0)
-        i = np.int64(-1)
-        if n == 0:
-            i = -1
-        elif kind == _JSQ_REQUESTS:
-            i = _jsq_requests(S, m, c)
-        elif kind == _ROUND_ROBIN:
-            i = _candidate(S, m, c, rule.counter % n)
-            rule.counter += 1
-        elif kind == _JSQ_TOKENS:
-            i = _jsq_tokens(S, m, c, t)
-        elif kind == _POWER_OF_TWO:
-            i = _power_of_two(S, m, c, r, n)
-        elif kind == _LEAST_KV:
-            i = _least_kv(S, m, c, t)
-        else:
-            answer = _custom(S, m, c, r, t, n, router, features)
-            if answer == -1 and queue >= 0:
-                enter_back(S, r, queue)
-                return True
-            if answer < 0 or answer >= n:
-                glob = glob_of(S)
-                glob.error = BAD_ROUTER_ANSWER
-                glob.error_request = r
-                glob.error_answer = answer
-                answer = 0
-            i = _candidate(S, m, c, answer)
+        i = pick(S, r, m, c, 0, kind, t, router, features)
+        if i == -2:
+            enter_back(S, r, queue)
+            return True
     if i < 0:
         to_gateway(S, r)
         return False
@@ -346,15 +371,6 @@ def route(S, r, t, router, features):
 def route_gateway(S, m, t, router, features):
     """Route the requests that wait in LLM `m`'s gateway again, in order."""
     row = gateway_row(S, m)
-    n = lists_of(S)[row, 2]
-    for _ in range(n):
-        r = lists_of(S)[row, 0]
+    for _ in range(lists_of(S)[row, 2]):
         # Taken from the front; whoever finds no candidate joins the end, so the order stays.
-        after = req_at(S, r).next
-        lists_of(S)[row, 0] = after
-        if after >= 0:
-            req_at(S, after).prev = -1
-        else:
-            lists_of(S)[row, 1] = -1
-        lists_of(S)[row, 2] -= 1
-        route(S, r, t, router, features)
+        route(S, pop_front(S, row), t, router, features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import preempted_row
+from llmscale_env.sim.fast.batch import landed_row, preempted_row
 from llmscale_env.sim.fast.memory import (
     cls_at,
     inst_at,
@@ -17,11 +17,12 @@ from llmscale_env.sim.fast.memory import (
 from llmscale_env.sim.fast.queues import queue_row
 from llmscale_env.sim.fast.records import SERVED_PROFILE
 from llmscale_env.sim.jit import njit
-from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.spec import InstanceState, PoolPhase
 
 _ACTIVE = int(InstanceState.ACTIVE)
+_DECODES = int(PoolPhase.DECODE)
 
-PREEMPTED, OWN, NOBODY = -1, -2, -3
+PREEMPTED, OWN, NOBODY, LANDED = -1, -2, -3, -4
 """Places that are not on the list of shared queues."""
 
 
@@ -57,9 +58,11 @@ def shared_place(S, i, until):
 def next_place(S, i):
     """Where instance `i`'s next request comes from in this boundary."""
     inst = inst_at(S, i)
+    if inst.n_coming > 0 and lists_of(S)[landed_row(S, i), 2] > 0:
+        return LANDED
     if lists_of(S)[preempted_row(S, i), 2] > 0:
         return PREEMPTED
-    if inst.state != _ACTIVE:
+    if inst.state != _ACTIVE or pool_at(S, inst.pool).phase == _DECODES:
         return NOBODY
     if lists_of(S)[i, 2] > 0:
         return OWN

@@ -49,6 +49,14 @@ def unlink(S, row, r):
 
 
 @njit
+def pop_front(S, row):
+    """Take the head, which is returned, out of a list that is not empty."""
+    r = lists_of(S)[row, 0]
+    unlink(S, row, r)
+    return r
+
+
+@njit
 def push_back_aux(S, row, r):
     """As `push_back`, over the second pair of links, for requests that are in two lists: those in
     shared queues and those being prefilled.
@@ -90,6 +98,23 @@ def unlink_aux(S, row, r):
     else:
         lists_of(S)[row, 1] = before
     lists_of(S)[row, 2] -= 1
+
+
+@njit
+def insert_aux(S, row, r, before):
+    """Put `r` behind `before` (-1: at the head), over the second pair of links."""
+    if before < 0:
+        push_front_aux(S, row, r)
+        return
+    after = req_at(S, before).aux_next
+    req_at(S, r).aux_prev = before
+    req_at(S, r).aux_next = after
+    req_at(S, before).aux_next = r
+    if after >= 0:
+        req_at(S, after).aux_prev = r
+    else:
+        lists_of(S)[row, 1] = r
+    lists_of(S)[row, 2] += 1
 
 
 # ---- the next event among instances: a tournament tree over S.key, lowest index wins ties -------

@@ -133,8 +133,10 @@ def _idle_could(S, i):
     if place == NOBODY:
         return False
     r = head_at(S, i, place)
-    if inst.leaving == 0 or req_at(S, r).llm != inst.llm:
+    if inst.leaving + inst.kv_held == 0 or req_at(S, r).llm != inst.llm:
         return True
+    if lists_of(S)[i, 2] > 0:
+        return False  # its own queue comes first, and waits for memory
     return inst.kv + demand(S, r) <= prof_at(S, inst.profile).cap
 
 

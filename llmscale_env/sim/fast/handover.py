@@ -1,0 +1,255 @@
+"""Requests between their two phases (docs/engine.md, section 12).
+
+A request that has been prefilled is in two lists: by its first links where it waits (decode gateway, own
+queue of a decode instance, in flight, landed), by its second ones among those whose KV a prefill
+instance holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmscale_env.sim.fast import network
+from llmscale_env.sim.fast.batch import (
+    LOSE,
+    decode_gateway_row,
+    demand,
+    flight_row,
+    held_row,
+    landed_row,
+    leave_unfinished,
+    preempted_row,
+)
+from llmscale_env.sim.fast.memory import (
+    const_of,
+    heap_of,
+    inst_at,
+    lists_of,
+    pool_at,
+    prof_at,
+    req_at,
+    route_at,
+)
+from llmscale_env.sim.fast.records import DECODE, IDLE, PREFILL
+from llmscale_env.sim.fast.routing import pick
+from llmscale_env.sim.fast.structures import (
+    insert_aux,
+    pop_front,
+    push_back,
+    push_front,
+    unlink,
+    unlink_aux,
+)
+from llmscale_env.sim.fast.timing import kv_now
+from llmscale_env.sim.fast.wake import cut_at, look_up
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import RequestState
+
+_HANDOVER = int(RequestState.HANDOVER)
+
+
+@njit
+def _kv(S, r):
+    """KV tokens of a request between its phases, rounding included."""
+    return demand(S, r) - 1
+
+
+# ---- the prefill instance ------------------------------------------------------------------------
+
+
+@njit
+def hand_over(S, i, t):
+    """Who has been prefilled at instance `i` leaves its batch; `route_handed` sends them on."""
+    inst = inst_at(S, i)
+    row = held_row(S, i)
+    n = 0
+    while inst.n_dec > 0:
+        r = heap_of(S)[i, 0] & 0xFFFFFFFF
+        leave_unfinished(S, i, r, t, LOSE)
+        req = req_at(S, r)
+        req.state = _HANDOVER
+        req.at = -1
+        req.held_at = i
+        inst.left -= req.predicted - req.emitted
+        inst.kv += _kv(S, r)
+        inst.kv_held += _kv(S, r)
+        before = lists_of(S)[row, 1]
+        for _ in range(n):  # those of this boundary stand in order of id
+            if before < r:
+                break
+            before = np.int64(req_at(S, before).aux_prev)
+        insert_aux(S, row, r, before)
+        n += 1
+    inst.n_handed = n
+
+
+@njit
+def route_handed(S, i, t, router, features):
+    """Those who have just been handed over by instance `i` go to decode instances."""
+    inst = inst_at(S, i)
+    r = lists_of(S)[held_row(S, i), 1]
+    for _ in range(inst.n_handed - 1):
+        r = np.int64(req_at(S, r).aux_prev)
+    for _ in range(inst.n_handed):
+        after = np.int64(req_at(S, r).aux_next)
+        route_decode(S, r, t, router, features)
+        r = after
+    inst.n_handed = 0
+
+
+@njit
+def lose_held(S, i, r, t):
+    """Instance `i` fails, and with it the KV of request `r`, which leaves wherever it is."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    unlink_aux(S, held_row(S, i), r)
+    inst.kv -= _kv(S, r)
+    inst.kv_held -= _kv(S, r)
+    req.held_at = -1
+    if req.at < 0:
+        unlink(S, decode_gateway_row(S, req.llm), r)
+        return
+    inst_at(S, req.at).touched = 1
+    give_up(S, np.int64(req.at), r, t)
+
+
+@njit
+def look_at_touched(S, t):
+    """Decode instances that have lost requests look at their own queues."""
+    for j in range(const_of(S).n_inst):
+        if inst_at(S, j).touched:
+            inst_at(S, j).touched = 0
+            reserve(S, j, t, False)
+            look_up(S, j, t)
+
+
+# ---- the decode instance -------------------------------------------------------------------------
+
+
+@njit
+def route_decode(S, r, t, router, features):
+    """Send prefilled request `r` to a decode instance; without a candidate it waits in the gateway."""
+    m, c = np.int64(req_at(S, r).llm), np.int64(req_at(S, r).cls)
+    j = pick(S, r, m, c, 2, route_at(S, m, c).decode_kind, t, router, features)
+    if j < 0:
+        req_at(S, r).state = _HANDOVER
+        req_at(S, r).at = -1
+        push_back(S, decode_gateway_row(S, m), r)
+    else:
+        join(S, r, j, t)
+
+
+@njit
+def route_decode_gateway(S, m, t, router, features):
+    """Route those that wait in LLM `m`'s decode gateway again, in order."""
+    row = decode_gateway_row(S, m)
+    for _ in range(lists_of(S)[row, 2]):
+        route_decode(S, pop_front(S, row), t, router, features)
+
+
+@njit
+def join(S, r, j, t):
+    """Prefilled request `r` joins the end of decode instance `j`'s own queue."""
+    inst = inst_at(S, j)
+    req = req_at(S, r)
+    req.state = _HANDOVER
+    req.at = j
+    push_back(S, j, r)
+    inst.waiting += demand(S, r)
+    inst.left += req.predicted - req.emitted
+    inst.fit_valid = 0
+    if lists_of(S)[j, 2] == 1:
+        reserve(S, j, t, False)
+
+
+@njit
+def reserve(S, j, t, at_boundary):
+    """Memory for the head of decode instance `j`'s own queue while it fits; copying starts."""
+    if lists_of(S)[preempted_row(S, j), 2] > 0:
+        return
+    inst = inst_at(S, j)
+    pool = pool_at(S, inst.pool)
+    cap = prof_at(S, inst.profile).cap
+    due = 0
+    if not at_boundary and inst.mode == DECODE:
+        due = inst.n_dec
+    elif not at_boundary and inst.mode == PREFILL:
+        due = inst.n_pre
+    reserved = False
+    while lists_of(S)[j, 2] > 0:
+        r = lists_of(S)[j, 0]
+        kv = inst.kv if at_boundary else kv_now(S, j, t)
+        if inst.n_run > 0 or inst.n_coming > 0:
+            kv += inst.watermark
+        if kv + due + demand(S, r) > cap:
+            break
+        unlink(S, j, r)
+        inst.waiting -= demand(S, r)
+        inst.kv += _kv(S, r)
+        inst.n_coming += 1
+        push_back(S, flight_row(S, j), r)
+        req_at(S, r).in_flight = 1
+        source = np.int64(req_at(S, r).held_at)
+        tokens = req_at(S, r).input + req_at(S, r).emitted
+        size = tokens * prof_at(S, inst_at(S, source).profile).kv_bytes
+        network.start(S, r, source, j, size, t)
+        reserved = True
+    if reserved and not at_boundary and inst.mode == DECODE:
+        cut_at(S, j, (cap - inst.kv) // inst.n_dec)
+
+
+@njit
+def end_flow(S, r, t):
+    """The KV of request `r` has been copied: it has landed."""
+    req = req_at(S, r)
+    i, j = np.int64(req.held_at), np.int64(req.at)
+    network.stop(S, r, t)
+    source, inst = inst_at(S, i), inst_at(S, j)
+    unlink_aux(S, held_row(S, i), r)
+    source.kv -= _kv(S, r)
+    source.kv_held -= _kv(S, r)
+    req.held_at = -1
+    req.in_flight = 0
+    if source.mode == IDLE:
+        look_up(S, i, t)
+    unlink(S, flight_row(S, j), r)
+    push_back(S, landed_row(S, j), r)
+    if inst.n_run < inst.limit or pool_at(S, inst.pool).controller != 0:
+        look_up(S, j, t)
+
+
+@njit
+def _leave_flight(S, j, r, t):
+    inst = inst_at(S, j)
+    network.stop(S, r, t)
+    unlink(S, flight_row(S, j), r)
+    req_at(S, r).in_flight = 0
+    inst.kv -= _kv(S, r)
+    inst.n_coming -= 1
+    inst.fit_valid = 0
+
+
+@njit
+def give_up(S, j, r, t):
+    """Request `r`, which has not landed, leaves decode instance `j`."""
+    inst = inst_at(S, j)
+    req = req_at(S, r)
+    if req.in_flight:
+        _leave_flight(S, j, r, t)
+    else:
+        unlink(S, j, r)
+        inst.waiting -= demand(S, r)
+    inst.left -= req.predicted - req.emitted
+    inst.fit_valid = 0
+    req.at = -1
+
+
+@njit
+def call_back(S, j, t):
+    """Decode instance `j` fails: who is in flight goes to the front of its own queue."""
+    row = flight_row(S, j)
+    while lists_of(S)[row, 2] > 0:
+        r = lists_of(S)[row, 1]
+        _leave_flight(S, j, r, t)
+        push_front(S, j, r)
+        inst_at(S, j).waiting += demand(S, r)

@@ -1,0 +1,197 @@
+"""Commands of placement, prediction and drift, and what is read for them, as Python sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.checks import (
+    check_assign,
+    check_decode_router,
+    check_model,
+    check_predictions,
+    check_profile,
+)
+from llmscale_env.sim.fast import observe, placing
+from llmscale_env.sim.fast.layout import State, placement_fields
+from llmscale_env.sim.spec import (
+    REPORT_DTYPE,
+    ClusterSpec,
+    InstanceState,
+    PlacementSpec,
+    RequestState,
+)
+
+_ENDED = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
+
+
+def check_range(name: str, value: int, low: int, high: int) -> int:
+    """`value` as an int in `low..high`, or a ValueError that says so."""
+    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
+        raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
+    return int(value)
+
+
+class PlacementOrders:
+    """The part of `EngineBatch` that Aladdin needs; docs/engine.md, sections 12 to 14."""
+
+    spec: ClusterSpec
+    states: State
+    handles: NDArray[np.int64]
+    _router: Any
+    _features: list[Any]
+
+    def _list(self, e: int, row: int) -> list[int]:
+        raise NotImplementedError
+
+    def _raise_errors(self, e: int) -> None:
+        raise NotImplementedError
+
+    # ---- commands ----
+
+    def route_gateway(self, e: int, llm: int) -> None:
+        """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        placing.route_again(int(self.handles[e]), llm, self._router, self._features[e])
+        self._raise_errors(e)
+
+    def assign(self, e: int, requests: Sequence[int], instances: Sequence[int]) -> None:
+        """Put waiting requests at the ends of instances' own queues, in the order given.
+
+        Args:
+            e: episode.
+            requests: ids, all different, from gateways and own queues (without KV memory reserved).
+            instances: for each where it goes.
+
+        Raises:
+            ValueError: one may not go there; nobody has moved.
+        """
+        ids, to = np.asarray(requests, np.int64), np.asarray(instances, np.int64)
+        rows = self.states.req[e, self._known(e, ids)]
+        handed = rows["state"] == RequestState.HANDOVER
+        waits = np.isin(rows["state"], (RequestState.GATEWAY, RequestState.OWN_QUEUE))
+        # One that has landed is held by nobody.
+        waits |= handed & (rows["in_flight"] == 0) & (rows["held_at"] >= 0)
+        placeable = {
+            int(r): (int(llm), bool(prefilled))
+            for r, llm, prefilled, waiting in zip(
+                self._known(e, ids), rows["llm"], handed, waits, strict=True
+            )
+            if waiting
+        }
+        states = self.states.inst[e]["state"].tolist()
+        check_assign(self.spec, ids.tolist(), to.tolist(), placeable, states)
+        placing.assign(int(self.handles[e]), ids, to)
+
+    def _known(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        n = int(self.states.glob[e, 0]["n_requests"])
+        return ids[(ids >= 0) & (ids < n)]
+
+    def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
+        """New predicted output lengths, in all, of requests that are under way."""
+        ids, values = np.asarray(requests, np.int64), np.asarray(tokens, np.int64)
+        known = self._known(e, ids)
+        under_way = ~np.isin(self.states.req[e, known]["state"], _ENDED)
+        there = dict(zip(known.tolist(), under_way.tolist(), strict=True))
+        check_predictions(ids.tolist(), values.tolist(), there)
+        placing.set_predictions(int(self.handles[e]), ids, values)
+
+    def set_profile(self, e: int, instance: int, profile: int) -> None:
+        """Iterations of an instance take the times of another profile from now on."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        row = self.states.inst[e, instance]
+        if row["state"] == InstanceState.OFF:
+            raise ValueError(f"instance = {instance}: is OFF, must not be")
+        check_range("profile", profile, 0, len(self.spec.profiles) - 1)
+        check_profile(self.spec, int(row["profile"]), profile)
+        placing.set_profile(int(self.handles[e]), instance, profile)
+
+    def set_decode_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
+        """Set the rule by which a class's handed-over requests are routed from now on."""
+        route = self._route(e, llm, slo_class)
+        check_decode_router(self.spec, llm, slo_class, kind)
+        route["decode_kind"] = kind
+
+    def set_placement(self, e: int, llm: int, slo_class: int, placement: PlacementSpec) -> None:
+        """Set what best fit goes by from now on, for a class that has a placement."""
+        route = self._route(e, llm, slo_class)
+        if self.spec.routes[llm][slo_class].placement is None:
+            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
+        names = list(route.dtype.names)
+        first = names.index("c1")
+        for name, value in zip(names[first:], placement_fields(placement), strict=True):
+            route[name] = value
+
+    def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
+        """Coefficients (c1, k1, c3, c2, k2) of one instance for best fit; None: those of the route."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        fit = self.states.fit[e, instance]
+        fit["has_model"] = model is not None
+        if model is not None:
+            for name, value in zip(("c1", "k1", "c3", "c2", "k2"), check_model(model), strict=True):
+                fit[name] = value
+
+    def _route(self, e: int, llm: int, slo_class: int) -> Any:
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        return self.states.route[e, llm, slo_class]
+
+    # ---- reading ----
+
+    def own_queue(self, e: int, instance: int) -> list[int]:
+        """Request ids in an instance's own queue, head first; of a DECODE instance without reservation."""
+        return self._list(e, check_range("instance", instance, 0, self.spec.n_instances - 1))
+
+    def decode_gateway(self, e: int, llm: int) -> list[int]:
+        """Request ids that have been prefilled and wait for any decode instance, head first."""
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        before = 8 * self.spec.n_instances + 2 * len(self.spec.queue_llm) + self.spec.n_llms
+        return self._list(e, before + llm)
+
+    def reports(self, e: int) -> NDArray[Any]:
+        """(I,) REPORT_DTYPE, the last iterations of every slot."""
+        out = np.zeros(self.spec.n_instances, REPORT_DTYPE)
+        observe.read_reports(int(self.handles[e]), out)
+        return out
+
+
+class SingleOrders:
+    """The same for `FastEngine`, whose only episode is number 0."""
+
+    batch: Any
+
+    def route_gateway(self, llm: int) -> None:
+        self.batch.route_gateway(0, llm)
+
+    def assign(self, requests: Sequence[int], instances: Sequence[int]) -> None:
+        self.batch.assign(0, requests, instances)
+
+    def set_predictions(self, requests: Sequence[int], tokens: Sequence[int]) -> None:
+        self.batch.set_predictions(0, requests, tokens)
+
+    def set_profile(self, instance: int, profile: int) -> None:
+        self.batch.set_profile(0, instance, profile)
+
+    def set_decode_router(self, llm: int, slo_class: int, kind: int) -> None:
+        self.batch.set_decode_router(0, llm, slo_class, kind)
+
+    def set_placement(self, llm: int, slo_class: int, placement: PlacementSpec) -> None:
+        self.batch.set_placement(0, llm, slo_class, placement)
+
+    def set_placement_model(self, instance: int, model: Sequence[float] | None) -> None:
+        self.batch.set_placement_model(0, instance, model)
+
+    def own_queue(self, instance: int) -> list[int]:
+        waiting: list[int] = self.batch.own_queue(0, instance)
+        return waiting
+
+    def decode_gateway(self, llm: int) -> list[int]:
+        waiting: list[int] = self.batch.decode_gateway(0, llm)
+        return waiting
+
+    def reports(self) -> NDArray[Any]:
+        reports: NDArray[Any] = self.batch.reports(0)
+        return reports
