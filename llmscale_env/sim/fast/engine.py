@@ -112,10 +112,10 @@ class EngineBatch(PlacementOrders):
         log[:, :, : self.capacity] = old.log
         by_class[:, : self.capacity] = old.by_class
         more = {}
-        for name in PER_REQUEST[3:]:
+        needed = {"flow": self.spec.splits, "flows": self.spec.splits, "fit_long": self.spec.places}
+        for name in (name for name, is_needed in needed.items() if is_needed):
             had = getattr(old, name)
-            n = capacity if had.shape[1] == self.capacity else had.shape[1]
-            more[name] = np.zeros((self.n_episodes, n), had.dtype)
+            more[name] = np.zeros((self.n_episodes, capacity), had.dtype)
             more[name][:, : had.shape[1]] = had
         self.states = old._replace(req=req, log=log, by_class=by_class, **more)
         self.states.glob["capacity"] = capacity

@@ -318,6 +318,7 @@ class Instance:
         self.engine.events["reactivated"] += 1
         self.state = InstanceState.ACTIVE
         self._route_waiting()
+        self.wake()
 
     def _turn_off(self) -> None:
         if self.state in HOLDING_WEIGHTS:
