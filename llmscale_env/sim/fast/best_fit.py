@@ -160,7 +160,7 @@ def _peaks_fit(items, n_moving, n_still, since, left_new, kv_new, allowed):
             used += items[b] & 0xFFFFFFFF
             n += 1
             b -= 1
-        if used + n * (end - 1) > allowed:
+        if used + n * end > allowed:
             return False
     return True
 
@@ -171,11 +171,11 @@ def _fits_to_the_end(S, i, since, context_new, left_new):
     inst, fit = inst_at(S, i), fit_at(S, i)
     half = const_of(S).half_block
     allowed = prof_at(S, inst.profile).cap - inst.watermark
-    if fit.context + since * fit.n_dec + context_new + (fit.n + 1) * half > allowed:
+    if fit.context + since * fit.n_dec + context_new + (fit.n + 1) * (half + 1) > allowed:
         return False  # already at the first iteration
     # As if all were there with all that they will ever have.
     last = fit.inputs + fit.outputs + since * fit.n_over + context_new + left_new
-    if last + (fit.n + 1) * (half - 1) <= allowed:
+    if last + (fit.n + 1) * half <= allowed:
         return True
     if fit.n > const_of(S).fit_width:
         # Rare: so many would have to wait that they are not kept.

@@ -108,6 +108,6 @@ class BestFit:
         # The sum grows between two predicted ends, so it is largest just before one.
         for k in sorted({predicted(r) - r.emitted - 1 for r in there}):
             left = [r for r in there if predicted(r) - r.emitted > k]
-            if sum(r.ctx + k + half for r in left) > allowed:
+            if sum(r.ctx + k + 1 + half for r in left) > allowed:
                 return False
         return True
