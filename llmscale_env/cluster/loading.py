@@ -38,6 +38,8 @@ class NetworkConfig(BaseModel):
     host_bytes_per_s: float = Field(default=128 * GBIT_PER_S, gt=0)
     intra_host_bytes_per_s: float = Field(default=1600 * GBIT_PER_S, gt=0)
     inter_host_bytes_per_s: float = Field(default=100 * GBIT_PER_S, gt=0)
+    host_network_bytes_per_s: float | None = Field(default=None, gt=0)
+    """What a host's GPUs together can send to, and get from, other hosts; None: enough for all."""
     startup_s: float = Field(default=3.0, ge=0)
 
 

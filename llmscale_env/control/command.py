@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.scenarios.schema import PlacementConfig, Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
 from llmscale_env.sim.fast import EngineBatch
-from llmscale_env.sim.spec import InstanceState, PullRule, RouterKind
+from llmscale_env.sim.spec import (
+    DECODE_KINDS,
+    Fallback,
+    InstanceState,
+    PullRule,
+    RouterKind,
+)
+from llmscale_env.workload.requests import PS_PER_S
+
+Pairs = tuple[Sequence[int] | NDArray[Any], Sequence[int] | NDArray[Any]]
+"""Requests, and for each where it goes or how it is to be, as two arrays."""
 
 _OPERATIONS = ("pull_rule", "evicts_in_order", "swap_flushes", "static_batch")
 
@@ -48,6 +59,16 @@ class Command:
             tokens, rising; queues, one more).
         operations: what a pool's instances do by themselves, by pool: any of `pull_rule` ("in-order",
             "earliest-deadline"), `evicts_in_order`, `swap_flushes`, `static_batch`.
+        decode_routers: rule by class by which requests go from prefill to decode instances.
+        placement: what best fit goes by, by class: any fields of a scenario's `placement`.
+        placement_models: times of single instances (by number) for best fit, in seconds: constant and per
+            token of prefill; constant, per request and per token of context of decode. None: as the others.
+        predictions: (request, tokens) pairs as two arrays: new predicted output lengths, in all.
+        drift: instances (by number) whose iterations from now on take so many times as long as built: 1, or
+            one of their pool's `drifts`; until they load anew.
+        assign: (request, instance) pairs as two arrays: these requests, which wait in gateways or at
+            instances, go to the ends of those instances' own queues, in this order.
+        route_gateway: LLMs whose requests in gateways are routed again, after all the above.
         fail: instances (by number) that break down.
         reason: for the decision log; the engine does not read it.
     """
@@ -63,19 +84,27 @@ class Command:
     evict: Mapping[int, int] = field(default_factory=dict)
     move_waiting: tuple[tuple[int, int, int], ...] = ()
     pull: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    regroup: tuple[Sequence[int] | NDArray[Any], Sequence[int] | NDArray[Any]] | None = None
+    regroup: Pairs | None = None
     arrival_queues: Mapping[tuple[str, str], tuple[Sequence[int], Sequence[int]]] = field(
         default_factory=dict
     )
     operations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    decode_routers: Mapping[str, str] = field(default_factory=dict)
+    placement: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    placement_models: Mapping[int, Sequence[float] | None] = field(default_factory=dict)
+    predictions: Pairs | None = None
+    drift: Mapping[int, float] = field(default_factory=dict)
+    assign: Pairs | None = None
+    route_gateway: tuple[str, ...] = ()
     fail: tuple[int, ...] = ()
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The orders given, without the empty fields; of `regroup` only how many requests it moves."""
+        """The orders given, without the empty fields; of pairs only how many requests they are about."""
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        if self.regroup is not None:
-            given["regroup"] = len(self.regroup[0])
+        for name in ("regroup", "predictions", "assign"):
+            if given[name] is not None:
+                given[name] = len(given[name][0])
         given["arrival_queues"] = {
             "/".join(key): value for key, value in self.arrival_queues.items()
         }
@@ -156,6 +185,7 @@ class Dispatcher:
         for name, changes in command.operations.items():
             clipped += self._operate(e, name, changes)
         clipped += self._queues(e, command)
+        clipped += self._placement(e, command)
         for instance in command.fail:
             clipped += self._refused("fail", self.engine.fail, e, instance)
         return clipped
@@ -188,6 +218,64 @@ class Dispatcher:
                 f"pull.{instance}", self.engine.set_pull, e, instance, tuple(order)
             )
         return refused
+
+    def _placement(self, e: int, command: Command) -> int:
+        """Rules first, then predictions, then who goes where."""
+        kinds = {k.name.lower().replace("_", "-"): k for k in sorted(DECODE_KINDS)}
+        llms = {name: m for m, name in enumerate(self.scenario.fleet.llms)}
+        refused = 0
+        for name, rule in command.decode_routers.items():
+            c, kind = self._class(name, "decode_routers"), _choice(rule, kinds, "decode_routers")
+            for m in llms.values():
+                what = f"decode_routers.{name}"
+                refused += self._refused(what, self.engine.set_decode_router, e, m, c, kind)
+        for name, changes in command.placement.items():
+            c = self._class(name, "placement")
+            for m in llms.values():
+                refused += self._refused(f"placement.{name}", self._place, e, m, c, changes)
+        for i, model in command.placement_models.items():
+            ps = None if model is None else [float(x) * PS_PER_S for x in model]
+            what = f"placement_models.{i}"
+            refused += self._refused(what, self.engine.set_placement_model, e, i, ps)
+        if command.predictions is not None:
+            set_predictions = self.engine.set_predictions
+            refused += self._refused("predictions", set_predictions, e, *command.predictions)
+        for i, factor in command.drift.items():
+            refused += self._refused(f"drift.{i}", self._drift, e, i, factor)
+        if command.assign is not None:
+            refused += self._refused("assign", self.engine.assign, e, *command.assign)
+        for llm in command.route_gateway:
+            self.engine.route_gateway(e, _choice(llm, llms, "route_gateway"))
+        return refused
+
+    def _place(self, e: int, llm: int, slo_class: int, changes: Mapping[str, Any]) -> None:
+        now = self.engine.placement(e, llm, slo_class)
+        if now is None:
+            return  # no route of this LLM is by best fit
+        config = PlacementConfig(**changes)  # pydantic's error is a ValueError
+        given = {name: getattr(config, name) for name in changes}
+        if "fallback" in given:
+            given["fallback"] = Fallback[given["fallback"].upper()]
+        new = {}
+        for name, value in given.items():
+            if not name.endswith("_s"):
+                new[name] = value
+            elif value is not None:
+                times = value * PS_PER_S
+                new[f"{name[:-2]}_ps"] = round(times) if name in ("ttft_s", "itl_s") else times
+        self.engine.set_placement(e, llm, slo_class, replace(now, **new))
+
+    def _drift(self, e: int, instance: int, factor: float) -> None:
+        pools = self.engine.spec.pool_of_slot
+        if not (isinstance(instance, (int, np.integer)) and 0 <= instance < len(pools)):
+            raise ValueError(f"must be in 0..{len(pools) - 1}")
+        p = pools[instance]
+        factors = self.scenario.fleet.pools[p].drifts
+        known = {1.0: self.engine.spec.pools[p].profile}
+        known |= dict(zip(factors, self.engine.spec.pools[p].drifts, strict=True))
+        if factor not in known:
+            raise ValueError(f"{factor}: must be one of {sorted(known)}")
+        self.engine.set_profile(e, instance, known[factor])
 
     def _refused(self, what: str, order: Callable[..., None], *arguments: Any) -> int:
         """1 if the engine finds an order impossible, and the scenario lets it pass."""

@@ -178,6 +178,25 @@ class Snapshot:
         return self.see_virtual()
 
 
+@dataclass(frozen=True)
+class RequestsUnderWay(QueuedRequests):
+    """Requests in gateways and at instances (those in shared queues are `ClusterView.waiting`).
+
+    Attributes:
+        llm: index into `scenario.fleet.llms`.
+        instance: where it waits, runs, or its KV cache is on its way to or has landed; -1: in a gateway.
+        state: a `RequestState`.
+        movable: may be assigned to an instance (`Command.assign`).
+        first_token_s: when it came out; NaN: not yet.
+    """
+
+    llm: NDArray[np.int64]
+    instance: NDArray[np.int64]
+    state: NDArray[np.int8]
+    movable: NDArray[np.bool_]
+    first_token_s: NDArray[np.float64]
+
+
 class ClusterView:
     """Read-only state of a cluster as a controller could really know it.
 
@@ -275,6 +294,44 @@ class ClusterView:
     def instances(self) -> NDArray[Any]:
         """(I,) INSTANCE_DTYPE, every instance slot."""
         return _frozen(self._engine.instances(self._e))
+
+    @property
+    def reports(self) -> NDArray[Any]:
+        """(I,) REPORT_DTYPE, the last prefill and decode iteration that every worker has completed."""
+        return _locked(self._engine.reports(self._e))
+
+    @property
+    def under_way(self) -> RequestsUnderWay:
+        """Every request in a gateway or at an instance: the cost grows with their number."""
+        seen = _locked(self._engine.under_way(self._e))
+        arrival, deadline = self._times(seen)
+        first = seen["first_token_ps"]
+        return RequestsUnderWay(
+            request_id=seen["request"],
+            arrival_s=arrival,
+            slo_class=seen["slo_class"],
+            deadline_s=deadline,
+            input_tokens=seen["input_tokens"],
+            predicted_output_tokens=seen["predicted_tokens"],
+            emitted_tokens=seen["emitted_tokens"],
+            llm=seen["llm"],
+            instance=seen["instance"],
+            state=seen["state"],
+            movable=seen["movable"],
+            first_token_s=_locked(np.where(first < 0, np.nan, first / PS_PER_S)),
+        )
+
+    def own_queue(self, instance: int) -> tuple[int, ...]:
+        """Requests that wait at an instance, head first; at a decode instance without KV reserved."""
+        return tuple(self._engine.own_queue(self._e, instance))
+
+    def gateway(self, llm: str, *, prefilled: bool = False) -> tuple[int, ...]:
+        """Requests of an LLM that no instance has been found for, head first: before prefill, or after."""
+        llms = self.scenario.fleet.llms
+        if llm not in llms:
+            raise KeyError(f"llm {llm!r}: there are {list(llms)}")
+        read = self._engine.decode_gateway if prefilled else self._engine.gateway
+        return tuple(read(self._e, llms.index(llm)))
 
     @property
     def running_by_class(self) -> NDArray[np.int32]:

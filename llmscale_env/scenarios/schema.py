@@ -68,6 +68,10 @@ class PoolConfig(_Frozen):
         evicts_in_order: requests of an earlier queue evict running ones of later queues.
         static_batch: nobody joins a batch that has begun to decode.
         async_kv: KV of evicted requests is copied out beside the iterations.
+        phase: whether instances serve requests from prompt to last token, or one of the two phases
+            (docs/engine.md, section 12). A "decode" pool is named in `decode_pools` of a route.
+        drifts: other speeds that an instance can be made to have (`Command.drift`), as factors of its
+            iteration times.
         mtbf_s: mean time between failures of an instance (exponential); None: it never fails by itself.
         repair_s: from a failure to the start of loading.
     """
@@ -105,6 +109,8 @@ class PoolConfig(_Frozen):
     evicts_in_order: bool = False
     static_batch: bool = False
     async_kv: bool = False
+    phase: Literal["both", "prefill", "decode"] = "both"
+    drifts: tuple[Positive, ...] = ()
     mtbf_s: Positive | None = None
     repair_s: NonNegative = 0.0
 
@@ -144,7 +150,18 @@ class PoolConfig(_Frozen):
             draft = check_draft(self.llm, self.tp, self.speculative)
         kv_capacity_tokens(self.llm, self.gpu, self.tp, draft=draft)
         self._check_swaps()
+        self._check_phase()
         return self
+
+    def _check_phase(self) -> None:
+        if self.phase == "both":
+            return
+        for name in ("evicts", "evicts_in_order", "swaps_to", "static_batch", "async_kv"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: not together with phase = {self.phase!r}")
+        for name in ("pull", "chunk_tokens"):
+            if self.phase == "decode" and getattr(self, name):
+                raise ValueError(f"{name}: not together with phase = 'decode'")
 
     def _check_swaps(self) -> None:
         for llm in self.swaps_to:
@@ -173,6 +190,37 @@ class QueueConfig(_Frozen):
         return None if value is None else llm_card(value).name
 
 
+class PlacementConfig(_Frozen):
+    """What best fit goes by (Aladdin; docs/engine.md, section 14). Times left out are derived.
+
+    Attributes:
+        prefill_const_s, prefill_per_token_s: a prefill iteration takes so long; None: fitted to the
+            iteration times of the route's first pool.
+        decode_const_s, decode_per_request_s, decode_per_token_s: the same of a decode iteration, from the
+            first pool of those where requests decode.
+        ttft_s, itl_s: targets; None: those of the class.
+        gamma: share of the predicted output that counts as context (0: only the first iteration meets the
+            target by prediction, 1: the last one too).
+        theta: share of the slack that may be used; below 1 it allows for wrong predictions.
+        fallback: what becomes of a request that no instance may take: it waits in the gateway, or goes to
+            the least full instance.
+        scaled_norm: requests and context are measured in batch limits and KV capacities before the
+            fullest instance is looked for; otherwise as Aladdin prints it.
+    """
+
+    prefill_const_s: Positive | None = None
+    prefill_per_token_s: NonNegative | None = None
+    decode_const_s: NonNegative | None = None
+    decode_per_request_s: NonNegative | None = None
+    decode_per_token_s: Positive | None = None
+    ttft_s: Annotated[float, Field(gt=0, le=1000)] | None = None
+    itl_s: Annotated[float, Field(gt=0, le=1000)] | None = None
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.5
+    theta: Annotated[float, Field(ge=0, le=10)] = 0.9
+    fallback: Literal["wait", "least"] = "wait"
+    scaled_norm: bool = False
+
+
 class RouteConfig(_Frozen):
     """How requests of one class (of one LLM, or of each) find an instance: docs/engine.md, section 6.
 
@@ -183,6 +231,8 @@ class RouteConfig(_Frozen):
         pools, overflow: candidate pools; those of another LLM are passed over.
         queue: shared queue of the class, if it has one.
         overflow_share: share of requests that try the overflow pools first.
+        decode_pools, decode_kind: where requests that a prefill pool hands over go on, and the rule.
+        placement: for kind or decode_kind "best-fit"; None there: all by default.
     """
 
     slo_class: str = "*"
@@ -196,11 +246,25 @@ class RouteConfig(_Frozen):
         "class-affine",
         "shared-queue",
         "custom",
+        "hold",
+        "best-fit",
     ] = "jsq-requests"
     pools: tuple[Name, ...] = ()
     overflow: tuple[Name, ...] = ()
     queue: Name | None = None
     overflow_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    decode_pools: tuple[Name, ...] = ()
+    decode_kind: Literal[
+        "round-robin",
+        "jsq-requests",
+        "jsq-tokens",
+        "power-of-two",
+        "least-kv",
+        "custom",
+        "hold",
+        "best-fit",
+    ] = "jsq-requests"
+    placement: PlacementConfig | None = None
 
 
 class FleetConfig(_Frozen):
@@ -254,6 +318,13 @@ class FleetConfig(_Frozen):
                         f"routes.{k}.pools: {name!r} swaps between LLMs, so requests come to it from "
                         "shared queues only"
                     )
+                if pools[name].phase == "decode":
+                    raise ValueError(
+                        f"routes.{k}.pools: {name!r} is a decode pool; name it in decode_pools"
+                    )
+            for name in route.decode_pools:
+                if _known(name, pools, f"routes.{k}.decode_pools").phase != "decode":
+                    raise ValueError(f"routes.{k}.decode_pools: {name!r} is no decode pool")
             if route.queue is not None:
                 _known(route.queue, queues, f"routes.{k}.queue")
             elif route.kind == "shared-queue":
@@ -348,6 +419,15 @@ class Scenario(_Frozen):
         for llm in llms:
             for slo_class in self.classes:
                 route = self.route_of(llm, slo_class.name)
+                prefills = [
+                    p.name for p in self.fleet.pools if p.llm == llm and p.phase == "prefill"
+                ]
+                decodes = {p.name for p in self.fleet.pools if p.llm == llm}
+                if prefills and not decodes & set(route.decode_pools):
+                    raise ValueError(
+                        f"fleet.routes: class {slo_class.name!r} needs decode_pools for {llm}, since "
+                        f"pool {prefills[0]!r} hands its requests over"
+                    )
                 evicting = any(p.evicts for p in self.fleet.pools if llm in p.llms)
                 if evicting and slo_class.priority == 1 and route.queue is None:
                     raise ValueError(

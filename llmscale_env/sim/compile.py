@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.cluster.iteration_time import (
     IterationTables,
@@ -16,13 +18,19 @@ from llmscale_env.cluster.optimisations import (
     SpeculativeConfig,
     optimised_tables,
 )
-from llmscale_env.scenarios.schema import PoolConfig, RouteConfig, Scenario
+from llmscale_env.scenarios.schema import PlacementConfig, PoolConfig, RouteConfig, Scenario
+from llmscale_env.sim.kinds import MODEL_NAMES
+from llmscale_env.sim.linear import linear_times, slower
 from llmscale_env.sim.spec import (
     NEVER,
     ClassSpec,
     ClusterSpec,
     ControllerKind,
+    Fallback,
     LoadSource,
+    NetworkSpec,
+    PlacementSpec,
+    PoolPhase,
     PoolSpec,
     PreemptionMode,
     ProfileSpec,
@@ -31,6 +39,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
     SwapSpec,
 )
+from llmscale_env.workload.config import SLOClass
 from llmscale_env.workload.requests import PS_PER_S
 
 CONTROLLERS = {
@@ -74,7 +83,6 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     known: dict[object, int] = {}
     pools = []
     queue_names = [queue.name for queue in fleet.queues]
-    pool_names = [pool.name for pool in fleet.pools]
 
     def profile_of(pool: PoolConfig) -> int:
         optimised = pool.prefix_cache is not None or pool.speculative is not None
@@ -85,6 +93,13 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         if key not in known:
             known[key] = len(profiles)
             profiles.append(_profile(scenario, pool))
+        return known[key]
+
+    def drifted(number: int, factor: float) -> int:
+        key = ("drift", number, factor)
+        if key not in known:
+            known[key] = len(profiles)
+            profiles.append(slower(profiles[number], factor))
         return known[key]
 
     for pool in fleet.pools:
@@ -127,16 +142,18 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 host_weight_bytes=int(pool.host_weight_bytes),
                 warm=tuple(llms.index(llm) for llm in pool.warm),
                 repair_ps=ps(pool.repair_s),
+                phase=PoolPhase[pool.phase.upper()],
+                drifts=tuple(drifted(number, factor) for factor in pool.drifts),
             )
         )
     routes = tuple(
         tuple(
-            _route(scenario.route_of(llm, c.name), llm, scenario, pool_names, queue_names)
+            _route(scenario.route_of(llm, c.name), c, llm, scenario, queue_names, pools, profiles)
             for c in scenario.classes
         )
         for llm in llms
     )
-    used = {RouterKind(r.kind) for row in routes for r in row}
+    used = {RouterKind(k) for row in routes for r in row for k in (r.kind, r.decode_kind)}
     if RouterKind.CUSTOM in used and custom_router is None:
         raise ValueError(
             "fleet.routes: kind custom needs a router; make one with llmscale_env.sim.router.router "
@@ -159,6 +176,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         host_keep_alive_ps=ps(fleet.host_keep_alive_s),
         half_block_tokens=fleet.block_tokens // 2,
         custom_router=custom_router,
+        network=_links(scenario) if any(pool.phase != "both" for pool in fleet.pools) else None,
     )
 
 
@@ -237,17 +255,99 @@ def _profile(scenario: Scenario, pool: PoolConfig) -> ProfileSpec:
 
 def _route(
     route: RouteConfig,
+    slo_class: SLOClass,
     llm: str,
     scenario: Scenario,
-    pool_names: list[str],
     queue_names: list[str],
+    pools: list[PoolSpec],
+    profiles: list[ProfileSpec],
 ) -> RouteSpec:
-    mine = {pool.name for pool in scenario.fleet.pools if pool.llm == llm}
+    mine = {pool.name: p for p, pool in enumerate(scenario.fleet.pools) if pool.llm == llm}
     queues = {queue.name for queue in scenario.fleet.queues if queue.llm in (None, llm)}
+    own = tuple(mine[name] for name in route.pools if name in mine)
+    decode = tuple(mine[name] for name in route.decode_pools if name in mine)
+    placement = None
+    if own and (route.placement is not None or "best-fit" in (route.kind, route.decode_kind)):
+        config = route.placement or PlacementConfig()
+        times = [
+            linear_times(profiles[pools[p].profile], pools[p].batch_limit)
+            for p in (own[0], (decode or own)[0])
+        ]
+        placement = placement_spec(config, slo_class, (*times[0][:2], *times[1][2:]))
+    kind, decode_kind = (
+        RouterKind[name.replace("-", "_").upper()] for name in (route.kind, route.decode_kind)
+    )
     return RouteSpec(
-        kind=RouterKind[route.kind.replace("-", "_").upper()],
-        pools=tuple(pool_names.index(name) for name in route.pools if name in mine),
-        overflow=tuple(pool_names.index(name) for name in route.overflow if name in mine),
+        # Without pools of this LLM there is nobody to place on: they wait, as with any other rule.
+        kind=RouterKind.HOLD if kind == RouterKind.BEST_FIT and placement is None else kind,
+        pools=own,
+        overflow=tuple(mine[name] for name in route.overflow if name in mine),
         queue=queue_names.index(route.queue) if route.queue in queues else -1,
         overflow_share=route.overflow_share,
+        decode_pools=decode,
+        decode_kind=RouterKind.JSQ_REQUESTS
+        if decode_kind == RouterKind.BEST_FIT and placement is None
+        else decode_kind,
+        placement=placement,
     )
+
+
+def placement_spec(
+    config: PlacementConfig, slo_class: SLOClass, times_ps: tuple[float, ...]
+) -> PlacementSpec:
+    """A placement in picoseconds.
+
+    Args:
+        config: what is given.
+        slo_class: whose targets count where none are.
+        times_ps: coefficients (c1, k1, c3, c2, k2) where none are given.
+    """
+    given = (getattr(config, name.removesuffix("ps") + "s") for name in MODEL_NAMES)
+    c1, k1, c3, c2, k2 = (
+        default if seconds is None else seconds * PS_PER_S
+        for seconds, default in zip(given, times_ps, strict=True)
+    )
+    return PlacementSpec(
+        prefill_const_ps=c1,
+        prefill_per_token_ps=k1,
+        decode_const_ps=c3,
+        decode_per_request_ps=c2,
+        decode_per_token_ps=k2,
+        ttft_ps=ps(config.ttft_s or min(slo_class.ttft_s, 1000.0)),
+        itl_ps=ps(config.itl_s or min(slo_class.itl_s, 1000.0)),
+        gamma=config.gamma,
+        theta=config.theta,
+        fallback=Fallback[config.fallback.upper()],
+        scaled_norm=config.scaled_norm,
+    )
+
+
+def _links(scenario: Scenario) -> NetworkSpec:
+    """Links from `NetworkConfig`: one per instance and way, as wide as its GPUs' together.
+
+    Where `host_network_bytes_per_s` is given, the instances of a host share a link of that speed each
+    way to the other hosts.
+    """
+    network, fleet = scenario.network, scenario.fleet
+    capacity: list[int] = []
+
+    def link(bytes_per_s: float) -> int:
+        capacity.append(max(1, round(bytes_per_s / 1e6)))
+        return len(capacity) - 1
+
+    tables: list[list[tuple[int, ...]]] = [[], [], [], []]
+    hosts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    gpus_before = 0
+    for pool in fleet.pools:
+        for _ in range(pool.max_instances):
+            host = gpus_before // fleet.gpus_per_host
+            gpus_before += pool.tp
+            shared = network.host_network_bytes_per_s
+            if host not in hosts:
+                hosts[host] = ((), ()) if shared is None else ((link(shared),), (link(shared),))
+            for way in range(2):
+                tables[way].append(
+                    (link(network.inter_host_bytes_per_s * pool.tp), *hosts[host][way])
+                )
+                tables[2 + way].append((link(network.intra_host_bytes_per_s * pool.tp),))
+    return NetworkSpec(np.array(capacity), *(tuple(table) for table in tables))

@@ -370,7 +370,8 @@ def leftover_gpu_seconds(
     over = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
     left = ~np.isin(state, [int(s) for s in over])
     emitted = results["emitted_tokens"].astype(np.int64)
-    prefills = left & ~((state == RequestState.RUNNING) & (emitted > 0))
+    decodes = (state == RequestState.RUNNING) & (emitted > 0)
+    prefills = left & ~(decodes | (state == RequestState.HANDOVER))
     prefill = np.where(prefills, requests.input_tokens + emitted, 0)
     decode = np.where(left, requests.output_tokens - emitted - prefills, 0)
     each = prefill * costs[0][requests.llm] + decode * costs[1][requests.llm]

@@ -254,6 +254,7 @@ class PoolSpec:
         warm: LLMs of `swaps` whose weights are there at the start.
         repair_ps: from a failure to the start of loading.
         phase: a `PoolPhase`.
+        drifts: profiles of the same machine at other speeds, for those who order `set_profile`.
         chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
         prefill_tokens: token budget of a prefill-first iteration.
         preemption: what happens to KV on overflow.
@@ -296,6 +297,7 @@ class PoolSpec:
     warm: tuple[int, ...] = ()
     repair_ps: int = 0
     phase: int = PoolPhase.BOTH
+    drifts: tuple[int, ...] = ()
 
     @property
     def operations(self) -> Operations:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.batch import flight_row, landed_row, preempted_row
+import numpy as np
+
+from llmscale_env.sim.fast.batch import (
+    decode_gateway_row,
+    flight_row,
+    gateway_row,
+    landed_row,
+    preempted_row,
+)
 from llmscale_env.sim.fast.itl import largest_gap
 from llmscale_env.sim.fast.memory import (
     const_of,
@@ -22,6 +30,9 @@ from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
 
 _LOADING = int(InstanceState.LOADING)
+_GATEWAY = int(RequestState.GATEWAY)
+_OWN_QUEUE = int(RequestState.OWN_QUEUE)
+_HANDOVER = int(RequestState.HANDOVER)
 _RUNNING = int(RequestState.RUNNING)
 
 
@@ -111,6 +122,54 @@ def read_reports(S, out):
             out[i].decode_requests = inst.n_dec
             out[i].decode_context = inst.ctx + (n - 1) * inst.n_dec
             out[i].decode_ps = inst.seg_first_ps + (n - 1) * inst.seg_step_ps
+
+
+@njit
+def _read_list_under_way(S, row, i, t, out, k):
+    r = np.int64(lists_of(S)[row, 0])
+    while r >= 0:
+        req = req_at(S, r)
+        out[k].request = r
+        out[k].arrival_ps = req.arrival
+        out[k].llm = req.llm
+        out[k].slo_class = req.cls
+        out[k].instance = i
+        out[k].state = req.state
+        # Who has landed is held by nobody.
+        between = req.state == _HANDOVER and req.in_flight == 0 and req.held_at >= 0
+        out[k].movable = req.state == _GATEWAY or req.state == _OWN_QUEUE or between
+        out[k].input_tokens = req.input
+        out[k].predicted_tokens = req.predicted
+        out[k].emitted_tokens = req.emitted
+        if req.state == _RUNNING and req.decoding:
+            inst = inst_at(S, i)
+            out[k].emitted_tokens = inst.iter_no - req.join_iter + iterations_done(S, i, t)
+        out[k].first_token_ps = req.first
+        k += 1
+        r = np.int64(req.next)
+    return k
+
+
+@njit
+def read_under_way(S, out):
+    """Fill `out` (UNDER_WAY_DTYPE) with who is in a gateway or at an instance; returns how many."""
+    t = glob_of(S).now_ps
+    n_inst = const_of(S).n_inst
+    k = 0
+    for m in range(const_of(S).n_llms):
+        k = _read_list_under_way(S, gateway_row(S, m), -1, t, out, k)
+        k = _read_list_under_way(S, decode_gateway_row(S, m), -1, t, out, k)
+    for i in range(n_inst):
+        for row in (
+            i,
+            preempted_row(S, i),
+            flight_row(S, i),
+            landed_row(S, i),
+            2 * n_inst + i,
+            3 * n_inst + i,
+        ):
+            k = _read_list_under_way(S, row, i, t, out, k)
+    return k
 
 
 @njit

@@ -17,6 +17,7 @@ from llmscale_env.sim.checks import (
 )
 from llmscale_env.sim.fast import observe, placing
 from llmscale_env.sim.fast.layout import State, placement_fields
+from llmscale_env.sim.fast.records import UNDER_WAY_DTYPE
 from llmscale_env.sim.spec import (
     REPORT_DTYPE,
     ClusterSpec,
@@ -150,6 +151,37 @@ class PlacementOrders:
         check_range("llm", llm, 0, self.spec.n_llms - 1)
         before = 8 * self.spec.n_instances + 2 * len(self.spec.queue_llm) + self.spec.n_llms
         return self._list(e, before + llm)
+
+    def placement(self, e: int, llm: int, slo_class: int) -> PlacementSpec | None:
+        """What best fit goes by now for a class; None: its route has no placement."""
+        route = self._route(e, llm, slo_class)
+        if self.spec.routes[llm][slo_class].placement is None:
+            return None
+        c1, k1, c3, c2, k2 = (float(route[name]) for name in ("c1", "k1", "c3", "c2", "k2"))
+        return PlacementSpec(
+            prefill_const_ps=c1,
+            prefill_per_token_ps=k1,
+            decode_const_ps=c3,
+            decode_per_request_ps=c2,
+            decode_per_token_ps=k2,
+            ttft_ps=int(route["ttft_ps"]),
+            itl_ps=int(route["itl_ps"]),
+            gamma=float(route["gamma"]),
+            theta=float(route["theta"]),
+            fallback=int(route["fallback"]),
+            scaled_norm=bool(route["scaled"]),
+        )
+
+    def under_way(self, e: int) -> NDArray[Any]:
+        """(n,) UNDER_WAY_DTYPE, the requests in gateways and at instances, list by list."""
+        n_inst, n_queues = self.spec.n_instances, len(self.spec.queue_llm)
+        counts = self.states.lists[e, :, 2].copy()
+        counts[4 * n_inst : 5 * n_inst + n_queues] = 0  # who is being prefilled runs; shared queues
+        second = 5 * n_inst + n_queues + self.spec.n_llms
+        counts[second : second + n_queues] = 0  # second lists through shared queues
+        out = np.empty(int(counts.sum()), UNDER_WAY_DTYPE)
+        n = observe.read_under_way(int(self.handles[e]), out)
+        return out[:n]
 
     def reports(self, e: int) -> NDArray[Any]:
         """(I,) REPORT_DTYPE, the last iterations of every slot."""

@@ -475,6 +475,23 @@ QUEUED_DTYPE = np.dtype(
 )
 """A request in a shared queue, as it is read out."""
 
+UNDER_WAY_DTYPE = np.dtype(
+    [
+        ("request", np.int64),
+        ("arrival_ps", np.int64),
+        ("llm", np.int64),
+        ("slo_class", np.int64),
+        ("instance", np.int64),  # where it is, -1: in a gateway
+        ("state", np.int8),
+        ("movable", np.bool_),  # may be assigned
+        ("input_tokens", np.int64),
+        ("predicted_tokens", np.int64),
+        ("emitted_tokens", np.int64),
+        ("first_token_ps", np.int64),
+    ]
+)
+"""A request in a gateway or at an instance, as it is read out."""
+
 RUN_DTYPE = np.dtype(
     [
         ("arrival_ps", np.int64),
