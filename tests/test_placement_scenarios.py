@@ -125,7 +125,9 @@ def test_a_policy_places_what_is_held() -> None:
     view = simulation.view(0)
     assert view.gateway(LLM) == tuple(range(8))
     seen = view.under_way
-    assert seen.movable.all() and (seen.instance == -1).all() and len(seen) == 8
+    assert seen.movable.all()
+    assert (seen.instance == -1).all()
+    assert len(seen) == 8
     with pytest.raises(KeyError, match="there are"):
         view.gateway("unknown")
     assert simulation.apply(0, Command(assign=([3, 1], [0, 0]))) == 0

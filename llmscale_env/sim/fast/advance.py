@@ -78,7 +78,7 @@ def _instance_event(S, i, key, router, features):
         provisioning.activate(S, i, t, router, features)
     else:
         then = boundary(S, i, t)
-        if inst_at(S, i).n_handed > 0:
+        if glob.n_handed > 0:
             handover.route_handed(S, i, t, router, features)
         if then == TURN_OFF:
             provisioning.turn_off(S, i, t)

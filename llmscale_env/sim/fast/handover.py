@@ -22,6 +22,9 @@ from llmscale_env.sim.fast.batch import (
 )
 from llmscale_env.sim.fast.memory import (
     const_of,
+    fit_at,
+    flow_at,
+    glob_of,
     heap_of,
     inst_at,
     lists_of,
@@ -31,7 +34,7 @@ from llmscale_env.sim.fast.memory import (
     route_at,
 )
 from llmscale_env.sim.fast.records import DECODE, IDLE, PREFILL
-from llmscale_env.sim.fast.routing import pick
+from llmscale_env.sim.fast.routing import pick, pick_custom
 from llmscale_env.sim.fast.structures import (
     insert_aux,
     pop_front,
@@ -43,9 +46,10 @@ from llmscale_env.sim.fast.structures import (
 from llmscale_env.sim.fast.timing import kv_now
 from llmscale_env.sim.fast.wake import cut_at, look_up
 from llmscale_env.sim.jit import njit
-from llmscale_env.sim.spec import RequestState
+from llmscale_env.sim.spec import RequestState, RouterKind
 
 _HANDOVER = int(RequestState.HANDOVER)
+_CUSTOM = int(RouterKind.CUSTOM)
 
 
 @njit
@@ -69,7 +73,7 @@ def hand_over(S, i, t):
         req = req_at(S, r)
         req.state = _HANDOVER
         req.at = -1
-        req.held_at = i
+        flow_at(S, r).source = i
         inst.left -= req.predicted - req.emitted
         inst.kv += _kv(S, r)
         inst.kv_held += _kv(S, r)
@@ -80,21 +84,21 @@ def hand_over(S, i, t):
             before = np.int64(req_at(S, before).aux_prev)
         insert_aux(S, row, r, before)
         n += 1
-    inst.n_handed = n
+    glob_of(S).n_handed = n
 
 
 @njit
 def route_handed(S, i, t, router, features):
     """Those who have just been handed over by instance `i` go to decode instances."""
-    inst = inst_at(S, i)
+    n = glob_of(S).n_handed
+    glob_of(S).n_handed = 0
     r = lists_of(S)[held_row(S, i), 1]
-    for _ in range(inst.n_handed - 1):
+    for _ in range(n - 1):
         r = np.int64(req_at(S, r).aux_prev)
-    for _ in range(inst.n_handed):
+    for _ in range(n):
         after = np.int64(req_at(S, r).aux_next)
         route_decode(S, r, t, router, features)
         r = after
-    inst.n_handed = 0
 
 
 @njit
@@ -105,11 +109,11 @@ def lose_held(S, i, r, t):
     unlink_aux(S, held_row(S, i), r)
     inst.kv -= _kv(S, r)
     inst.kv_held -= _kv(S, r)
-    req.held_at = -1
+    flow_at(S, r).source = -1
     if req.at < 0:
         unlink(S, decode_gateway_row(S, req.llm), r)
         return
-    inst_at(S, req.at).touched = 1
+    fit_at(S, req.at).touched = 1
     give_up(S, np.int64(req.at), r, t)
 
 
@@ -117,8 +121,8 @@ def lose_held(S, i, r, t):
 def look_at_touched(S, t):
     """Decode instances that have lost requests look at their own queues."""
     for j in range(const_of(S).n_inst):
-        if inst_at(S, j).touched:
-            inst_at(S, j).touched = 0
+        if fit_at(S, j).touched:
+            fit_at(S, j).touched = 0
             reserve(S, j, t, False)
             look_up(S, j, t)
 
@@ -130,7 +134,11 @@ def look_at_touched(S, t):
 def route_decode(S, r, t, router, features):
     """Send prefilled request `r` to a decode instance; without a candidate it waits in the gateway."""
     m, c = np.int64(req_at(S, r).llm), np.int64(req_at(S, r).cls)
-    j = pick(S, r, m, c, 2, route_at(S, m, c).decode_kind, t, router, features)
+    kind = route_at(S, m, c).decode_kind
+    if kind == _CUSTOM:
+        j = pick_custom(S, r, m, c, 2, t, router, features)
+    else:
+        j = pick(S, r, m, c, 2, kind, t)
     if j < 0:
         req_at(S, r).state = _HANDOVER
         req_at(S, r).at = -1
@@ -188,8 +196,7 @@ def reserve(S, j, t, at_boundary):
         inst.kv += _kv(S, r)
         inst.n_coming += 1
         push_back(S, flight_row(S, j), r)
-        req_at(S, r).in_flight = 1
-        source = np.int64(req_at(S, r).held_at)
+        source = flow_at(S, r).source
         tokens = req_at(S, r).input + req_at(S, r).emitted
         size = tokens * prof_at(S, inst_at(S, source).profile).kv_bytes
         network.start(S, r, source, j, size, t)
@@ -202,14 +209,13 @@ def reserve(S, j, t, at_boundary):
 def end_flow(S, r, t):
     """The KV of request `r` has been copied: it has landed."""
     req = req_at(S, r)
-    i, j = np.int64(req.held_at), np.int64(req.at)
+    i, j = flow_at(S, r).source, np.int64(req.at)
     network.stop(S, r, t)
     source, inst = inst_at(S, i), inst_at(S, j)
     unlink_aux(S, held_row(S, i), r)
     source.kv -= _kv(S, r)
     source.kv_held -= _kv(S, r)
-    req.held_at = -1
-    req.in_flight = 0
+    flow_at(S, r).source = -1
     if source.mode == IDLE:
         look_up(S, i, t)
     unlink(S, flight_row(S, j), r)
@@ -223,7 +229,6 @@ def _leave_flight(S, j, r, t):
     inst = inst_at(S, j)
     network.stop(S, r, t)
     unlink(S, flight_row(S, j), r)
-    req_at(S, r).in_flight = 0
     inst.kv -= _kv(S, r)
     inst.n_coming -= 1
     inst.fit_valid = 0
@@ -234,7 +239,7 @@ def give_up(S, j, r, t):
     """Request `r`, which has not landed, leaves decode instance `j`."""
     inst = inst_at(S, j)
     req = req_at(S, r)
-    if req.in_flight:
+    if flow_at(S, r).active:
         _leave_flight(S, j, r, t)
     else:
         unlink(S, j, r)

@@ -310,6 +310,8 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     glob["n_requests"] = n
     glob["capacity"] = states.req.shape[1]
     glob["flow_key"] = NO_EVENT
+    states.flow[e] = 0
+    states.flow["source"][e] = -1
     states.report[e] = -1
     states.fit[e] = 0
 
@@ -325,7 +327,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
         req[name][:n] = -1
     for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
         req[name][:n] = -1
-    for name in ("queue", "target", "at", "held_at"):
+    for name in ("queue", "at"):
         req[name][:n] = -1
     req["state"][:n] = RequestState.FUTURE
     evictable = np.array(

@@ -131,6 +131,7 @@ def start(S, r, source, target, volume_bytes, t):
     flow.seen = t
     flow.source = source
     flow.target = target
+    flow.active = 1
     _share(S, t)
 
 
@@ -144,4 +145,5 @@ def stop(S, r, t):
         n += 1
     glob.n_flows -= 1
     flows[n] = flows[glob.n_flows]
+    flow_at(S, r).active = 0
     _share(S, t)

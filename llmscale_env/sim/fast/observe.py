@@ -14,6 +14,7 @@ from llmscale_env.sim.fast.batch import (
 from llmscale_env.sim.fast.itl import largest_gap
 from llmscale_env.sim.fast.memory import (
     const_of,
+    flow_at,
     glob_of,
     inst_at,
     lists_of,
@@ -136,8 +137,9 @@ def _read_list_under_way(S, row, i, t, out, k):
         out[k].instance = i
         out[k].state = req.state
         # Who has landed is held by nobody.
-        between = req.state == _HANDOVER and req.in_flight == 0 and req.held_at >= 0
-        out[k].movable = req.state == _GATEWAY or req.state == _OWN_QUEUE or between
+        out[k].movable = req.state == _GATEWAY or req.state == _OWN_QUEUE
+        if req.state == _HANDOVER:
+            out[k].movable = flow_at(S, r).source >= 0 and flow_at(S, r).active == 0
         out[k].input_tokens = req.input
         out[k].predicted_tokens = req.predicted
         out[k].emitted_tokens = req.emitted

@@ -75,7 +75,9 @@ class PlacementOrders:
         handed = rows["state"] == RequestState.HANDOVER
         waits = np.isin(rows["state"], (RequestState.GATEWAY, RequestState.OWN_QUEUE))
         # One that has landed is held by nobody.
-        waits |= handed & (rows["in_flight"] == 0) & (rows["held_at"] >= 0)
+        if self.spec.splits:
+            flows = self.states.flow[e, self._known(e, ids)]
+            waits |= handed & (flows["source"] >= 0) & (flows["active"] == 0)
         placeable = {
             int(r): (int(llm), bool(prefilled))
             for r, llm, prefilled, waiting in zip(

@@ -6,7 +6,7 @@ import numpy as np
 
 from llmscale_env.sim.fast import handover
 from llmscale_env.sim.fast.batch import decode_gateway_row, demand, gateway_row
-from llmscale_env.sim.fast.memory import const_of, glob_of, inst_at, pool_at, req_at
+from llmscale_env.sim.fast.memory import const_of, fit_at, glob_of, inst_at, pool_at, req_at
 from llmscale_env.sim.fast.queues import change_prediction
 from llmscale_env.sim.fast.records import IDLE
 from llmscale_env.sim.fast.routing import route_gateway, to_instance
@@ -45,7 +45,7 @@ def _take_away(S, r, t):
         unlink(S, decode_gateway_row(S, req.llm), r)
     else:
         i = np.int64(req.at)
-        inst_at(S, i).touched = 1
+        fit_at(S, i).touched = 1
         if req.state == _HANDOVER:
             handover.give_up(S, i, r, t)
         else:
@@ -68,10 +68,9 @@ def assign(S, requests, instances):
         else:
             to_instance(S, requests[k], i, t)
     for i in range(const_of(S).n_inst):
-        inst = inst_at(S, i)
-        if inst.touched:
-            inst.touched = 0
-            if pool_at(S, inst.pool).phase == _DECODES:
+        if fit_at(S, i).touched:
+            fit_at(S, i).touched = 0
+            if pool_at(S, inst_at(S, i).pool).phase == _DECODES:
                 handover.reserve(S, i, t, False)
             look_up(S, i, t)
     call_for_changed(S, t, -1)

@@ -239,7 +239,7 @@ def fail(S, i, t, router, features):
         r = _last_to_restart(S, i)
         if r < 0:
             break
-        if req_at(S, r).held_at == i:
+        if inst.kv_held > 0:
             handover.lose_held(S, i, r, t)
             req_at(S, r).emitted = 0
             req_at(S, r).restarts += 1

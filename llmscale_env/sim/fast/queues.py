@@ -108,6 +108,7 @@ def enter_back(S, r, q):
     push_back_aux(S, oldest, r)
     push_back(S, row, r)
     _count(S, r, q, 1)
+    req_at(S, r).at = -1
     req_at(S, r).state = _SHARED
     req_at(S, r).queue = q
     mark_dirty(S, q)
@@ -137,6 +138,7 @@ def enter_front(S, r, q):
         push_front_aux(S, oldest, r)
     push_front(S, row, r)
     _count(S, r, q, 1)
+    req.at = -1
     req.state = _SHARED
     req.queue = q
     mark_dirty(S, q)
@@ -194,7 +196,7 @@ def _empty(S, q):
     while r >= 0:
         after = req_at(S, r).next
         _count(S, r, q, -1)
-        if req_at(S, r).target < 0:
+        if req_at(S, r).at < 0:
             enter_back(S, r, q)
         r = after
 
@@ -203,7 +205,7 @@ def _empty(S, q):
 def regroup(S, requests, queues):
     """Move waiting requests to the ends of queues, in the order given."""
     for k in range(len(requests)):
-        req_at(S, requests[k]).target = queues[k]
+        req_at(S, requests[k]).at = queues[k]
         queue_at(S, req_at(S, requests[k]).queue).touched = 1
     for q in range(const_of(S).n_queues):
         if queue_at(S, q).touched:
@@ -211,7 +213,6 @@ def regroup(S, requests, queues):
             _empty(S, q)
             mark_dirty(S, q)
     for k in range(len(requests)):
-        req_at(S, requests[k]).target = -1
         enter_back(S, requests[k], queues[k])
 
 

@@ -33,6 +33,7 @@ GLOB = np.dtype(
         ("n_dirty", np.int64),  # shared queues that changed during the event at hand
         ("n_choosers", np.int64),  # instances with more than one queue on their list
         ("event_ps", np.int64),  # time of the latest event
+        ("n_handed", np.int64),  # requests handed over in the boundary at hand
         ("n_flows", np.int64),
         ("flow_key", np.int64),  # 2 * time of the next end of a flow, and whose it is
         ("flow_next", np.int64),
@@ -60,6 +61,7 @@ INST = np.dtype(
         ("gpu_ps", np.int64),  # billed before
         # the running batch
         ("n_run", np.int64),
+        ("n_coming", np.int64),  # in flight to it, or landed
         ("n_dec", np.int64),
         ("n_pre", np.int64),
         ("kv", np.int64),  # KV tokens at the start of the iteration or segment under way
@@ -78,9 +80,6 @@ INST = np.dtype(
         ("copied_ps", np.int64),
         # split phases (part of `kv`: what is held, and what is reserved for who has not joined the batch)
         ("kv_held", np.int64),  # KV tokens that wait to be copied to a decode instance
-        ("n_handed", np.int64),  # requests handed over in this boundary
-        ("n_coming", np.int64),  # in flight or landed here
-        ("touched", np.int64),
         ("fit_valid", np.int64),  # what `best_fit` has summed up still holds
         # shared queues
         ("n_pull", np.int64),
@@ -112,10 +111,13 @@ INST = np.dtype(
         ("w_iter", np.int64),
         ("w_tokens", np.int64),
         ("w_alone_ps", np.int64),  # of the window, while no running request was decoding
-        ("changed", np.int64),
-        ("bound", np.int64),
-        ("held", np.int64),
-        ("filling", np.int64),
+        (
+            "changed",
+            np.int16,
+        ),  # flags; four of them in a word keep the record short, which is scanned
+        ("bound", np.int16),
+        ("held", np.int16),
+        ("filling", np.int16),
         ("thr_ref", np.float64),  # CHIRON: throughput at `limit_ref`, 0: none
         ("limit_ref", np.int64),
         ("restart", np.int64),
@@ -157,12 +159,9 @@ REQ = np.dtype(
         ("evictions", np.int32),
         ("restarts", np.int32),
         ("queue", np.int32),  # shared queue that it waits in, came from, or would go to, or -1
-        ("target", np.int32),  # where it is being moved, -1: nowhere
-        (
-            "at",
-            np.int32,
-        ),  # instance whose own queue it waits in, or that it is handed over to, or -1
-        ("held_at", np.int32),  # instance that holds its KV until it has been copied, or -1
+        # Instance in whose own queue it waits, or to which it is handed over, or -1. In a shared queue: while
+        # queues are regrouped, the one that it is moved to, otherwise -1.
+        ("at", np.int32),
         ("run_n", np.int32),  # first of a run in a shared queue: its requests, the last one
         ("run_last", np.int32),
         ("llm", np.int16),
@@ -171,7 +170,6 @@ REQ = np.dtype(
         ("decoding", np.int8),
         ("evictable", np.int8),
         ("gap_open", np.int8),
-        ("in_flight", np.int8),  # its KV is on its way to `at`
     ]
 )
 
@@ -246,33 +244,35 @@ FLOW = np.dtype(
         ("rate", np.int64),
         ("seen", np.int64),
         ("end", np.int64),
-        ("source", np.int64),
+        ("source", np.int64),  # who holds its KV until it has been copied, -1: nobody
         ("target", np.int64),
         ("fixed", np.int64),
+        ("active", np.int64),
     ]
 )
-"""KV of a request on its way, by its id: see `network`."""
+"""KV of a request between its phases, by its id: see `handover`, `network`."""
 
 REPORT = np.dtype(
     [
-        ("prefill_tokens", np.int64),
+        ("prefill_tokens", np.int32),
+        ("prefill_requests", np.int32),
         ("prefill_squares", np.int64),
-        ("prefill_requests", np.int64),
         ("prefill_ps", np.int64),
-        ("decode_requests", np.int64),
-        ("decode_context", np.int64),
-        ("decode_ps", np.int64),
         # of the prefill iteration under way
-        ("next_tokens", np.int64),
+        ("next_tokens", np.int32),
+        ("next_requests", np.int32),
         ("next_squares", np.int64),
-        ("next_requests", np.int64),
         ("next_ps", np.int64),
+        ("decode_requests", np.int32),
+        ("decode_context", np.int32),
+        ("decode_ps", np.int64),
     ]
 )
-"""A worker's last iterations of each kind."""
+"""A worker's last iterations of each kind: written at every boundary, hence no longer than a cache line."""
 
 FIT = np.dtype(
     [
+        ("touched", np.int64),  # somebody left its own queue in the command at hand
         # coefficients of its own, if it has them
         ("has_model", np.int64),
         ("c1", np.float64),
@@ -298,7 +298,7 @@ FIT = np.dtype(
         ("n_still", np.int64),
     ]
 )
-"""What `best_fit` knows of an instance."""
+"""What placement knows of an instance."""
 
 PROF = np.dtype(
     [

@@ -38,7 +38,7 @@ _LEAST_KV = int(RouterKind.LEAST_KV)
 _CLASS_AFFINE = int(RouterKind.CLASS_AFFINE)
 _SHARED_QUEUE = int(RouterKind.SHARED_QUEUE)
 _HOLD = int(RouterKind.HOLD)
-_BEST_FIT = int(RouterKind.BEST_FIT)
+_CUSTOM = int(RouterKind.CUSTOM)
 
 _SALT = np.uint64(0xD1B54A32D192ED03)
 
@@ -89,10 +89,24 @@ def _candidate(S, m, c, which, number):
 
 
 @njit
-def _jsq_requests(S, m, c, which):
+def _jsq_requests(S, m, c):
+    """Among the own pools, where nobody is in flight: the most used rule does without that count."""
     best, least = -1, np.int64(0)
-    for k in range(_n_pools(S, m, c, which)):
-        p = route_pools_of(S)[m, c, which, k]
+    for k in range(route_at(S, m, c).n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        for a in range(pool_at(S, p).n_active):
+            i = active_of(S)[p, a]
+            load = lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2] + inst_at(S, i).n_run
+            if best < 0 or load < least:
+                best, least = i, load
+    return best
+
+
+@njit
+def _jsq_decode(S, m, c):
+    best, least = -1, np.int64(0)
+    for k in range(route_at(S, m, c).n_decode):
+        p = route_pools_of(S)[m, c, 2, k]
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
             load = requests_at(S, i)
@@ -304,14 +318,14 @@ def queue_for(rule, input_tokens):
 
 
 @njit
-def pick(S, r, m, c, which, kind, t, router, features):
-    """An instance by the rules that know candidates only; -1: none, -2: to the shared queue."""
+def pick(S, r, m, c, which, kind, t):
+    """An instance by the compiled rules that know candidates only; -1: none."""
     n = _count(S, m, c, which)
     rule = route_at(S, m, c)
     if n == 0 or kind == _HOLD:
         return np.int64(-1)
     if kind == _JSQ_REQUESTS:
-        return _jsq_requests(S, m, c, which)
+        return _jsq_decode(S, m, c) if which == 2 else _jsq_requests(S, m, c)
     if kind == _ROUND_ROBIN:
         if which == 2:
             rule.decode_counter += 1
@@ -324,8 +338,16 @@ def pick(S, r, m, c, which, kind, t, router, features):
         return _power_of_two(S, m, c, which, r, n)
     if kind == _LEAST_KV:
         return _least_kv(S, m, c, which, t)
-    if kind == _BEST_FIT:
-        return best_fit(S, m, c, which, r, t)
+    return best_fit(S, m, c, which, r, t)
+
+
+@njit
+def pick_custom(S, r, m, c, which, t, router, features):
+    """The instance that the user's function chooses; -1: no candidate, -2: to the shared queue."""
+    n = _count(S, m, c, which)
+    rule = route_at(S, m, c)
+    if n == 0:
+        return np.int64(-1)
     answer = _custom(S, m, c, which, r, t, n, router, features)
     if answer == -1 and which == 0 and rule.queue >= 0:
         return np.int64(-2)
@@ -355,8 +377,10 @@ def route(S, r, t, router, features):
         if i < 0 and queue >= 0:
             enter_back(S, r, queue)
             return True
+    elif kind != _CUSTOM:
+        i = pick(S, r, m, c, 0, kind, t)
     else:
-        i = pick(S, r, m, c, 0, kind, t, router, features)
+        i = pick_custom(S, r, m, c, 0, t, router, features)
         if i == -2:
             enter_back(S, r, queue)
             return True
