@@ -1,9 +1,10 @@
 """How fast it is, and where the time goes.
 
-    python -m experiments.bench [what=engines,phases,memory,start,env,ppo] [quick=true] [out=DIRECTORY]
+    python -m experiments.bench [what=PART,...] [quick=true] [out=DIRECTORY]
 
     engines  simulated requests per second and core of both engines, against router, instances, load
     phases   the fast engine's time by kind of event
+    placement  microseconds per best-fit placement, against workers and load
     memory   peak resident memory per million requests
     start    import, compile, load from cache, first step
     env      environment steps per second, one and many, and the share of engine and Python
@@ -27,6 +28,7 @@ from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options, some_of
 PARTS = {
     "engines": ("experiments.bench_engines", "bench_engines"),
     "phases": ("experiments.bench_phases", "bench_phases"),
+    "placement": ("experiments.bench_placement", "bench_placement"),
     "memory": ("experiments.bench_engines", "bench_memory"),
     "start": ("experiments.bench_start", "bench_start"),
     "env": ("experiments.bench_env", "bench_env"),

@@ -7,13 +7,21 @@ from importlib.util import find_spec
 
 import pytest
 
-from experiments import bench, bench_engines, bench_env, bench_phases, bench_start
+from experiments import (
+    bench,
+    bench_engines,
+    bench_env,
+    bench_phases,
+    bench_placement,
+    bench_start,
+)
 from experiments.bench_engines import arrivals, cluster, run_once
 from experiments.output import shown, text_table
 
 HEADS = {
     "engines": bench_engines.ENGINE_HEAD,
     "phases": bench_phases.HEAD,
+    "placement": bench_placement.HEAD,
     "memory": bench_engines.MEMORY_HEAD,
     "start": bench_start.HEAD,
     "env": bench_env.HEAD,

@@ -224,7 +224,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
             route_pools[m, c, 2, : len(route.decode_pools)] = route.decode_pools
     link_cap, slot_links = links_of(spec)
     moving = capacity if spec.splits else 1
-    placing = 2 * batch + 64 if spec.places else 1
+    placing = 4 * batch + 64 if spec.places else 1
     cls = np.array(
         [(c.priority, c.itl_slo_ps, c.ttft_slo_ps, c.itl_max) for c in spec.classes], CLS
     )
