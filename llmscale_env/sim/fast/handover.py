@@ -176,7 +176,6 @@ def reserve(S, j, t, at_boundary):
     if lists_of(S)[preempted_row(S, j), 2] > 0:
         return
     inst = inst_at(S, j)
-    pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
     due = 0
     if not at_boundary and inst.mode == DECODE:

@@ -89,7 +89,6 @@ INST = np.dtype(
             "settled",
             np.int64,
         ),  # nobody running came from behind this place; NOT_KNOWN: to be found out
-        ("closed", np.int64),  # a static batch is under way
         ("swaps", np.int64),
         ("failures", np.int64),
         # the segment of decode iterations (or the single other iteration) under way
@@ -120,7 +119,8 @@ INST = np.dtype(
         ("filling", np.int16),
         ("thr_ref", np.float64),  # CHIRON: throughput at `limit_ref`, 0: none
         ("limit_ref", np.int64),
-        ("restart", np.int64),
+        ("restart", np.int32),
+        ("closed", np.int32),  # a static batch is under way
         # totals
         ("iterations", np.int64),
         ("tokens", np.int64),
