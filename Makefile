@@ -85,7 +85,8 @@ test-slow: $(READY) ## run the tests that are marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m slow $(ARGS)
 
 engines: $(READY) ## compare the two engines on CASES generated cases
-	@OMP_NUM_THREADS=1 LLMSCALE_CASES=$(CASES) $(BIN)/python -m pytest tests/test_engines_agree.py $(ARGS)
+	@OMP_NUM_THREADS=1 LLMSCALE_CASES=$(CASES) LLMSCALE_SPLIT_CASES=$(CASES) \
+		$(BIN)/python -m pytest tests/test_engines_agree.py tests/test_split_engines_agree.py $(ARGS)
 
 lint: $(READY) ## check style and format
 	@$(BIN)/ruff check .
