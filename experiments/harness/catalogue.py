@@ -16,7 +16,11 @@ from experiments.harness.claims import Claim
 from experiments.harness.parameters import Parameters
 from llmscale_env._cli import Slip, closest
 
-PAPERS = {"chiron": "Chiron (Patke et al., 2025)", "qlm": "QLM (Patke et al., 2024)"}
+PAPERS = {
+    "chiron": "Chiron (Patke et al., 2025)",
+    "qlm": "QLM (Patke et al., 2024)",
+    "aladdin": "Aladdin (Nie et al., 2024)",
+}
 """Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
 
 SCALES = ("quick", "paper")

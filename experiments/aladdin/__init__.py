@@ -1,0 +1,1 @@
+"""Figures of Aladdin (Nie et al., 2024); `setting` says what they share."""
