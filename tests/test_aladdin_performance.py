@@ -143,6 +143,16 @@ def test_a_negative_coefficient_is_held_at_zero():
     assert fit.covariance[1].tolist() == [0, 0]
 
 
+def test_a_coefficient_at_zero_does_not_round_below_it():
+    for slope in (524288.0, 819200.0, 1e-4, 0.3):
+        for seed in range(20):
+            tokens = np.random.default_rng(seed).integers(1, 5000, 50)
+            use, fit = fit_kv(tokens, slope * tokens)
+            assert use.per_token == pytest.approx(slope)
+            assert use.const >= 0
+            assert (fit.coefficients >= 0).all()
+
+
 @pytest.mark.parametrize(
     "columns,y,word",
     [

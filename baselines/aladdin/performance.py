@@ -308,7 +308,7 @@ def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
         kept = nnls(scaled, values)[0] > 0
         result = sm.OLS(values, scaled[:, kept]).fit()
     coefficients = np.zeros(len(names))
-    coefficients[kept] = result.params / size[kept]
+    coefficients[kept] = np.maximum(result.params, 0.0) / size[kept]  # one at 0 may round below it
     covariance = np.zeros((len(names), len(names)))
     covariance[np.ix_(kept, kept)] = result.normalized_cov_params / np.outer(size[kept], size[kept])
     error = np.abs(x @ coefficients - values) / np.where(values != 0, np.abs(values), np.inf)
