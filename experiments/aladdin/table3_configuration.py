@@ -1,0 +1,264 @@
+"""Best GPUs per worker by LLM and GPU (Eq. 5 and 6).
+
+Throughput per GPU of a worker with 1, 2 or 4 GPUs, the smaller of that with KV memory full and that at
+the largest batch that keeps Table 2's decode SLO; the best degree is compared with the paper's. Times
+are this project's for A100 (end-to-end for Llama-2-70B; composed of kernels, a floor, for the smaller
+ones) and a roofline for V100, which nobody measured here. The paper's A100s have PCIe only and its
+V100s NVLink; ours were measured over NVLink, and PCIe adds what its all-reduces take longer at the
+card's bandwidth. Both links are shown for both GPUs. The demand of a request, the paper's m_r, is read
+as that at its end, of ShareGPT's first turns; "held" is the mean over the time that it decodes. Composed
+times and the roofline leave out what an engine does around its kernels: reasons and notes say what the
+best degree were if each iteration of several GPUs took so much longer (`overheads_ms`; in the
+engines of the paper's time, their processes' communication was measured at 6 to 7 ms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from agents.statistics import Interval, mean_interval
+from baselines.aladdin.configuration import RequestTokens, best_degree, degree_table
+from experiments.aladdin.setting import DEGREES, GPU_NAMES, LENGTHS, SHORT, SLOS_S, lengths
+from experiments.harness.claims import Claim, about
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from llmscale_env.cluster.cards import gpu_card
+from llmscale_env.cluster.iteration_time import IterationTimeModel, iteration_time_model
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Table 3"
+LINKS = {"pcie": "PCIe", "nvlink": "NVLink"}
+OWN_LINK = {"a100-80gb": "pcie", "v100-32gb": "nvlink"}
+"""Section 6.1."""
+
+SOURCES = {"end-to-end": "end-to-end times", "composed": "composed times", "roofline": "a roofline"}
+
+
+class Configuration(Parameters):
+    """Parameters of this table."""
+
+    llms: Annotated[tuple[str, ...], paper("section 6.1", min_length=1)] = tuple(SHORT)
+    gpus: Annotated[
+        tuple[Literal["a100-80gb", "v100-32gb"], ...], paper("section 6.1", min_length=1)
+    ] = ("a100-80gb", "v100-32gb")
+    links: Annotated[
+        tuple[Literal["pcie", "nvlink"], ...],
+        paper("section 6.1: PCIe for A100, NVLink for V100; both for both", min_length=1),
+    ] = ("pcie", "nvlink")
+    degrees: Annotated[tuple[PositiveInt, ...], paper("section 6.1: 4 GPUs", min_length=1)] = (
+        1,
+        2,
+        4,
+    )
+    lengths: Annotated[str, paper("Table 3: ShareGPT")] = LENGTHS
+    demand: Annotated[
+        Literal["final", "held"], ours("m_r, the average demand of a request: that at its end")
+    ] = "final"
+    requests: Annotated[int, ours("of the history", ge=100)] = 20_000
+    overheads_ms: Annotated[
+        tuple[Annotated[float, Field(ge=0)], ...],
+        ours(
+            "beside 0: around the 6 to 7 ms of Vidur's profiles, Llama-2-70B and CodeLlama-34B on A100"
+        ),
+    ] = (4, 8, 12, 16, 20)
+
+
+PARAMETERS = {"quick": Configuration(seeds=2), "paper": Configuration(seeds=5)}
+
+
+def cases(parameters: Configuration) -> list[dict[str, Any]]:
+    """One per seed, LLM, GPU and link."""
+    common = parameters.model_dump(include={"lengths", "demand", "requests"})
+    return [
+        {
+            "seed": seed,
+            "llm": llm,
+            "gpu": gpu,
+            "link": link,
+            "overhead_ms": overhead,
+            "degrees": list(parameters.degrees),
+            **common,
+        }
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+        for gpu in parameters.gpus
+        for link in parameters.links
+        for overhead in sorted({0.0, *map(float, parameters.overheads_ms)})
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per degree."""
+    rng = np.random.default_rng(case["seed"])
+    tokens = RequestTokens.of(*lengths(case["lengths"], case["requests"], rng))
+    llm, gpu = case["llm"], case["gpu"]
+    # Table 2 has no SLO where an LLM does not fit; that of the other GPU will do.
+    _, itl_s = SLOS_S.get((llm, gpu)) or SLOS_S[llm, "a100-80gb"]
+    card = gpu_card(gpu)
+    rows = degree_table(
+        llm,
+        gpu,
+        getattr(tokens, case["demand"]),
+        itl_s,
+        degrees=case["degrees"],
+        link_bytes_per_s=card.pcie_bytes_per_s if case["link"] == "pcie" else None,
+        model_of=partial(slower, case["overhead_ms"] / 1e3),
+    )
+    best = best_degree(rows)
+    return [
+        {
+            **vars(row),
+            "kv_iteration_s": _finite(row.kv_iteration_s),
+            "single_s": _finite(row.single_s),
+            "request_tokens": getattr(tokens, case["demand"]),
+            "best": best or 0,
+        }
+        for row in rows
+    ]
+
+
+def slower(overhead_s: float, llm: str, gpu: str, tp: int) -> IterationTimeModel:
+    """Iteration times with an overhead for several GPUs, if their kind leaves it out."""
+    model = iteration_time_model(llm, gpu, tp)
+    if tp == 1 or model.kind not in ("composed", "roofline"):
+        return model
+    return replace(model, decode_base_s=tuple(base + overhead_s for base in model.decode_base_s))
+
+
+def _finite(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def plot(frame: DataFrame, parameters: Configuration) -> Any:
+    """A panel per LLM and GPU: throughput per GPU by degree, a bar per link."""
+    figure = new_figure(3.4 * len(parameters.llms), 3.1 * len(parameters.gpus))
+    panels = figure.subplots(len(parameters.gpus), len(parameters.llms), squeeze=False)
+    width = 0.8 / len(parameters.links)
+    frame = frame[frame["overhead_ms"] == 0]
+    for line, gpu in zip(panels, parameters.gpus, strict=True):
+        for axes, llm in zip(line, parameters.llms, strict=True):
+            mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
+            for k, link in enumerate(parameters.links):
+                part = mine[mine["link"] == link].groupby("tp")
+                mean = part["throughput"].mean()
+                at = np.arange(len(mean)) + (k - (len(parameters.links) - 1) / 2) * width
+                axes.bar(at, mean, width, color=f"C{k}", label=LINKS[link])
+                for place, tp in zip(at, mean.index, strict=True):
+                    limit = part.get_group(tp).iloc[0]["bottleneck"] or "out"
+                    axes.text(place, mean[tp], limit, ha="center", va="bottom", fontsize=7)
+            names = [f"{tp}*" if tp == DEGREES.get((llm, gpu)) else f"{tp}" for tp in mean.index]
+            axes.set_xticks(range(len(mean)), names)
+            axes.set_ylim(0, max(1.0, 1.15 * float(mine["throughput"].max())))
+            axes.set_title(f"{SHORT[llm]} on {GPU_NAMES[gpu]}, {_kind(mine)}", fontsize=9)
+            axes.grid(alpha=0.3, axis="y")
+    for axes in panels[-1]:
+        axes.set_xlabel("GPUs per worker (*: the paper's best)")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("tokens/s per GPU")
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(), fontsize=8, ncols=2, title_fontsize=8,
+        title='on the bars: what limits ("kv": memory, "slo": decode SLO, "out": does not fit)',
+        loc="outside lower center",
+    )  # fmt: skip
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Configuration) -> list[Claim]:
+    """The degrees of Table 3, with the paper's links."""
+    found = []
+    plain = frame[frame["overhead_ms"] == 0]
+    for gpu in parameters.gpus:
+        link = OWN_LINK[gpu]
+        if link not in parameters.links:
+            continue
+        for llm in parameters.llms:
+            own = _of(plain, llm, gpu, link)
+            degree = DEGREES.get((llm, gpu), 0)
+            name = f"{SHORT[llm]} on {GPU_NAMES[gpu]} ({LINKS[link]}, {_kind(own)})"
+            if degree == 0:
+                found.append(
+                    about(
+                        f"No worker of up to {max(parameters.degrees)} GPUs holds {name}",
+                        0,
+                        _best(own),
+                        nothing=None,
+                        unit="GPUs per worker at best",
+                        paper="N/A",
+                        reason=_degrees(own),
+                    )
+                )
+                continue
+            slow = "" if _kind(own) == SOURCES["end-to-end"] else _slower(frame, llm, gpu, link)
+            found.append(
+                about(
+                    f"The best worker for {name} has",
+                    degree,
+                    _best(own),
+                    nothing=None,
+                    unit="GPUs",
+                    paper=f"{degree} GPU{'s' if degree > 1 else ''}",
+                    reason=f"{_degrees(own)}{slow}",
+                    note="; ".join(
+                        f"with {LINKS[other]} the best has "
+                        f"{_best(_of(plain, llm, gpu, other)).mean:g} GPUs"
+                        + (_slower(frame, llm, gpu, other) if slow else "")
+                        for other in parameters.links
+                        if other != link
+                    ),
+                )
+            )
+    return found
+
+
+def _slower(frame: DataFrame, llm: str, gpu: str, link: str) -> str:
+    """The best degree by what an iteration of several GPUs takes longer."""
+    best = [
+        f"{_best(part).mean:g} with {extra:g} ms"
+        for extra, part in _of(frame, llm, gpu, link).groupby("overhead_ms")
+        if extra
+    ]
+    if not best:
+        return ""
+    return f", and if iterations of several GPUs took longer, {', '.join(best)}"
+
+
+def _of(frame: DataFrame, llm: str, gpu: str, link: str) -> DataFrame:
+    mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
+    return mine[mine["link"] == link]
+
+
+def _kind(mine: DataFrame) -> str:
+    """Where the times of the degrees come from that hold the LLM (all, if none does)."""
+    held = mine[mine["throughput"] > 0]
+    return SOURCES[(held if len(held) else mine)["kind"].iloc[0]]
+
+
+def _best(mine: DataFrame) -> Interval:
+    return mean_interval(mine.groupby("seed")["best"].first().astype(float))
+
+
+def _degrees(mine: DataFrame) -> str:
+    """Throughput per GPU of each degree, and what limits it."""
+    words = []
+    for tp, part in mine.groupby("tp"):
+        row = part.iloc[0]
+        if row["throughput"] == 0:
+            words.append(f"{tp}: {row['reason']}")
+            continue
+        why = (
+            f"{row['kv_batch']:.0f} requests fill {row['kv_capacity_tokens']:,.0f} tokens of KV memory"
+            if row["bottleneck"] == "kv"
+            else f"the SLO allows {row['slo_batch']:.0f} requests"
+        )
+        words.append(f"{tp}: {part['throughput'].mean():,.0f} tokens/s per GPU ({why})")
+    return f"with {mine['request_tokens'].mean():.0f} tokens per request, by GPUs: " + "; ".join(
+        words
+    )

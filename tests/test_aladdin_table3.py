@@ -1,0 +1,67 @@
+"""Aladdin's Table 3 in small: degrees, links, overheads."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.aladdin import table3_configuration as table3
+from llmscale_env.cluster.iteration_time import iteration_time_model
+
+
+def rows(**values) -> tuple[pd.DataFrame, table3.Configuration]:
+    sizes = {"seeds": 2, "requests": 2000, "overheads_ms": (8,)}
+    parameters = table3.Configuration(**{**sizes, **values})
+    found = [{**case, **row} for case in table3.cases(parameters) for row in table3.run(case)]
+    return pd.DataFrame(found), parameters
+
+
+def test_an_overhead_is_for_several_gpus_whose_kind_has_none():
+    def base(tp: int, llm: str, overhead_s: float) -> float:
+        return table3.slower(overhead_s, llm, "a100-80gb", tp).decode_base_s[0]
+
+    plain = iteration_time_model("llama-2-13b", "a100-80gb", 2).decode_base_s[0]
+    assert base(2, "llama-2-13b", 0.006) == pytest.approx(plain + 0.006)
+    assert base(1, "llama-2-13b", 0.006) == base(1, "llama-2-13b", 0.0)
+    assert base(2, "llama-2-70b", 0.006) == base(2, "llama-2-70b", 0.0)  # end-to-end
+
+
+def test_a_run():
+    frame, parameters = rows(llms=("llama-2-13b",), gpus=("a100-80gb",))
+    plain = frame[(frame["overhead_ms"] == 0) & (frame["seed"] == 30_000)]
+    pcie, nvlink = (plain[plain["link"] == link] for link in ("pcie", "nvlink"))
+    assert pcie["throughput"].iloc[0] == nvlink["throughput"].iloc[0]  # one GPU has no link
+    assert (pcie["throughput"].iloc[1:].to_numpy() < nvlink["throughput"].iloc[1:].to_numpy()).all()
+    slow = frame[(frame["overhead_ms"] == 8) & (frame["link"] == "nvlink")]
+    assert slow["throughput"].iloc[1] < nvlink["throughput"].iloc[1]
+    (claim,) = table3.claims(frame, parameters)
+    assert claim.paper == "1 GPU"
+    assert "with NVLink" in claim.note
+    table3.plot(frame, parameters)
+
+
+def test_what_does_not_fit():
+    frame, parameters = rows(llms=("llama-2-70b",), gpus=("v100-32gb",))
+    (claim,) = table3.claims(frame, parameters)
+    assert (claim.ours.mean, claim.verdict) == (0, "reproduced")
+    assert frame["reason"].str.startswith("does not fit").all()
+    table3.plot(frame, parameters)
+
+
+def test_claims_on_made_up_degrees():
+    frame, parameters = rows()
+    frame["best"] = [
+        table3.DEGREES.get((llm, gpu), 0)
+        for llm, gpu in zip(frame["llm"], frame["gpu"], strict=True)
+    ]
+    assert {claim.verdict for claim in table3.claims(frame, parameters)} == {"reproduced"}
+    frame["best"] = 3
+    found = table3.claims(frame, parameters)
+    assert {claim.verdict for claim in found} == {"not reproduced"}
+    assert len(found) == 6
+    assert all("by GPUs: 1: " in claim.reason for claim in found)
+
+
+def test_the_links_of_the_paper_are_needed():
+    frame, parameters = rows(links=("nvlink",), llms=("llama-2-7b",))
+    assert len(table3.claims(frame, parameters)) == 1  # that of V100
