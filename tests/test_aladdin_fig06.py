@@ -59,3 +59,5 @@ def test_the_interval_in_tokens_by_hand(monkeypatch):
     mine = frame[(frame["llm"] == "llama-2-7b") & (frame["gpu"] == "a100-80gb")]
     # 5 ms either way are 50 tokens; 95 % of further points, some two of those.
     assert 90 < mine["interval_tokens"].iloc[0] < 130
+    # A line through n points is known sqrt(n) better in their middle, about twice worse at the end.
+    assert 10 < mine["line_tokens"].iloc[0] < 60

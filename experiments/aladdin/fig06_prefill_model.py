@@ -12,6 +12,7 @@ validate nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from agents.statistics import Interval
+from baselines.aladdin.performance import LinearFit
 from experiments.aladdin.measured import KINDS, NO_V100, SETS, check, points
 from experiments.aladdin.setting import SLOS_S, shown
 from experiments.harness.claims import Claim, at_most, exact
@@ -98,10 +100,19 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
             "per_token_s": float(fit.coefficients[0]),
             "const_s": float(fit.coefficients[1]),
             "interval_tokens": float(max(above - middle, middle - below)),
+            "line_tokens": _line_tokens(fit, middle, case["level"]),
             "worst_with_attention": float(np.abs(attention.error).max()),
         }
         for k in range(len(used))
     ]
+
+
+def _line_tokens(fit: LinearFit, tokens: float, level: float) -> float:
+    """Half of the confidence interval of the line itself at so many tokens, in tokens."""
+    x = np.array([tokens, 1.0])
+    half = float(np.ptp(fit.interval(x, level))) / 2
+    spread = float(fit.spread(x))
+    return half * math.sqrt(max(spread**2 - 1, 0.0)) / spread / float(fit.coefficients[0])
 
 
 def plot(frame: DataFrame, parameters: PrefillModel) -> Any:
@@ -184,6 +195,8 @@ def claims(frame: DataFrame, parameters: PrefillModel) -> list[Claim]:
                 reason="points are off the line by "
                 f"{100 * used['error'].abs().mean():.1f} % on average, which is as many tokens as "
                 f"{_off_tokens(used):.0f} on average",
+                note="the line itself (its confidence interval) is known to "
+                f"{float(used['line_tokens'].iloc[0]):.0f} tokens there",
             ),
         ]
     return found

@@ -63,7 +63,7 @@ def cases(parameters: KvModel) -> list[dict[str, Any]]:
 def paged_bytes(llm: str, tokens: ArrayLike, page_tokens: int) -> NDArray[np.float64]:
     """KV memory of requests with so much context, in whole pages; the shape of `tokens`."""
     pages = -(-np.asarray(tokens, np.int64) // page_tokens)
-    return pages * float(page_tokens * llm_card(llm).kv_bytes_per_token)
+    return np.asarray(pages * page_tokens * llm_card(llm).kv_bytes_per_token, np.float64)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:

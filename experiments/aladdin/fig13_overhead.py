@@ -1,0 +1,270 @@
+"""Seconds per scheduling round against the arrival rate.
+
+One round is Algorithm 1 on the requests of a heartbeat, which the paper does not give: a second here. It
+places them one by one on the workers of a fleet in steady state (Table 3's degrees on A100, Table 2's
+SLOs), whose ongoing requests were packed by the same algorithm and of which a share has left since,
+under constraints (b) to (e). More requests per second come with more workers that hold more requests
+together, as in the paper. Measured is the time on the clock, on the machine that the result names, the
+least of some repetitions of a round. "Python" is the readable form of the algorithm, which looks at
+whole workers at every placement. Times are kept like all results of runs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from agents.statistics import mean_interval
+from baselines.aladdin.constraints import Request, Rules, Worker
+from baselines.aladdin.placement import best_fit
+from experiments.aladdin.population import arriving, fleet
+from experiments.aladdin.setting import DEGREES, LENGTHS, SHORT, rules_of, shown
+from experiments.harness.claims import Claim, at_most
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 13"
+GPU = "a100-80gb"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a scheduler is given.
+
+    Attributes:
+        new: requests of a heartbeat.
+        workers: with their ongoing requests.
+        rules: limits of a worker.
+    """
+
+    new: Sequence[Request]
+    workers: Sequence[Worker]
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A form of Algorithm 1 that is timed.
+
+    Attributes:
+        name: for pictures.
+        prepare: what is done before a round and not timed; gives the call that is.
+        style: of its line.
+    """
+
+    name: str
+    prepare: Callable[[Round], Callable[[], Any]]
+    style: str = "o-"
+
+
+def _python(this: Round) -> Callable[[], Any]:
+    return lambda: best_fit(this.new, this.workers, this.rules)
+
+
+SCHEDULERS = {"python": Scheduler("Algorithm 1 in Python", _python)}
+"""A compiled one goes here as well: its `prepare` loads the fleet into the engine."""
+
+
+class Overhead(Parameters):
+    """Parameters of this figure."""
+
+    llms: Annotated[
+        tuple[Literal["llama-2-7b", "llama-2-13b", "llama-2-70b"], ...],
+        paper("section 6.1", min_length=1),
+    ] = ("llama-2-7b", "llama-2-13b", "llama-2-70b")
+    schedulers: Annotated[tuple[Literal["python"], ...], ours("all there are", min_length=1)] = (
+        "python",
+    )
+    rates_per_s: Annotated[
+        tuple[Annotated[float, Field(ge=2)], ...],
+        ours("log-spaced around the paper's 25 per second", min_length=1),
+    ] = (2.5, 5, 10, 25, 50, 100)
+    claimed_rate_per_s: Annotated[float, paper("section 6.5", gt=0)] = 25.0
+    claimed_s: Annotated[float, paper("section 6.5", gt=0)] = 0.05
+    heartbeat_s: Annotated[float, ours("not in the paper", gt=0)] = 1.0
+    gamma: Annotated[float, paper("section 4.2", ge=0, le=1)] = 0.5
+    theta: Annotated[float, ours("the paper gives no value", gt=0, le=1)] = 0.9
+    pace: Annotated[float, ours("inter-token latency, of the SLO", gt=0, le=1)] = 0.8
+    room: Annotated[float, ours("share of requests gone since the fleet was full", ge=0, lt=1)] = (
+        0.1
+    )
+    lengths: Annotated[str, paper("section 6.1: ShareGPT")] = LENGTHS
+    rounds: Annotated[int, ours("of other requests on the same fleet", ge=1)] = 4
+    repeats: Annotated[int, ours("of a round; the least counts", ge=1)] = 3
+
+
+PARAMETERS = {
+    "quick": Overhead(seeds=2, rates_per_s=(2.5, 10, 25, 50), rounds=2),
+    "paper": Overhead(seeds=5),
+}
+
+
+def cases(parameters: Overhead) -> list[dict[str, Any]]:
+    """A run per seed, LLM and rate; all schedulers meet the same rounds."""
+    kept = {"seeds", "llms", "schedulers", "rates_per_s", "claimed_rate_per_s", "claimed_s"}
+    common = parameters.model_dump(exclude=kept)
+    return [
+        {
+            "seed": seed,
+            "llm": llm,
+            "rate_per_s": float(rate),
+            "schedulers": list(parameters.schedulers),
+            **common,
+        }
+        for seed in parameters.seed_list()
+        for llm in parameters.llms
+        for rate in parameters.rates_per_s
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per round and scheduler."""
+    rng = np.random.default_rng(case["seed"])
+    rules = rules_of(case["llm"], GPU, gamma=case["gamma"], theta=case["theta"])
+    workers = fleet(case["lengths"], case["rate_per_s"], rules, case["pace"], case["room"], rng)
+    n = max(1, round(case["rate_per_s"] * case["heartbeat_s"]))
+    rows = []
+    for number in range(case["rounds"]):
+        this = Round(arriving(case["lengths"], n, rng), workers, rules)
+        tried = tries(this)
+        for scheduler in case["schedulers"]:
+            call = SCHEDULERS[scheduler].prepare(this)
+            rows.append(
+                {
+                    "scheduler": scheduler,
+                    "round": number,
+                    "requests": n,
+                    "workers": len(workers),
+                    "ongoing": sum(map(len, workers)),
+                    "tried": tried / n,
+                    "seconds": least_s(call, case["repeats"]),
+                }
+            )
+    return rows
+
+
+class _Counting(Rules):
+    """Rules that know how often they were asked."""
+
+    def takes(self, worker: Sequence[Request], request: Request) -> bool:
+        object.__setattr__(self, "asked", getattr(self, "asked", 0) + 1)
+        return super().takes(worker, request)
+
+
+def tries(this: Round) -> int:
+    """Workers whose constraints Algorithm 1 looks at in a round, over all requests."""
+    rules = _Counting(**vars(this.rules))
+    best_fit(this.new, this.workers, rules)
+    return int(getattr(rules, "asked", 0))
+
+
+def least_s(call: Callable[[], Any], repeats: int) -> float:
+    """Seconds on the clock that a call takes; other work on the machine can only add to them."""
+    found = math.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        found = min(found, time.perf_counter() - begin)
+    return found
+
+
+def steps(requests: float) -> float:
+    """Of an O(n log n) algorithm: n log2 n, at least 1."""
+    return max(1.0, requests * math.log2(max(requests, 2.0)))
+
+
+def plot(frame: DataFrame, parameters: Overhead) -> Any:
+    """Left: milliseconds against the rate. Right: workers of the fleet."""
+    figure = new_figure(10.4, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    for k, llm in enumerate(parameters.llms):
+        mine = frame[frame["llm"] == llm]
+        for name, scheduler in SCHEDULERS.items():
+            part = mine[mine["scheduler"] == name].groupby("rate_per_s")
+            mean, worst = 1e3 * part["seconds"].mean(), 1e3 * part["seconds"].max()
+            if len(mean) == 0:
+                continue
+            label = f"{shown(llm, GPU, DEGREES[llm, GPU])}: {scheduler.name}"
+            left.plot(mean.index, mean, scheduler.style, color=f"C{k}", ms=4, label=label)
+            left.fill_between(mean.index, mean, worst, color=f"C{k}", alpha=0.15, lw=0)
+            at = parameters.claimed_rate_per_s
+            if at in mean.index and k == 0:
+                n = [steps(rate * parameters.heartbeat_s) for rate in mean.index]
+                scale = mean[at] / steps(at * parameters.heartbeat_s)
+                left.plot(mean.index, np.array(n) * scale, "--", color="0.5", lw=1, label="n log n")
+        workers = mine.groupby("rate_per_s")["workers"].mean()
+        right.plot(workers.index, workers, "o-", color=f"C{k}", ms=4, label=SHORT[llm])
+    left.plot(
+        parameters.claimed_rate_per_s, 1e3 * parameters.claimed_s, "k*", ms=12,
+        label="the paper: less than this", ls="none",
+    )  # fmt: skip
+    left.set_yscale("log")
+    left.set_ylabel("ms per round: mean, and up to the slowest (shaded)")
+    right.set_ylabel("workers of the fleet")
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xticks(parameters.rates_per_s, [f"{rate:g}" for rate in parameters.rates_per_s])
+        axes.minorticks_off()
+        axes.set_xlabel(f"requests per second; a round every {parameters.heartbeat_s:g} s")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Overhead) -> list[Claim]:
+    """Below 50 ms at 25 requests/s; O(n log n)."""
+    found = []
+    at, most = parameters.claimed_rate_per_s, max(parameters.rates_per_s)
+    for scheduler in parameters.schedulers:
+        for llm in parameters.llms:
+            mine = frame[(frame["scheduler"] == scheduler) & (frame["llm"] == llm)]
+            where = f"{SHORT[llm]}, {SCHEDULERS[scheduler].name}"
+            seconds = mine.groupby(["seed", "rate_per_s"])["seconds"].mean().unstack()
+            if at not in seconds:
+                continue
+            here = mine[mine["rate_per_s"] == at]
+            found.append(
+                at_most(
+                    f"At {at:g} requests/s a scheduling round takes less than "
+                    f"{1e3 * parameters.claimed_s:g} ms ({where})",
+                    1e3 * parameters.claimed_s,
+                    mean_interval(1e3 * seconds[at]),
+                    nothing=None,
+                    unit="ms",
+                    reason=_work(here),
+                    note=f"{_work(here)}; the slowest round took {1e3 * here['seconds'].max():.1f} ms",
+                )
+            )
+            if most <= at:
+                continue
+            ratio = steps(most * parameters.heartbeat_s) / steps(at * parameters.heartbeat_s)
+            found.append(
+                at_most(
+                    f"Scheduling time grows as n log n ({where})",
+                    1.25,
+                    mean_interval(seconds[most] / seconds[at] / ratio),
+                    nothing=None,
+                    unit=f"times the growth of n log n, from {at:g} to {most:g} requests/s",
+                    paper="O(n log n) (read as at most 25 % more)",
+                    reason="workers and what they hold grow with the rate, and each request is compared "
+                    f"with all of it: {_work(here)}, {_work(mine[mine['rate_per_s'] == most])}",
+                )
+            )
+    return found
+
+
+def _work(mine: DataFrame) -> str:
+    mean = mine[["requests", "workers", "ongoing", "tried"]].astype(float).mean()
+    return (
+        f"{mean['requests']:.0f} requests on {mean['workers']:.0f} workers with "
+        f"{mean['ongoing']:,.0f} others, {mean['tried']:.1f} workers tried for each"
+    )
