@@ -86,7 +86,7 @@ def test_a_run():
     (case,) = fig13.cases(parameters)
     rows = fig13.run(case)
     assert [row["round"] for row in rows] == [0, 1]
-    assert all(row["requests"] == 4 and row["seconds"] > 0 for row in rows)
+    assert all(row["requests"] == 4 and row["seconds"] >= 0 for row in rows)
     assert all(row["workers"] >= 1 and row["tried"] >= 1 for row in rows)
 
 

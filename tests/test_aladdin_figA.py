@@ -24,7 +24,7 @@ def test_a_run_packs_what_the_baseline_does():
         workers = grouped_workers(there, row["n_groups"], rules)
         assert (row["workers"], row["smallest"]) == (sum(workers), min(workers))
         assert row["centralised"] == rows[0]["workers"]
-        assert row["round_s"] > 0
+        assert row["round_s"] >= 0
 
 
 def made_up(each: float, round_s) -> tuple[pd.DataFrame, figA.Groups]:

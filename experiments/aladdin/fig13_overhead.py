@@ -4,8 +4,8 @@ One round is Algorithm 1 on the requests of a heartbeat, which the paper does no
 places them one by one on the workers of a fleet in steady state (Table 3's degrees on A100, Table 2's
 SLOs), whose ongoing requests were packed by the same algorithm and of which a share has left since,
 under constraints (b) to (e). More requests per second come with more workers that hold more requests
-together, as in the paper. Measured is the time on the clock, on the machine that the result names, the
-least of some repetitions of a round. "Python" is the readable form of the algorithm, which looks at
+together, as in the paper. Measured is processor time, on the machine that the result names, the least of
+some repetitions of a round. "Python" is the readable form of the algorithm, which looks at
 whole workers at every placement. Times are kept like all results of runs.
 """
 
@@ -168,12 +168,12 @@ def tries(this: Round) -> int:
 
 
 def least_s(call: Callable[[], Any], repeats: int) -> float:
-    """Seconds on the clock that a call takes; other work on the machine can only add to them."""
+    """Processor time of a call; other work on the machine can only add to it."""
     found = math.inf
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()
         call()
-        found = min(found, time.perf_counter() - begin)
+        found = min(found, time.process_time() - begin)
     return found
 
 
