@@ -82,7 +82,7 @@ def test_claims_on_made_up_rows():
     assert (over.ours.mean, over.verdict) == (4, "reproduced")
     assert (right.ours.mean, right.verdict) == (pytest.approx(1.05), "reproduced")
     assert (edf.ours.mean, edf.verdict) == (40 / 64, "not reproduced")
-    assert edf.reason.startswith("on time by GPUs, QLM: 50 % and 100 % with 40,")
+    assert "on time by GPUs, QLM: 50 % and 100 % with 40," in edf.reason
     # Not with 128: at least twice what QLM takes.
     assert (vllm.ours.mean, vllm.verdict) == (2, "reproduced")
     assert vllm.note == "QLM 64 GPUs, vLLM more than 128 GPUs in 1 of 1 runs"

@@ -306,7 +306,10 @@ def claims(frame: DataFrame, parameters: Overestimation) -> list[Claim]:
                     nothing=1.0,
                     unit="times QLM's GPUs",
                     paper="more (bars; read as 1.25 times or more)",
-                    reason=f"on time by GPUs, QLM: {_curve(frame, 'qlm', llms)}; "
+                    reason="a group takes arrivals until it holds delta average batches and stands in one "
+                    f"virtual queue, so that at {parameters.interactive_per_s:g} requests/s few instances "
+                    "serve the interactive ones for long (smaller groups need fewer GPUs, see the note); "
+                    f"interactive and batch requests on time by GPUs, QLM: {_curve(frame, 'qlm', llms)}; "
                     f"{policy}: {_curve(frame, policy, llms)}",
                     note=", ".join(
                         f"{NAMES.get(each, each)} "
