@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -108,7 +109,7 @@ class UniformParameters(Parameters):
     min_instances: PositiveCount = 1
 
 
-class UniformPolicy:
+class UniformPolicy(ABC):
     """A policy that knows no request classes: per LLM one pool, one routing rule, no queueing.
 
     The other pools are switched off at the start, and every class is routed to the instances of the
@@ -159,9 +160,9 @@ class UniformPolicy:
             reasons.append(why)
         return Command(targets=targets, reason="; ".join(reasons))
 
+    @abstractmethod
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
         """How many instances pool `p` should have, and why; `have` counts those on their way."""
-        raise NotImplementedError
 
     def _set_up(self, view: ClusterView) -> Command:
         scenario, parameters = view.scenario, self.parameters

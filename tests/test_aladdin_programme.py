@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from baselines.aladdin.constraints import Request, Rules
 from baselines.aladdin.performance import DecodeTime, KvUse, PrefillTime
 from baselines.aladdin.programme import fewest_workers
-from baselines.qlm.solver import SolverSettings
+from baselines.solver import SolverSettings
 
 EXACT = SolverSettings(gap=0.0, time_limit_s=30)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from baselines.qlm.programme import exact, plan, printed
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate, queue_waits_s
 from baselines.qlm.search import edf, search
-from baselines.qlm.solver import SolverMissing, SolverSettings
+from baselines.solver import SolverMissing, SolverSettings
 
 TIGHT = SolverSettings(gap=1e-6, time_limit_s=20)
 

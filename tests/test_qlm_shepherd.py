@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from baselines.qlm.shepherd import PlacementProblem, execution_s, place
-from baselines.qlm.solver import SolverMissing, SolverSettings
+from baselines.solver import SolverMissing, SolverSettings
 
 # One LLM, two instances: batches of 4 take 10 s, first tokens after 1 s.
 ONE = {

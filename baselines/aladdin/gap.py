@@ -12,7 +12,7 @@ from baselines.aladdin.constraints import Request, Rules, Worker
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.placement import Order, best_fit
 from baselines.aladdin.programme import fewest_workers
-from baselines.qlm.solver import SolverSettings
+from baselines.solver import SolverSettings
 
 ORDERS: tuple[Order, ...] = ("literal", "scaled", "first")
 

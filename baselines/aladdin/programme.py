@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from baselines.aladdin.constraints import Request, Rules, Worker
-from baselines.qlm.solver import SolverSettings, import_pulp, run, variable
+from baselines.solver import SolverSettings, import_pulp, run, variable
 
 
 @dataclass(frozen=True)

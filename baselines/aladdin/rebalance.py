@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.aladdin.performance import DecodeTime
-from baselines.qlm.solver import SolverSettings, import_pulp, run, variable
+from baselines.solver import SolverSettings, import_pulp, run, variable
 
 Objective = Literal["sum", "squares"]
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ puts them to work.
 | what is to be scheduled, what is an order worth | `schedule` |
 | which instance serves which group when | `programme` (section 7, Eq. 6 to 13), `search` beyond its size |
 | where does SHEPHERD put LLMs and classes | `shepherd` |
-| which solver runs, what if there is none | `solver` |
+| which solver runs, what if there is none | `baselines.solver` |
 | | |
 | which group lies in which shared queue | `book` |
 | what the scheduler is told of a cluster | `problem` |

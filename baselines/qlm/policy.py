@@ -24,8 +24,8 @@ from baselines.qlm.problem import Profiler, queue_problem, serving_instances
 from baselines.qlm.programme import plan
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate
 from baselines.qlm.search import edf
-from baselines.qlm.solver import SolverSettings
 from baselines.qlm.waiting import batch_size
+from baselines.solver import SolverSettings
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario

@@ -26,7 +26,7 @@ import numpy as np
 
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate, queue_waits_s
 from baselines.qlm.search import alike_groups, in_deadline_order, search
-from baselines.qlm.solver import SolverSettings, import_pulp, run, variable
+from baselines.solver import SolverSettings, import_pulp, run, variable
 
 
 def plan(

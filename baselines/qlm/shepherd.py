@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from baselines.qlm.solver import SolverSettings, import_pulp, run, variable
+from baselines.solver import SolverSettings, import_pulp, run, variable
 
 Output = Literal["maximum", "mean"]
 

@@ -12,7 +12,7 @@ from baselines.parameters import Parameters, PolicyError, Positive, PositiveCoun
 from baselines.qlm.history import OutputHistory
 from baselines.qlm.problem import NO_HURRY_S, Profiler, serving_instances
 from baselines.qlm.shepherd import PlacementProblem, execution_s, place
-from baselines.qlm.solver import SolverSettings
+from baselines.solver import SolverSettings
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario

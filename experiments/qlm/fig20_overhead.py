@@ -25,7 +25,7 @@ from baselines.qlm.problem import Profiler
 from baselines.qlm.programme import exact, plan
 from baselines.qlm.schedule import QueueProblem
 from baselines.qlm.search import edf
-from baselines.qlm.solver import SolverSettings
+from baselines.solver import SolverSettings
 from experiments.harness.claims import Claim, at_least, at_most
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure

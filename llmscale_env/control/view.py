@@ -304,16 +304,9 @@ class ClusterView:
     def under_way(self) -> RequestsUnderWay:
         """Every request in a gateway or at an instance: the cost grows with their number."""
         seen = _locked(self._engine.under_way(self._e))
-        arrival, deadline = self._times(seen)
         first = seen["first_token_ps"]
         return RequestsUnderWay(
-            request_id=seen["request"],
-            arrival_s=arrival,
-            slo_class=seen["slo_class"],
-            deadline_s=deadline,
-            input_tokens=seen["input_tokens"],
-            predicted_output_tokens=seen["predicted_tokens"],
-            emitted_tokens=seen["emitted_tokens"],
+            **self._columns(seen),
             llm=seen["llm"],
             instance=seen["instance"],
             state=seen["state"],
@@ -346,30 +339,14 @@ class ClusterView:
     def queued(self, queue: int) -> QueuedRequests:
         """What waits in a shared queue, request by request: the cost grows with the queue's length."""
         seen = _locked(self._engine.queued(self._e, queue))
-        arrival, deadline = self._times(seen)
-        return QueuedRequests(
-            request_id=seen["request"],
-            arrival_s=arrival,
-            slo_class=seen["slo_class"],
-            deadline_s=deadline,
-            input_tokens=seen["input_tokens"],
-            predicted_output_tokens=seen["predicted_tokens"],
-            emitted_tokens=seen["emitted_tokens"],
-        )
+        return QueuedRequests(**self._columns(seen))
 
     @property
     def waiting(self) -> WaitingRequests:
         """Every request in a shared queue, queue by queue, head first: the cost grows with their number."""
         seen = _locked(self._engine.waiting(self._e))
-        arrival, deadline = self._times(seen)
         return WaitingRequests(
-            request_id=seen["request"],
-            arrival_s=arrival,
-            slo_class=seen["slo_class"],
-            deadline_s=deadline,
-            input_tokens=seen["input_tokens"],
-            predicted_output_tokens=seen["predicted_tokens"],
-            emitted_tokens=seen["emitted_tokens"],
+            **self._columns(seen),
             queue=seen["queue"],
             llm=seen["llm"],
             started=seen["started"],
@@ -418,6 +395,19 @@ class ClusterView:
             started=seen["started"],
             requests=seen["requests"],
         )
+
+    def _columns(self, seen: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """What is shown of every request, as fields of `QueuedRequests`."""
+        arrival, deadline = self._times(seen)
+        return {
+            "request_id": seen["request"],
+            "arrival_s": arrival,
+            "slo_class": seen["slo_class"],
+            "deadline_s": deadline,
+            "input_tokens": seen["input_tokens"],
+            "predicted_output_tokens": seen["predicted_tokens"],
+            "emitted_tokens": seen["emitted_tokens"],
+        }
 
     def _times(self, seen: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Arrivals and deadlines in seconds."""

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from llmscale_env.sim.spec import ClusterSpec, Operations, PoolSpec, RouteSpec
 
 
+def check_range(name: str, value: int, low: int, high: int) -> int:
+    """`value` as an int in `low..high`, or a ValueError that says so."""
+    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
+        raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
+    return int(value)
+
+
 def check_model(model: Sequence[float]) -> tuple[float, ...]:
     """Refuse coefficients of iteration times that are none.
 

@@ -34,6 +34,10 @@ class RequestState(IntEnum):
     HANDOVER = 8
 
 
+NOT_UNDER_WAY = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
+"""Not yet there, or done with."""
+
+
 class RouterKind(IntEnum):
     """Where a request goes at arrival."""
 

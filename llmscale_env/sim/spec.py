@@ -36,6 +36,8 @@ from llmscale_env.sim.kinds import (
     RequestState,
     RouterKind,
 )
+from llmscale_env.sim.profile import ProfileSpec
+from llmscale_env.sim.reported import INSTANCE_DTYPE, REPORT_DTYPE, RESULT_DTYPE
 
 __all__ = [
     "DECODE_KINDS",
@@ -105,109 +107,6 @@ def changed_operations(
         now.swap_flushes if swap_flushes is None else bool(swap_flushes),
         now.static_batch if static_batch is None else bool(static_batch),
     )
-
-
-def _ints(values: object) -> NDArray[np.int64]:
-    return np.ascontiguousarray(values, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class ProfileSpec:
-    """Integer iteration times of one (LLM, GPU, tensor-parallel degree).
-
-    Attributes:
-        decode_base_ps, decode_per_token_ps: (max_batch + 1,) a decode iteration of `b` requests with
-            `c` tokens of context takes `decode_base_ps[b] + decode_per_token_ps[b] * c`. Index 0 is
-            not used.
-        prefill_knot_tokens, prefill_knot_ps, prefill_slope_ps: (k,) piecewise linear time of a
-            prefill iteration over its new tokens; the first knot is at 0 tokens.
-        prefill_pair_ps: times the sum over prompts of `chunk * (2 * cached + chunk)`.
-        mixed_knot_tokens, mixed_knot_ps, mixed_slope_ps: the same for a chunked iteration, over all
-            its tokens (decode requests + prompt chunks).
-        mixed_base_ps, mixed_per_token_ps: (max_batch + 1,) added for `b` decoding requests with `c`
-            tokens of context: `mixed_base_ps[b] + mixed_per_token_ps[b] * c`.
-        mixed_pair_ps, mixed_chunk_ps: times the pair sum of the chunks, times the number of chunks.
-        kv_capacity_tokens: tokens of KV cache that fit.
-        swap_out_ps_per_token, swap_in_ps_per_token: moving one token's KV cache to host and back.
-        kv_bytes_per_token: what it takes in host memory.
-    """
-
-    decode_base_ps: NDArray[np.int64]
-    decode_per_token_ps: NDArray[np.int64]
-    prefill_knot_tokens: NDArray[np.int64]
-    prefill_knot_ps: NDArray[np.int64]
-    prefill_slope_ps: NDArray[np.int64]
-    prefill_pair_ps: int
-    mixed_knot_tokens: NDArray[np.int64]
-    mixed_knot_ps: NDArray[np.int64]
-    mixed_slope_ps: NDArray[np.int64]
-    mixed_base_ps: NDArray[np.int64]
-    mixed_per_token_ps: NDArray[np.int64]
-    mixed_pair_ps: int
-    mixed_chunk_ps: int
-    kv_capacity_tokens: int
-    swap_out_ps_per_token: int = 0
-    swap_in_ps_per_token: int = 0
-    kv_bytes_per_token: int = 1
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, _ints(value))
-                if (getattr(self, name) < 0).any():
-                    raise ValueError(f"{name}: must not be negative")
-        # Every iteration takes time, so that time moves on.
-        for name, times in (
-            ("decode_base_ps", self.decode_base_ps[1:]),
-            ("prefill_knot_ps", self.prefill_knot_ps),
-            ("mixed_knot_ps", self.mixed_knot_ps),
-        ):
-            if (times < 1).any():
-                raise ValueError(f"{name}: must be at least 1 ps")
-        for name in ("decode_base_ps", "mixed_base_ps", "mixed_per_token_ps"):
-            if len(getattr(self, name)) != len(self.decode_per_token_ps):
-                raise ValueError(f"{name}: must be as long as decode_per_token_ps")
-
-    @property
-    def max_batch(self) -> int:
-        """The largest running batch the tables cover."""
-        return len(self.decode_base_ps) - 1
-
-    @classmethod
-    def linear(
-        cls,
-        *,
-        max_batch: int,
-        decode_const_ps: int,
-        decode_per_request_ps: int,
-        decode_per_token_ps: int,
-        prefill_const_ps: int,
-        prefill_per_token_ps: int,
-        kv_capacity_tokens: int,
-        pair_ps: int = 0,
-        swap_out_ps_per_token: int = 0,
-        swap_in_ps_per_token: int = 0,
-    ) -> ProfileSpec:
-        """Linear times (Aladdin's Eq. 2 and 3), with a chunked form consistent with them."""
-        b = np.arange(max_batch + 1)
-        return cls(
-            decode_base_ps=decode_const_ps + decode_per_request_ps * b,
-            decode_per_token_ps=np.full(max_batch + 1, decode_per_token_ps),
-            prefill_knot_tokens=_ints([0]),
-            prefill_knot_ps=_ints([prefill_const_ps]),
-            prefill_slope_ps=_ints([prefill_per_token_ps]),
-            prefill_pair_ps=pair_ps,
-            mixed_knot_tokens=_ints([0]),
-            mixed_knot_ps=_ints([max(prefill_const_ps, decode_const_ps)]),
-            mixed_slope_ps=_ints([prefill_per_token_ps]),
-            mixed_base_ps=_ints(np.zeros(max_batch + 1)),
-            mixed_per_token_ps=np.full(max_batch + 1, decode_per_token_ps),
-            mixed_pair_ps=pair_ps,
-            mixed_chunk_ps=0,
-            kv_capacity_tokens=kv_capacity_tokens,
-            swap_out_ps_per_token=swap_out_ps_per_token,
-            swap_in_ps_per_token=swap_in_ps_per_token,
-        )
 
 
 @dataclass(frozen=True)
@@ -405,7 +304,7 @@ class NetworkSpec:
     local_in_links: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "capacity", _ints(self.capacity))
+        object.__setattr__(self, "capacity", np.ascontiguousarray(self.capacity, dtype=np.int64))
         n = len(self.capacity)
         if self.capacity.ndim != 1 or (self.capacity < 1).any():
             raise ValueError("capacity: every link must carry at least 1 byte per microsecond")
@@ -587,58 +486,3 @@ class ClusterSpec:
         pools = list(self.pools)
         pools[index] = replace(pools[index], **changes)  # type: ignore[arg-type]
         return replace(self, pools=tuple(pools))
-
-
-RESULT_DTYPE = np.dtype(
-    [
-        ("state", np.int8),
-        ("instance", np.int32),
-        ("admitted_ps", np.int64),
-        ("first_token_ps", np.int64),
-        ("finished_ps", np.int64),
-        ("max_itl_ps", np.int64),
-        ("emitted_tokens", np.int32),
-        ("preemptions", np.int32),
-        ("evictions", np.int32),
-        ("restarts", np.int32),
-    ]
-)
-"""What both engines report per request; a time that has not come is -1, no instance is -1."""
-INSTANCE_DTYPE = np.dtype(
-    [
-        ("state", np.int8),
-        ("source", np.int8),
-        ("llm", np.int16),
-        ("batch_limit", np.int64),
-        ("running", np.int32),
-        ("waiting", np.int32),
-        ("preempted", np.int32),
-        ("kv_tokens", np.int64),
-        ("host_kv_bytes", np.int64),
-        ("loaded_ps", np.int64),
-        ("iterations", np.int64),
-        ("tokens", np.int64),
-        ("swaps", np.int32),
-        ("failures", np.int32),
-        ("in_flight", np.int32),
-        ("landed", np.int32),
-        ("kv_held", np.int64),
-    ]
-)
-"""What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading.
-
-Where the phases are split, `waiting` of a DECODE instance counts requests without reservation, `kv_held`
-(part of `kv_tokens`) what a PREFILL instance keeps until it has been copied.
-"""
-REPORT_DTYPE = np.dtype(
-    [
-        ("prefill_tokens", np.int64),
-        ("prefill_squares", np.int64),
-        ("prefill_requests", np.int64),
-        ("prefill_ps", np.int64),
-        ("decode_requests", np.int64),
-        ("decode_context", np.int64),
-        ("decode_ps", np.int64),
-    ]
-)
-"""A worker's last completed prefill and decode iteration (docs/engine.md, section 13); -1: none yet."""

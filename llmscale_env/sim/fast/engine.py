@@ -12,6 +12,7 @@ from llmscale_env.sim.checks import (
     check_arrival_queues,
     check_operations,
     check_pull,
+    check_range,
     check_regroup,
     check_router,
 )
@@ -25,7 +26,7 @@ from llmscale_env.sim.fast.layout import (
     allocate,
     reset_episode,
 )
-from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders, check_range
+from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
     QUEUED_DTYPE,

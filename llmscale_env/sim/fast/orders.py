@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from llmscale_env.sim.checks import (
     check_model,
     check_predictions,
     check_profile,
+    check_range,
 )
 from llmscale_env.sim.fast import observe, placing
 from llmscale_env.sim.fast.layout import State, placement_fields
 from llmscale_env.sim.fast.records import UNDER_WAY_DTYPE
+from llmscale_env.sim.kinds import NOT_UNDER_WAY
 from llmscale_env.sim.spec import (
     REPORT_DTYPE,
     ClusterSpec,
@@ -26,17 +29,8 @@ from llmscale_env.sim.spec import (
     RequestState,
 )
 
-_ENDED = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
 
-
-def check_range(name: str, value: int, low: int, high: int) -> int:
-    """`value` as an int in `low..high`, or a ValueError that says so."""
-    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
-        raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
-    return int(value)
-
-
-class PlacementOrders:
+class PlacementOrders(ABC):
     """The part of `EngineBatch` that Aladdin needs; docs/engine.md, sections 12 to 14."""
 
     spec: ClusterSpec
@@ -45,11 +39,13 @@ class PlacementOrders:
     _router: Any
     _features: list[Any]
 
+    @abstractmethod
     def _list(self, e: int, row: int) -> list[int]:
-        raise NotImplementedError
+        """Request ids on one of the engine's lists, head first."""
 
+    @abstractmethod
     def _raise_errors(self, e: int) -> None:
-        raise NotImplementedError
+        """Raise what a custom router has left behind."""
 
     # ---- commands ----
 
@@ -97,7 +93,7 @@ class PlacementOrders:
         """New predicted output lengths, in all, of requests that are under way."""
         ids, values = np.asarray(requests, np.int64), np.asarray(tokens, np.int64)
         known = self._known(e, ids)
-        under_way = ~np.isin(self.states.req[e, known]["state"], _ENDED)
+        under_way = ~np.isin(self.states.req[e, known]["state"], NOT_UNDER_WAY)
         there = dict(zip(known.tolist(), under_way.tolist(), strict=True))
         check_predictions(ids.tolist(), values.tolist(), there)
         placing.set_predictions(int(self.handles[e]), ids, values)

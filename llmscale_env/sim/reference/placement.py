@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ from llmscale_env.sim.checks import (
     check_model,
     check_predictions,
     check_profile,
+    check_range,
 )
+from llmscale_env.sim.kinds import NOT_UNDER_WAY
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.spec import (
     REPORT_DTYPE,
@@ -30,10 +33,8 @@ if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
     from llmscale_env.sim.reference.router import Router
 
-_ENDED = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
 
-
-class PlacementCommands:
+class PlacementCommands(ABC):
     """The part of `ReferenceEngine` that Aladdin needs."""
 
     spec: ClusterSpec
@@ -46,9 +47,9 @@ class PlacementCommands:
 
     # --- routing what waits again ---
 
+    @abstractmethod
     def place(self, request: Request) -> bool:
-        """Route an arrival (`ReferenceEngine`)."""
-        raise NotImplementedError
+        """Route an arrival; False if it now waits in the gateway."""
 
     def place_decode(self, request: Request) -> bool:
         """Route a request that has been prefilled; False if it now waits in the decode gateway."""
@@ -82,7 +83,7 @@ class PlacementCommands:
 
     def route_gateway(self, llm: int) -> None:
         """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
-        llm = self._checked("llm", llm, self.spec.n_llms)
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         self.events["gateway_by_command"] += bool(self.gateways[llm] or self.decode_gateways[llm])
         self.route_arrival_gateway(llm)
         self.route_decode_gateway(llm)
@@ -129,7 +130,7 @@ class PlacementCommands:
 
     def set_predictions(self, requests: Sequence[int], tokens: Sequence[int]) -> None:
         """New predicted output lengths, in all, of requests that are under way."""
-        under_way = {r.id: r.state not in _ENDED for r in self.requests}
+        under_way = {r.id: r.state not in NOT_UNDER_WAY for r in self.requests}
         check_predictions(requests, tokens, under_way)
         for k, n in zip(requests, tokens, strict=True):
             self.requests[int(k)].predicted_output_tokens = int(n)
@@ -137,26 +138,26 @@ class PlacementCommands:
 
     def set_profile(self, instance: int, profile: int) -> None:
         """Iterations of an instance take the times of another profile from now on."""
-        which = self._all[self._checked("instance", instance, len(self._all))]
+        which = self._all[check_range("instance", instance, 0, len(self._all) - 1)]
         if which.state == InstanceState.OFF:
             raise ValueError(f"instance = {which.index}: is OFF, must not be")
-        profile = self._checked("profile", profile, len(self.spec.profiles))
+        profile = check_range("profile", profile, 0, len(self.spec.profiles) - 1)
         check_profile(self.spec, which.profile_index, profile)
         which.set_profile(profile)
         self.events["profile_changed"] += 1
 
     def set_decode_router(self, llm: int, slo_class: int, kind: int) -> None:
         """Rule by which a class's handed-over requests are routed from now on."""
-        llm = self._checked("llm", llm, self.spec.n_llms)
-        slo_class = self._checked("slo_class", slo_class, len(self.spec.classes))
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
+        slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
         check_decode_router(self.spec, llm, slo_class, kind)
         self.router.decode_kinds[llm, slo_class] = RouterKind(kind)
         self.events["decode_router_changed"] += 1
 
     def set_placement(self, llm: int, slo_class: int, placement: PlacementSpec) -> None:
         """What best fit goes by from now on, for a class that has a placement."""
-        llm = self._checked("llm", llm, self.spec.n_llms)
-        slo_class = self._checked("slo_class", slo_class, len(self.spec.classes))
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
+        slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
         if self.router.placements[llm, slo_class] is None:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
         self.router.placements[llm, slo_class] = placement
@@ -164,26 +165,20 @@ class PlacementCommands:
 
     def set_placement_model(self, instance: int, model: Sequence[float] | None) -> None:
         """Coefficients (c1, k1, c3, c2, k2) of one instance for best fit; None: those of the route."""
-        which = self._all[self._checked("instance", instance, len(self._all))]
+        which = self._all[check_range("instance", instance, 0, len(self._all) - 1)]
         which.placement_model = None if model is None else check_model(model)
         self.events["model_changed"] += 1
-
-    @staticmethod
-    def _checked(name: str, value: int, n: int) -> int:
-        if not (isinstance(value, (int, np.integer)) and 0 <= value < n):
-            raise ValueError(f"{name} = {value!r}: must be an integer in 0..{n - 1}")
-        return int(value)
 
     # --- observation ---
 
     def own_queue(self, instance: int) -> list[int]:
         """Request ids in an instance's own queue, head first; of a DECODE instance without reservation."""
-        instance = self._checked("instance", instance, len(self._all))
+        instance = check_range("instance", instance, 0, len(self._all) - 1)
         return [r.id for r in self._all[instance].own_queue]
 
     def decode_gateway(self, llm: int) -> list[int]:
         """Request ids that have been prefilled and wait for any decode instance, head first."""
-        llm = self._checked("llm", llm, self.spec.n_llms)
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         return [r.id for r in self.decode_gateways[llm]]
 
     def reports(self) -> NDArray[np.void]:

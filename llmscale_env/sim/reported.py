@@ -1,0 +1,59 @@
+"""What both engines report of requests and instances: the columns of their arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+RESULT_DTYPE = np.dtype(
+    [
+        ("state", np.int8),
+        ("instance", np.int32),
+        ("admitted_ps", np.int64),
+        ("first_token_ps", np.int64),
+        ("finished_ps", np.int64),
+        ("max_itl_ps", np.int64),
+        ("emitted_tokens", np.int32),
+        ("preemptions", np.int32),
+        ("evictions", np.int32),
+        ("restarts", np.int32),
+    ]
+)
+"""What both engines report per request; a time that has not come is -1, no instance is -1."""
+INSTANCE_DTYPE = np.dtype(
+    [
+        ("state", np.int8),
+        ("source", np.int8),
+        ("llm", np.int16),
+        ("batch_limit", np.int64),
+        ("running", np.int32),
+        ("waiting", np.int32),
+        ("preempted", np.int32),
+        ("kv_tokens", np.int64),
+        ("host_kv_bytes", np.int64),
+        ("loaded_ps", np.int64),
+        ("iterations", np.int64),
+        ("tokens", np.int64),
+        ("swaps", np.int32),
+        ("failures", np.int32),
+        ("in_flight", np.int32),
+        ("landed", np.int32),
+        ("kv_held", np.int64),
+    ]
+)
+"""What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading.
+
+Where the phases are split, `waiting` of a DECODE instance counts requests without reservation, `kv_held`
+(part of `kv_tokens`) what a PREFILL instance keeps until it has been copied.
+"""
+REPORT_DTYPE = np.dtype(
+    [
+        ("prefill_tokens", np.int64),
+        ("prefill_squares", np.int64),
+        ("prefill_requests", np.int64),
+        ("prefill_ps", np.int64),
+        ("decode_requests", np.int64),
+        ("decode_context", np.int64),
+        ("decode_ps", np.int64),
+    ]
+)
+"""A worker's last completed prefill and decode iteration (docs/engine.md, section 13); -1: none yet."""
