@@ -22,6 +22,7 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from agents.statistics import Interval, mean_interval
 from baselines.backpressure import waiting_time_s
+from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
 from experiments.harness.claims import Claim, at_least
@@ -146,23 +147,14 @@ def plot(frame: DataFrame, parameters: WaitingTime) -> Any:
                         low, high = grouped.quantile(0.1), grouped.quantile(0.9)
                         axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.15, lw=0)
         top, bottom = column
-        top.axhline(0.99, color="0.4", lw=0.8)
         mark = f"the paper: 0.99 at {parameters.claimed_length:,}"
-        top.plot(parameters.claimed_length, 0.99, "k*", ms=11, label=mark, zorder=5)
-        top.set_ylim(0, 1.05)
+        mark_accuracy(top, bottom, parameters.claimed_length, mark)
         top.set_title(f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}", fontsize=10)
-        bottom.axhline(0, color="0.4", lw=0.8)
-        bottom.set_yscale("symlog", linthresh=0.1)
-        bottom.set_yticks([-0.1, 0, 0.1, 1, 10], ["-10 %", "0", "+10 %", "+100 %", "+1000 %"])
         bottom.set_xlabel("requests in the queue")
         for axes in column:
             axes.set_xscale("log")
             axes.grid(alpha=0.3)
-    panels[0, 0].set_ylabel("R2 of the waits (below 0 not shown)")
-    panels[1, 0].set_ylabel("estimate over true wait, less 1 (means)")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.suptitle("Lines: median over seeds; bands: 10 to 90 %", fontsize=9)
-    figure.legend(handles, labels, fontsize=8, ncols=2, loc="outside lower center")
+    label_accuracy(figure, panels)
     return figure
 
 

@@ -24,6 +24,7 @@ from baselines.qlm.groups import size_limit
 from baselines.qlm.history import OutputHistory
 from baselines.qlm.problem import Profiler
 from baselines.qlm.waiting import BatchProfile, outlook
+from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
 from experiments.harness.claims import Claim, at_least
@@ -150,26 +151,17 @@ def plot(frame: DataFrame, parameters: Estimator) -> Any:
                         low, high = grouped.quantile(0.1), grouped.quantile(0.9)
                         axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.15, lw=0)
         top, bottom = column
-        top.axhline(0.99, color="0.4", lw=0.8)
         mark = f"the paper: 0.99 at {parameters.claimed_groups:g} groups"
-        top.plot(parameters.claimed_groups, 0.99, "k*", ms=11, label=mark, zorder=5)
-        top.set_ylim(0, 1.05)
+        mark_accuracy(top, bottom, parameters.claimed_groups, mark)
         requests = _part(frame, llm, "log", "busy").groupby("groups_in_queue")["requests"].mean()
         per_group = (requests / requests.index).iloc[-1]
         top.set_title(f"{shown(llm)}\na group: {per_group:,.0f} requests", fontsize=10)
-        bottom.axhline(0, color="0.4", lw=0.8)
-        bottom.set_yscale("symlog", linthresh=0.1)
-        bottom.set_yticks([-0.1, 0, 0.1, 1, 10], ["-10 %", "0", "+10 %", "+100 %", "+1000 %"])
         bottom.set_xlabel("request groups in the queue")
         for axes in column:
             axes.set_xscale("log", base=2)
             axes.set_xticks([0.0625, 0.25, 1, 4], ["1/16", "1/4", "1", "4"])
             axes.grid(alpha=0.3)
-    panels[0, 0].set_ylabel("R2 of the waits (below 0 not shown)")
-    panels[1, 0].set_ylabel("estimate over true wait, less 1 (means)")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.suptitle("Lines: median over seeds; bands: 10 to 90 %", fontsize=9)
-    figure.legend(handles, labels, fontsize=8, ncols=2, loc="outside lower center")
+    label_accuracy(figure, panels)
     return figure
 
 
