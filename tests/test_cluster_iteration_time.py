@@ -17,6 +17,7 @@ from llmscale_env.cluster.iteration_time import (
     DataFileError,
     IterationTimeModel,
     NoSuchModelError,
+    all_reduce_s_per_token,
     iteration_time_model,
     load_models,
     model_from_json,
@@ -342,3 +343,24 @@ def test_decode_or_prefill_missing_is_an_error():
     data = measurements([row], llm="llama-2-7b", gpu="a100-80gb", tp=1, kind="user", source="x")
     with pytest.raises(FitDataError, match="no rows of kind 'prefill'"):
         fit(data)
+
+
+def test_slower_links_between_gpus_cost_what_all_reduces_take_longer():
+    fast = iteration_time_model("llama-2-13b", "a100-80gb", 4)
+    slow = iteration_time_model("llama-2-13b", "a100-80gb-pcie", 4)
+    extra = all_reduce_s_per_token("llama-2-13b", "a100-80gb", 4, 32e9)
+    extra -= all_reduce_s_per_token("llama-2-13b", "a100-80gb", 4, 300e9)
+    assert extra > 1e-5
+    assert (slow.kind, slow.gpu) == (fast.kind, "a100-80gb-pcie")
+    for batch in (1, 7, 200):
+        assert slow.decode_s(batch, 1000) == pytest.approx(
+            fast.decode_s(batch, 1000) + batch * extra
+        )
+    for tokens in (10, 3000, 9000):
+        assert slow.prefill_s(tokens) == pytest.approx(fast.prefill_s(tokens) + tokens * extra)
+    assert slow.mixed_s(3, 900, 500, 250_000) == pytest.approx(
+        fast.mixed_s(3, 900, 500, 250_000) + 503 * extra
+    )
+    one = iteration_time_model("llama-2-13b", "a100-80gb-pcie", 1)
+    assert one.decode_s(9, 900) == iteration_time_model("llama-2-13b", "a100-80gb").decode_s(9, 900)
+    assert iteration_time_model("llama-3.1-8b", "a100-80gb-pcie", 8).gpu == "a100-80gb-pcie"

@@ -26,10 +26,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from baselines.aladdin.performance import fit_line
-from llmscale_env.cluster.cards import gpu_card, llm_card
-from llmscale_env.cluster.iteration_time import IterationTimeModel, iteration_time_model
+from llmscale_env.cluster.cards import gpu_card
+from llmscale_env.cluster.iteration_time import (
+    IterationTimeModel,
+    all_reduce_s_per_token,
+    iteration_time_model,
+)
 from llmscale_env.cluster.kv import DoesNotFitError
-from llmscale_env.cluster.roofline import shipped_efficiency
 
 LARGEST_BATCH = 4096
 
@@ -202,18 +205,6 @@ def best_degree(rows: Sequence[DegreeRow]) -> int | None:
     """N^opt, the degree with the most throughput per GPU; None if none fits and keeps the SLO."""
     best = max(rows, key=lambda row: row.throughput)
     return best.tp if best.throughput > 0 else None
-
-
-def all_reduce_s_per_token(llm: str, gpu: str, tp: int, link_bytes_per_s: float) -> float:
-    """Seconds that the bytes of one token's all-reduces take in an iteration.
-
-    Two all-reduces a layer, each sending 2 (N - 1) / N of a hidden state, at the share of a link's
-    peak that this project's roofline is calibrated to.
-    """
-    card = llm_card(llm)
-    sent = 2.0 * (tp - 1) / tp * card.hidden * card.bytes_per_weight
-    gpu_card(gpu)  # an unknown name is an error here too
-    return 2 * card.layers * sent / (link_bytes_per_s * shipped_efficiency()[0].link)
 
 
 def _row(

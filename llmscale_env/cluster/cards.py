@@ -32,6 +32,8 @@ class GpuCard:
         nvlink_bytes_per_s: to the other GPUs of the host, one direction; PCIe's figure on cards
             without NVLink.
         source: the data sheet.
+        times_of: name of the card with the same chip and other links between GPUs, whose iteration times
+            this one has but for what its all-reduces take longer; "": it has its own.
     """
 
     name: str
@@ -41,6 +43,7 @@ class GpuCard:
     pcie_bytes_per_s: float
     nvlink_bytes_per_s: float
     source: str = "user"
+    times_of: str = ""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -182,6 +185,16 @@ _GPUS: dict[str, GpuCard] = {
             16e9,
             150e9,
             "NVIDIA V100 data sheet (SXM2, HBM2, NVLink 2 at 300 GB/s both ways, PCIe 3.0 x16)",
+        ),
+        GpuCard(
+            "a100-80gb-pcie",
+            int(79.15 * GIB),
+            312e12,
+            2.039e12,
+            32e9,
+            32e9,
+            "as a100-80gb, GPUs of a host connected by PCIe 4.0 x16 (Aladdin's testbed, its section 6.1)",
+            times_of="a100-80gb",
         ),
     )
 }

@@ -15,7 +15,7 @@ from measurements; what nobody has measured comes from `llmscale_env.cluster.roo
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -487,6 +487,8 @@ def iteration_time_model(
         raise NoSuchModelError(f"kind = {kind!r}: must be one of {', '.join(KINDS)}")
     if kind == "roofline":
         return roofline_model(llm, gpu, tp)
+    if gpu.times_of:
+        return _over_other_links(llm, gpu, tp, kind, data)
     files = [load_models()] if data is None else [load_models(data), load_models()]
     for models in files:
         found = {m.kind: m for m in models if (m.llm, m.gpu, m.tp) == (llm.name, gpu.name, tp)}
@@ -502,4 +504,51 @@ def iteration_time_model(
     raise NoSuchModelError(
         f"kind = {kind!r}: {llm.name} on {gpu.name} has no such times at tp {tp}; measured: "
         f"{listed}; kind = 'roofline' always works"
+    )
+
+
+def all_reduce_s_per_token(
+    llm: str | LlmCard, gpu: str | GpuCard, tp: int, link_bytes_per_s: float
+) -> float:
+    """Seconds that the bytes of one token's all-reduces take in an iteration.
+
+    Two all-reduces a layer, each sending 2 (N - 1) / N of a hidden state, at the share of a link's
+    peak that this project's roofline is calibrated to.
+    """
+    from llmscale_env.cluster.roofline import shipped_efficiency
+
+    card = llm_card(llm)
+    sent = 2.0 * (tp - 1) / tp * card.hidden * card.bytes_per_weight
+    gpu_card(gpu)  # an unknown name is an error here too
+    return 2 * card.layers * sent / (link_bytes_per_s * shipped_efficiency()[0].link)
+
+
+def _over_other_links(
+    llm: LlmCard, gpu: GpuCard, tp: int, kind: str | None, data: str | Path | None
+) -> IterationTimeModel:
+    """Times of the card that `gpu` has its times of, plus what all-reduces over its own links take longer."""
+    other = gpu_card(gpu.times_of)
+    model = iteration_time_model(llm, other, tp, kind, data=data)
+    if model.kind == "roofline":
+        from llmscale_env.cluster.roofline import roofline_model
+
+        return roofline_model(llm, gpu, tp)
+    own, its = (
+        all_reduce_s_per_token(llm, card, tp, card.nvlink_bytes_per_s) for card in (gpu, other)
+    )
+    extra = own - its
+
+    def longer(tokens: tuple[int, ...], seconds: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(s + extra * t for t, s in zip(tokens, seconds, strict=True))
+
+    return replace(
+        model,
+        gpu=gpu.name,
+        source=f"{model.source}; all-reduces over {gpu.nvlink_bytes_per_s / 1e9:g} GB/s",
+        decode_base_s=longer(model.decode_batch, model.decode_base_s),
+        prefill_knot_s=longer(model.prefill_knot_tokens, model.prefill_knot_s),
+        prefill_slope_s=model.prefill_slope_s + extra,
+        mixed_knot_s=longer(model.mixed_knot_tokens, model.mixed_knot_s),
+        mixed_slope_s=model.mixed_slope_s + extra,
+        errors={},
     )
