@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from baselines.aladdin.policy import AladdinPolicy
+from baselines.aladdin.simple import FixedWorkersPolicy
 from baselines.chiron import ChironPolicy
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
@@ -33,6 +35,15 @@ def _llumnix_tuned(name: str, **values: Any) -> Policy:
     return TunedPolicy(name, "llumnix", LlumnixPolicy, **values)
 
 
+def _power_of_two(name: str, **values: Any) -> Policy:
+    return FixedWorkersPolicy(name, "power-of-two", **values)
+
+
+def _machine_wide(name: str, **values: Any) -> Policy:
+    """Default vLLM: all GPUs of a machine in one worker (Aladdin, section 6.3)."""
+    return FixedWorkersPolicy(name, degree="largest", **values)
+
+
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
@@ -45,6 +56,10 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "edf": EdfPolicy,
     "vllm": VllmPolicy,
     "shepherd": ShepherdPolicy,
+    "aladdin": AladdinPolicy,
+    "jsq": FixedWorkersPolicy,
+    "power-of-two": _power_of_two,
+    "machine-wide": _machine_wide,
 }
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
@@ -52,13 +67,22 @@ POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
 
 
 QUEUE_POLICIES = ("qlm", "edf", "vllm", "shepherd")
-"""Those that order virtual queues over `group_queues`; the others start and stop instances of pools."""
+"""Those that order virtual queues over `group_queues`; most others start and stop instances of pools."""
+
+PLACEMENT_POLICIES = ("aladdin", "jsq", "power-of-two", "machine-wide")
+"""Those that choose the workers of one LLM among pools of several degrees, and who gets a request."""
 
 
 def policies_for(scenario: Scenario) -> tuple[str, ...]:
     """Names of the policies that a scenario is made for."""
+    if any(route.placement is not None for route in scenario.fleet.routes):
+        return ("static", *PLACEMENT_POLICIES)
     ordered = scenario.fleet.group_queues > 0
-    return tuple(name for name in POLICY_NAMES if (name in QUEUE_POLICIES) == ordered)
+    return tuple(
+        name
+        for name in POLICY_NAMES
+        if name not in PLACEMENT_POLICIES and (name in QUEUE_POLICIES) == ordered
+    )
 
 
 def make_policy(name: str, **parameters: Any) -> Policy:

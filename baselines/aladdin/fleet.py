@@ -1,0 +1,169 @@
+"""Which pool's workers serve, how many there are at the start, and what history says of requests.
+
+A scenario offers one pool for each number of GPUs that a worker can have. Aladdin, and the baselines
+with its best worker configuration, use the pool with the best throughput per GPU (Eq. 6); default vLLM
+the one with most GPUs. Where phases are split these are the decode pools, and prefill has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.aladdin.configuration import DegreeRow, RequestTokens, degree_table
+from baselines.aladdin.profiling import Profile, profile
+from baselines.parameters import PolicyError
+from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.scenarios.schema import PoolConfig, Scenario
+from llmscale_env.workload.arrivals import Arrivals
+from llmscale_env.workload.generate import draw_lengths
+
+HISTORY = 4000
+"""Requests that are known before an episode."""
+
+PREFILL_LOAD = 0.6
+"""Ours: share of their time that prefill workers of split phases are busy, where their number is chosen."""
+
+Degree = Literal["best", "largest"]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What serves.
+
+    Attributes:
+        pool: number of the pool of whole workers, or of decode workers.
+        prefill: number of the prefill pool; None: phases are not split.
+        others: pools that are switched off.
+        rows: Eq. 6 for each degree that there is.
+    """
+
+    pool: int
+    prefill: int | None
+    others: tuple[int, ...]
+    rows: tuple[DegreeRow, ...]
+
+
+def history(scenario: Scenario) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(n,) input and (n,) output tokens of earlier requests: the paper's historical data.
+
+    Drawn from the distributions of the scenario's streams (by rate) with a seed of their own, not from the
+    episode.
+
+    Raises:
+        PolicyError: no stream says how long its requests are.
+    """
+    parts = [s for s in scenario.workload.streams if s.lengths.kind != "trace"]
+    if not parts:
+        raise PolicyError(
+            f"scenario {scenario.name!r}: no stream has lengths of its own, so there is no history"
+        )
+    rates = np.array([s.rate_per_s or 1.0 for s in parts])
+    drawn = []
+    for part, share in zip(parts, rates / rates.sum(), strict=True):
+        n = max(1, round(HISTORY * float(share)))
+        nothing = Arrivals(np.zeros(n, np.int64))
+        drawn.append(draw_lengths(part.lengths, nothing, np.random.default_rng(0)))
+    inputs, outputs = (np.concatenate(column) for column in zip(*drawn, strict=True))
+    return inputs, outputs
+
+
+def choose(
+    scenario: Scenario, policy: str, tokens: RequestTokens, tp: int | None, degree: Degree = "best"
+) -> Workers:
+    """The pools that a policy uses.
+
+    Args:
+        scenario: with one LLM.
+        policy: for errors.
+        tokens: demand of a request (m_r).
+        tp: GPUs of a worker; None: chosen.
+        degree: how: Eq. 6, or the largest.
+
+    Raises:
+        PolicyError: several LLMs, pools that are no workers, or no pool with that degree.
+    """
+    if len(scenario.fleet.llms) != 1:
+        raise PolicyError(
+            f"{policy}: serves one LLM, scenario {scenario.name!r} has {list(scenario.fleet.llms)}"
+        )
+    numbers = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
+    routes = [scenario.route_of(scenario.fleet.llms[0], c.name) for c in scenario.classes]
+    if any(r.pools != routes[0].pools or r.decode_pools != routes[0].decode_pools for r in routes):
+        raise PolicyError(f"{policy}: all classes need routes to the same pools")
+    route = routes[0]
+    split = bool(route.decode_pools)
+    names: Sequence[str] = route.decode_pools if split else route.pools
+    if not names:
+        raise PolicyError(f"{policy}: scenario {scenario.name!r} routes to no pools")
+    itl_s = min(c.itl_s for c in scenario.classes)
+    rows = {}
+    for name in names:
+        pool = scenario.fleet.pools[numbers[name]]
+        (rows[name],) = degree_table(
+            pool.llm,
+            pool.gpu,
+            tokens.final,
+            itl_s,
+            degrees=(pool.tp,),
+            model_of=lambda llm, gpu, tp: iteration_time_model(
+                llm, gpu, tp, data=scenario.iteration_times
+            ),
+        )
+    if tp is not None:
+        some = [name for name in names if rows[name].tp == tp]
+        if not some:
+            raise PolicyError(
+                f"{policy}: tp = {tp}: there are pools with {sorted({r.tp for r in rows.values()})}"
+            )
+    else:
+        some = list(names)
+    if degree == "largest":
+        chosen = max(some, key=lambda name: rows[name].tp)
+    else:
+        chosen = max(some, key=lambda name: rows[name].throughput)
+    used = {numbers[chosen]}
+    prefill = None
+    if split:
+        prefill = numbers[route.pools[0]]
+        used.add(prefill)
+    others = tuple(p for p in range(len(numbers)) if p not in used)
+    return Workers(numbers[chosen], prefill, others, tuple(rows.values()))
+
+
+def starting_number(scenario: Scenario, workers: Workers, given: int | None, policy: str) -> int:
+    """Workers at the start: as given, or as many as the GPUs that the scenario starts with allow.
+
+    Raises:
+        PolicyError: more than there are slots or GPUs for.
+    """
+    pools = scenario.fleet.pools
+    pool = pools[workers.pool]
+    held = 0 if workers.prefill is None else pools[workers.prefill].initial_instances
+    if given is not None:
+        room = (scenario.fleet.max_gpus - held) // pool.tp
+        if given > min(room, pool.max_instances):
+            raise PolicyError(
+                f"{policy}: workers = {given}: must be at most {min(room, pool.max_instances)} of {pool.tp} "
+                f"GPUs each"
+            )
+        return given
+    started = sum(
+        pools[p].initial_instances * pools[p].tp for p in (workers.pool, *workers.others)
+    )
+    return max(1, min(started // pool.tp, pool.max_instances))
+
+
+def profiled(scenario: Scenario, pool: PoolConfig) -> Profile:
+    """Eq. 2 and 3 of a pool's workers, as profiled before they serve."""
+    return _profiled(pool.llm, pool.gpu, pool.tp, scenario.iteration_times)
+
+
+@lru_cache(maxsize=32)
+def _profiled(llm: str, gpu: str, tp: int, data: str | None) -> Profile:
+    return profile(iteration_time_model(llm, gpu, tp, data=data))

@@ -1,0 +1,89 @@
+"""Aladdin's baselines (sections 6.1 and 6.3): a fixed number of workers, and a rule that knows no SLO."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from baselines.aladdin.configuration import RequestTokens
+from baselines.aladdin.fleet import Degree, Workers, choose, history, starting_number
+from baselines.parameters import Parameters, PositiveCount, checked
+from llmscale_env.control.command import Command
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+
+
+class FixedParameters(Parameters):
+    """Workers and a rule.
+
+    Attributes:
+        tp: GPUs of a worker; None: for `machine-wide` the most that there are, else the best (Eq. 6).
+        workers: how many (decode workers, where phases are split); None: as many as the GPUs that the
+            scenario starts with allow.
+        prefill_workers: of split phases; None: as the scenario starts.
+        by: what a queue's length is: its "requests", or their "tokens" (shortest queue only).
+    """
+
+    tp: Annotated[int, Field(ge=1, le=8)] | None = None
+    workers: PositiveCount | None = None
+    prefill_workers: PositiveCount | None = None
+    by: Literal["requests", "tokens"] = "requests"
+
+
+class FixedWorkersPolicy:
+    """Joins the shortest queue, or the shorter of two, on workers of one degree.
+
+    Args:
+        name: as it is shown in tables.
+        rule: "jsq" or "power-of-two".
+        degree: of a worker, where `tp` does not say.
+        values: fields of `FixedParameters`.
+    """
+
+    def __init__(
+        self, name: str, rule: str = "jsq", degree: Degree = "best", **values: object
+    ) -> None:
+        self.name = name
+        self.parameters = checked(name, FixedParameters, values)
+        self._rule, self._degree = rule, degree
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Choose the workers.
+
+        Raises:
+            PolicyError: several LLMs, an unknown degree, or too many workers.
+        """
+        p = self.parameters
+        tokens = RequestTokens.of(*history(scenario))
+        self.workers = choose(scenario, self.name, tokens, p.tp, self._degree)
+        number = starting_number(scenario, self.workers, p.workers, self.name)
+        rule = f"jsq-{p.by}" if self._rule == "jsq" else self._rule
+        self._start = starting_command(scenario, self.workers, number, p.prefill_workers, rule)
+
+    def act(self, view: ClusterView) -> Command:
+        """The orders at the first decision, nothing afterwards."""
+        return self._start if view.step == 0 else Command()
+
+
+def starting_command(
+    scenario: Scenario, workers: Workers, number: int, prefill_workers: int | None, rule: str
+) -> Command:
+    """Workers of the chosen pool and no others, and the rule for arrivals or, of split phases, decode."""
+    pools = scenario.fleet.pools
+    targets = {pools[p].name: 0 for p in workers.others}
+    targets[pools[workers.pool].name] = number
+    classes = [c.name for c in scenario.classes]
+    if workers.prefill is None:
+        routers, decode = dict.fromkeys(classes, rule), {}
+    else:
+        # Prefill has no queue to speak of: the least tokens, whoever decodes (section 5.1).
+        routers, decode = dict.fromkeys(classes, "jsq-tokens"), dict.fromkeys(classes, rule)
+        name = pools[workers.prefill].name
+        targets[name] = prefill_workers or pools[workers.prefill].initial_instances
+    return Command(
+        targets=targets,
+        routers=routers,
+        decode_routers=decode,
+        reason=f"{number} workers of {pools[workers.pool].tp} GPUs, {rule}",
+    )
