@@ -38,10 +38,20 @@ def queues():
 
 
 @pytest.fixture(scope="module")
-def results(short, queues):
+def placed():
+    return load_scenario(
+        "aladdin-13b-a100",
+        horizon_s=60,
+        impossible_commands="error",
+        **{"workload.streams.chat.rate_per_s": 9.0},
+    )
+
+
+@pytest.fixture(scope="module")
+def results(short, queues, placed):
     return {
         name: run_episode(make_policy(name), made, seed=3)
-        for made in (short, queues)
+        for made in (placed, short, queues)
         for name in policies_for(made)
     }
 
@@ -61,9 +71,10 @@ def table(scenario, arrival_s, slo_class, input_tokens, output_tokens):
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_every_policy_keeps_to_the_contract(name, short, queues, results):
+def test_every_policy_keeps_to_the_contract(name, short, queues, placed, results):
     policy = make_policy(name)
-    short = short if name in policies_for(short) else queues
+    made_for = (s for s in (short, queues, placed) if name in policies_for(s))
+    short = next(made_for)
     assert isinstance(policy, Policy)
     assert policy.name == name
     again = run_episode(policy, short, seed=3)

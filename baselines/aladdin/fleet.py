@@ -153,9 +153,7 @@ def starting_number(scenario: Scenario, workers: Workers, given: int | None, pol
                 f"GPUs each"
             )
         return given
-    started = sum(
-        pools[p].initial_instances * pools[p].tp for p in (workers.pool, *workers.others)
-    )
+    started = sum(pools[p].initial_instances * pools[p].tp for p in (workers.pool, *workers.others))
     return max(1, min(started // pool.tp, pool.max_instances))
 
 

@@ -116,7 +116,7 @@ class AladdinPolicy:
         route = scenario.route_of(scenario.fleet.llms[0], scenario.classes[0].name)
         if route.placement is None:
             raise PolicyError(
-                f"{self.name}: scenario {scenario.name!r} has no placement on its routes, which best fit needs"
+                f"{self.name}: scenario {scenario.name!r} has no placement on its routes"
             )
         self.scenario = scenario
         self._pool = scenario.fleet.pools[self.workers.pool]
@@ -203,15 +203,12 @@ class AladdinPolicy:
         finished = view.finished
         self.history.observe(finished.input_tokens, finished.output_tokens)
         serving = np.flatnonzero(
-            (self._pool_of == self.workers.pool)
-            & (view.instances["state"] == InstanceState.ACTIVE)
+            (self._pool_of == self.workers.pool) & (view.instances["state"] == InstanceState.ACTIVE)
         )
         models: dict[int, Any] = {}
         if p.relearn:
             some = self.book.observe(view, serving)
-            models = self.book.news(
-                self.book.learners() if self._refit.due(view.time_s) else some
-            )
+            models = self.book.news(self.book.learners() if self._refit.due(view.time_s) else some)
             for i in models:
                 self._rules.pop(i, None)
         under_way = view.under_way
@@ -260,9 +257,7 @@ class AladdinPolicy:
             fresh = under_way.movable & (under_way.emitted_tokens == 0)
             if self._before is not None:
                 fresh &= ~self._before.find(under_way.request_id)[0]
-            guess = self.history.predict(
-                under_way.request_id[fresh], under_way.input_tokens[fresh]
-            )
+            guess = self.history.predict(under_way.request_id[fresh], under_way.input_tokens[fresh])
             now[fresh] = np.clip(np.rint(guess), 1, LONGEST).astype(np.int64)
         outlived = np.zeros(0, np.int64)
         if p.repredict:
@@ -331,11 +326,11 @@ class AladdinPolicy:
             number = max(number, min(have + opened, self.demand.most))
         if number != have:
             targets[self._pool.name] = number
-        if wanted is not None and self.workers.prefill is not None:
-            if self.parameters.prefill_workers is None:
-                pool = self.scenario.fleet.pools[self.workers.prefill]
-                load = self.demand.rate * self._prefill_s / PREFILL_LOAD
-                targets[pool.name] = int(np.clip(np.ceil(load) + 1, 1, pool.max_instances))
+        prefill = self.workers.prefill
+        if wanted is not None and prefill is not None and not self.parameters.prefill_workers:
+            pool = self.scenario.fleet.pools[prefill]
+            load = self.demand.rate * self._prefill_s / PREFILL_LOAD
+            targets[pool.name] = int(np.clip(np.ceil(load) + 1, 1, pool.max_instances))
         return targets
 
 

@@ -25,6 +25,9 @@ from baselines.aladdin.performance import DecodeTime, PrefillTime
 PAIRS = 36
 """Periods that are remembered."""
 
+SETTLING = 3
+"""Periods after a change that say nothing of Eq. 7: requests of the rate before still run."""
+
 
 def requests_per_worker(
     prefill: PrefillTime | None,
@@ -80,6 +83,7 @@ class WorkerDemand:
     _arrivals: int = field(default=0, init=False)
     _since_s: float = field(default=0.0, init=False)
     _used: int = field(default=0, init=False)
+    _settling: int = field(default=SETTLING, init=False)
 
     def __post_init__(self) -> None:
         self.monitor = DemandMonitor(self.period_s, self.false_alarm)
@@ -124,7 +128,10 @@ class WorkerDemand:
         demand = self.monitor.observe(self._arrivals)
         if demand.changed:
             self.changes.append(time_s)
-        if self.rate > 0 and self._arrivals:
+            self._settling = SETTLING
+        if self._settling:
+            self._settling -= 1
+        elif self._arrivals:
             self.pairs.append((self._arrivals / self.period_s, self._used))
         self.rate = demand.rate
         self._arrivals, self._used, self._since_s = 0, 0, time_s
