@@ -63,7 +63,8 @@ class AladdinParameters(Parameters):
         errors: of outlived predictions only the "increase" counts, or all of the new one ("printed").
         check: a move has to keep the constraints (the paper does not ask).
         relearn: performance models follow the workers' reports.
-        refit_s: how often all models are fitted anew; one that has drifted is at once.
+        refit_s: how often all models are fitted anew and finished requests enter the history; a worker
+            that has drifted is fitted at once.
         period_s: of the count of arrivals for Eq. 7.
         false_alarm: chance of a false change point at one look.
         patience: share of the TTFT target that a request may wait for a worker before one is opened
@@ -135,6 +136,7 @@ class AladdinPolicy:
         self._ttft_s = min(c.ttft_s for c in scenario.classes)
         self.demand = self._demand(number, inputs, outputs)
         self._refit = Period(p.refit_s)
+        self._ended: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._before: Seen | None = None
         self._pool_of: NDArray[np.int64] = np.zeros(0, np.int64)
         self._rules: dict[int, Rules] = {}
@@ -201,14 +203,19 @@ class AladdinPolicy:
         p = self.parameters
         command = Command()
         finished = view.finished
-        self.history.observe(finished.input_tokens, finished.output_tokens)
+        self._ended.append((finished.input_tokens, finished.output_tokens))
+        refit = self._refit.due(view.time_s)
+        if refit:
+            inputs, outputs = zip(*self._ended, strict=True)
+            self.history.observe(np.concatenate(inputs), np.concatenate(outputs))
+            self._ended.clear()
         serving = np.flatnonzero(
             (self._pool_of == self.workers.pool) & (view.instances["state"] == InstanceState.ACTIVE)
         )
         models: dict[int, Any] = {}
         if p.relearn:
             some = self.book.observe(view, serving)
-            models = self.book.news(self.book.learners() if self._refit.due(view.time_s) else some)
+            models = self.book.news(self.book.learners() if refit else some)
             for i in models:
                 self._rules.pop(i, None)
         under_way = view.under_way

@@ -101,9 +101,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
             by_rate = mine.groupby("rate_per_s")
             for axes, column, scale in ((top, "attainment", 100), (bottom, "atgt_p99_s", 1e3)):
                 part = scale * by_rate[column].agg(["mean", "min", "max"])
-                axes.plot(
-                    part["mean"], marker=marker, ms=4, color=colour, ls=line, label=name
-                )
+                axes.plot(part["mean"], marker=marker, ms=4, color=colour, ls=line, label=name)
                 axes.fill_between(
                     part.index, part["min"], part["max"], color=colour, alpha=0.15, lw=0
                 )

@@ -36,7 +36,12 @@ FIGURE = "Figure 10"
 LLMS = ("llama-2-7b", "llama-2-13b")
 PARAMETERS = {
     "quick": EndToEnd(
-        llms=LLMS, gpu="v100-32gb", seeds=2, loads=(0.25, 0.7, 0.9, 1.0, 1.15), arrivals_s=90.0
+        llms=LLMS,
+        gpu="v100-32gb",
+        seeds=2,
+        loads=(0.1, 0.7, 0.9, 1.15),
+        arrivals_s=60.0,
+        patience_s=100.0,
     ),
     "paper": EndToEnd(llms=LLMS, gpu="v100-32gb", seeds=5),
 }
