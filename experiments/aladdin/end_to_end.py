@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from agents.statistics import Interval, mean_interval
-from experiments.aladdin.serving import capacity_per_worker, serve, testbed
+from experiments.aladdin.serving import capacity_per_worker, four_gpus, serve
 from experiments.aladdin.setting import DEGREES, SLOS_S, shown
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -85,7 +85,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     parameters = {}
     if case["degrees"] == "table3" and not case["policy"].startswith(WIDE):
         parameters["tp"] = DEGREES[case["llm"], case["gpu"]]
-    scenario = testbed(case["llm"], case["gpu"], case["rate_per_s"])
+    scenario = four_gpus(case["llm"], case["gpu"], case["rate_per_s"])
     return [serve(scenario, case["policy"], case, **parameters)]
 
 

@@ -1,10 +1,11 @@
 """End to end on 4 V100: attainment and p99 ATGT against the rate.
 
 As Figure 9, for Llama-2-7B and 13B on a machine of 4 V100 of 32 GB (NVLink), whose iteration times are a
-roofline: nobody has measured them here. Workers have Table 3's degrees (1 GPU for 7B, 2 for 13B), which are
-not the best by this project's times: a roofline leaves out what an engine of the paper's time spent around its
-kernels on several GPUs (see Table 3), so that default vLLM's one worker of 4 GPUs looks better here than it
-was. `degrees=own` takes the best degree by our times, which makes Aladdin and default vLLM the same worker.
+roofline: nobody has measured them here. Workers have Table 3's degrees (1 GPU for 7B, 2 for 13B), which
+are not the best by this project's times: a roofline leaves out what an engine of the paper's time spent
+around its kernels on several GPUs (see Table 3), so that default vLLM's one worker of 4 GPUs looks better
+here than it was. `degrees=own` takes the best degree by our times, which makes Aladdin and default vLLM
+the same worker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Least GPUs for full attainment against the rate, prefill and decode in the same workers.
 
 Llama-2-13B and 70B on A100 (PCIe): for each rate and policy a search finds the least number of workers with
-which all requests (P100), or 99 % of them, keep Table 2's SLOs, with the same requests for every number. Aladdin
-places on that many workers of Table 3's degree; strictness is its knob, so three values of theta are searched
-and claims take the least of them. A dotted line is the fluid bound: what Eq. 3 and 4 say that such
+which all requests (P100), or 99 % of them, keep Table 2's SLOs, with the same requests for every number.
+Aladdin places on that many workers of Table 3's degree; strictness is its knob, so three values of theta are
+searched and claims take the least of them. A dotted line is the fluid bound: what Eq. 3 and 4 say that such
 workers could take if every one of them used all of its decode SLO all the time. A policy "never" reaches a
 target where not even `max_gpus` do: best fit fills a worker before it takes the next, however many
 there are, so more GPUs do not help where the strictness lets through what misses.

@@ -56,7 +56,7 @@ def capacity_per_worker(llm: str, gpu: str, tp: int, *, decode_only: bool = Fals
     )
 
 
-def testbed(llm: str, gpu: str, rate_per_s: float) -> Scenario:
+def four_gpus(llm: str, gpu: str, rate_per_s: float) -> Scenario:
     """4 GPUs of section 6.1."""
     return load_scenario(TESTBEDS[llm, gpu], **{"workload.streams.chat.rate_per_s": rate_per_s})
 
@@ -95,8 +95,10 @@ def decode_only(llm: str, gpu: str, rate_per_s: float, max_gpus: int) -> Scenari
     count = ceil(rate_per_s * prefill_s / PREFILL_SHARE) + 1
     common = {**_pool(llm, gpu), "tp": tp}
     pools = [
-        {**common, "name": "prefill", "phase": "prefill", "max_instances": count, "initial_instances": count},
-        {**common, "name": "decode", "phase": "decode", "max_instances": max_gpus // tp, "initial_instances": 1},
+        {**common, "name": "prefill", "phase": "prefill", "max_instances": count,
+         "initial_instances": count},
+        {**common, "name": "decode", "phase": "decode", "max_instances": max_gpus // tp,
+         "initial_instances": 1},
     ]  # fmt: skip
     return load_scenario(
         "aladdin-split",
