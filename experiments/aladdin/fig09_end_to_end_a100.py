@@ -39,7 +39,7 @@ FIGURE = "Figure 9"
 SMALL, LARGE = "llama-2-13b", "llama-2-70b"
 PARAMETERS = {
     "quick": EndToEnd(
-        llms=(SMALL, LARGE), gpu="a100-80gb", seeds=2, loads=(0.1, 0.7, 0.9, 1.15),
+        llms=(SMALL, LARGE), gpu="a100-80gb", seeds=3, loads=(0.1, 0.9, 1.15),
         arrivals_s=60.0, patience_s=100.0,
     ),
     "paper": EndToEnd(llms=(SMALL, LARGE), gpu="a100-80gb", seeds=5),

@@ -39,8 +39,8 @@ PARAMETERS = {
     "quick": EndToEnd(
         llms=LLMS,
         gpu="v100-32gb",
-        seeds=2,
-        loads=(0.1, 0.7, 0.9, 1.15),
+        seeds=3,
+        loads=(0.1, 0.9, 1.15),
         arrivals_s=60.0,
         patience_s=100.0,
     ),
