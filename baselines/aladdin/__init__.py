@@ -1,7 +1,7 @@
 """The mathematics of Aladdin (Nie et al., "Joint Placement and Scaling for SLO-Aware LLM Serving").
 
-Plain functions and records, which know nothing of the simulator; the compiled best-fit router of
-the engine follows `constraints` and `placement`. Fits and change points need the extra `forecast`
+Plain functions and records, which know nothing of the simulator, and in the second table what puts
+them to work on a cluster; the compiled best-fit router of the engine follows `constraints` and `placement`. Fits and change points need the extra `forecast`
 (statsmodels with SciPy, ruptures), the programmes `solver`; both are imported where they are used.
 
 | question | module |
@@ -17,6 +17,15 @@ the engine follows `constraints` and `placement`. Fits and change points need th
 | who moves when predictions fail | `rebalance` (section 4.3, Algorithm 2) |
 | how many workers does a rate need, when has it changed | `demand` (section 5.2, Eq. 7) |
 | how many groups of schedulers | `groups` (appendix A, Eq. 8) |
+
+| on a cluster | module |
+|---|---|
+| the policy `aladdin`: what happens at a heartbeat | `policy` |
+| its baselines: shortest queue, power of two, machine-wide workers | `simple` |
+| which pool serves, what history says | `fleet` |
+| models of all workers from their reports | `learning` |
+| Algorithm 2 on what waits | `moves` |
+| Eq. 7 from history and experience | `scaling` |
 
 Symbols: h, j, k1, c1, k2, c2, c3 are fields of `KvUse`, `PrefillTime`, `DecodeTime`; T_pre and
 T_dec are `ttft_slo_s` and `itl_slo_s` (the paper's ATGT is a mean inter-token latency); M is
