@@ -1,8 +1,9 @@
 """The mathematics of Aladdin (Nie et al., "Joint Placement and Scaling for SLO-Aware LLM Serving").
 
 Plain functions and records, which know nothing of the simulator, and in the second table what puts
-them to work on a cluster; the compiled best-fit router of the engine follows `constraints` and `placement`. Fits and change points need the extra `forecast`
-(statsmodels with SciPy, ruptures), the programmes `solver`; both are imported where they are used.
+them to work on a cluster; the compiled best-fit router of the engine follows `constraints` and
+`placement`. Fits and change points need the extra `forecast` (statsmodels with SciPy, ruptures),
+the programmes `solver`; both are imported where they are used.
 
 | question | module |
 |---|---|
