@@ -108,7 +108,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
         for axes in (top, bottom):
             axes.axvline(
                 fluid_rate(llm, parameters.gpu), color="grey", lw=0.8, ls=":",
-                label="what the best placement could take",
+                label="what workers of this degree can take",
             )  # fmt: skip
             axes.grid(alpha=0.3)
         bottom.axhline(1e3 * itl_s, color="grey", lw=0.8, label="SLO")

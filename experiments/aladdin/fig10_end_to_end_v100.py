@@ -71,8 +71,8 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     reason="by the roofline one worker of 4 GPUs takes more than the workers of Table 3 "
                     "(see its bars), so that default vLLM still keeps all SLOs where theirs are overloaded"
                     if other == WIDE
-                    else "the gain is in overload, as in Figure 9, and differs between seeds by how far their arrivals "
-                    "go beyond what the workers take",
+                    else "the gain is in overload, as in Figure 9, and differs between seeds by how far "
+                    "their arrivals go beyond what the workers take",
                 )
             )
         wide, queue = compared(frame, llm, "atgt_p99_s", WIDE, JSQ)
