@@ -21,7 +21,9 @@ from baselines.parameters import PolicyError
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios.schema import PoolConfig, Scenario
 from llmscale_env.workload.arrivals import Arrivals
+from llmscale_env.workload.config import CountArrivals, StreamConfig, TraceArrivals
 from llmscale_env.workload.generate import draw_lengths
+from llmscale_env.workload.readers import load_trace
 
 HISTORY = 4000
 """Requests that are known before an episode."""
@@ -53,24 +55,38 @@ def history(scenario: Scenario) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(n,) input and (n,) output tokens of earlier requests: the paper's historical data.
 
     Drawn from the distributions of the scenario's streams (by rate) with a seed of their own, not from the
-    episode.
+    episode; of a replayed trace, rows drawn from all of it (what a service's log tells).
 
     Raises:
-        PolicyError: no stream says how long its requests are.
+        PolicyError: there are no streams.
+        ValueError, OSError: a trace file that cannot be read.
     """
-    parts = [s for s in scenario.workload.streams if s.lengths.kind != "trace"]
+    parts = scenario.workload.streams
     if not parts:
-        raise PolicyError(
-            f"scenario {scenario.name!r}: no stream has lengths of its own, so there is no history"
-        )
+        raise PolicyError(f"scenario {scenario.name!r}: no streams, so there is no history")
     rates = np.array([s.rate_per_s or 1.0 for s in parts])
     drawn = []
     for part, share in zip(parts, rates / rates.sum(), strict=True):
         n = max(1, round(HISTORY * float(share)))
-        nothing = Arrivals(np.zeros(n, np.int64))
-        drawn.append(draw_lengths(part.lengths, nothing, np.random.default_rng(0)))
+        rng = np.random.default_rng(0)
+        drawn.append(draw_lengths(part.lengths, _earlier(part, n, rng), rng))
     inputs, outputs = (np.concatenate(column) for column in zip(*drawn, strict=True))
     return inputs, outputs
+
+
+def _earlier(part: StreamConfig, n: int, rng: np.random.Generator) -> Arrivals:
+    """As many requests of a stream, with rows of its trace where the trace says how long they are."""
+    nothing = np.zeros(n, np.int64)
+    if part.lengths.kind != "trace":
+        return Arrivals(nothing)
+    source = part.arrivals
+    if isinstance(source, TraceArrivals):
+        trace = load_trace(source.path, source.format, source.sort, source.only_llm)
+    else:
+        assert isinstance(source, CountArrivals)
+        assert source.trace_path is not None
+        trace = load_trace(source.trace_path, source.trace_format)
+    return Arrivals(nothing, trace, rng.integers(0, len(trace), n))
 
 
 def choose(

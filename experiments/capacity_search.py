@@ -1,0 +1,128 @@
+"""How sure a share is that was seen in some windows of load, and the least number that is enough.
+
+Requests of one window meet the same queue, so they are not independent. The interval is Wilson's for
+a share, with two corrections that surveys of clusters use (Korn and Graubard, Survey Methodology 24,
+1998, for another interval; Franco et al., J. Survey Stat. Methodol. 7, 2019): the number of requests
+is divided by the design effect (the variance between windows over that of independent requests, at
+least 1), and the quantile is Student's with one degree of freedom less than there are windows. It
+keeps below 1 where every request was in time, where a bootstrap over windows would have no width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+CONFIDENCE = 0.95
+"""Of each bound by itself; both together hold the share with 90 %."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Share of requests in time.
+
+    Attributes:
+        in_time, requests: what was seen.
+        low, high: bounds, each with 95 % confidence; NaN from fewer than two windows.
+    """
+
+    in_time: int
+    requests: int
+    low: float
+    high: float
+
+    @property
+    def seen(self) -> float:
+        """The share itself."""
+        return self.in_time / self.requests
+
+    def __str__(self) -> str:
+        return f"{_percent(self.seen)} [{_percent(self.low)}, {_percent(self.high)}]"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def share_interval(in_time: Sequence[int], requests: Sequence[int]) -> Share:
+    """The share of requests in time over several windows, and its interval (see the module).
+
+    Args:
+        in_time, requests: (n,) of each window; windows without requests say nothing.
+
+    Raises:
+        ValueError: no requests at all, or more in time than there were.
+    """
+    good, n = np.asarray(in_time, np.float64), np.asarray(requests, np.float64)
+    if good.shape != n.shape or (good > n).any() or (good < 0).any():
+        raise ValueError(f"in_time = {list(in_time)}, requests = {list(requests)}: unequal, or more")
+    good, n = good[n > 0], n[n > 0]
+    total = n.sum()
+    if total == 0:
+        raise ValueError("no requests: there is no share")
+    share = good.sum() / total
+    seen = int(good.sum()), int(total)
+    windows = len(n)
+    if windows < 2:
+        return Share(*seen, np.nan, np.nan)
+    effect = 1.0
+    if 0 < share < 1:
+        between = windows / (windows - 1) * ((good - share * n) ** 2).sum() / total**2
+        effect = max(1.0, between / (share * (1 - share) / total))
+    from scipy.stats import t
+
+    quantile = float(t.ppf(CONFIDENCE, windows - 1))
+    return Share(*seen, *_wilson(float(share), float(total / effect), quantile))
+
+
+def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
+    """Wilson's interval of a share of n."""
+    square = quantile**2 / n
+    middle = (share + square / 2) / (1 + square)
+    half = quantile * sqrt(share * (1 - share) / n + square / (4 * n)) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def least(enough: Callable[[int], bool], most: int, start: int = 1) -> int | None:
+    """The least number in 1..most that is enough; None: not even the most is.
+
+    What is enough is taken to stay so with more. Steps from a guess double until the answer is
+    bracketed, then the bracket is halved. No number is asked for twice; the one below the answer is
+    always asked for, and is not enough.
+
+    Args:
+        enough: whether a number is.
+        most: largest number.
+        start: a guess.
+    """
+    known: dict[int, bool] = {}
+
+    def asked(number: int) -> bool:
+        if number not in known:
+            known[number] = enough(number)
+        return known[number]
+
+    low, high = 0, min(max(1, start), most)
+    step = max(1, high // 4)
+    while not asked(high):
+        if high == most:
+            return None
+        low, high = high, min(high + step, most)
+        step *= 2
+    step = 1
+    while low == 0 and high > 1:
+        below = max(1, high - step)
+        if not asked(below):
+            low = below
+            break
+        high, step = below, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        if asked(middle):
+            high = middle
+        else:
+            low = middle
+    return high
