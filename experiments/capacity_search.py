@@ -58,7 +58,9 @@ def share_interval(in_time: Sequence[int], requests: Sequence[int]) -> Share:
     """
     good, n = np.asarray(in_time, np.float64), np.asarray(requests, np.float64)
     if good.shape != n.shape or (good > n).any() or (good < 0).any():
-        raise ValueError(f"in_time = {list(in_time)}, requests = {list(requests)}: unequal, or more")
+        raise ValueError(
+            f"in_time = {list(in_time)}, requests = {list(requests)}: unequal, or more"
+        )
     good, n = good[n > 0], n[n > 0]
     total = n.sum()
     if total == 0:

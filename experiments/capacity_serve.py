@@ -45,7 +45,9 @@ def scenario_of(case: Mapping[str, Any], tp: int, workers: int) -> Scenario:
         "iteration_times": case["iteration_times"],
         "classes": [{"name": "mine", "ttft_s": case["ttft_s"], "itl_s": case["itl_s"]}],
         "workload": {
-            "streams": [{"name": "mine", "llm": case["llm"], "slo_class": "mine", **case["stream"]}],
+            "streams": [
+                {"name": "mine", "llm": case["llm"], "slo_class": "mine", **case["stream"]}
+            ],
             "predictor": {"kind": case["predictor"]},
         },
         "fleet": {
@@ -74,7 +76,8 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"requests": 0, "in_time": 0}]
     fixed = {"scale": False} if case["policy"] == "aladdin" else {}
     policy = make_policy(
-        case["policy"], **{**case["parameters"], **fixed, "tp": case["tp"], "workers": case["workers"]}
+        case["policy"],
+        **{**case["parameters"], **fixed, "tp": case["tp"], "workers": case["workers"]},
     )
     scenario = load_scenario(
         scenario,

@@ -1,0 +1,348 @@
+"""How many GPUs a load needs, in which configuration, and how sure that is.
+
+    python -m experiments.capacity trace=FILE slo=ttft:SECONDS,itl:SECONDS [policy=NAMES] [attainment=0.99]
+    python -m experiments.capacity rate_per_s=RATE slo=... [lengths=TABLE] [arrivals=poisson] ...
+
+    trace=FILE         arrivals and lengths: CSV with arrival_time_s,input_tokens,output_tokens, or another
+                       format of docs/workloads.md (format=NAME; sort=true sorts the rows)
+    rate_per_s=RATE    requests per second; of a trace, its time axis is stretched to reach it
+    lengths=TABLE      without a trace: a shipped length table ("sharegpt-single-turn" if left out)
+    arrivals=KIND      without a trace: poisson, or a shipped table of counts, for real bursts
+    slo=ttft:S,itl:S   targets: time to first token, mean time between the tokens of a request
+    policy=NAMES       aladdin, jsq, power-of-two, machine-wide (aladdin,jsq if left out), with
+                       parameters as in aladdin:gamma=0.7+theta=0.8
+    attainment=SHARE   of the requests that have to be in time (0.99)
+    llm=, gpu=         names of cards (llama-2-13b, a100-80gb)
+    iteration_times=   of your own GPU: a file of `python -m llmscale_env.calibrate`
+    tp=N,N             GPUs per worker that are tried (1,2,4,8, up to gpus_per_host=8)
+    max_gpus=N         no more are tried (64)
+    batch_limit=N      requests of a worker's batch (256)
+    predictor=NAME     of output lengths: conditional_mean, noisy, oracle
+    windows=N          windows of load (10), each of window_s=S seconds (120), with warm_up_s=S seconds (30)
+                       of load before and after it
+    seed=N             of everything drawn (0)
+    out=DIRECTORY      where results go ("results/capacity")
+
+For every policy and number of GPUs per worker: the least number of workers with which the lower 95 %
+bound of the share of requests in time reaches the target, by bisection; every number meets the same
+windows. Writes capacity.csv (every number tried) and capacity.png. Finished windows are kept in
+DIRECTORY/cache: an interrupted command goes on where it stopped when it is given again. Exit code 0
+when a configuration was found, 1 when none of those tried is enough, 2 for a slip, 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.capacity_load import trace_of, window
+from experiments.capacity_options import Request, ask
+from experiments.capacity_search import Share, least, share_interval
+from experiments.capacity_serve import guess, idle_share, run, scenario_of
+from experiments.harness.cache import RunCache
+from experiments.harness.fingerprint import fingerprint
+from experiments.output import new_figure, save_figure, text_table, write_csv
+from llmscale_env._cli import HELP_WORDS, Slip
+from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.workload.requests import PS_PER_S
+
+MACHINE_WIDE = "machine-wide"
+HEAD = (
+    "policy", "tp", "workers", "gpus", "windows", "requests", "in_time", "attainment", "low", "high",
+    "enough",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A number of workers that was tried.
+
+    Attributes:
+        windows: that were simulated: fewer than there are where the rest could not save it.
+    """
+
+    policy: str
+    tp: int
+    workers: int
+    windows: int
+    share: Share
+    enough: bool
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all workers."""
+        return self.tp * self.workers
+
+    def row(self) -> tuple[Any, ...]:
+        """As `HEAD`."""
+        s = self.share
+        seen = (self.windows, s.requests, s.in_time, s.seen, s.low, s.high)
+        return (self.policy, self.tp, self.workers, self.gpus, *seen, self.enough)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one policy needs with one degree.
+
+    Attributes:
+        found: the least number that is enough, or None.
+        fewer: one worker less, in all windows; None if there is none.
+        note: why nothing was found, or what else is to be known.
+    """
+
+    policy: str
+    tp: int
+    found: Tried | None
+    fewer: Tried | None = None
+    note: str = ""
+
+
+class Trials:
+    """Numbers of workers, tried in the same windows, with what was done before taken from the cache.
+
+    Args:
+        request: what is asked.
+        serve: outcome of one window, as `experiments.capacity_serve.run`.
+    """
+
+    def __init__(
+        self, request: Request, serve: Callable[[Mapping[str, Any]], list[dict[str, Any]]] = run
+    ) -> None:
+        self.request = request
+        self._serve = serve
+        self._cache = RunCache(
+            request.out / "cache", fingerprint("experiments.capacity_serve", "run")
+        )
+        self._sizes: dict[int, int] = {}
+        self.all: dict[tuple[str, int, int], Tried] = {}
+
+    def sizes(self, counted: Sequence[int]) -> None:
+        """Requests of each window."""
+        self._sizes = dict(enumerate(counted))
+
+    def attempt(self, policy: tuple[str, str, dict[str, Any]], tp: int, workers: int) -> Tried:
+        """One number; windows are left out once what they hold could not make it enough."""
+        return self._of(policy, tp, workers, all_windows=False)
+
+    def complete(self, policy: tuple[str, str, dict[str, Any]], tp: int, workers: int) -> Tried:
+        """One number in every window."""
+        return self._of(policy, tp, workers, all_windows=True)
+
+    def _of(
+        self, policy: tuple[str, str, dict[str, Any]], tp: int, workers: int, *, all_windows: bool
+    ) -> Tried:
+        text, name, parameters = policy
+        case = self.request.case
+        total, missed = sum(self._sizes.values()), 0
+        in_time: list[int] = []
+        requests: list[int] = []
+        for k in range(case["windows"]):
+            # Not even all requests of the other windows would bring the share to the target.
+            if not all_windows and missed > (1 - self.request.target) * total:
+                break
+            mine = {**case, "window": k, "policy": name, "parameters": parameters}
+            (row,) = self._window({**mine, "tp": tp, "workers": workers})
+            in_time.append(row["in_time"])
+            requests.append(row["requests"])
+            missed += row["requests"] - row["in_time"]
+        share = share_interval(in_time, requests)
+        whole_load = len(in_time) == case["windows"]
+        enough = whole_load and share.low >= self.request.target
+        tried = Tried(text, tp, workers, len(in_time), share, enough)
+        self.all[text, tp, workers] = tried
+        rows = sorted((t.row() for t in self.all.values()), key=lambda row: row[:3])
+        write_csv(self.request.out / "capacity.csv", HEAD, rows)
+        print(f"  {text}, {workers} x {tp} GPUs: {share}", flush=True)
+        return tried
+
+    def _window(self, case: dict[str, Any]) -> list[dict[str, Any]]:
+        known = self._cache.get(case)
+        if known is not None:
+            return known[0]
+        begin = time.perf_counter()
+        rows = self._serve(case)
+        self._cache.put(case, rows, time.perf_counter() - begin)
+        return rows
+
+
+def search(trials: Trials, policy: tuple[str, str, dict[str, Any]], tp: int, start: int) -> Answer:
+    """The least number of workers of one policy and degree, and one fewer."""
+    most = trials.request.max_gpus // tp
+    number = least(lambda n: trials.attempt(policy, tp, n).enough, most, start)
+    if number is None:
+        last = trials.complete(policy, tp, most)
+        return Answer(
+            policy[0], tp, None, note=f"{last.gpus} GPUs are not enough: {last.share} in time"
+        )
+    found = trials.all[policy[0], tp, number]
+    if number == 1:
+        return Answer(policy[0], tp, found)
+    fewer = trials.complete(policy, tp, number - 1)
+    note = "" if fewer.share.high < trials.request.target else "one fewer may do: more windows"
+    return Answer(policy[0], tp, found, fewer, note)
+
+
+def answers(request: Request, trials: Trials) -> list[Answer]:
+    """Every policy with every degree."""
+    case = request.case
+    found: list[Answer] = []
+    for tp in request.degrees:
+        asked = [p for p in request.policies if p[1] != MACHINE_WIDE or tp == case["gpus_per_host"]]
+        note = ""
+        try:
+            scenario = scenario_of(case, tp, 1)
+            iteration_time_model(
+                case["llm"], case["gpu"], tp, data=case["iteration_times"]
+            ).profile(max_batch=1)
+        except ValueError as error:
+            note = f"cannot hold the LLM: {' '.join(str(error).split())}"
+        else:
+            loads = [window(scenario, {**case, "window": k}) for k in range(case["windows"])]
+            counted = [int(load.counted.sum()) for load in loads]
+            if sum(counted) == 0:
+                raise Slip("the windows hold no requests: take more, or longer ones")
+            trials.sizes(counted)
+            idle = idle_share(scenario, loads)
+            if request.max_gpus < tp:
+                note = f"max_gpus = {request.max_gpus} is less than one worker"
+            elif idle < request.target:
+                note = (
+                    f"even an idle worker keeps the SLOs of only {100 * idle:.2f} % of the requests"
+                )
+        if note:
+            found += [Answer(policy[0], tp, None, note=note) for policy in asked]
+            continue
+        start = guess(scenario, _rate(request))
+        found += [search(trials, policy, tp, start) for policy in asked]
+    return found
+
+
+def _rate(request: Request) -> float:
+    """Requests per second, on average."""
+    (stream,) = scenario_of(request.case, request.degrees[0], 1).workload.streams
+    if stream.rate_per_s is not None:
+        return stream.rate_per_s
+    trace, _ = trace_of(stream)
+    return len(trace) / (trace.period_ps / PS_PER_S)
+
+
+def best(found: Sequence[Answer]) -> Answer | None:
+    """The answer with the fewest GPUs; of equals the one with the higher lower bound."""
+    some = [(a.found.gpus, -a.found.share.low, a.tp, k) for k, a in enumerate(found) if a.found]
+    return found[min(some)[3]] if some else None
+
+
+def table(found: Sequence[Answer]) -> str:
+    """Answers as text."""
+    rows = []
+    for a in found:
+        numbers = ("-", "-", "-") if a.found is None else (
+            f"{a.found.workers:,}", f"{a.found.gpus:,}", str(a.found.share)
+        )  # fmt: skip
+        rows.append((a.policy, str(a.tp), *numbers, str(a.fewer.share) if a.fewer else "-", a.note))
+    head = (
+        "policy",
+        "GPUs per worker",
+        "workers",
+        "GPUs",
+        "in time [90 %]",
+        "one fewer [90 %]",
+        "",
+    )
+    return text_table(head, rows)
+
+
+def sentence(answer: Answer | None, target: float) -> str:
+    """The recommendation, and how sure it is."""
+    if answer is None or answer.found is None:
+        return f"no configuration that was tried has {100 * target:g} % of the requests in time"
+    found, share = answer.found, answer.found.share
+    text = (
+        f"recommended: {found.gpus} GPUs, {found.workers} workers of {found.tp}, {answer.policy}: at least "
+        f"{100 * share.low:.2f} % of the requests are in time (95 % confidence; {100 * share.seen:.2f} % "
+        f"of {share.requests:,} were)"
+    )
+    if answer.fewer is None:
+        return text
+    high = f"{100 * answer.fewer.share.high:.2f} %"
+    if answer.fewer.share.high < target:
+        return f"{text}; with one worker fewer at most {high} (95 %)"
+    return f"{text}; one worker fewer cannot be ruled out (up to {high}): more windows may tell"
+
+
+def draw(trials: Trials, found: Sequence[Answer], path: Path) -> Path:
+    """Attainment against GPUs, by policy and degree, with the target."""
+    figure = new_figure(8.0, 5.0)
+    axes = figure.subplots()
+    case, target = trials.request.case, trials.request.target
+    names = [p[0] for p in trials.request.policies]
+    for k, (policy, tp) in enumerate(dict.fromkeys((a.policy, a.tp) for a in found)):
+        mine = sorted((t for (p, d, _), t in trials.all.items() if (p, d) == (policy, tp)),
+                      key=lambda t: t.gpus)  # fmt: skip
+        if not mine:
+            continue
+        seen = [100 * t.share.seen for t in mine]
+        # One window has no interval.
+        ends = [[100 * (t.share.seen - t.share.low) if t.windows > 1 else 0.0 for t in mine],
+                [100 * (t.share.high - t.share.seen) if t.windows > 1 else 0.0 for t in mine]]  # fmt: skip
+        style = ("-", "--", ":", "-.")[trials.request.degrees.index(tp) % 4]
+        marker = "os^Dv<>P"[names.index(policy) % 8]
+        label = f"{policy}, {tp} GPU{'s' if tp > 1 else ''} per worker"
+        axes.errorbar(
+            [t.gpus for t in mine], seen, yerr=ends, label=label, color=f"C{k % 10}", ls=style,
+            marker=marker, ms=4, lw=1.2, capsize=2,
+        )  # fmt: skip
+        for a in found:
+            if (a.policy, a.tp) == (policy, tp) and a.found:
+                axes.plot(a.found.gpus, 100 * a.found.share.seen, marker="o", ms=11, mfc="none",
+                          color=f"C{k % 10}")  # fmt: skip
+    axes.axhline(
+        100 * target, color="0.3", lw=1.0, ls=(0, (5, 3)), label=f"target {100 * target:g} %"
+    )
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("requests in time (%), bars: 90 %")
+    axes.set_title(
+        f"{case['llm']} on {case['gpu']}, TTFT {case['ttft_s']:g} s, ITL {1e3 * case['itl_s']:g} ms "
+        "(circles: enough)",
+        fontsize=10,
+    )
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return save_figure(figure, path)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; see the module for exit codes."""
+    words = list(sys.argv[1:] if words is None else words)
+    if any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0
+    try:
+        request = ask(words)
+        trials = Trials(request)
+        found = answers(request, trials)
+        print(table(found))
+        chosen = best(found)
+        print(sentence(chosen, request.target))
+        if trials.all:
+            print(f"written: {request.out / 'capacity.csv'}")
+            print(f"drawn: {draw(trials, found, request.out / 'capacity.png')}")
+    except Slip as slip:
+        print(f"capacity: {slip}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "\ncapacity: stopped; finished windows are kept, the same command goes on from there",
+            file=sys.stderr,
+        )
+        return 130
+    return 0 if chosen else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

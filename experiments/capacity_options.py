@@ -1,0 +1,200 @@
+"""The command line of `experiments.capacity`, checked."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from baselines import PolicyError, make_policy
+from baselines.parameters import parse_policy
+from baselines.registry import PLACEMENT_POLICIES
+from experiments.capacity_load import window
+from experiments.capacity_serve import scenario_of
+from experiments.output import RESULTS
+from llmscale_env._cli import Slip, flag, one_of, parse_options, whole
+from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.kv import TP_DEGREES
+from llmscale_env.scenarios.load import ScenarioError
+from llmscale_env.workload import tables
+
+KEYS = (
+    "trace", "format", "sort", "rate_per_s", "lengths", "arrivals", "slo", "policy", "attainment", "llm",
+    "gpu", "iteration_times", "tp", "gpus_per_host", "max_gpus", "batch_limit", "predictor", "windows",
+    "window_s", "warm_up_s", "seed", "out",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked.
+
+    Attributes:
+        case: all that a window's outcome depends on, but policy, degree and number of workers.
+        policies: (as given, name, parameters).
+        degrees: GPUs per worker.
+        target: share of requests.
+        max_gpus: that may be tried.
+        out: folder.
+    """
+
+    case: dict[str, Any]
+    policies: tuple[tuple[str, str, dict[str, Any]], ...]
+    degrees: tuple[int, ...]
+    target: float
+    max_gpus: int
+    out: Path
+
+
+def ask(words: Sequence[str]) -> Request:
+    """The command line, checked.
+
+    Raises:
+        Slip: naming the option, its value and what is allowed.
+    """
+    options = parse_options(words, KEYS)
+    ttft_s, itl_s = _slo(options)
+    case: dict[str, Any] = {
+        "ttft_s": ttft_s,
+        "itl_s": itl_s,
+        "llm": _card(options, "llm", "llama-2-13b", llm_card),
+        "gpu": _card(options, "gpu", "a100-80gb", gpu_card),
+        "gpus_per_host": whole(options, "gpus_per_host", 8, 1, 8),
+        "batch_limit": whole(options, "batch_limit", 256, 1, 4096),
+        "predictor": one_of(options, "predictor", ("conditional_mean", "noisy", "oracle")),
+        "windows": whole(options, "windows", 10, 2, 1000),
+        "window_s": _number(options, "window_s", 120.0, 1.0, 1e6),
+        "warm_up_s": _number(options, "warm_up_s", 30.0, 0.0, 1e5),
+        "seed": whole(options, "seed", 0, 0, 2**31),
+        "iteration_times": options.get("iteration_times"),
+        "stream": _stream(options),
+    }
+    case["files"] = [_digest(key, options) for key in ("trace", "iteration_times")]
+    request = Request(
+        case,
+        _policies(options),
+        _degrees(options, case["gpus_per_host"]),
+        _number(options, "attainment", 0.99, 0.0, 1.0, inside=True),
+        whole(options, "max_gpus", 64, 1, 10_000),
+        Path(options.get("out", RESULTS / "capacity")),
+    )
+    if request.out.exists() and not request.out.is_dir():
+        raise Slip(f"out = {str(request.out)!r}: must be a directory")
+    try:
+        window(scenario_of(case, 1, 1), {**case, "window": 0})
+    except (ScenarioError, ValueError, OSError) as error:
+        raise Slip(" ".join(str(error).split())) from None
+    return request
+
+
+def _slo(options: Mapping[str, str]) -> tuple[float, float]:
+    text = options.get("slo", "")
+    parts = dict(part.partition(":")[::2] for part in text.split(","))
+    try:
+        ttft_s, itl_s = float(parts.pop("ttft")), float(parts.pop("itl"))
+        if parts or not (0 < ttft_s < math.inf and 0 < itl_s < math.inf):
+            raise ValueError
+    except (KeyError, ValueError):
+        raise Slip(
+            f"slo = {text!r}: must be ttft:SECONDS,itl:SECONDS, as in slo=ttft:0.6,itl:0.03"
+        ) from None
+    return ttft_s, itl_s
+
+
+def _number(
+    options: Mapping[str, str],
+    key: str,
+    default: float,
+    low: float,
+    high: float,
+    *,
+    inside: bool = False,
+) -> float:
+    text = options.get(key, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (low < value < high if inside else low <= value <= high):
+        ends = "between {:g} and {:g}, both excluded" if inside else "in {:g}..{:g}"
+        raise Slip(f"{key} = {text!r}: must be a number {ends.format(low, high)}")
+    return value
+
+
+def _card(options: Mapping[str, str], key: str, default: str, look_up: Callable[[str], Any]) -> str:
+    try:
+        return str(look_up(options.get(key, default)).name)
+    except ValueError as error:
+        raise Slip(f"{key} = {options.get(key)!r}: {error}") from None
+
+
+def _stream(options: Mapping[str, str]) -> dict[str, Any]:
+    """The load as a stream of a workload, without LLM and class."""
+    rate = None
+    if "rate_per_s" in options:
+        rate = _number(options, "rate_per_s", 0.0, 0.0, 1e5, inside=True)
+    if "trace" in options:
+        for key in ("lengths", "arrivals"):
+            if key in options:
+                raise Slip(f"{key} = {options[key]!r}: a trace has its own; leave one of them out")
+        path = Path(options["trace"])
+        if not path.is_file():
+            raise Slip(f"trace = {options['trace']!r}: there is no such file")
+        arrivals = {
+            "kind": "trace",
+            "path": str(path),
+            "format": options.get("format", "auto"),
+            "sort": flag(options, "sort"),
+        }
+        return {"arrivals": arrivals, "lengths": "trace", "rate_per_s": rate}
+    for key in ("format", "sort"):
+        if key in options:
+            raise Slip(f"{key} = {options[key]!r}: is for trace=FILE")
+    if rate is None:
+        raise Slip("what load? trace=FILE, or rate_per_s=RATE with a shipped length table")
+    names = sorted(tables.names("lengths"), key=lambda name: name != "sharegpt-single-turn")
+    kind = one_of(options, "arrivals", ("poisson", *tables.names("counts")))
+    return {
+        "arrivals": kind if kind == "poisson" else {"kind": "counts", "table": kind},
+        "lengths": {"kind": "table", "table": one_of(options, "lengths", names)},
+        "rate_per_s": rate,
+    }
+
+
+def _digest(key: str, options: Mapping[str, str]) -> str:
+    """What a file holds, so that another one under the same name is no finished run."""
+    if key not in options:
+        return ""
+    try:
+        return hashlib.sha256(Path(options[key]).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise Slip(f"{key} = {options[key]!r}: cannot be read ({error.strerror})") from None
+
+
+def _policies(options: Mapping[str, str]) -> tuple[tuple[str, str, dict[str, Any]], ...]:
+    found = []
+    for text in dict.fromkeys(options.get("policy", "aladdin,jsq").split(",")):
+        try:
+            name, parameters = parse_policy(text)
+            if name not in PLACEMENT_POLICIES:
+                raise Slip(f"policy = {text!r}: must be some of {','.join(PLACEMENT_POLICIES)}")
+            for key in ("tp", "workers", "prefill_workers", "scale"):
+                if key in parameters:
+                    raise Slip(f"policy = {text!r}: {key} is what is searched here; leave it out")
+            make_policy(name, **parameters)
+        except PolicyError as error:
+            raise Slip(f"policy = {text!r}: {error}") from None
+        found.append((text, name, parameters))
+    return tuple(found)
+
+
+def _degrees(options: Mapping[str, str], most: int) -> tuple[int, ...]:
+    allowed = [str(tp) for tp in TP_DEGREES if tp <= most]
+    chosen = options["tp"].split(",") if "tp" in options else allowed
+    for part in chosen:
+        if part not in allowed:
+            raise Slip(f"tp = {options['tp']!r}: must be some of {','.join(allowed)}")
+    return tuple(sorted({int(part) for part in chosen}))
