@@ -156,7 +156,7 @@ class Trials:
         self.all[text, tp, workers] = tried
         rows = sorted((t.row() for t in self.all.values()), key=lambda row: row[:3])
         write_csv(self.request.out / "capacity.csv", HEAD, rows)
-        print(f"  {text}, {workers} x {tp} GPUs: {share}", flush=True)
+        print(f"  {text}, {workers} x {tp} GPUs: {_told(tried, case['windows'])}", flush=True)
         return tried
 
     def _window(self, case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -167,6 +167,13 @@ class Trials:
         rows = self._serve(case)
         self._cache.put(case, rows, time.perf_counter() - begin)
         return rows
+
+
+def _told(tried: Tried, windows: int) -> str:
+    if tried.windows == windows:
+        return str(tried.share)
+    late = tried.share.requests - tried.share.in_time
+    return f"not enough, {late:,} late in {tried.windows} of {windows} windows"
 
 
 def search(trials: Trials, policy: tuple[str, str, dict[str, Any]], tp: int, start: int) -> Answer:

@@ -83,11 +83,22 @@ def ask(words: Sequence[str]) -> Request:
     )
     if request.out.exists() and not request.out.is_dir():
         raise Slip(f"out = {str(request.out)!r}: must be a directory")
-    try:
-        window(scenario_of(case, 1, 1), {**case, "window": 0})
-    except (ScenarioError, ValueError, OSError) as error:
-        raise Slip(" ".join(str(error).split())) from None
+    _check_load(case)
     return request
+
+
+def _check_load(case: Mapping[str, Any]) -> None:
+    """Draw a window on the first degree that holds the LLM."""
+    for tp in TP_DEGREES:
+        try:
+            window(scenario_of(case, tp, 1), {**case, "window": 0})
+        except ScenarioError as error:
+            if tp < TP_DEGREES[-1] and "does not fit" in str(error):
+                continue
+            raise Slip(" ".join(str(error).split())) from None
+        except (ValueError, OSError) as error:
+            raise Slip(" ".join(str(error).split())) from None
+        return
 
 
 def _slo(options: Mapping[str, str]) -> tuple[float, float]:
