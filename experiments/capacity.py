@@ -263,13 +263,17 @@ def table(found: Sequence[Answer]) -> str:
     return text_table(head, rows)
 
 
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def sentence(answer: Answer | None, target: float) -> str:
     """The recommendation, and how sure it is."""
     if answer is None or answer.found is None:
         return f"no configuration that was tried has {100 * target:g} % of the requests in time"
     found, share = answer.found, answer.found.share
     text = (
-        f"recommended: {found.gpus} GPUs, {found.workers} workers of {found.tp}, {answer.policy}: at least "
+        f"recommended: {_many(found.gpus, 'GPU')}, {_many(found.workers, 'worker')} of {found.tp}, {answer.policy}: at least "
         f"{100 * share.low:.2f} % of the requests are in time (95 % confidence; {100 * share.seen:.2f} % "
         f"of {share.requests:,} were)"
     )
@@ -281,46 +285,63 @@ def sentence(answer: Answer | None, target: float) -> str:
     return f"{text}; one worker fewer cannot be ruled out (up to {high}): more windows may tell"
 
 
-def draw(trials: Trials, found: Sequence[Answer], path: Path) -> Path:
-    """Attainment against GPUs, by policy and degree, with the target."""
-    figure = new_figure(8.0, 5.0)
-    axes = figure.subplots()
+def draw(trials: Trials, path: Path) -> Path:
+    """Attainment against GPUs, a panel for each degree, with the target."""
     case, target = trials.request.case, trials.request.target
+    degrees = sorted({tp for _, tp, _ in trials.all})
     names = [p[0] for p in trials.request.policies]
-    for k, (policy, tp) in enumerate(dict.fromkeys((a.policy, a.tp) for a in found)):
-        mine = sorted((t for (p, d, _), t in trials.all.items() if (p, d) == (policy, tp)),
-                      key=lambda t: t.gpus)  # fmt: skip
-        if not mine:
-            continue
-        seen = [100 * t.share.seen for t in mine]
-        # One window has no interval.
-        ends = [[100 * (t.share.seen - t.share.low) if t.windows > 1 else 0.0 for t in mine],
-                [100 * (t.share.high - t.share.seen) if t.windows > 1 else 0.0 for t in mine]]  # fmt: skip
-        style = ("-", "--", ":", "-.")[trials.request.degrees.index(tp) % 4]
-        marker = "os^Dv<>P"[names.index(policy) % 8]
-        label = f"{policy}, {tp} GPU{'s' if tp > 1 else ''} per worker"
-        axes.errorbar(
-            [t.gpus for t in mine], seen, yerr=ends, label=label, color=f"C{k % 10}", ls=style,
-            marker=marker, ms=4, lw=1.2, capsize=2,
-        )  # fmt: skip
-        for a in found:
-            if (a.policy, a.tp) == (policy, tp) and a.found:
-                axes.plot(a.found.gpus, 100 * a.found.share.seen, marker="o", ms=11, mfc="none",
-                          color=f"C{k % 10}")  # fmt: skip
-    axes.axhline(
-        100 * target, color="0.3", lw=1.0, ls=(0, (5, 3)), label=f"target {100 * target:g} %"
-    )
-    axes.set_xlabel("GPUs")
-    axes.set_ylabel("requests in time (%), bars: 90 %")
-    axes.set_title(
-        f"{case['llm']} on {case['gpu']}, TTFT {case['ttft_s']:g} s, ITL {1e3 * case['itl_s']:g} ms "
-        "(circles: enough)",
+    figure = new_figure(2.0 + 3.2 * len(degrees), 4.6)
+    panels = figure.subplots(1, len(degrees), sharey=True, squeeze=False)[0]
+    for axes, tp in zip(panels, degrees, strict=True):
+        for k, name in enumerate(names):
+            mine = [t for t in trials.all.values() if (t.policy, t.tp) == (name, tp)]
+            if mine:
+                _line(axes, sorted(mine, key=lambda t: t.gpus), k, case["windows"])
+        axes.axhline(100 * (1 - target), color="0.3", lw=1.0, ls="--")
+        axes.set_title(f"{tp} GPU{'s' if tp > 1 else ''} per worker", fontsize=10)
+        axes.set_xlabel("GPUs")
+        axes.margins(x=0.15)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+    # What is missing to 100 %, on a scale that tells 99 from 99.9.
+    panels[0].set_yscale("symlog", linthresh=0.1)
+    panels[0].set_ylim(100, 0)
+    panels[0].set_yticks([100, 50, 10, 5, 1, 0.5, 0.1, 0])
+    panels[0].set_yticklabels(["0", "50", "90", "95", "99", "99.5", "99.9", "100"])
+    panels[0].set_ylabel("requests in time (%), bars: 90 %")
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=f"C{k % 10}", marker=_MARKERS[k % len(_MARKERS)], ms=5, label=name)
+        for k, name in enumerate(names)
+    ]
+    handles += [
+        Line2D([], [], color="0.3", ls="--", label=f"target {100 * target:g} %"),
+        Line2D([], [], color="0.3", ls="", marker="o", mfc="white", ms=5, label="not enough"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+    figure.suptitle(
+        f"{case['llm']} on {case['gpu']}: TTFT {case['ttft_s']:g} s, ITL {1e3 * case['itl_s']:g} ms",
         fontsize=10,
     )
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
     return save_figure(figure, path)
+
+
+_MARKERS = "os^Dv<>P"
+
+
+def _line(axes: Any, mine: Sequence[Tried], k: int, windows: int) -> None:
+    """Numbers of one policy; bars only where all windows were simulated."""
+    gpus = [t.gpus + 0.06 * k * t.tp for t in mine]
+    late = [100 * (1 - t.share.seen) for t in mine]
+    color, marker = f"C{k % 10}", _MARKERS[k % len(_MARKERS)]
+    axes.plot(gpus, late, color=color, lw=1.0, alpha=0.6, clip_on=False)
+    for x, y, t in zip(gpus, late, mine, strict=True):
+        if t.windows == windows:
+            axes.vlines(x, 100 * (1 - t.share.high), 100 * (1 - t.share.low), color=color, lw=1.2)
+        axes.plot(
+            x, y, marker, color=color, ms=6, mfc=color if t.enough else "white", clip_on=False
+        )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -338,7 +359,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(sentence(chosen, request.target))
         if trials.all:
             print(f"written: {request.out / 'capacity.csv'}")
-            print(f"drawn: {draw(trials, found, request.out / 'capacity.png')}")
+            print(f"drawn: {draw(trials, request.out / 'capacity.png')}")
     except Slip as slip:
         print(f"capacity: {slip}", file=sys.stderr)
         return 2

@@ -1,0 +1,306 @@
+"""How many GPUs: the search, the interval, the windows, the command from end to end, and its slips."""
+
+from __future__ import annotations
+
+import csv
+from itertools import pairwise
+from math import sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from baselines.aladdin.fleet import history
+from experiments.capacity import Answer, Trials, Tried, best, main, search, sentence
+from experiments.capacity_load import place, window
+from experiments.capacity_options import ask
+from experiments.capacity_search import Share, least, share_interval
+from experiments.capacity_serve import idle_share, run, scenario_of
+
+SLO = "slo=ttft:0.6,itl:0.03"
+
+
+@pytest.mark.parametrize("answer", range(1, 22))
+@pytest.mark.parametrize("start", [1, 2, 7, 20, 99])
+def test_the_search_finds_the_least_number_and_asks_no_number_twice(answer, start):
+    asked = []
+
+    def enough(number):
+        asked.append(number)
+        return number >= answer
+
+    found = least(enough, 20, start)
+    assert found == (answer if answer <= 20 else None)
+    assert len(asked) == len(set(asked))
+    assert all(1 <= number <= 20 for number in asked)
+    if found is not None and found > 1:
+        assert found - 1 in asked
+
+
+def test_the_interval_of_alike_windows_is_wilsons_with_students_quantile():
+    # 4 windows of 100 with 90 each: no variance between them, so the design effect stays at 1.
+    share = share_interval([90, 90, 90, 90], [100] * 4)
+    q = t.ppf(0.95, 3)
+    n, p = 400, 0.9
+    middle = (p + q * q / (2 * n)) / (1 + q * q / n)
+    half = q * sqrt(p * (1 - p) / n + q * q / (4 * n * n)) / (1 + q * q / n)
+    assert (share.in_time, share.requests) == (360, 400)
+    assert share.low == pytest.approx(middle - half)
+    assert share.high == pytest.approx(middle + half)
+
+
+def test_windows_that_differ_count_as_fewer_requests():
+    # (80, 100) of 100: variance between = 2/1 * (10^2 + 10^2) / 200^2 = 0.01; of independent
+    # requests 0.9 * 0.1 / 200 = 0.00045; so 200 requests count as 200 * 0.045 = 9.
+    share = share_interval([80, 100], [100, 100])
+    q, n, p = t.ppf(0.95, 1), 9.0, 0.9
+    low = (p + q * q / (2 * n) - q * sqrt(p * (1 - p) / n + q * q / (4 * n * n))) / (1 + q * q / n)
+    assert share.low == pytest.approx(low)
+    assert share.low < share_interval([90, 90], [100, 100]).low
+
+
+def test_all_in_time_is_no_certainty():
+    # Wilson with p = 1: n / (n + q^2).
+    share = share_interval([50, 50, 0], [50, 50, 0])
+    assert share.low == pytest.approx(100 / (100 + t.ppf(0.95, 1) ** 2))
+    assert share.high == 1.0
+    assert np.isnan(share_interval([5], [10]).low)
+    with pytest.raises(ValueError, match="no requests"):
+        share_interval([0], [0])
+
+
+@pytest.mark.parametrize("burst, least_coverage", [(490, 0.94), (49, 0.88)])
+def test_the_lower_bound_holds_about_as_often_as_it_says(burst, least_coverage):
+    # Windows of beta-binomial requests around 98 %: the second lets rare windows miss much (3,000
+    # draws: 96 % and 92 %, where a t interval of the windows' shares has 92 % and 87 %).
+    rng = np.random.default_rng(3)
+    held = simple = 0
+    for _ in range(600):
+        good = rng.binomial(200, rng.beta(burst, burst / 49, 12))
+        held += share_interval(good, [200] * 12).low <= 0.98
+        shares = good / 200
+        half = t.ppf(0.95, 11) * shares.std(ddof=1) / sqrt(12)
+        simple += shares.mean() - half <= 0.98
+    assert held / 600 > least_coverage
+    assert held > simple
+
+
+def test_windows_of_a_trace_are_apart_and_within_it():
+    places = [
+        place(1000.0, k, 9, 60.0, 100.0, draw) for k, draw in enumerate([0, 0.99] * 4 + [0.999])
+    ]
+    starts = [start for start, _ in places]
+    assert starts[0] == 100.0
+    assert starts[1] == pytest.approx(100 + 100 + 0.99 * 40)
+    assert all(length == 60.0 for _, length in places)
+    assert all(b - a >= 60 for a, b in pairwise(starts))
+    assert starts[-1] + 60 <= 1000
+    # A trace that is too short for them is cut into as many parts.
+    assert [place(110.0, k, 4, 60.0, 10.0, 0.7) for k in range(2)] == [(10.0, 25.0), (35.0, 25.0)]
+    with pytest.raises(ValueError, match=r"warm_up_s = 60: must be less than half .* 110 s"):
+        place(110.0, 0, 4, 60.0, 60.0, 0.0)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """200 s of four requests a second; row k has 100 + k input tokens."""
+    path = tmp_path / "mine.csv"
+    rows = [f"{k / 4},{100 + k},20\n" for k in range(800)]
+    path.write_text("arrival_time_s,input_tokens,output_tokens\n" + "".join(rows))
+    return path
+
+
+def small(tmp_path, *words):
+    return [SLO, "windows=4", "window_s=10", "warm_up_s=5", f"out={tmp_path / 'out'}", *words]
+
+
+def test_a_window_has_load_around_it_and_counts_its_own(trace, tmp_path):
+    case = ask(small(tmp_path, f"trace={trace}")).case
+    found = window(scenario_of(case, 1, 1), {**case, "window": 1})
+    arrival_s = found.requests.arrival_s
+    assert found.counted.sum() == 40
+    assert ((arrival_s >= 5 - 1e-9) & (arrival_s < 15)).tolist() == found.counted.tolist()
+    assert len(arrival_s) == 80
+    assert np.diff(found.requests.input_tokens).tolist() == [1] * 79
+    # At twice the rate the same trace is half as long.
+    case = ask(small(tmp_path, f"trace={trace}", "rate_per_s=8")).case
+    found = window(scenario_of(case, 1, 1), {**case, "window": 1})
+    assert found.counted.sum() == 80
+
+
+def test_every_number_of_workers_and_policy_meets_the_same_window(tmp_path):
+    case = ask(small(tmp_path, "rate_per_s=5")).case
+    one = window(scenario_of(case, 1, 1), {**case, "window": 2}).requests
+    other = window(scenario_of(case, 2, 7), {**case, "window": 2}).requests
+    another = window(scenario_of(case, 1, 1), {**case, "window": 3}).requests
+    assert one.arrival_ps.tolist() == other.arrival_ps.tolist()
+    assert one.output_tokens.tolist() == other.output_tokens.tolist()
+    assert one.arrival_ps.tolist() != another.arrival_ps.tolist()
+
+
+def test_the_history_of_a_trace_is_its_rows(trace, tmp_path):
+    case = ask(small(tmp_path, f"trace={trace}")).case
+    inputs, outputs = history(scenario_of(case, 1, 1))
+    assert set(outputs.tolist()) == {20}
+    assert inputs.min() >= 100
+    assert inputs.max() <= 899
+    assert len(set(inputs.tolist())) > 700
+
+
+def test_an_idle_worker_serves_as_the_simulation_does(trace, tmp_path):
+    # Prompts of 100 to 899 tokens; one at a time on eight workers is as good as idle.
+    words = small(tmp_path, f"trace={trace}", "rate_per_s=1")
+    words[0] = "slo=ttft:0.06,itl:0.03"
+    case = ask(words).case
+    loads = [window(scenario_of(case, 1, 1), {**case, "window": k}) for k in range(4)]
+    idle = idle_share(scenario_of(case, 1, 1), loads)
+    rows = [
+        run({**case, "window": k, "policy": "jsq", "parameters": {}, "tp": 1, "workers": 8})[0]
+        for k in range(4)
+    ]
+    assert 0.05 < idle < 0.95
+    assert sum(r["in_time"] for r in rows) / sum(r["requests"] for r in rows) == idle
+
+
+def made_up(tmp_path, share, *words):
+    """Trials of a cluster whose attainment is a function of the workers, and what it was asked."""
+    asked = []
+
+    def serve(case):
+        asked.append((case["workers"], case["window"]))
+        return [{"requests": 1000, "in_time": round(1000 * share(case["workers"]))}]
+
+    trials = Trials(ask(small(tmp_path, "rate_per_s=5", *words)), serve)
+    trials.sizes([1000] * 4)
+    return trials, asked
+
+
+def test_a_search_on_a_made_up_cluster(tmp_path):
+    trials, asked = made_up(tmp_path, lambda n: min(1.0, 0.5 + 0.1 * n))
+    answer = search(trials, ("jsq", "jsq", {}), 2, 9)
+    assert answer.found.workers == 5
+    assert answer.found.gpus == 10
+    assert answer.fewer.workers == 4
+    assert answer.fewer.share.seen == 0.9
+    assert answer.fewer.windows == 4
+    assert answer.note == ""
+    assert len(asked) == len(set(asked))
+    with (tmp_path / "out" / "capacity.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["workers"]) for row in rows] == sorted({n for n, _ in asked})
+    # What was tried is on disk: the same again asks nothing.
+    again, asked = made_up(tmp_path, lambda n: 0.0)
+    assert search(again, ("jsq", "jsq", {}), 2, 9) == answer
+    assert asked == []
+
+
+def test_what_cannot_be_enough_is_given_up_after_the_first_window(tmp_path):
+    trials, asked = made_up(tmp_path, lambda n: 0.5)
+    tried = trials.attempt(("jsq", "jsq", {}), 1, 3)
+    assert (tried.windows, tried.enough, asked) == (1, False, [(3, 0)])
+    answer = search(trials, ("jsq", "jsq", {}), 1, 1)
+    assert answer.found is None
+    assert answer.note.startswith("64 GPUs are not enough: 50.00 %")
+
+
+def test_enough_means_the_lower_bound_reaches_the_target(tmp_path):
+    # 99.1 % of 4,000 is above 99 %, but its lower bound is not.
+    trials, _ = made_up(tmp_path, lambda n: 0.991)
+    assert not trials.attempt(("jsq", "jsq", {}), 1, 3).enough
+    assert trials.all["jsq", 1, 3].windows == 4
+    answer = search(
+        made_up(tmp_path, lambda n: 0.991 if n < 4 else 1.0, "seed=1")[0], ("jsq", "jsq", {}), 1, 1
+    )
+    assert answer.found.workers == 4
+    assert answer.note == "one fewer may do: more windows"
+
+
+def test_the_recommendation_has_the_fewest_gpus_and_says_how_sure_it_is():
+    def tried(policy, tp, workers, low):
+        return Tried(policy, tp, workers, 4, Share(995, 1000, low, 0.999), True)
+
+    few = Tried("jsq", 2, 2, 4, Share(900, 1000, 0.88, 0.92), False)
+    found = [
+        Answer("aladdin", 1, tried("aladdin", 1, 7, 0.999)),
+        Answer("aladdin", 2, tried("aladdin", 2, 3, 0.991)),
+        Answer("jsq", 2, tried("jsq", 2, 3, 0.992), few),
+        Answer("jsq", 8, None, note="no"),
+    ]
+    assert best(found) is found[2]
+    text = sentence(found[2], 0.99)
+    assert "6 GPUs, 3 workers of 2, jsq: at least 99.20 %" in text
+    assert "one worker fewer at most 92.00 %" in text
+    assert best(found[3:]) is None
+    assert "no configuration" in sentence(None, 0.99)
+
+
+def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys):
+    words = small(tmp_path, f"trace={trace}", "policy=jsq,machine-wide", "tp=1,2", "attainment=0.9")
+    words += ["gpus_per_host=2", "max_gpus=8"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert "recommended: 2 GPUs, " in first
+    assert "machine-wide  2 " in first
+    assert (tmp_path / "out" / "capacity.png").stat().st_size > 5000
+    before = (tmp_path / "out" / "capacity.csv").read_text()
+    assert main(words) == 0
+    assert capsys.readouterr().out == first
+    assert (tmp_path / "out" / "capacity.csv").read_text() == before
+
+
+def test_degrees_that_cannot_are_named(tmp_path, capsys):
+    words = ["slo=ttft:0.6,itl:0.03", "windows=2", "window_s=5", "warm_up_s=1", "rate_per_s=4"]
+    words += ["llm=llama-2-70b", "tp=1,2", "policy=jsq", f"out={tmp_path}"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "cannot hold the LLM" in out
+    assert "even an idle worker keeps the SLOs of only" in out
+    assert "no configuration" in out
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ([SLO], "what load? trace=FILE, or rate_per_s=RATE"),
+        (["rate_per_s=3"], "slo = '': must be ttft:SECONDS,itl:SECONDS"),
+        (["rate_per_s=3", "slo=ttft:1,itl:-2"], "slo = 'ttft:1,itl:-2': must be"),
+        ([SLO, "rate_per_s=-1"], "rate_per_s = '-1': must be a number between"),
+        (
+            [SLO, "rate_per_s=3", "attainment=1"],
+            "attainment = '1': must be a number between 0 and 1",
+        ),
+        ([SLO, "rate_per_s=3", "policy=chiron"], "policy = 'chiron': must be some of aladdin,jsq"),
+        ([SLO, "rate_per_s=3", "policy=aladdin:gama=1"], "there is no parameter 'gama'"),
+        ([SLO, "rate_per_s=3", "policy=jsq:workers=2"], "workers is what is searched here"),
+        ([SLO, "rate_per_s=3", "tp=3"], "tp = '3': must be some of 1,2,4,8"),
+        ([SLO, "rate_per_s=3", "llm=gpt"], "llm = 'gpt'"),
+        ([SLO, "rate_per_s=3", "gpu=abacus"], "gpu = 'abacus'"),
+        ([SLO, "rate_per_s=3", "lengths=mine"], "lengths = 'mine': must be one of"),
+        ([SLO, "rate_per_s=3", "sort=true"], "sort = 'true': is for trace=FILE"),
+        ([SLO, "rate_per_s=3", "windows=1"], "windows = '1': must be an integer in 2..1000"),
+        ([SLO, "trace=none.csv"], "trace = 'none.csv': there is no such file"),
+        ([SLO, "rate_per_s=3", "colour=red"], "unknown argument 'colour=red'"),
+        ([SLO, "rate_per_s=3", "iteration_times=none.json"], "iteration_times = 'none.json'"),
+    ],
+)
+def test_slips_are_one_line_that_names_the_option(words, says, tmp_path, capsys):
+    assert main([*words, f"out={tmp_path}"]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+
+
+def test_a_broken_trace_is_a_slip(tmp_path, capsys):
+    path = tmp_path / "bad.csv"
+    path.write_text("arrival_time_s,input_tokens,output_tokens\n0,5,x\n")
+    assert main([SLO, f"trace={path}", f"out={tmp_path}"]) == 2
+    assert "bad.csv" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_says_that_windows_are_kept(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.capacity.answers", stop)
+    assert main(small(tmp_path, "rate_per_s=3")) == 130
+    assert "finished windows are kept" in capsys.readouterr().err
