@@ -273,8 +273,8 @@ def sentence(answer: Answer | None, target: float) -> str:
         return f"no configuration that was tried has {100 * target:g} % of the requests in time"
     found, share = answer.found, answer.found.share
     text = (
-        f"recommended: {_many(found.gpus, 'GPU')}, {_many(found.workers, 'worker')} of {found.tp}, {answer.policy}: at least "
-        f"{100 * share.low:.2f} % of the requests are in time (95 % confidence; {100 * share.seen:.2f} % "
+        f"recommended: {_many(found.gpus, 'GPU')}, {_many(found.workers, 'worker')} of {found.tp}, "
+        f"{answer.policy}: at least {100 * share.low:.2f} % of the requests are in time (95 % confidence; {100 * share.seen:.2f} % "
         f"of {share.requests:,} were)"
     )
     if answer.fewer is None:
@@ -300,7 +300,8 @@ def draw(trials: Trials, path: Path) -> Path:
         axes.axhline(100 * (1 - target), color="0.3", lw=1.0, ls="--")
         axes.set_title(f"{tp} GPU{'s' if tp > 1 else ''} per worker", fontsize=10)
         axes.set_xlabel("GPUs")
-        axes.margins(x=0.15)
+        shown = [t.gpus for t in trials.all.values() if t.tp == tp]
+        axes.set_xlim(max(0, min(shown) - tp), max(shown) + tp)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
     # What is missing to 100 %, on a scale that tells 99 from 99.9.
