@@ -274,8 +274,8 @@ def sentence(answer: Answer | None, target: float) -> str:
     found, share = answer.found, answer.found.share
     text = (
         f"recommended: {_many(found.gpus, 'GPU')}, {_many(found.workers, 'worker')} of {found.tp}, "
-        f"{answer.policy}: at least {100 * share.low:.2f} % of the requests are in time (95 % confidence; {100 * share.seen:.2f} % "
-        f"of {share.requests:,} were)"
+        f"{answer.policy}: at least {100 * share.low:.2f} % of the requests are in time "
+        f"(95 % confidence; {100 * share.seen:.2f} % of {share.requests:,} were)"
     )
     if answer.fewer is None:
         return text
