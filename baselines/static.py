@@ -1,4 +1,4 @@
-"""The static fleet: a number of instances, fixed batch limits, and no more decisions."""
+"""The static fleet: a number of instances, fixed batch limits, one routing rule, and no more decisions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
 from llmscale_env.control.command import Command
+from llmscale_env.control.gateways import RULES
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.checks import check_router
+from llmscale_env.sim.compile import compile_cluster
 
 
 class StaticParameters(Parameters):
@@ -17,11 +20,14 @@ class StaticParameters(Parameters):
         instances: instances by pool.
         batch_limit: running requests per instance in every pool.
         batch_limits: the same by pool.
+        router: the rule by which requests of every class are routed, as in a scenario's routes; None: the
+            scenario's own.
     """
 
     instances: dict[str, Count] = {}
     batch_limit: BatchLimit | None = None
     batch_limits: dict[str, BatchLimit] = {}
+    router: str | None = None
 
 
 class StaticPolicy:
@@ -58,12 +64,14 @@ class StaticPolicy:
         )
 
     def reset(self, scenario: Scenario, seed: int) -> None:
-        """Check the counts against the fleet.
+        """Check the counts and the rule against the fleet.
 
         Raises:
             PolicyError: an unknown pool, more instances than its slots, more GPUs than the fleet's,
-                or a batch limit above the pool's `max_batch`.
+                a batch limit above the pool's `max_batch`, an unknown rule, or one for which a route lacks what
+                it needs.
         """
+        self._check_router(scenario)
         pools = {pool.name: pool for pool in scenario.fleet.pools}
         for name in (*self.parameters.instances, *self.parameters.batch_limits):
             if name not in pools:
@@ -93,12 +101,29 @@ class StaticPolicy:
                 f"{self.name}: the instances {counts} take {gpus} GPUs, the fleet has "
                 f"{scenario.fleet.max_gpus}"
             )
+        rule = self.parameters.router
         self._orders = Command(
             targets=counts,
             batch_limits=limits,
             controllers=dict.fromkeys(pools, "fixed"),
+            routers={} if rule is None else {c.name: rule for c in scenario.classes},
+            route_gateway=() if rule is None else scenario.fleet.llms,
             reason="static",
         )
+
+    def _check_router(self, scenario: Scenario) -> None:
+        rule = self.parameters.router
+        if rule is None:
+            return
+        if rule not in RULES:
+            raise PolicyError(f"{self.name}: router = {rule!r} is unknown; there are {list(RULES)}")
+        spec = compile_cluster(scenario)
+        for llm in range(spec.n_llms):
+            for slo_class in range(len(spec.classes)):
+                try:
+                    check_router(spec, llm, slo_class, RULES[rule])
+                except ValueError as error:
+                    raise PolicyError(f"{self.name}: router = {rule!r}: {error}") from None
 
     def act(self, view: ClusterView) -> Command:
         """The orders at the first decision, nothing afterwards."""

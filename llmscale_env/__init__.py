@@ -48,6 +48,18 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueEnv",
         vector_entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueVectorEnv",
     ),
+    EnvironmentEntry(
+        id="llmscale/Placement-v0",
+        short_name="placement",
+        entry_point="llmscale_env.envs.placement:PlacementEnv",
+        vector_entry_point="llmscale_env.envs.placement:PlacementVectorEnv",
+    ),
+    EnvironmentEntry(
+        id="llmscale/PlacementPerRequest-v0",
+        short_name="placement-per-request",
+        entry_point="llmscale_env.envs.placement_per_request:PlacementPerRequestEnv",
+        vector_entry_point="llmscale_env.envs.placement_per_request:PlacementPerRequestVectorEnv",
+    ),
 )
 """Every environment of the package."""
 

@@ -49,7 +49,8 @@ def run_episode(
 ) -> EpisodeResult:
     """Let `policy` run the scenario's cluster for one episode.
 
-    The policy is asked at time 0 and then after every control interval. The same seed gives the same
+    The policy is asked at time 0 and then after every control interval (`Scenario.decisions` may say: also at
+    arrivals). The same seed gives the same
     requests, whichever policy runs, and the same as `env.reset(seed=seed)`.
 
     Args:
@@ -85,8 +86,10 @@ def run_episode(
         command = policy.act(view)
         clipped = sim.apply(0, command)
         decisions.append({"time_s": view.time_s, **command.to_dict(), "clipped": clipped})
+        interval = int(sim.interval[0])
         done = sim.advance()
-        forecasts.update(sim.by_class["arrived"][0])
+        if sim.interval[0] > interval:
+            forecasts.update(sim.history[0, interval])
         _record(series, sim, sim.costs(done).stack()[:, 0], clipped)
     return _result(policy, scenario, seed, requests, sim, dict(series), decisions)
 

@@ -1,4 +1,4 @@
-"""Episodes of a scenario under control: time goes in intervals, counts become windows and costs.
+"""Episodes of a scenario under control: time goes from decision to decision, counts become windows and costs.
 
 The run loop of policies and the environments both stand on this, with one episode or with many.
 """
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
+from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Snapshot, Window
 from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
-from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.fast import EngineBatch, gateways
 from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
@@ -52,7 +53,7 @@ _POOL_COUNTS = (
 
 
 class ClusterSimulation:
-    """`n_episodes` episodes of a scenario, advanced interval by interval.
+    """`n_episodes` episodes of a scenario, advanced from decision to decision.
 
     Args:
         scenario: what is simulated.
@@ -78,6 +79,7 @@ class ClusterSimulation:
         n_classes, n_pools = len(scenario.classes), len(scenario.fleet.pools)
         self.requests: list[RequestTable | None] = [None] * n_episodes
         self.step = np.zeros(n_episodes, np.int64)
+        self.interval = np.zeros(n_episodes, np.int64)
         self.length_s = np.zeros(n_episodes)
         self._class_before = {k: np.zeros((n_episodes, n_classes), np.int64) for k in _CLASS_COUNTS}
         self._pool_before = {k: np.zeros((n_episodes, n_pools), np.int64) for k in _POOL_COUNTS}
@@ -88,11 +90,17 @@ class ClusterSimulation:
         self._costs = np.array(serving_cost_gpu_s(scenario))
         self._finished_before = np.zeros(n_episodes, np.int64)
         self._virtual: VirtualQueues | None = None
+        self._gateways: dict[bool, Gateways] = {}
 
     # ---- pickling: threads stay behind ----
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_executor": None, "_virtual": None}
+        return {**self.__dict__, "_executor": None, "_virtual": None, "_gateways": {}}
+
+    def _look_again(self) -> None:
+        """What has been seen of the cluster is no longer true."""
+        self._virtual = None
+        self._gateways = {}
 
     @property
     def n_episodes(self) -> int:
@@ -102,11 +110,12 @@ class ClusterSimulation:
 
     def start(self, e: int, requests: RequestTable) -> None:
         """Put episode `e` at time 0 with `requests`."""
-        self._virtual = None
+        self._look_again()
         self.engine.reset(e, requests)
         self.requests[e] = requests
         self.engine.close_windows(e, e + 1)
         self.step[e] = 0
+        self.interval[e] = 0
         self.length_s[e] = 0.0
         self.clipped[e] = 0
         self.history[e] = 0
@@ -118,28 +127,42 @@ class ClusterSimulation:
 
     def apply(self, e: int, command: Command) -> int:
         """Carry out a command now; returns how many orders were clipped."""
-        self._virtual = None
+        self._look_again()
         clipped = self._dispatcher.apply(e, command)
         self.clipped[e] += clipped
         return clipped
 
     def order_queues(self, orders: QueueOrders) -> None:
         """Carry out orders for the virtual queues of all episodes now."""
-        self._virtual = None
+        self._look_again()
         orders.carry_out(self.engine)
 
-    def interval_end_ps(self, step: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(E,) time at which interval number `step` ends."""
+    def order_places(self, orders: PlaceOrders) -> None:
+        """Carry out orders about placement in all episodes now."""
+        self._look_again()
+        orders.carry_out(self.engine)
+
+    def interval_end_ps(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(E,) time at which control interval `number` ends."""
         interval = ps(self.scenario.control_interval_s)
-        return np.minimum((step + 1) * interval, ps(self.scenario.horizon_s))
+        return np.minimum((number + 1) * interval, ps(self.scenario.horizon_s))
+
+    def next_decision_ps(self) -> NDArray[np.int64]:
+        """(E,) time of the next decision: the end of the interval, or sooner (`Scenario.decisions`)."""
+        end = self.interval_end_ps(self.interval)
+        if self.scenario.decisions == "intervals":
+            return end
+        sooner = np.zeros(self.n_episodes, np.int64)
+        gateways.next_decisions(self.engine.handles, ps(self.scenario.retry_s), sooner)
+        return np.minimum(end, sooner)
 
     def advance(self) -> NDArray[np.bool_]:
-        """Run every episode to the end of its interval; (E,) True where the horizon is reached.
+        """Run every episode to its next decision; (E,) True where the horizon is reached.
 
-        Afterwards `by_class` and `by_pool` hold what the interval brought, (E, C) and (E, P).
+        Afterwards `by_class` and `by_pool` hold what the time until then brought, (E, C) and (E, P).
         """
-        self._virtual = None
-        until = self.interval_end_ps(self.step)
+        self._look_again()
+        until = self.next_decision_ps()
         begin = self.engine.states.glob["now_ps"][:, 0].copy()
         self._finished_before = self.engine.states.glob["n_finished"][:, 0].copy()
         self._let_fail(begin, until)
@@ -164,9 +187,11 @@ class ClusterSimulation:
                 now[name] = current - before[name]
                 before[name] = current.copy()
         every = np.arange(self.n_episodes)
-        self.history[every, np.minimum(self.step, self.scenario.n_steps)] = self.by_class["arrived"]
+        n_steps = self.scenario.n_steps
+        self.history[every, np.minimum(self.interval, n_steps)] += self.by_class["arrived"]
         self.step += 1
-        done = self.step >= self.scenario.n_steps
+        self.interval += until == self.interval_end_ps(self.interval)
+        done = self.interval >= n_steps
         for e in np.flatnonzero(done):
             self._charge_doomed(int(e))
         return done
@@ -268,14 +293,14 @@ class ClusterSimulation:
         forecast_error: NDArray[np.float64] | None = None,
     ) -> ClusterView:
         """What a controller of episode `e` sees now."""
-        step = int(self.step[e])
+        step, interval = int(self.step[e]), int(self.interval[e])
         return ClusterView(
             self.scenario,
             self.engine,
             e,
             step,
             self.window(e),
-            self.history[e, :step].copy(),
+            self.history[e, :interval].copy(),
             forecast_rate_per_s,
             forecast_error,
             (
@@ -300,9 +325,11 @@ class ClusterSimulation:
             queues=states.queue_seen[:, : len(self.scenario.fleet.queues)],
             history=self.history,
             step=self.step,
+            interval=self.interval,
             forecast_rate_per_s=forecast_rate_per_s,
             forecast_error=forecast_error,
             see_virtual=self.virtual_queues,
+            see_gateways=self.gateways,
         )
 
     def virtual_queues(self) -> VirtualQueues:
@@ -310,6 +337,13 @@ class ClusterSimulation:
         if self._virtual is None:
             self._virtual = see_virtual_queues(self.engine, 0, self.n_episodes)
         return self._virtual
+
+    def gateways(self, with_workers: bool) -> Gateways:
+        """Gateways (and workers) of all episodes; looked at once between two orders."""
+        if with_workers not in self._gateways:
+            seen = see_gateways(self.engine, 0, self.n_episodes, with_workers)
+            self._gateways[with_workers] = seen
+        return self._gateways[with_workers]
 
     # ---- forks ----
 
@@ -319,6 +353,7 @@ class ClusterSimulation:
             "engine": self.engine.save(e),
             "requests": self.requests[e],
             "step": int(self.step[e]),
+            "interval": int(self.interval[e]),
             "length_s": float(self.length_s[e]),
             "clipped": int(self.clipped[e]),
             "finished_before": int(self._finished_before[e]),
@@ -331,10 +366,11 @@ class ClusterSimulation:
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
         """Put episode `e` where it, or another of the same scenario, was at `save`."""
-        self._virtual = None
+        self._look_again()
         self.engine.restore(e, saved["engine"])
         self.requests[e] = saved["requests"]
         self.step[e] = saved["step"]
+        self.interval[e] = saved["interval"]
         self.length_s[e] = saved["length_s"]
         self.clipped[e] = saved["clipped"]
         self._finished_before[e] = saved["finished_before"]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
+from llmscale_env.control.gateways import Gateways, see_gateways
 from llmscale_env.control.virtual import VirtualQueues, see_virtual_queues
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
@@ -153,10 +154,11 @@ class Snapshot:
         by_class: name -> (E, C) counts of the last interval (names as in `TALLY`).
         by_pool: name -> (E, P) counts of the last interval.
         tally, pools, queues: (E, C), (E, P), (E, Q) structured, as in `ClusterView`.
-        history: (E, k, C) arrivals of all intervals; those before `step[e]` have happened.
-        step: (E,) number of the decision.
+        history: (E, k, C) arrivals of all intervals; those before `interval[e]` have ended.
+        step, interval: (E,) number of the decision, intervals that have ended: the same unless decisions
+            are made at arrivals.
         forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
-        see_virtual: makes `virtual` when it is asked for.
+        see_virtual, see_gateways: make `virtual`, `gateways` and `workers` when they are asked for.
     """
 
     time_s: NDArray[np.float64]
@@ -168,14 +170,26 @@ class Snapshot:
     queues: NDArray[Any]
     history: NDArray[np.int64]
     step: NDArray[np.int64]
+    interval: NDArray[np.int64]
     forecast_rate_per_s: NDArray[np.float64]
     forecast_error: NDArray[np.float64]
     see_virtual: Callable[[], VirtualQueues]
+    see_gateways: Callable[[bool], Gateways]
 
     @cached_property
     def virtual(self) -> VirtualQueues:
         """Queues, lists and instances one by one."""
         return self.see_virtual()
+
+    @cached_property
+    def gateways(self) -> Gateways:
+        """Who waits for a place."""
+        return self.see_gateways(False)
+
+    @cached_property
+    def workers(self) -> Gateways:
+        """The same, with what every instance has to do."""
+        return self.see_gateways(True)
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,7 @@ class ClusterView:
     Attributes:
         scenario: the configuration.
         time_s, step: present time, number of the decision.
-        window: the interval that has just ended.
+        window: what happened since the last decision.
         totals: (C,) structured, counts by class since the start (`SEEN_OF_CLASSES`).
         pools: (P,) structured, one row per pool (`sim.fast.records.POOL_SEEN`); times in it are picoseconds.
         queues: (Q,) structured, one row per shared queue with a name (`QUEUE_SEEN`).
@@ -211,7 +225,7 @@ class ClusterView:
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
             instance ordered now would serve, from the run's forecaster; None without one.
         forecast_error: (C,) its recent weighted absolute percentage error.
-        history: (k, C) arrivals per interval so far, oldest first.
+        history: (k, C) arrivals of every control interval that has ended, oldest first.
     """
 
     def __init__(
@@ -272,7 +286,7 @@ class ClusterView:
         """The same numbers as a `Snapshot` of one episode."""
         n_steps, n_classes = self.scenario.n_steps, len(self.scenario.classes)
         history = np.zeros((1, n_steps + 1, n_classes), np.int64)
-        history[0, : self.step] = self.history
+        history[0, : len(self.history)] = self.history
         none = np.zeros(n_classes)
         rate, error = self.forecast_rate_per_s, self.forecast_error
         return Snapshot(
@@ -285,9 +299,11 @@ class ClusterView:
             queues=self.queues[None],
             history=history,
             step=np.array([self.step]),
+            interval=np.array([len(self.history)]),
             forecast_rate_per_s=(none if rate is None else rate)[None],
             forecast_error=(none if error is None else error)[None],
             see_virtual=partial(see_virtual_queues, self._engine, self._e, self._e + 1),
+            see_gateways=partial(see_gateways, self._engine, self._e, self._e + 1),
         )
 
     @property

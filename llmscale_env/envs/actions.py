@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command
+from llmscale_env.control.gateways import PlaceOrders
 from llmscale_env.control.view import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.groups import GroupLayout
+from llmscale_env.envs.placing import Placement, PlaceRequest
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
 
@@ -30,6 +32,7 @@ class Orders:
         targets, sources, limits: (E, P) instances, `LoadSource`, batch limit by pool.
         shares: (E, C) overflow share by class.
         queues: orders for virtual queues, if any head gives them.
+        places: orders about placement, likewise.
     """
 
     targets: NDArray[np.int64]
@@ -37,6 +40,7 @@ class Orders:
     limits: NDArray[np.int64]
     shares: NDArray[np.float64]
     queues: QueueOrders | None = None
+    places: PlaceOrders | None = None
 
     @classmethod
     def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
@@ -53,6 +57,12 @@ class Orders:
         if self.queues is None:
             self.queues = QueueOrders.none(now.virtual)
         return self.queues
+
+    def for_places(self, now: Snapshot) -> PlaceOrders:
+        """`places`, to be written to."""
+        if self.places is None:
+            self.places = PlaceOrders.none(now.gateways)
+        return self.places
 
     def command(self, e: int, scenario: Scenario) -> Command:
         """The orders of episode `e` as a `Command`."""
@@ -75,6 +85,7 @@ class Orders:
                 if not np.isnan(v)
             },
             **({} if self.queues is None else self.queues.fields(e, scenario)),
+            **({} if self.places is None else self.places.fields(e, scenario)),
         )
 
 
@@ -288,6 +299,8 @@ HEADS = {
     "loading": Loading,
     "group_order": GroupOrder,
     "make_way": MakeWay,
+    "placement": Placement,
+    "place_request": PlaceRequest,
 }
 """Known heads; an environment is given their names, in order."""
 

@@ -57,7 +57,8 @@ class ServingEnv(gym.Env, _Settings):
         scenario: name, path of a YAML file, or a `Scenario`.
         overrides: dotted fields of the scenario with other values.
         observation, action: names of blocks and heads in place of the environment's own.
-        forecaster: what the forecast block shows ("ewma", "holt-winters", {...}; None: zeros).
+        forecaster: what the forecast block shows ("ewma", "holt-winters", {...}; None: zeros, as always
+            where decisions are made at arrivals).
         render_mode: "ansi" or "rgb_array".
 
     Raises:
@@ -102,7 +103,7 @@ class ServingEnv(gym.Env, _Settings):
         return self.core.observe()[0], self._info({})
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Carry out an action and run one control interval. The horizon truncates.
+        """Carry out an action and run to the next decision. The horizon truncates.
 
         Raises:
             ValueError: the action is out of its space; nothing has happened then.
@@ -115,7 +116,7 @@ class ServingEnv(gym.Env, _Settings):
         self._started = not truncated
         parts = {name: -float(cost[0]) for name, cost in parts_dict(costs).items()}
         if self.render_mode is not None:
-            self._history.add(self.scenario, self.core, float(costs.reward[0]))
+            self._history.add(self.scenario, self.core)
         info = self._info(parts, int(clipped[0]))
         if truncated:
             info["episode_summary"] = {name: float(v[0]) for name, v in self.core.summary().items()}
@@ -262,7 +263,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         NDArray[np.bool_],
         dict[str, Any],
     ]:
-        """Carry out actions (n, parts) and run one control interval of every episode."""
+        """Carry out actions (n, parts) and run every episode to its next decision."""
         costs, done, clipped = self.core.step(actions)
         info = self._info({name: -v for name, v in parts_dict(costs).items()}, clipped)
         observation = self.core.observe()

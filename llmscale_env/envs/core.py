@@ -15,7 +15,6 @@ from llmscale_env.control.reward import PARTS, RewardParts, draw_requests
 from llmscale_env.control.run import load_steps, true_rates
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.view import ClusterView, Snapshot
-from llmscale_env.control.virtual import QueueOrders
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.observations import ObservationEncoder
 from llmscale_env.scenarios.schema import Scenario
@@ -71,7 +70,8 @@ class ServingCore:
         scenario: what is simulated.
         n: episodes side by side.
         blocks, heads: see `Codec`.
-        forecaster: name or settings of a forecaster (`control.forecast`), None for none.
+        forecaster: name or settings of a forecaster (`control.forecast`), None for none; there is none
+            where decisions are made at arrivals.
         threads: threads that advance the episodes.
     """
 
@@ -92,10 +92,14 @@ class ServingCore:
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
         self.returns = np.zeros(n)
         self.n_classes = len(scenario.classes)
+        self._places = any(
+            head.name in ("placement", "place_request") for head in self.codec.decoder.heads
+        )
         self._ahead = 1
         self.forecaster_settings = forecaster
         self._forecaster: Any = None
-        if forecaster is not None:
+        # Where decisions are made at arrivals, episodes end their intervals at different times.
+        if forecaster is not None and scenario.decisions == "intervals":
             self._forecaster = make_forecaster(forecaster)
             self._forecaster.reset(n * self.n_classes)
             self._ahead = min(load_steps(scenario), self._forecaster.max_steps)
@@ -139,25 +143,30 @@ class ServingCore:
                 f"action[{e}]: {clipped[e]} instances more than max_gpus = "
                 f"{self.scenario.fleet.max_gpus} allows"
             )
+        for more in (orders.queues, orders.places):
+            if more is not None:
+                self._refuse(more.impossible)
+                clipped += more.impossible
         if orders.queues is not None:
-            self._order_queues(orders.queues)
-            clipped += orders.queues.impossible
+            self.sim.order_queues(orders.queues)
+        if orders.places is not None:
+            self.sim.order_places(orders.places)
         self.sim.clipped += clipped
         self.last_action = self.codec.decoder.fraction(checked)
         done = self.sim.advance()
-        if self._forecaster is not None:
+        if self._forecaster is not None:  # every decision ends an interval
             self._forecaster.update(self.sim.by_class["arrived"].reshape(-1).astype(np.float64))
         costs = self.sim.costs(done)
         self.returns += costs.reward
         return costs, done, clipped
 
-    def _order_queues(self, orders: QueueOrders) -> None:
-        if self.scenario.impossible_commands == "error" and orders.impossible.any():
-            e = int(np.argmax(orders.impossible))
+    def _refuse(self, impossible: NDArray[np.int64]) -> None:
+        """Choices that count for nothing are an error if the scenario says so."""
+        if self.scenario.impossible_commands == "error" and impossible.any():
+            e = int(np.argmax(impossible))
             raise CommandError(
-                f"action[{e}]: {orders.impossible[e]} choices that the action mask rules out"
+                f"action[{e}]: {impossible[e]} choices that the action mask rules out"
             )
-        self.sim.order_queues(orders)
 
     # ---- seeing ----
 
@@ -206,6 +215,8 @@ class ServingCore:
             )
         for q, queue in enumerate(self.scenario.fleet.queues):
             out[f"queue/{queue.name}"] = queues["requests"][:, q].astype(float)
+        if self._places:
+            out["queue/gateway"] = self.sim.gateways(False).waiting.sum(axis=1).astype(float)
         groups = queues["requests"][:, len(self.scenario.fleet.queues) :]
         if self.scenario.fleet.group_queues:
             out["queue/groups"] = groups.sum(axis=1).astype(float)

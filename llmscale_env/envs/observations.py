@@ -8,9 +8,7 @@ running statistics), so that one observation means the same in every episode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,46 +16,14 @@ from numpy.typing import NDArray
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.view import Snapshot
+from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
+from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One number of an observation."""
-
-    name: str
-    meaning: str
-    low: float = 0.0
-    high: float = 1.0
-
-
-class Block(Protocol):
-    """A part of an observation."""
-
-    name: str
-
-    def entries(self) -> list[Entry]:
-        """What the numbers are, in order."""
-
-    def encode(self, now: Snapshot, last_action: Floats) -> Floats:
-        """(E, k) numbers, not yet clipped to their bounds."""
-
-
-def log_scale(x: NDArray, full: float | NDArray) -> Floats:
-    """0 at 0, 1 at `full`, logarithmic between."""
-    return np.log1p(np.maximum(x, 0)) / np.log1p(full)
-
-
-def _share(part: NDArray, whole: NDArray) -> Floats:
-    return part / np.maximum(whole, 1)
-
 
 class Clock:
     """How much of the episode has passed."""
@@ -96,17 +62,17 @@ class Arrivals:
         return out
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
-        current = now.by_class["arrived"] / self._expected
-        parts = [log_scale(current, 16.0)]
-        for span in self._spans:
-            steps = now.step[:, None] - 1 - np.arange(span)
+        def mean(span: int) -> Floats:
+            """Of the last `span` intervals, as far as they have been."""
+            steps = now.interval[:, None] - 1 - np.arange(span)
             known = steps >= 0
             past = np.take_along_axis(now.history, np.maximum(steps, 0)[:, :, None], axis=1)
-            mean = (past * known[:, :, None]).sum(axis=1) / np.maximum(known.sum(axis=1), 1)[
-                :, None
-            ]
-            mean = mean / self._expected
-            parts.append(np.log2((current + 0.1) / (mean + 0.1)) / 4.0)
+            total = (past * known[:, :, None]).sum(axis=1)
+            return total / np.maximum(known.sum(axis=1), 1)[:, None] / self._expected
+
+        current = mean(1)
+        parts = [log_scale(current, 16.0)]
+        parts += [np.log2((current + 0.1) / (mean(span) + 0.1)) / 4.0 for span in self._spans]
         return np.stack(parts, axis=2).reshape(len(now.time_s), -1)
 
 
@@ -162,11 +128,11 @@ class Latency:
         w = now.by_class
         late = w["rejected"] + w["ttft_late"] + w["itl_late"]
         parts = [
-            _share(w["ttft_sum_ps"], w["started"]) / self._ttft_ps / 2.0,
+            share(w["ttft_sum_ps"], w["started"]) / self._ttft_ps / 2.0,
             now.tally["ttft_max_ps"] / self._ttft_ps / 2.0,
-            _share(w["itl_sum_ps"], w["itl_count"]) / self._itl_ps / 2.0,
+            share(w["itl_sum_ps"], w["itl_count"]) / self._itl_ps / 2.0,
             now.tally["itl_max_ps"] / self._itl_ps / 4.0,
-            _share(late, late + w["on_time"]),
+            share(late, late + w["on_time"]),
         ]
         return np.stack(parts, axis=2).reshape(len(now.time_s), -1)
 
@@ -200,7 +166,7 @@ class Queues:
         oldest = queues["oldest_ps"] / PS_PER_S
         age = np.where(oldest < 0, 0.0, now.time_s[:, None] - oldest)
         parts = [log_scale(queues["requests"], self._full), age / self._ttft_s / 2.0]
-        shares = _share(queues["slack_bins"], queues["requests"][:, :, None])
+        shares = share(queues["slack_bins"], queues["requests"][:, :, None])
         return np.concatenate([np.stack(parts, axis=2), shares], axis=2).reshape(len(age), -1)
 
 
@@ -256,13 +222,13 @@ class Fleet:
             pools["load_bins"][:, :, k] / self._most for k in range(pools["load_bins"].shape[2])
         ]
         parts += [
-            _share(pools["running"], pools["limit_sum"]),
-            log_scale(_share(pools["waiting"], pools["limit_sum"]), 8.0),
-            _share(pools["kv_tokens"], pools["kv_capacity"]),
+            share(pools["running"], pools["limit_sum"]),
+            log_scale(share(pools["waiting"], pools["limit_sum"]), 8.0),
+            share(pools["kv_tokens"], pools["kv_capacity"]),
             pools["kv_max"],
-            log_scale(_share(lost, now.by_pool["iterations"]), 1.0),
-            log_scale(_share(pools["limit_sum"], active), self._top),
-            _share(pools["busy"], active),
+            log_scale(share(lost, now.by_pool["iterations"]), 1.0),
+            log_scale(share(pools["limit_sum"], active), self._top),
+            share(pools["busy"], active),
         ]
         fleet = np.stack(parts, axis=2).reshape(len(held), -1)
         return np.concatenate([1.0 - held[:, None] / self._max_gpus, fleet], axis=1)
@@ -298,7 +264,7 @@ class Backpressure:
         close = now.queues["slack_bins"][:, :, :3].sum(axis=(1, 2))
         queued = now.queues["requests"].sum(axis=1)
         lbp = now.tally["itl_max_ps"] / self._itl_ps / 4.0
-        first = np.stack([_share(interactive, serving), _share(close, queued)], axis=1)
+        first = np.stack([share(interactive, serving), share(close, queued)], axis=1)
         return np.concatenate([first, lbp], axis=1)
 
 
@@ -363,7 +329,7 @@ class Groups:
         others = [
             log_scale(requests, 4096.0),
             log_scale(of_others(tokens), 1e7),
-            _share(of_others(late), requests),
+            share(of_others(late), requests),
         ]
         parts = [np.stack(each, axis=3).reshape(n, -1), np.stack(others, axis=2).reshape(n, -1)]
         return np.concatenate(parts, axis=1)
@@ -462,6 +428,10 @@ BLOCKS = {
     "backpressure": Backpressure,
     "groups": Groups,
     "instances": Instances,
+    "gateway": Gateway,
+    "lengths": Lengths,
+    "request": Request,
+    "workers": Workers,
     "last_action": LastAction,
 }
 """Known blocks; an environment is given their names, in order."""

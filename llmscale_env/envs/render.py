@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class History:
-    """What the pictures are drawn from: one row per interval."""
+    """What the pictures are drawn from: one row per control interval."""
 
     rows: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, scenario: Scenario, core: ServingCore, reward: float) -> None:
-        """Note the interval that has just ended."""
-        self._put("time_s", float(core.snapshot().time_s[0]))
-        self._put("step_reward", reward)
+    def add(self, scenario: Scenario, core: ServingCore) -> None:
+        """Note the control interval that has just ended; nothing between the ends of intervals."""
+        number = int(core.sim.interval[0]) - 1
+        if number < len(self.rows.get("time_s", [])):
+            return
+        time_s = float(core.snapshot().time_s[0])
+        length_s = time_s - self.rows["time_s"][-1] if number else time_s
+        self._put("time_s", time_s)
         for name, value in core.metrics().items():
             self._put(name, float(value[0]))
         for c, slo_class in enumerate(scenario.classes):
-            arrived = float(core.sim.by_class["arrived"][0, c])
-            length_s = float(core.sim.length_s[0])
+            arrived = float(core.sim.history[0, number, c])
             self._put(f"{slo_class.name}/rate", arrived / max(length_s, 1e-9))
 
     def _put(self, name: str, value: float) -> None:
@@ -58,6 +61,8 @@ def text_frame(scenario: Scenario, core: ServingCore) -> str:
         )
     for queue in scenario.fleet.queues:
         lines.append(f"queue {queue.name}: {metrics[f'queue/{queue.name}']:.0f}")
+    if "queue/gateway" in metrics:
+        lines.append(f"without a worker: {metrics['queue/gateway']:.0f}")
     if scenario.fleet.group_queues:
         lines.append(f"request groups: {metrics['queue/groups']:.0f} waiting")
     for slo_class in scenario.classes:
@@ -87,6 +92,8 @@ def draw_frame(scenario: Scenario, history: History) -> NDArray[np.uint8]:
         axes[1].plot(time_s, rows.get(f"queue/{queue.name}", []), label=f"queue {queue.name}")
     if scenario.fleet.group_queues:
         axes[1].plot(time_s, rows.get("queue/groups", []), label="request groups")
+    if "queue/gateway" in rows:
+        axes[1].plot(time_s, rows["queue/gateway"], label="without a worker")
     for pool in scenario.fleet.pools:
         axes[1].plot(
             time_s, rows.get(f"{pool.name}/waiting", []), label=f"waiting, {pool.name}", lw=0.8

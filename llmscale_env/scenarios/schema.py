@@ -361,7 +361,10 @@ class Scenario(_Frozen):
     Attributes:
         name, description: for people.
         horizon_s: length of an episode.
-        control_interval_s: time between two decisions.
+        control_interval_s: time between two decisions, or the longest, see `decisions`.
+        decisions: when a policy is asked: at the end of every control interval, or at every arrival
+            besides, and every `retry_s` while anybody waits in a gateway.
+        retry_s: see `decisions`.
         classes: SLO classes, the tightest first.
         workload: what arrives.
         fleet: what serves.
@@ -377,6 +380,8 @@ class Scenario(_Frozen):
     description: str = ""
     horizon_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 3600.0
     control_interval_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 10.0
+    decisions: Literal["intervals", "arrivals"] = "intervals"
+    retry_s: Annotated[float, Field(ge=1e-3, le=1000)] = 0.02
     classes: Annotated[tuple[SLOClass, ...], Field(min_length=1, max_length=16)] = DEFAULT_CLASSES
     workload: WorkloadConfig
     fleet: FleetConfig
@@ -453,7 +458,7 @@ class Scenario(_Frozen):
 
     @property
     def n_steps(self) -> int:
-        """Decisions per episode: the last interval may be shorter."""
+        """Control intervals per episode: the last one may be shorter."""
         whole = int(self.horizon_s // self.control_interval_s)
         return whole + (self.horizon_s - whole * self.control_interval_s > 1e-9)
 

@@ -92,7 +92,7 @@ def _sum_up(S, i, done, itl_ps):
 
 
 @njit
-def _see(S, i, t, itl_ps):
+def see_sums(S, i, t, itl_ps):
     """See to it that the sums hold at `t`; returns iterations since they were made."""
     inst, fit = inst_at(S, i), fit_at(S, i)
     done = iterations_done(S, i, t)
@@ -239,7 +239,7 @@ def best_fit(S, m, c, which, r, t):
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
             inst, fit = inst_at(S, i), fit_at(S, i)
-            since = _see(S, i, t, rule.itl_ps)
+            since = see_sums(S, i, t, rule.itl_ps)
             b = np.float64(fit.n)
             length = _length(fit.inputs, fit.outputs + since * fit.n_over, rule.gamma)
             if rule.scaled:

@@ -1,0 +1,45 @@
+"""What observation blocks are made of: entries with a meaning and bounds, and fixed scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.view import Snapshot
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of an observation."""
+
+    name: str
+    meaning: str
+    low: float = 0.0
+    high: float = 1.0
+
+
+class Block(Protocol):
+    """A part of an observation."""
+
+    name: str
+
+    def entries(self) -> list[Entry]:
+        """What the numbers are, in order."""
+
+    def encode(self, now: Snapshot, last_action: Floats) -> Floats:
+        """(E, k) numbers, not yet clipped to their bounds."""
+
+
+def log_scale(x: NDArray, full: float | NDArray) -> Floats:
+    """0 at 0, 1 at `full`, logarithmic between."""
+    return np.log1p(np.maximum(x, 0)) / np.log1p(full)
+
+
+def share(part: NDArray, whole: NDArray) -> Floats:
+    """`part / whole`, 0 where there is nothing."""
+    return part / np.maximum(whole, 1)

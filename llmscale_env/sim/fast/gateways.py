@@ -1,0 +1,144 @@
+"""Requests in gateways, for many episodes in one call: when a decision is due, whose turn, which workers.
+
+What environments need that place by rule or request by request (docs/engine.md, section 13).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmscale_env.sim.fast.batch import gateway_row
+from llmscale_env.sim.fast.best_fit import see_sums
+from llmscale_env.sim.fast.memory import (
+    const_of,
+    fit_at,
+    glob_of,
+    inst_at,
+    lists_of,
+    pool_at,
+    prof_at,
+    req_at,
+)
+from llmscale_env.sim.fast.placing import assign, route_again
+from llmscale_env.sim.fast.timing import kv_now
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import InstanceState
+
+_ACTIVE = int(InstanceState.ACTIVE)
+
+__all__ = ["NO_SLACK", "WORKER_DTYPE", "assign_many", "next_decisions", "route_again", "see_gateways"]
+
+NO_SLACK = np.int64(2**62)
+"""`ahead_ps` of a worker on which nobody runs that has had a token."""
+
+WORKER_DTYPE = np.dtype(
+    [
+        ("state", np.int64),
+        ("llm", np.int64),
+        ("phase", np.int64),
+        ("batch_limit", np.int64),
+        ("requests", np.int64),
+        ("input_tokens", np.int64),
+        ("predicted_tokens", np.int64),
+        ("context", np.int64),
+        ("queued_tokens", np.int64),
+        ("ahead_ps", np.int64),
+        ("kv_tokens", np.int64),
+        ("waiting_tokens", np.int64),
+        ("kv_capacity", np.int64),
+    ]
+)
+"""A worker as best fit sees it (docs/engine.md, section 14), at the present time.
+
+`requests` to `context` are of all requests there: how many, input, predicted output, context. `queued_tokens` are
+the prefill tokens of its own queue, `waiting_tokens` the KV memory that own queue and preempted list need. `ahead_ps`
+is `m`, the least time by which a running request is ahead of its target.
+"""
+
+
+@njit
+def _turn(S):
+    """Of the heads of all gateways the request that arrived first, -1: none."""
+    turn = np.int64(-1)
+    for m in range(const_of(S).n_llms):
+        head = lists_of(S)[gateway_row(S, m), 0]
+        if head >= 0 and (turn < 0 or head < turn):
+            turn = head
+    return turn
+
+
+@njit
+def next_decisions(addresses, retry_ps, out):
+    """When each episode's next arrival has come, or what is in a gateway is looked at again (`out`, (E,))."""
+    for e in range(len(addresses)):
+        S = addresses[e]
+        glob = glob_of(S)
+        out[e] = NO_SLACK
+        if glob.next_arrival < glob.n_requests:
+            out[e] = req_at(S, glob.next_arrival).arrival + 1
+        for m in range(const_of(S).n_llms):
+            if lists_of(S)[gateway_row(S, m), 2] > 0:
+                out[e] = min(out[e], glob.now_ps + retry_ps)
+
+
+@njit
+def see_gateways(addresses, first, last, itl_ps, waiting, head_ps, turn, workers):
+    """Fill the rows of episodes `first..last - 1` (row 0 is `first`).
+
+    Args:
+        addresses: of the episodes' tables.
+        first, last: which.
+        itl_ps: (C,) ITL targets.
+        waiting: (n, M) requests in the gateway of each LLM.
+        head_ps: (n, M) arrival of its head, -1: nobody waits.
+        turn: (n,) of the heads the request that arrived first, -1: none.
+        workers: (n, I) WORKER_DTYPE; `ahead_ps` by the target of the class of `turn`. (n, 0): not asked for.
+    """
+    for e in range(first, last):
+        S = addresses[e]
+        t = glob_of(S).now_ps
+        row = e - first
+        for m in range(const_of(S).n_llms):
+            waiting[row, m] = lists_of(S)[gateway_row(S, m), 2]
+            head = lists_of(S)[gateway_row(S, m), 0]
+            head_ps[row, m] = req_at(S, head).arrival if head >= 0 else -1
+        turn[row] = _turn(S)
+        itl = itl_ps[0]
+        if turn[row] >= 0:
+            itl = itl_ps[req_at(S, turn[row]).cls]
+        for i in range(workers.shape[1]):
+            _see_worker(S, i, t, itl, workers[row, i : i + 1])
+
+
+@njit
+def _see_worker(S, i, t, itl_ps, out):
+    inst, fit = inst_at(S, i), fit_at(S, i)
+    since = see_sums(S, i, t, itl_ps)
+    seen = out[0]
+    seen.state = inst.state
+    seen.llm = inst.llm
+    seen.phase = pool_at(S, inst.pool).phase
+    seen.batch_limit = inst.limit
+    seen.requests = fit.n
+    seen.input_tokens = fit.inputs
+    seen.predicted_tokens = fit.outputs + since * fit.n_over
+    seen.context = fit.context + since * fit.n_dec
+    seen.queued_tokens = fit.own_tokens
+    ahead = fit.ahead_still
+    if fit.n_dec > 0:
+        ahead = min(ahead, fit.ahead + itl_ps * since)
+    seen.ahead_ps = NO_SLACK if ahead == NO_SLACK else ahead - t
+    seen.kv_tokens = kv_now(S, i, t)
+    seen.waiting_tokens = inst.waiting
+    seen.kv_capacity = prof_at(S, inst.profile).cap
+
+
+@njit
+def assign_many(addresses, requests, instances):
+    """One request of each episode goes to the end of an instance's own queue; -1: none (both (E,)).
+
+    Nobody goes to an instance that an order given at the same time has made drain.
+    """
+    for e in range(len(addresses)):
+        if requests[e] >= 0 and inst_at(addresses[e], instances[e]).state == _ACTIVE:
+            assign(addresses[e], requests[e : e + 1], instances[e : e + 1])
