@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmscale_env.scenarios import Scenario
+from llmscale_env.scenarios.schema import PlacementConfig, RouteConfig
 
 
 def as_is_choices(
@@ -24,7 +25,7 @@ def as_is_choices(
     Args:
         parts: names, such as "mixed/instances" or "load_source".
         choices: what each choice of each part means.
-        scenario: its batch limits, overflow shares and loading sources are "as it is".
+        scenario: its batch limits, overflow shares, loading sources and placement are "as it is".
     """
     pools = {pool.name: pool for pool in scenario.fleet.pools}
     found: list[int | None] = []
@@ -46,6 +47,11 @@ def as_is_choices(
             found.append(_exact(options, "keep"))
         elif what == "make_way" and name in pools:
             found.append(_exact(options, "evict" if pools[name].evicts_in_order else "finish"))
+        elif part == "placement/rule":
+            found.append(_exact(options, _first_route(scenario).kind))
+        elif name == "placement":
+            placement = _first_route(scenario).placement or PlacementConfig()
+            found.append(_nearest(options, getattr(placement, what)))
         else:
             found.append(None)
     return found
@@ -72,6 +78,11 @@ def lean_towards(model: Any, choices: Sequence[int | None], biases: Sequence[flo
         for start, choice, bias in zip(starts, choices, biases, strict=True):
             if choice is not None:
                 model.policy.action_net.bias[int(start) + choice] += bias
+
+
+def _first_route(scenario: Scenario) -> RouteConfig:
+    """That of the first LLM and class: one rule is ordered for all."""
+    return scenario.route_of(scenario.fleet.llms[0], scenario.classes[0].name)
 
 
 def _exact(options: Sequence[str], wanted: str) -> int | None:

@@ -68,8 +68,8 @@ class StaticPolicy:
 
         Raises:
             PolicyError: an unknown pool, more instances than its slots, more GPUs than the fleet's,
-                a batch limit above the pool's `max_batch`, an unknown rule, or one for which a route lacks what
-                it needs.
+                a batch limit above the pool's `max_batch`, an unknown rule, or one for which a route lacks
+                what it needs.
         """
         self._check_router(scenario)
         pools = {pool.name: pool for pool in scenario.fleet.pools}

@@ -33,6 +33,18 @@ def test_as_is_choices_are_the_scenarios_own():
     }
 
 
+def test_as_is_choices_of_placement():
+    placement = {"fallback": "least", "gamma": 0.7}
+    scenario = load_scenario("placement", **{"fleet.routes.0.placement": placement})
+    decoder = make_codec("placement", scenario).decoder
+    chosen = as_is_choices(decoder.parts, decoder.choices, scenario)
+    named = [options[choice] for options, choice in zip(decoder.choices, chosen, strict=True)]
+    assert named == ["12", "0", "0", "jsq-requests", "0.75", "0.9"]
+    scenario = load_scenario("placement-per-request")
+    decoder = make_codec("placement-per-request", scenario).decoder
+    assert as_is_choices(decoder.parts, decoder.choices, scenario) == [None]
+
+
 def test_unknown_parts_are_left_alone():
     scenario = load_scenario("mixed-slo")
     assert as_is_choices(["colour"], [["red", "blue"]], scenario) == [None]

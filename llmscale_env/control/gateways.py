@@ -85,7 +85,7 @@ def see_gateways(engine: EngineBatch, first: int, last: int, with_workers: bool)
 
 
 def worker_times_s(spec: ClusterSpec) -> NDArray[np.float64]:
-    """(I, 5) Aladdin's coefficients (c1, k1, c3, c2, k2) of every slot, from its own pool's iteration times."""
+    """(I, 5) Aladdin's (c1, k1, c3, c2, k2) of every slot, from its own pool's iteration times."""
     pools = [linear_times(spec.profiles[p.profile], p.batch_limit) for p in spec.pools]
     return np.array([pools[p] for p in spec.pool_of_slot]).reshape(-1, 5) / PS_PER_S
 

@@ -153,7 +153,7 @@ class InstanceCounts:
     """
 
     name = "instance_counts"
-    levels = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128])
+    levels = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128])
 
     def __init__(self, scenario: Scenario) -> None:
         pools = scenario.fleet.pools

@@ -25,6 +25,7 @@ from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 
+
 class Clock:
     """How much of the episode has passed."""
 

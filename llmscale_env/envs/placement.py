@@ -6,7 +6,194 @@ from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
 
 
 class PlacementEnv(ServingEnv):
-    """TODO"""
+    """Workers of one, two or four GPUs: how many of which, and which of them gets a request?
+
+    ## Description
+
+    Llama-2-13b is served on up to 24 A100-80GB, in machines of four, by workers of one, two or four
+    GPUs (tensor parallelism). Chat requests (ShareGPT's lengths, one turn) want their first token
+    within 600 ms and a token every 30 ms on average: the targets of Aladdin's Table 2. Their rate
+    goes up and down like a day that passes in ten minutes (3 to 27 per second), and an application
+    of 20 per second more comes and goes (on and off for 90 s on average each): 25 per second in the
+    mean. Fleet and rate are ours: the paper's arrivals are Poisson at a fixed rate, and its testbed
+    has one machine.
+
+    A worker of one GPU keeps to 30 ms per token with up to 57 requests of 370 tokens, one of two
+    GPUs with 124, one of four with 253: somewhat more per GPU. But a prompt token takes 0.12, 0.13
+    and 0.16 GPU-milliseconds, and a prefill stops all that decode on its worker. To pack requests
+    closely saves workers as long as the targets hold. As in Aladdin, every heartbeat (5 s) the
+    agent sets how many workers of each degree there should be (section 4.1, 5.2), by which rule
+    arrivals find a worker, and how strict best fit is (section 4.2, Algorithm 1). Between decisions
+    the cluster is simulated exactly to the token (docs/engine.md, sections 6 and 14).
+
+    A worker ordered now serves after its weights are loaded: 3.4 to 4.6 s from the host memory of a
+    machine that has had a worker of its pool in the last 300 s, else 8 to 24 s from SSD (a worker
+    of four GPUs loads four times as fast). One that is given up serves its running requests to the
+    end first and is charged until then.
+
+    ## Action Space
+
+    `MultiDiscrete`. An order that is impossible (more GPUs than there are) is clipped and counted
+    in `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible
+    now, each part for itself (pools may still want more GPUs together than there are).
+
+    | Num | Part | Choices |
+    |---|---|---|
+    | 0 | `tp1/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24 |
+    | 1 | `tp2/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12 |
+    | 2 | `tp4/instances` | 0, 1, 2, 3, 4, 5, 6 |
+    | 3 | `placement/rule` | round-robin, jsq-requests, power-of-two, least-kv, best-fit |
+    | 4 | `placement/gamma` | 0, 0.25, 0.5, 0.75, 1 |
+    | 5 | `placement/theta` | 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2 |
+
+    `POOL/instances`: how many workers the pool should have (acquiring, loading and active ones).
+    `rule`: for arrivals from now on; `jsq-requests` joins the shortest queue, `power-of-two` the
+    shorter of two, `least-kv` goes to the worker with the largest share of KV memory left. `gamma`,
+    `theta`: for `best-fit` only. `gamma` is the share of the predicted output that counts as
+    context (0: the first iteration meets the target, 1: the last one does too); `theta` the share
+    of the slack that may be used, above 1 more than the model allows. Each worker is judged by
+    linear times fitted to its own degree's iteration times. A request that no worker may take goes
+    to the emptiest one (`fallback: least` in the scenario); with `wait` it is tried again at every
+    decision.
+
+    ## Observation Space
+
+    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of
+    the scenario; an interval is the last one.
+
+    | Num | Entry | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
+    | 1 | `chat/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
+    | 2 | `chat/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
+    | 3 | `chat/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
+    | 4 | `chat/forecast` | 0 | 1 | forecast rate 5 s ahead, log scale to 16 x expected |
+    | 5 | `chat/forecast_error` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 6 | `chat/input` | 0 | 1 | mean input tokens, log scale to 4096 |
+    | 7 | `chat/predicted` | 0 | 1 | mean predicted output tokens, log scale to 4096 |
+    | 8 | `chat/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
+    | 9 | `chat/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
+    | 10 | `chat/itl_mean` | 0 | 1 | mean ITL / target / 2 |
+    | 11 | `chat/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
+    | 12 | `chat/violations` | 0 | 1 | violations / (violations + on time) |
+    | 13 | `llama-2-13b/unplaced` | 0 | 1 | requests without a worker, log scale to 256 |
+    | 14 | `llama-2-13b/unplaced_age` | 0 | 1 | age of the first / longest TTFT target / 2 |
+    | 15 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
+    | 16 | `tp1/active` | 0 | 1 | active instances / slots |
+    | 17 | `tp1/draining` | 0 | 1 | draining instances / slots |
+    | 18 | `tp1/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 19 | `tp1/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 20 | `tp1/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 21 | `tp1/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 22 | `tp1/running` | 0 | 1 | running requests / sum of batch limits |
+    | 23 | `tp1/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 24 | `tp1/kv` | 0 | 1 | KV use / capacity |
+    | 25 | `tp1/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 26 | `tp1/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 27 | `tp1/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 28 | `tp1/busy` | 0 | 1 | share of active instances with any request |
+    | 29 | `tp2/active` | 0 | 1 | active instances / slots |
+    | 30 | `tp2/draining` | 0 | 1 | draining instances / slots |
+    | 31 | `tp2/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 32 | `tp2/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 33 | `tp2/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 34 | `tp2/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 35 | `tp2/running` | 0 | 1 | running requests / sum of batch limits |
+    | 36 | `tp2/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 37 | `tp2/kv` | 0 | 1 | KV use / capacity |
+    | 38 | `tp2/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 39 | `tp2/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 40 | `tp2/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 41 | `tp2/busy` | 0 | 1 | share of active instances with any request |
+    | 42 | `tp4/active` | 0 | 1 | active instances / slots |
+    | 43 | `tp4/draining` | 0 | 1 | draining instances / slots |
+    | 44 | `tp4/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 45 | `tp4/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 46 | `tp4/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 47 | `tp4/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 48 | `tp4/running` | 0 | 1 | running requests / sum of batch limits |
+    | 49 | `tp4/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 50 | `tp4/kv` | 0 | 1 | KV use / capacity |
+    | 51 | `tp4/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 52 | `tp4/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 53 | `tp4/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 54 | `tp4/busy` | 0 | 1 | share of active instances with any request |
+    | 55 | `last/tp1/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 56 | `last/tp2/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 57 | `last/tp4/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 58 | `last/placement/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 59 | `last/placement/gamma` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 60 | `last/placement/theta` | 0 | 1 | choice / (choices - 1); 0 at the start |
+
+    ## Rewards
+
+    Minus the cost of the interval (`llmscale_env.control.reward`), the sum of
+
+    - `gpu`: GPU-seconds held (loading and draining included) over those of all 24 GPUs;
+    - `violations`: 10 x the requests that became certain to miss a target (or were rejected) over
+      the requests *expected* per interval;
+    - `loads`: 0.02 per worker started;
+    - `leftover`: at the horizon, the GPU-seconds that serving the unfinished requests one by one
+      would take, in the unit of `gpu`.
+
+    Each request is charged at most once, when its violation becomes certain; dividing by expected
+    arrivals leaves nothing to gain by serving fewer. `info["reward_parts"]` has the four with their
+    sign.
+
+    ## Starting State
+
+    Twelve workers of one GPU serve, none is loading, nobody waits. The requests of the episode are
+    drawn from `self.np_random`: one seed, one episode, whatever the agent does.
+
+    ## Episode End
+
+    Truncated after 900 s (180 decisions). There is no termination.
+
+    ## Arguments
+
+    - `scenario="placement"`: name, YAML file or `Scenario`. Every route needs pools; `best-fit`,
+      `gamma` and `theta` are there if every route has a `placement`;
+    - `overrides={}`: its fields by dotted path, such as `{"fleet.max_gpus": 16,
+      "workload.rate_scale": 0.5}`;
+    - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
+      (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
+    - `forecaster="ewma"`: what the forecast entries show (`llmscale_env.control.forecast`);
+    - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, workers
+      and attainment over the episode so far).
+
+    The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) takes
+    `num_envs` and `threads` besides, advances all episodes in one call, and resets a finished one
+    in the same step. Episode `e` of it equals a single environment reset with `seed + e`.
+
+    ## Information
+
+    - `metrics`: of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
+      `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`,
+      `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/gateway` (requests
+      without a worker), `reward`;
+    - `reward_parts`, `clipped`, `action_mask`: see above;
+    - `cost`: violations of the interval, for constrained RL;
+    - `episode_summary`: the metrics at the end of an episode, attainment as the share of all
+      arrivals (in `metrics`, of those whose fate is known).
+
+    `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows
+    it as a handwritten policy sees it.
+
+    ## What is not as in Aladdin
+
+    Rules hold until the next decision, and a request is placed when it arrives, not at the
+    heartbeat; nobody is moved afterwards (Algorithm 2 is a policy's matter: `Command.assign`).
+    Slots of the three pools sit on machines of their own.
+
+    ## References
+
+    Nie et al., "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving" (2024). ShareGPT's
+    lengths: docs/workloads.md.
+
+    ## Version History
+
+    - v0: first version.
+    """
 
     scenario_name = "placement"
     observation = (

@@ -6,7 +6,163 @@ from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
 
 
 class PlacementPerRequestEnv(ServingEnv):
-    """TODO"""
+    """A request has come: which of four workers gets it, or does it wait?
+
+    ## Description
+
+    Llama-2-13b is served on one of Aladdin's machines: four A100-80GB, each a worker of its own
+    (its best degree for this LLM, Table 3). Chat requests (ShareGPT's lengths, one turn) want their
+    first token within 600 ms and a token every 30 ms on average (Table 2). They come at 11.4 per
+    second in busy times and at 4.6 in quiet ones, of 30 s each on average (ours); the busy ones are
+    more than the four can serve in time.
+
+    Every request waits until the agent gives it to a worker, for good: it joins the end of that
+    worker's queue. A prefill stops all that decode there, so to place a request costs those who run
+    there some of the time by which they are ahead of 30 ms per token; and every request more makes
+    iterations longer. If all are to miss the target a little, all are late: to spread requests
+    evenly (shortest queue) is good in quiet times, to pack them while the targets hold (Aladdin's
+    best fit, section 4.2) in busy ones. To wait a little may let time ahead grow.
+
+    A decision is made at every arrival, every 50 ms while anybody waits, and at the ends of
+    intervals of 5 s. Between decisions the cluster is simulated exactly to the token
+    (docs/engine.md, section 13). The workers are what they are: none is started or stopped.
+
+    ## Action Space
+
+    `MultiDiscrete` with one part. At issue is the request that waits and arrived first; those
+    behind it come after it, one at each decision.
+
+    | Num | Part | Choices |
+    |---|---|---|
+    | 0 | `request/worker` | wait, worker-0, worker-1, worker-2, worker-3 |
+
+    `wait` leaves the request where it is. A worker that cannot take it (it does not serve, or no
+    request is at issue) is masked out by `action_masks()` and `info["action_mask"]`; to choose it
+    is to wait, and is counted in `info["clipped"]`. A worker that serves takes any number of
+    requests.
+
+    ## Observation Space
+
+    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Workers are seen with the
+    request at issue on them; times are those of Aladdin's linear models (Eq. 2 and 3), fitted to
+    the worker's iteration times. Of a worker that does not serve, everything is 0.
+
+    | Num | Entry | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | 0 | `request/there` | 0 | 1 | 1: a request is to be placed |
+    | 1 | `request/input` | 0 | 1 | input tokens, log scale to 4096 |
+    | 2 | `request/predicted` | 0 | 1 | predicted output tokens, log scale to 4096 |
+    | 3 | `request/waited` | 0 | 1 | time since its arrival / TTFT target / 2 |
+    | 4 | `request/others` | 0 | 1 | others in gateways, log scale to 256 |
+    | 5 | `worker-0/active` | 0 | 1 | 1: it serves |
+    | 6 | `worker-0/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 7 | `worker-0/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 8 | `worker-0/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 9 | `worker-0/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 10 | `worker-0/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 11 | `worker-0/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 12 | `worker-0/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 13 | `worker-1/active` | 0 | 1 | 1: it serves |
+    | 14 | `worker-1/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 15 | `worker-1/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 16 | `worker-1/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 17 | `worker-1/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 18 | `worker-1/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 19 | `worker-1/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 20 | `worker-1/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 21 | `worker-2/active` | 0 | 1 | 1: it serves |
+    | 22 | `worker-2/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 23 | `worker-2/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 24 | `worker-2/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 25 | `worker-2/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 26 | `worker-2/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 27 | `worker-2/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 28 | `worker-2/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 29 | `worker-3/active` | 0 | 1 | 1: it serves |
+    | 30 | `worker-3/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 31 | `worker-3/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 32 | `worker-3/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 33 | `worker-3/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 34 | `worker-3/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 35 | `worker-3/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 36 | `worker-3/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+
+    - `prefill` is constraint (c) of Aladdin's programme: `c1 + k1 * tokens` over the prompts of its
+      queue and this one; 0.5 is the target.
+    - `decode` is (b): `c3 + c2 * requests + k2 * context` of all requests there and this one, as
+      they stand (`gamma` = 0); `decode_end` with all predicted outputs (`gamma` = 1); 0.5 is the
+      target.
+    - `kv`: KV memory in use, what queued and preempted requests need, and this one's prompt;
+      `kv_end`: all inputs and predicted outputs at once, which is more than (e) asks; 0.5 is full.
+    - `slack` is the right-hand side of (d): of the running requests the least `30 ms * tokens -
+      time since the first token`, over 600 ms.
+
+    ## Rewards
+
+    Minus the cost of the time until the next decision (`llmscale_env.control.reward`), the sum of
+
+    - `gpu`: GPU-seconds held over those of all four GPUs in 5 s: 60 in an episode, whatever is
+      done;
+    - `violations`: 10 x the requests that became certain to miss a target over the requests
+      *expected* in 5 s: 0.25 each, or so;
+    - `loads`: nothing is started;
+    - `leftover`: at the horizon, the GPU-seconds that serving the unfinished requests one by one
+      would take, in the unit of `gpu`.
+
+    Each request is charged at most once, when its violation becomes certain: the first token's
+    after 600 ms, that of the mean time per token when it ends. To leave a request waiting makes it
+    late. `info["reward_parts"]` has the four with their sign.
+
+    ## Starting State
+
+    Four workers serve, nobody waits, no request has come. The requests of the episode are drawn
+    from `self.np_random`: one seed, one episode, whatever the agent does.
+
+    ## Episode End
+
+    Truncated after 300 s: some 2,500 decisions, more if requests wait. There is no termination.
+
+    ## Arguments
+
+    - `scenario="placement-per-request"`: name, YAML file or `Scenario`. It needs `decisions:
+      arrivals` and routes of kind `hold`;
+    - `overrides={}`: its fields by dotted path, such as `{"workload.rate_scale": 0.8}`, or
+      `{"fleet.pools.worker.mtbf_s": 120.0}`: workers then fail at random, what ran there comes back
+      and is placed anew;
+    - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
+      (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
+    - `forecaster`: not used, since there is no forecast where decisions are made at arrivals;
+    - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, workers
+      and attainment over the episode so far).
+
+    The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) takes
+    `num_envs` and `threads` besides, advances all episodes in one call, and resets a finished one
+    in the same step. Episode `e` of it equals a single environment reset with `seed + e`. Episodes
+    differ in their number of steps, and so do the times at which they stand.
+
+    ## Information
+
+    - `metrics`: of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
+      `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`,
+      `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/gateway` (requests
+      without a worker), `reward`;
+    - `reward_parts`, `clipped`, `action_mask`: see above;
+    - `cost`: violations since the last decision, for constrained RL;
+    - `episode_summary`: the metrics at the end of an episode, attainment as the share of all
+      arrivals (in `metrics`, of those whose fate is known).
+
+    `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows
+    it as a handwritten policy sees it.
+
+    ## References
+
+    Nie et al., "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving" (2024). ShareGPT's
+    lengths: docs/workloads.md.
+
+    ## Version History
+
+    - v0: first version.
+    """
 
     scenario_name = "placement-per-request"
     observation = ("request", "workers")
@@ -14,7 +170,7 @@ class PlacementPerRequestEnv(ServingEnv):
 
 
 class PlacementPerRequestVectorEnv(ServingVectorEnv):
-    """Many episodes of `llmscale/PlacementPerRequest-v0` advanced in one call: see `PlacementPerRequestEnv`."""
+    """Many episodes of `llmscale/PlacementPerRequest-v0` in one call: see `PlacementPerRequestEnv`."""
 
     scenario_name = PlacementPerRequestEnv.scenario_name
     observation = PlacementPerRequestEnv.observation

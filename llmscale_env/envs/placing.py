@@ -93,8 +93,8 @@ class PlaceRequest:
         }
         if kinds != {"hold"}:
             raise ValueError(
-                f"action = {self.name!r}: routes are {sorted(kinds)}; all must be 'hold', so that requests wait "
-                "until they are placed"
+                f"action = {self.name!r}: routes are {sorted(kinds)}; all must be 'hold', so that "
+                "requests wait until they are placed"
             )
         if scenario.decisions != "arrivals":
             raise ValueError(

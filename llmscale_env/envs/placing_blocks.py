@@ -34,7 +34,9 @@ class Gateway:
         out = []
         for llm in self._llms:
             out += [
-                Entry(f"{llm}/unplaced", f"requests without a worker, log scale to {FULL_GATEWAY:g}"),
+                Entry(
+                    f"{llm}/unplaced", f"requests without a worker, log scale to {FULL_GATEWAY:g}"
+                ),
                 Entry(f"{llm}/unplaced_age", "age of the first / longest TTFT target / 2"),
             ]
         return out
@@ -134,13 +136,17 @@ class Workers:
             out += [
                 Entry(f"{name}/active", "1: it serves"),
                 Entry(f"{name}/requests", "requests there / batch limit, log scale (1/256 to 1)"),
-                Entry(f"{name}/prefill", "prefill time of its queue and this one / TTFT target / 2"),
+                Entry(
+                    f"{name}/prefill", "prefill time of its queue and this one / TTFT target / 2"
+                ),
                 Entry(f"{name}/decode", "decode iteration with this one / ITL target / 2"),
                 Entry(f"{name}/decode_end", "the same with all predicted outputs / ITL target / 2"),
                 Entry(f"{name}/kv", "KV memory used, waited for, and by this one / capacity / 2"),
                 Entry(f"{name}/kv_end", "the same with all predicted outputs / capacity / 2"),
                 Entry(
-                    f"{name}/slack", "least time ahead of the ITL target / TTFT target; 1: nobody", -1.0
+                    f"{name}/slack",
+                    "least time ahead of the ITL target / TTFT target; 1: nobody",
+                    -1.0,
                 ),
             ]
         return out

@@ -26,7 +26,14 @@ from llmscale_env.sim.spec import InstanceState
 
 _ACTIVE = int(InstanceState.ACTIVE)
 
-__all__ = ["NO_SLACK", "WORKER_DTYPE", "assign_many", "next_decisions", "route_again", "see_gateways"]
+__all__ = [
+    "NO_SLACK",
+    "WORKER_DTYPE",
+    "assign_many",
+    "next_decisions",
+    "route_again",
+    "see_gateways",
+]
 
 NO_SLACK = np.int64(2**62)
 """`ahead_ps` of a worker on which nobody runs that has had a token."""
@@ -50,9 +57,10 @@ WORKER_DTYPE = np.dtype(
 )
 """A worker as best fit sees it (docs/engine.md, section 14), at the present time.
 
-`requests` to `context` are of all requests there: how many, input, predicted output, context. `queued_tokens` are
-the prefill tokens of its own queue, `waiting_tokens` the KV memory that own queue and preempted list need. `ahead_ps`
-is `m`, the least time by which a running request is ahead of its target.
+`requests` to `context` are of all requests there: how many, input, predicted output, context.
+`queued_tokens` are the prefill tokens of its own queue, `waiting_tokens` the KV memory that own queue
+and preempted list need. `ahead_ps` is `m`, the least time by which a running request is ahead of its
+target.
 """
 
 
