@@ -55,7 +55,7 @@ class PlacementPerRequestEnv(ServingEnv):
     | 3 | `request/waited` | 0 | 1 | time since its arrival / TTFT target / 2 |
     | 4 | `request/others` | 0 | 1 | others in gateways, log scale to 256 |
     | 5 | `worker-0/active` | 0 | 1 | 1: it serves |
-    | 6 | `worker-0/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 6 | `worker-0/requests` | 0 | 1 | requests there, log scale to the batch limit |
     | 7 | `worker-0/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
     | 8 | `worker-0/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
     | 9 | `worker-0/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
@@ -63,7 +63,7 @@ class PlacementPerRequestEnv(ServingEnv):
     | 11 | `worker-0/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
     | 12 | `worker-0/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
     | 13 | `worker-1/active` | 0 | 1 | 1: it serves |
-    | 14 | `worker-1/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 14 | `worker-1/requests` | 0 | 1 | requests there, log scale to the batch limit |
     | 15 | `worker-1/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
     | 16 | `worker-1/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
     | 17 | `worker-1/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
@@ -71,7 +71,7 @@ class PlacementPerRequestEnv(ServingEnv):
     | 19 | `worker-1/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
     | 20 | `worker-1/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
     | 21 | `worker-2/active` | 0 | 1 | 1: it serves |
-    | 22 | `worker-2/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 22 | `worker-2/requests` | 0 | 1 | requests there, log scale to the batch limit |
     | 23 | `worker-2/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
     | 24 | `worker-2/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
     | 25 | `worker-2/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
@@ -79,7 +79,7 @@ class PlacementPerRequestEnv(ServingEnv):
     | 27 | `worker-2/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
     | 28 | `worker-2/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
     | 29 | `worker-3/active` | 0 | 1 | 1: it serves |
-    | 30 | `worker-3/requests` | 0 | 1 | requests there / batch limit, log scale (1/256 to 1) |
+    | 30 | `worker-3/requests` | 0 | 1 | requests there, log scale to the batch limit |
     | 31 | `worker-3/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
     | 32 | `worker-3/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
     | 33 | `worker-3/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |

@@ -135,7 +135,7 @@ class Workers:
         for name in self._names:
             out += [
                 Entry(f"{name}/active", "1: it serves"),
-                Entry(f"{name}/requests", "requests there / batch limit, log scale (1/256 to 1)"),
+                Entry(f"{name}/requests", "requests there, log scale to the batch limit"),
                 Entry(
                     f"{name}/prefill", "prefill time of its queue and this one / TTFT target / 2"
                 ),
@@ -164,11 +164,9 @@ class Workers:
         kv = w["kv_tokens"] + w["waiting_tokens"] + context + there * (1 + self._half)
         capacity = w["kv_capacity"]
         active = w["state"] == InstanceState.ACTIVE
-        requests = w["requests"] / w["batch_limit"]
         parts: list[NDArray] = [
             active,
-            # Some 30 of 256 are usual: the logarithm spreads them.
-            np.log1p(255.0 * requests) / np.log(256.0),
+            log_scale(w["requests"], w["batch_limit"]),
             (c1 + k1 * (w["queued_tokens"] + context)) / ttft / 2.0,
             (c3 + c2 * b + k2 * (w["context"] + context)) / itl / 2.0,
             (c3 + c2 * b + k2 * end) / itl / 2.0,

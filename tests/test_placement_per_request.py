@@ -1,0 +1,335 @@
+"""PlacementPerRequest-v0: when it is asked, what it sees of workers, where requests go.
+
+What every environment has to keep is in test_envs.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from baselines import PolicyError, make_policy
+from llmscale_env.control.command import Command, CommandError
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode, true_rates
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.envs.core import Codec
+from llmscale_env.envs.placement_per_request import PlacementPerRequestEnv
+from llmscale_env.scenarios import load_scenario
+from llmscale_env.sim.linear import linear_times
+from llmscale_env.sim.spec import InstanceState, RequestState
+from llmscale_env.workload import RequestTable
+from llmscale_env.workload.requests import PS_PER_S
+
+SHORT = {"horizon_s": 20}
+HALF = 8  # half a page of 16 tokens
+
+
+def scenario_of(**changes):
+    return load_scenario("placement-per-request", **{**SHORT, **changes})
+
+
+def started(scenario, arrival_s, input_tokens, output_tokens):
+    table = RequestTable.build(
+        np.array(arrival_s),
+        np.array(input_tokens),
+        np.array(output_tokens),
+        llm_names=scenario.fleet.llms,
+        class_names=tuple(c.name for c in scenario.classes),
+    )
+    sim = ClusterSimulation(scenario)
+    sim.start(0, table)
+    codec = Codec(scenario, PlacementPerRequestEnv.observation, PlacementPerRequestEnv.action)
+    return sim, codec
+
+
+def seen_by(codec, sim):
+    observation = codec.encode(sim.view(0))
+    return {x.name: float(v) for x, v in zip(codec.encoder.entries, observation, strict=True)}
+
+
+def do(codec, sim, choice):
+    """One decision; returns the orders clipped."""
+    clipped = sim.apply(0, codec.decode(np.array([choice]), sim.view(0)))
+    sim.advance()
+    return clipped
+
+
+# ---- when -----------------------------------------------------------------------------------------
+
+
+def test_decisions_are_made_at_arrivals_while_somebody_waits_and_at_the_ends_of_intervals():
+    scenario = scenario_of(horizon_s=7)
+    sim, codec = started(scenario, [1.0, 1.01, 4.99], [100] * 3, [10] * 3)
+    times = []
+
+    def now():
+        return round(sim.engine.now_ps(0) / PS_PER_S, 6)
+
+    sim.advance()
+    times.append(now())
+    do(codec, sim, 0)  # the first waits: the second comes
+    times.append(now())
+    do(codec, sim, 1)  # the first is placed; the second is looked at in 50 ms
+    times.append(now())
+    do(codec, sim, 0)
+    times.append(now())
+    do(codec, sim, 2)  # nobody waits
+    times.append(now())
+    do(codec, sim, 0)  # the interval ends sooner than 50 ms from now
+    times.append(now())
+    do(codec, sim, 3)
+    times.append(now())
+    assert times == [1.0, 1.01, 1.06, 1.11, 4.99, 5.0, 7.0]
+    assert sim.interval[0] == scenario.n_steps == 2
+    assert sim.step[0] == 7
+    assert sim.history[0, :2, 0].tolist() == [3, 0]
+    results = sim.engine.results(0)
+    assert results["instance"].tolist() == [0, 1, 2]
+    # Prefill starts at the decision.
+    assert results["admitted_ps"][1] - 1.11 * PS_PER_S == pytest.approx(0, abs=2)
+
+
+def test_the_loop_of_policies_keeps_intervals_while_it_asks_at_arrivals():
+    scenario = scenario_of()
+    times, histories = [], []
+
+    class Spread:
+        name = "spread"
+
+        def reset(self, scenario, seed):
+            self.next = 0
+
+        def act(self, view):
+            times.append(view.time_s)
+            histories.append(view.history)
+            waiting = view.gateway("llama-2-13b")
+            workers = [(self.next + k) % 4 for k in range(len(waiting))]
+            self.next += len(waiting)
+            return Command(assign=(waiting, workers) if waiting else None)
+
+    requests = draw_requests(scenario, np.random.default_rng(3))
+    result = run_episode(Spread(), scenario, 3, forecaster="last-value")
+    assert result.requests.arrival_s.tolist() == requests.arrival_s.tolist()
+    rates = true_rates(scenario, requests)
+    for time_s, history in zip(times, histories, strict=True):
+        ended = int(time_s // 5 + 1e-9)
+        assert history.tolist() == rates[:ended].tolist()
+    at = np.array(times[1:])
+    gaps = np.abs(at[:, None] - requests.arrival_s[None]).min(axis=0)
+    assert gaps.max() < 1e-9
+    assert len(times) == len(requests) + 4  # time 0 and the ends of three intervals
+    assert np.sum(result.series["reward"]) == pytest.approx(result.summary["reward"])
+    gpu = np.sum(result.series["cost/gpu"])
+    assert gpu == pytest.approx(scenario.n_steps)  # all four are held all the time
+
+
+def test_static_with_a_rule_is_the_engines_router():
+    by_rule = {}
+    for rule in ("jsq-requests", "best-fit", None):
+        name = "static" if rule is None else f"static:router={rule}"
+        result = run_episode(make_policy(name), scenario_of(horizon_s=60), 0)
+        by_rule[rule] = result.summary
+    assert by_rule[None]["joint/slo_attainment"] == 0
+    assert by_rule["jsq-requests"]["joint/slo_attainment"] > 0.3
+    assert by_rule["best-fit"]["joint/slo_attainment"] > 0.3
+    with pytest.raises(PolicyError, match=r"router = 'best_fit' is unknown; there are \['round-"):
+        make_policy("static:router=best_fit").reset(scenario_of(), 0)
+    with pytest.raises(PolicyError, match="the route has no shared queue"):
+        make_policy("static:router=shared-queue").reset(scenario_of(), 0)
+
+
+# ---- what is seen ---------------------------------------------------------------------------------
+
+
+def test_workers_by_hand():
+    scenario = scenario_of()
+    sim, codec = started(scenario, [1.0, 1.001, 1.3], [100, 200, 50], [60, 30, 40])
+    spec = sim.engine.spec
+    c1, k1, c3, c2, k2 = linear_times(spec.profiles[0], 256)
+    capacity = spec.profiles[0].kv_capacity_tokens
+    ttft, itl = 0.6 * PS_PER_S, 0.03 * PS_PER_S
+
+    start = seen_by(codec, sim)
+    assert [start[f"request/{x}"] for x in ("there", "input", "predicted", "waited", "others")] == [
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert start["worker-0/decode"] == pytest.approx(c3 / itl / 2)
+    assert start["worker-0/kv"] == start["worker-0/kv_end"] == 0
+    sim.advance()
+    seen = seen_by(codec, sim)
+    assert seen["request/there"] == 1
+    assert seen["request/input"] == pytest.approx(np.log(101) / np.log(4097))
+    assert seen["request/predicted"] == pytest.approx(np.log(61) / np.log(4097))
+    assert seen["request/waited"] == pytest.approx(0, abs=1e-9)
+    assert seen["worker-0/active"] == 1
+    assert seen["worker-0/requests"] == 0
+    assert seen["worker-0/prefill"] == pytest.approx((c1 + 100 * k1) / ttft / 2)
+    assert seen["worker-0/decode"] == pytest.approx((c3 + c2 + 100 * k2) / itl / 2)
+    assert seen["worker-0/decode_end"] == pytest.approx((c3 + c2 + 160 * k2) / itl / 2)
+    assert seen["worker-0/kv"] == pytest.approx((100 + 1 + HALF) / capacity / 2)
+    assert seen["worker-0/kv_end"] == pytest.approx((160 + HALF) / capacity / 2)
+    assert seen["worker-0/slack"] == 1
+
+    do(codec, sim, 1)
+    # A millisecond later it is being prefilled: nothing is queued, no token is out.
+    seen = seen_by(codec, sim)
+    assert seen["worker-0/requests"] == pytest.approx(np.log(2) / np.log(257))
+    assert seen["worker-0/prefill"] == pytest.approx((c1 + 200 * k1) / ttft / 2)
+    assert seen["worker-0/decode"] == pytest.approx((c3 + 2 * c2 + 300 * k2) / itl / 2)
+    assert seen["worker-0/decode_end"] == pytest.approx((c3 + 2 * c2 + 390 * k2) / itl / 2)
+    assert seen["worker-0/kv"] == pytest.approx((100 + HALF + 200 + 1 + HALF) / capacity / 2)
+    assert seen["worker-0/kv_end"] == pytest.approx((390 + 2 * HALF) / capacity / 2)
+    assert seen["worker-0/slack"] == 1
+    assert seen["worker-1/requests"] == 0
+    assert seen["worker-1/decode"] == pytest.approx((c3 + c2 + 200 * k2) / itl / 2)
+
+    do(codec, sim, 1)
+    # It joined the queue of the same worker, and 20 ms later was prefilled: now both decode.
+    seen = seen_by(codec, sim)
+    results = sim.engine.results(0)
+    running = np.flatnonzero(results["state"] == RequestState.RUNNING)
+    assert running.tolist() == [0, 1]
+    now = sim.engine.now_ps(0)
+    ahead = [
+        itl * results["emitted_tokens"][r] - (now - results["first_token_ps"][r]) for r in running
+    ]
+    assert seen["worker-0/slack"] == pytest.approx(min(ahead) / ttft, rel=1e-5)
+    assert 0 < seen["worker-0/slack"] < 1
+    context = sum(sim.requests[0].input_tokens[r] + results["emitted_tokens"][r] for r in running)
+    expected = (c3 + c2 * (len(running) + 1) + k2 * (context + 50)) / itl / 2
+    assert seen["worker-0/decode"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_queue_at_a_worker_counts_in_its_prefill():
+    scenario = scenario_of()
+    sim, codec = started(scenario, [1.0, 1.001, 1.002], [100, 200, 50], [60, 30, 40])
+    c1, k1, *_ = linear_times(sim.engine.spec.profiles[0], 256)
+    sim.advance()
+    do(codec, sim, 1)
+    do(codec, sim, 1)
+    seen = seen_by(codec, sim)
+    assert seen["worker-0/prefill"] == pytest.approx((c1 + 250 * k1) / (0.6 * PS_PER_S) / 2)
+    capacity = sim.engine.spec.profiles[0].kv_capacity_tokens
+    there = (100 + HALF) + (200 + 1 + HALF) + (50 + 1 + HALF)
+    assert seen["worker-0/kv"] == pytest.approx(there / capacity / 2)
+
+
+def test_how_long_a_request_has_waited_and_who_waits_behind_it():
+    sim, codec = started(scenario_of(), [1.0, 1.02, 1.04], [100] * 3, [10] * 3)
+    for _ in range(3):
+        sim.advance()
+    seen = seen_by(codec, sim)
+    assert seen["request/waited"] == pytest.approx(0.04 / 0.6 / 2)
+    assert seen["request/others"] == pytest.approx(np.log(3) / np.log(257))
+
+
+def test_of_a_worker_that_does_not_serve_nothing_is_shown():
+    sim, codec = started(
+        scenario_of(**{"fleet.pools.worker.initial_instances": 2}), [1.0], [100], [10]
+    )
+    sim.advance()
+    seen = seen_by(codec, sim)
+    assert [v for name, v in seen.items() if name.startswith(("worker-2/", "worker-3/"))] == [
+        0
+    ] * 16
+
+
+# ---- masks ----------------------------------------------------------------------------------------
+
+
+def test_what_the_mask_allows_is_done_and_what_it_rules_out_is_to_wait():
+    env = PlacementPerRequestEnv(
+        overrides={
+            **SHORT,
+            "fleet.pools.worker.initial_instances": 3,
+            "fleet.pools.worker.mtbf_s": 20.0,
+            "fleet.pools.worker.repair_s": 2.0,
+        }
+    )
+    env.reset(seed=1)
+    rng = np.random.default_rng(0)
+    placed = waited = came_back = ruled_out = 0
+    truncated = False
+    while not truncated:
+        mask = env.action_masks()
+        gateway = env.view().gateway("llama-2-13b")
+        states = env.view().instances["state"]
+        expected = (states == InstanceState.ACTIVE) & (len(gateway) > 0)
+        assert mask.tolist() == [True, *expected.tolist()]
+        assert not mask[4]
+        if rng.random() < 0.2:
+            forks = {k: env.fork() for k in np.flatnonzero(~mask)}
+            same = env.fork()
+            _, reward, _, _, info = same.step([0])
+            for k, fork in forks.items():
+                _, other, _, _, told = fork.step([k])
+                assert told["clipped"] == 1
+                assert other == reward
+                assert told["metrics"] == info["metrics"]
+                ruled_out += 1
+        choice = int(rng.choice(np.flatnonzero(mask)))
+        if choice and len(gateway):
+            fork = env.fork()
+            fork.core.sim.apply(0, fork.codec.decode([choice], fork.view()))
+            assert gateway[0] in fork.view().own_queue(choice - 1)
+            placed += 1
+        waited += choice == 0
+        came_back += env.core.sim.engine.results(0)["restarts"].any()
+        _, _, _, truncated, info = env.step([choice])
+        assert info["clipped"] == 0
+    assert min(placed, waited, ruled_out, came_back) > 5
+
+
+def test_a_choice_that_is_ruled_out_can_be_an_error():
+    env = PlacementPerRequestEnv(overrides={**SHORT, "impossible_commands": "error"})
+    env.reset(seed=0)
+    with pytest.raises(
+        CommandError, match=r"action\[0\]: 1 choices that the action mask rules out"
+    ):
+        env.step([1])
+
+
+# ---- cheating -------------------------------------------------------------------------------------
+
+
+def total(env, choose):
+    env.reset(seed=0)
+    reward, truncated = 0.0, False
+    while not truncated:
+        _, r, _, truncated, info = env.step([choose(env)])
+        reward += r
+    return reward, info
+
+
+def test_to_let_requests_wait_does_not_pay():
+    env = PlacementPerRequestEnv(overrides={"horizon_s": 30})
+
+    def least(env):
+        seen = env.core.snapshot().workers
+        return 1 + int(np.argmin(seen.workers["requests"][0])) if seen.turn[0] >= 0 else 0
+
+    never, info = total(env, lambda env: 0)
+    shortest, _ = total(env, least)
+    one, _ = total(env, lambda env: int(env.core.snapshot().workers.turn[0] >= 0))
+    assert info["metrics"]["queue/gateway"] == info["metrics"]["chat/arrived"]
+    assert info["reward_parts"]["leftover"] < -1
+    assert never < one < shortest
+    assert never < shortest - 10
+
+
+def test_the_cost_of_holding_workers_does_not_depend_on_how_often_is_asked():
+    env = PlacementPerRequestEnv(overrides=SHORT)
+    costs = []
+    for choose in (lambda env: 0, lambda env: int(env.core.snapshot().workers.turn[0] >= 0)):
+        env.reset(seed=0)
+        gpu, truncated = 0.0, False
+        while not truncated:
+            _, _, _, truncated, info = env.step([choose(env)])
+            gpu -= info["reward_parts"]["gpu"]
+        costs.append(gpu)
+    assert costs == pytest.approx([4.0, 4.0])
