@@ -16,7 +16,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 ID = "llmscale/MixedSLO-v0"
-IDS = (ID, "llmscale/MultiModelQueue-v0")
+IDS = (
+    ID,
+    "llmscale/MultiModelQueue-v0",
+    "llmscale/Placement-v0",
+    "llmscale/PlacementPerRequest-v0",
+)
 CARTPOLE = "CartPole-v1"
 HEAD = (
     "what",
@@ -34,9 +39,13 @@ HEAD = (
 VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
 """Environments and threads of the vectorised form."""
 
-EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360}
+EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360, IDS[2]: 180, IDS[3]: 4_000}
+"""Of the last: with a fifth of the choices at random to wait, some 3,000 and never more than this."""
 KERNEL_CALLS = ("advance_range", "close_windows", "order")
 """Methods of `EngineBatch` that a step spends its time in."""
+
+GATEWAY_CALLS = ("see_gateways", "next_decisions", "assign_many")
+"""Functions of `sim.fast.gateways` likewise."""
 
 
 Clock = Callable[[], float]
@@ -86,13 +95,14 @@ class Watches(NamedTuple):
 def watched(clock: Clock) -> Iterator[Watches]:
     """Stopwatches around the engine's work and the start of episodes, as long as the context lasts."""
     from llmscale_env.envs.core import ServingCore
-    from llmscale_env.sim.fast import EngineBatch, virtual
+    from llmscale_env.sim.fast import EngineBatch, gateways, virtual
 
     watches = Watches(Stopwatch(clock), Stopwatch(clock))
     plan: list[tuple[Any, str, Stopwatch]] = [
         *((EngineBatch, name, watches.engine) for name in KERNEL_CALLS),
         (virtual, "see_many", watches.engine),
         (virtual, "order_many", watches.engine),
+        *((gateways, name, watches.engine) for name in GATEWAY_CALLS),
         (ServingCore, "start", watches.new_episodes),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in plan]

@@ -85,6 +85,10 @@ def page(entry: EnvironmentEntry) -> str:
     picture = picture_path(entry, Path(".."))
     low, high = env.observation_space.low.min(), env.observation_space.high.max()
     nvec = [int(n) for n in env.action_space.nvec]
+    interval, n = env.scenario.control_interval_s, env.scenario.n_steps
+    step = f"{interval:g} s, {n} steps per episode"
+    if env.scenario.decisions == "arrivals":
+        step = f"until the next decision, at most {interval:g} s; episodes of {env.scenario.horizon_s:g} s"
     return f"""<!-- Made by `python -m experiments.manual` from the docstring of {module}.{name}. -->
 # {entry.id}
 
@@ -95,7 +99,7 @@ def page(entry: EnvironmentEntry) -> str:
 | id, short name | `{entry.id}`, `env={entry.short_name}` |
 | actions | `MultiDiscrete({nvec})` |
 | observations | `Box{env.observation_space.shape}`, float32, in {low:g}..{high:g} |
-| one step | {env.scenario.control_interval_s:g} s, {env.scenario.n_steps} steps per episode |
+| one step | {step} |
 | one episode at a time | `gymnasium.make("llmscale_env:{entry.id}")` |
 | many in one call | `gymnasium.make_vec("llmscale_env:{entry.id}", num_envs=64)` |
 | source | `{module.replace(".", "/")}.py` |

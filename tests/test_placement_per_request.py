@@ -70,24 +70,26 @@ def test_decisions_are_made_at_arrivals_while_somebody_waits_and_at_the_ends_of_
     times.append(now())
     do(codec, sim, 0)  # the first waits: the second comes
     times.append(now())
-    do(codec, sim, 1)  # the first is placed; the second is looked at in 50 ms
+    do(codec, sim, 1)  # the first is placed: the second comes at once
+    times.append(now())
+    do(codec, sim, 0)  # it waits, and is looked at in 200 ms
     times.append(now())
     do(codec, sim, 0)
     times.append(now())
     do(codec, sim, 2)  # nobody waits
     times.append(now())
-    do(codec, sim, 0)  # the interval ends sooner than 50 ms from now
+    do(codec, sim, 0)  # the interval ends sooner than 200 ms from now
     times.append(now())
     do(codec, sim, 3)
     times.append(now())
-    assert times == [1.0, 1.01, 1.06, 1.11, 4.99, 5.0, 7.0]
+    assert times == [1.0, 1.01, 1.011, 1.211, 1.411, 4.99, 5.0, 7.0]
     assert sim.interval[0] == scenario.n_steps == 2
-    assert sim.step[0] == 7
+    assert sim.step[0] == 8
     assert sim.history[0, :2, 0].tolist() == [3, 0]
     results = sim.engine.results(0)
     assert results["instance"].tolist() == [0, 1, 2]
     # Prefill starts at the decision.
-    assert results["admitted_ps"][1] - 1.11 * PS_PER_S == pytest.approx(0, abs=2)
+    assert results["admitted_ps"][1] - 1.411 * PS_PER_S == pytest.approx(0, abs=2)
 
 
 def test_the_loop_of_policies_keeps_intervals_while_it_asks_at_arrivals():

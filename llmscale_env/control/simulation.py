@@ -52,6 +52,10 @@ _POOL_COUNTS = (
 )
 
 
+NEXT_IN_GATEWAY_S = 0.001
+"""From a decision that has placed somebody to the next one, if others wait (`Scenario.decisions`)."""
+
+
 class ClusterSimulation:
     """`n_episodes` episodes of a scenario, advanced from decision to decision.
 
@@ -80,6 +84,7 @@ class ClusterSimulation:
         self.requests: list[RequestTable | None] = [None] * n_episodes
         self.step = np.zeros(n_episodes, np.int64)
         self.interval = np.zeros(n_episodes, np.int64)
+        self._waiting = np.zeros(n_episodes, np.int64)  # in gateways at the decision
         self.length_s = np.zeros(n_episodes)
         self._class_before = {k: np.zeros((n_episodes, n_classes), np.int64) for k in _CLASS_COUNTS}
         self._pool_before = {k: np.zeros((n_episodes, n_pools), np.int64) for k in _POOL_COUNTS}
@@ -116,6 +121,7 @@ class ClusterSimulation:
         self.engine.close_windows(e, e + 1)
         self.step[e] = 0
         self.interval[e] = 0
+        self._waiting[e] = 0
         self.length_s[e] = 0.0
         self.clipped[e] = 0
         self.history[e] = 0
@@ -153,7 +159,8 @@ class ClusterSimulation:
         if self.scenario.decisions == "intervals":
             return end
         sooner = np.zeros(self.n_episodes, np.int64)
-        gateways.next_decisions(self.engine.handles, ps(self.scenario.retry_s), sooner)
+        soon, retry = ps(NEXT_IN_GATEWAY_S), ps(self.scenario.retry_s)
+        gateways.next_decisions(self.engine.handles, self._waiting, soon, retry, sooner)
         return np.minimum(end, sooner)
 
     def advance(self) -> NDArray[np.bool_]:
@@ -180,6 +187,7 @@ class ClusterSimulation:
             for job in jobs:
                 job.result()
         self.engine.close_windows(0, self.n_episodes)
+        gateways.count_waiting(self.engine.handles, self._waiting)
         self.length_s = (until - begin) / PS_PER_S
         for before, now, names, rows in self._counters():
             for name in names:
@@ -354,6 +362,7 @@ class ClusterSimulation:
             "requests": self.requests[e],
             "step": int(self.step[e]),
             "interval": int(self.interval[e]),
+            "waiting": int(self._waiting[e]),
             "length_s": float(self.length_s[e]),
             "clipped": int(self.clipped[e]),
             "finished_before": int(self._finished_before[e]),
@@ -371,6 +380,7 @@ class ClusterSimulation:
         self.requests[e] = saved["requests"]
         self.step[e] = saved["step"]
         self.interval[e] = saved["interval"]
+        self._waiting[e] = saved["waiting"]
         self.length_s[e] = saved["length_s"]
         self.clipped[e] = saved["clipped"]
         self._finished_before[e] = saved["finished_before"]

@@ -23,14 +23,14 @@ class PlacementPerRequestEnv(ServingEnv):
     evenly (shortest queue) is good in quiet times, to pack them while the targets hold (Aladdin's
     best fit, section 4.2) in busy ones. To wait a little may let time ahead grow.
 
-    A decision is made at every arrival, every 50 ms while anybody waits, and at the ends of
-    intervals of 5 s. Between decisions the cluster is simulated exactly to the token
+    A decision is made at every arrival, and at the ends of intervals of 5 s. While anybody waits
+    there is another one: a millisecond later if the last one has placed a request, else after 200 ms. Between decisions the cluster is simulated exactly to the token
     (docs/engine.md, section 13). The workers are what they are: none is started or stopped.
 
     ## Action Space
 
     `MultiDiscrete` with one part. At issue is the request that waits and arrived first; those
-    behind it come after it, one at each decision.
+    behind it come after it, one at each decision, so that a late one cannot be left behind.
 
     | Num | Part | Choices |
     |---|---|---|
@@ -162,7 +162,7 @@ class PlacementPerRequestEnv(ServingEnv):
     ## Version History
 
     - v0: first version.
-    """
+    """  # noqa: E501
 
     scenario_name = "placement-per-request"
     observation = ("request", "workers")

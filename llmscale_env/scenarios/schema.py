@@ -363,7 +363,8 @@ class Scenario(_Frozen):
         horizon_s: length of an episode.
         control_interval_s: time between two decisions, or the longest, see `decisions`.
         decisions: when a policy is asked: at the end of every control interval, or at every arrival
-            besides, and every `retry_s` while anybody waits in a gateway.
+            besides, and while anybody waits in a gateway: after `retry_s`, or after a millisecond if the
+            last orders have made one leave it.
         retry_s: see `decisions`.
         classes: SLO classes, the tightest first.
         workload: what arrives.
@@ -381,7 +382,7 @@ class Scenario(_Frozen):
     horizon_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 3600.0
     control_interval_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 10.0
     decisions: Literal["intervals", "arrivals"] = "intervals"
-    retry_s: Annotated[float, Field(ge=1e-3, le=1000)] = 0.02
+    retry_s: Annotated[float, Field(ge=1e-3, le=1000)] = 0.1
     classes: Annotated[tuple[SLOClass, ...], Field(min_length=1, max_length=16)] = DEFAULT_CLASSES
     workload: WorkloadConfig
     fleet: FleetConfig

@@ -19,7 +19,7 @@ from llmscale_env.sim.fast.memory import (
     prof_at,
     req_at,
 )
-from llmscale_env.sim.fast.placing import assign, route_again
+from llmscale_env.sim.fast.placing import assign
 from llmscale_env.sim.fast.timing import kv_now
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState
@@ -30,8 +30,8 @@ __all__ = [
     "NO_SLACK",
     "WORKER_DTYPE",
     "assign_many",
+    "count_waiting",
     "next_decisions",
-    "route_again",
     "see_gateways",
 ]
 
@@ -76,17 +76,40 @@ def _turn(S):
 
 
 @njit
-def next_decisions(addresses, retry_ps, out):
-    """When each episode's next arrival has come, or what is in a gateway is looked at again (`out`, (E,))."""
+def _waiting(S):
+    n = np.int64(0)
+    for m in range(const_of(S).n_llms):
+        n += lists_of(S)[gateway_row(S, m), 2]
+    return n
+
+
+@njit
+def count_waiting(addresses, out):
+    """Requests in gateways of each episode (`out`, (E,))."""
+    for e in range(len(addresses)):
+        out[e] = _waiting(addresses[e])
+
+
+@njit
+def next_decisions(addresses, before, soon_ps, retry_ps, out):
+    """When each episode is to be decided upon again.
+
+    Args:
+        addresses: of the episodes' tables.
+        before: (E,) requests that were in gateways before the orders of now.
+        soon_ps, retry_ps: time until those in gateways are looked at again: if one has left, if not.
+        out: (E,) when the next arrival has come, or that time, whichever is sooner.
+    """
     for e in range(len(addresses)):
         S = addresses[e]
         glob = glob_of(S)
         out[e] = NO_SLACK
         if glob.next_arrival < glob.n_requests:
             out[e] = req_at(S, glob.next_arrival).arrival + 1
-        for m in range(const_of(S).n_llms):
-            if lists_of(S)[gateway_row(S, m), 2] > 0:
-                out[e] = min(out[e], glob.now_ps + retry_ps)
+        waiting = _waiting(S)
+        if waiting > 0:
+            after = soon_ps if waiting < before[e] else retry_ps
+            out[e] = min(out[e], glob.now_ps + after)
 
 
 @njit
