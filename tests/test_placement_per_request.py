@@ -15,6 +15,7 @@ from llmscale_env.control.run import run_episode, true_rates
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs.core import Codec
 from llmscale_env.envs.placement_per_request import PlacementPerRequestEnv
+from llmscale_env.envs.placing import Ranks
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import InstanceState, RequestState
@@ -160,37 +161,37 @@ def test_workers_by_hand():
         0,
         0,
     ]
-    assert start["worker-0/decode"] == pytest.approx(c3 / itl / 2)
-    assert start["worker-0/kv"] == start["worker-0/kv_end"] == 0
+    assert start["rank-1/decode"] == pytest.approx(c3 / itl / 2)
+    assert start["rank-1/kv"] == start["rank-1/kv_end"] == 0
     sim.advance()
     seen = seen_by(codec, sim)
     assert seen["request/there"] == 1
     assert seen["request/input"] == pytest.approx(np.log(101) / np.log(4097))
     assert seen["request/predicted"] == pytest.approx(np.log(61) / np.log(4097))
     assert seen["request/waited"] == pytest.approx(0, abs=1e-9)
-    assert seen["worker-0/active"] == 1
-    assert seen["worker-0/requests"] == 0
-    assert seen["worker-0/prefill"] == pytest.approx((c1 + 100 * k1) / ttft / 2)
-    assert seen["worker-0/decode"] == pytest.approx((c3 + c2 + 100 * k2) / itl / 2)
-    assert seen["worker-0/decode_end"] == pytest.approx((c3 + c2 + 160 * k2) / itl / 2)
-    assert seen["worker-0/kv"] == pytest.approx((100 + 1 + HALF) / capacity / 2)
-    assert seen["worker-0/kv_end"] == pytest.approx((160 + HALF) / capacity / 2)
-    assert seen["worker-0/slack"] == 1
+    assert seen["rank-1/active"] == 1
+    assert seen["rank-1/requests"] == 0
+    assert seen["rank-1/prefill"] == pytest.approx((c1 + 100 * k1) / ttft / 2)
+    assert seen["rank-1/decode"] == pytest.approx((c3 + c2 + 100 * k2) / itl / 2)
+    assert seen["rank-1/decode_end"] == pytest.approx((c3 + c2 + 160 * k2) / itl / 2)
+    assert seen["rank-1/kv"] == pytest.approx((100 + 1 + HALF) / capacity / 2)
+    assert seen["rank-1/kv_end"] == pytest.approx((160 + HALF) / capacity / 2)
+    assert seen["rank-1/slack"] == 1
 
     do(codec, sim, 1)
-    # A millisecond later it is being prefilled: nothing is queued, no token is out.
+    # A millisecond later it is being prefilled: nothing is queued, no token is out. Its worker is last now.
     seen = seen_by(codec, sim)
-    assert seen["worker-0/requests"] == pytest.approx(np.log(2) / np.log(257))
-    assert seen["worker-0/prefill"] == pytest.approx((c1 + 200 * k1) / ttft / 2)
-    assert seen["worker-0/decode"] == pytest.approx((c3 + 2 * c2 + 300 * k2) / itl / 2)
-    assert seen["worker-0/decode_end"] == pytest.approx((c3 + 2 * c2 + 390 * k2) / itl / 2)
-    assert seen["worker-0/kv"] == pytest.approx((100 + HALF + 200 + 1 + HALF) / capacity / 2)
-    assert seen["worker-0/kv_end"] == pytest.approx((390 + 2 * HALF) / capacity / 2)
-    assert seen["worker-0/slack"] == 1
-    assert seen["worker-1/requests"] == 0
-    assert seen["worker-1/decode"] == pytest.approx((c3 + c2 + 200 * k2) / itl / 2)
+    assert seen["rank-4/requests"] == pytest.approx(np.log(2) / np.log(257))
+    assert seen["rank-4/prefill"] == pytest.approx((c1 + 200 * k1) / ttft / 2)
+    assert seen["rank-4/decode"] == pytest.approx((c3 + 2 * c2 + 300 * k2) / itl / 2)
+    assert seen["rank-4/decode_end"] == pytest.approx((c3 + 2 * c2 + 390 * k2) / itl / 2)
+    assert seen["rank-4/kv"] == pytest.approx((100 + HALF + 200 + 1 + HALF) / capacity / 2)
+    assert seen["rank-4/kv_end"] == pytest.approx((390 + 2 * HALF) / capacity / 2)
+    assert seen["rank-4/slack"] == 1
+    assert seen["rank-1/requests"] == 0
+    assert seen["rank-1/decode"] == pytest.approx((c3 + c2 + 200 * k2) / itl / 2)
 
-    do(codec, sim, 1)
+    do(codec, sim, 4)
     # It joined the queue of the same worker, and 20 ms later was prefilled: now both decode.
     seen = seen_by(codec, sim)
     results = sim.engine.results(0)
@@ -200,11 +201,11 @@ def test_workers_by_hand():
     ahead = [
         itl * results["emitted_tokens"][r] - (now - results["first_token_ps"][r]) for r in running
     ]
-    assert seen["worker-0/slack"] == pytest.approx(min(ahead) / ttft, rel=1e-5)
-    assert 0 < seen["worker-0/slack"] < 1
+    assert seen["rank-4/slack"] == pytest.approx(min(ahead) / ttft, rel=1e-5)
+    assert 0 < seen["rank-4/slack"] < 1
     context = sum(sim.requests[0].input_tokens[r] + results["emitted_tokens"][r] for r in running)
     expected = (c3 + c2 * (len(running) + 1) + k2 * (context + 50)) / itl / 2
-    assert seen["worker-0/decode"] == pytest.approx(expected, rel=1e-5)
+    assert seen["rank-4/decode"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_queue_at_a_worker_counts_in_its_prefill():
@@ -213,12 +214,12 @@ def test_a_queue_at_a_worker_counts_in_its_prefill():
     c1, k1, *_ = linear_times(sim.engine.spec.profiles[0], 256)
     sim.advance()
     do(codec, sim, 1)
-    do(codec, sim, 1)
+    do(codec, sim, 4)
     seen = seen_by(codec, sim)
-    assert seen["worker-0/prefill"] == pytest.approx((c1 + 250 * k1) / (0.6 * PS_PER_S) / 2)
+    assert seen["rank-4/prefill"] == pytest.approx((c1 + 250 * k1) / (0.6 * PS_PER_S) / 2)
     capacity = sim.engine.spec.profiles[0].kv_capacity_tokens
     there = (100 + HALF) + (200 + 1 + HALF) + (50 + 1 + HALF)
-    assert seen["worker-0/kv"] == pytest.approx(there / capacity / 2)
+    assert seen["rank-4/kv"] == pytest.approx(there / capacity / 2)
 
 
 def test_how_long_a_request_has_waited_and_who_waits_behind_it():
@@ -236,9 +237,22 @@ def test_of_a_worker_that_does_not_serve_nothing_is_shown():
     )
     sim.advance()
     seen = seen_by(codec, sim)
-    assert [v for name, v in seen.items() if name.startswith(("worker-2/", "worker-3/"))] == [
-        0
-    ] * 16
+    assert [v for name, v in seen.items() if name.startswith(("rank-3/", "rank-4/"))] == [0] * 16
+
+
+def test_workers_come_by_rank():
+    scenario = scenario_of(**{"fleet.pools.worker.initial_instances": 3})
+    sim, codec = started(scenario, [1.0, 1.001, 1.002, 1.003], [100] * 4, [50] * 4)
+    sim.advance()
+    ranks = Ranks(scenario)
+    orders = []
+    for choice in (1, 1, 3):
+        orders.append(ranks.order(sim.view(0).snapshot)[0].tolist())
+        do(codec, sim, choice)
+    orders.append(ranks.order(sim.view(0).snapshot)[0].tolist())
+    # One on 0, one on 1, another one on 1 (both have one: 1 is the last of those that serve).
+    assert orders == [[0, 1, 2, 3], [1, 2, 0, 3], [2, 0, 1, 3], [2, 0, 1, 3]]
+    assert [len(sim.view(0).own_queue(i)) for i in range(4)] == [0, 1, 0, 0]
 
 
 # ---- masks ----------------------------------------------------------------------------------------
@@ -255,14 +269,15 @@ def test_what_the_mask_allows_is_done_and_what_it_rules_out_is_to_wait():
     )
     env.reset(seed=1)
     rng = np.random.default_rng(0)
+    ranks = Ranks(env.scenario)
     placed = waited = came_back = ruled_out = 0
     truncated = False
     while not truncated:
         mask = env.action_masks()
         gateway = env.view().gateway("llama-2-13b")
         states = env.view().instances["state"]
-        expected = (states == InstanceState.ACTIVE) & (len(gateway) > 0)
-        assert mask.tolist() == [True, *expected.tolist()]
+        n = (states == InstanceState.ACTIVE).sum() if gateway else 0
+        assert mask.tolist() == [True] * (1 + n) + [False] * (4 - n)
         assert not mask[4]
         if rng.random() < 0.2:
             forks = {k: env.fork() for k in np.flatnonzero(~mask)}
@@ -278,7 +293,8 @@ def test_what_the_mask_allows_is_done_and_what_it_rules_out_is_to_wait():
         if choice and len(gateway):
             fork = env.fork()
             fork.core.sim.apply(0, fork.codec.decode([choice], fork.view()))
-            assert gateway[0] in fork.view().own_queue(choice - 1)
+            worker = ranks.order(env.core.snapshot())[0, choice - 1]
+            assert gateway[0] in fork.view().own_queue(worker)
             placed += 1
         waited += choice == 0
         came_back += env.core.sim.engine.results(0)["restarts"].any()
@@ -312,12 +328,16 @@ def test_to_let_requests_wait_does_not_pay():
     env = PlacementPerRequestEnv(overrides={"horizon_s": 30})
 
     def least(env):
-        seen = env.core.snapshot().workers
-        return 1 + int(np.argmin(seen.workers["requests"][0])) if seen.turn[0] >= 0 else 0
+        return int(env.core.snapshot().workers.turn[0] >= 0)
+
+    def always_worker_0(env):
+        now = env.core.snapshot()
+        rank = int(np.argmin(Ranks(env.scenario).order(now)[0]))
+        return 1 + rank if now.workers.turn[0] >= 0 else 0
 
     never, info = total(env, lambda env: 0)
     shortest, _ = total(env, least)
-    one, _ = total(env, lambda env: int(env.core.snapshot().workers.turn[0] >= 0))
+    one, _ = total(env, always_worker_0)
     assert info["metrics"]["queue/gateway"] == info["metrics"]["chat/arrived"]
     assert info["reward_parts"]["leftover"] < -1
     assert never < one < shortest

@@ -34,9 +34,10 @@ class PlacementPerRequestEnv(ServingEnv):
 
     | Num | Part | Choices |
     |---|---|---|
-    | 0 | `request/worker` | wait, worker-0, worker-1, worker-2, worker-3 |
+    | 0 | `request/worker` | wait, rank-1, rank-2, rank-3, rank-4 |
 
-    `wait` leaves the request where it is. A worker that cannot take it (it does not serve, or no
+    `rank-k` is the worker with the k-th fewest requests (ties: by number; those that cannot take the request
+    come last): workers are alike, and named by number a network would have to learn for each anew what to do with it. `wait` leaves the request where it is. A worker that cannot take it (it does not serve, or no
     request is at issue) is masked out by `action_masks()` and `info["action_mask"]`; to choose it
     is to wait, and is counted in `info["clipped"]`. A worker that serves takes any number of
     requests.
@@ -45,47 +46,48 @@ class PlacementPerRequestEnv(ServingEnv):
 
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Workers are seen with the
     request at issue on them; times are those of Aladdin's linear models (Eq. 2 and 3), fitted to
-    the worker's iteration times. Of a worker that does not serve, everything is 0.
+    the worker's iteration times. Workers come by rank, as in the action. Of a worker that does not serve, everything is 0.
 
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
-    | 0 | `request/there` | 0 | 1 | 1: a request is to be placed |
-    | 1 | `request/input` | 0 | 1 | input tokens, log scale to 4096 |
-    | 2 | `request/predicted` | 0 | 1 | predicted output tokens, log scale to 4096 |
-    | 3 | `request/waited` | 0 | 1 | time since its arrival / TTFT target / 2 |
-    | 4 | `request/others` | 0 | 1 | others in gateways, log scale to 256 |
-    | 5 | `worker-0/active` | 0 | 1 | 1: it serves |
-    | 6 | `worker-0/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 7 | `worker-0/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 8 | `worker-0/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 9 | `worker-0/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 10 | `worker-0/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 11 | `worker-0/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 12 | `worker-0/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
-    | 13 | `worker-1/active` | 0 | 1 | 1: it serves |
-    | 14 | `worker-1/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 15 | `worker-1/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 16 | `worker-1/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 17 | `worker-1/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 18 | `worker-1/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 19 | `worker-1/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 20 | `worker-1/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
-    | 21 | `worker-2/active` | 0 | 1 | 1: it serves |
-    | 22 | `worker-2/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 23 | `worker-2/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 24 | `worker-2/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 25 | `worker-2/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 26 | `worker-2/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 27 | `worker-2/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 28 | `worker-2/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
-    | 29 | `worker-3/active` | 0 | 1 | 1: it serves |
-    | 30 | `worker-3/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 31 | `worker-3/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 32 | `worker-3/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 33 | `worker-3/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 34 | `worker-3/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 35 | `worker-3/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 36 | `worker-3/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
+    | 1 | `request/there` | 0 | 1 | 1: a request is to be placed |
+    | 2 | `request/input` | 0 | 1 | input tokens, log scale to 4096 |
+    | 3 | `request/predicted` | 0 | 1 | predicted output tokens, log scale to 4096 |
+    | 4 | `request/waited` | 0 | 1 | time since its arrival / TTFT target / 2 |
+    | 5 | `request/others` | 0 | 1 | others in gateways, log scale to 256 |
+    | 6 | `rank-1/active` | 0 | 1 | 1: it serves |
+    | 7 | `rank-1/requests` | 0 | 1 | requests there, log scale to the batch limit |
+    | 8 | `rank-1/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 9 | `rank-1/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 10 | `rank-1/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 11 | `rank-1/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 12 | `rank-1/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 13 | `rank-1/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 14 | `rank-2/active` | 0 | 1 | 1: it serves |
+    | 15 | `rank-2/requests` | 0 | 1 | requests there, log scale to the batch limit |
+    | 16 | `rank-2/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 17 | `rank-2/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 18 | `rank-2/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 19 | `rank-2/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 20 | `rank-2/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 21 | `rank-2/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 22 | `rank-3/active` | 0 | 1 | 1: it serves |
+    | 23 | `rank-3/requests` | 0 | 1 | requests there, log scale to the batch limit |
+    | 24 | `rank-3/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 25 | `rank-3/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 26 | `rank-3/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 27 | `rank-3/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 28 | `rank-3/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 29 | `rank-3/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
+    | 30 | `rank-4/active` | 0 | 1 | 1: it serves |
+    | 31 | `rank-4/requests` | 0 | 1 | requests there, log scale to the batch limit |
+    | 32 | `rank-4/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
+    | 33 | `rank-4/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
+    | 34 | `rank-4/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
+    | 35 | `rank-4/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
+    | 36 | `rank-4/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
+    | 37 | `rank-4/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
 
     - `prefill` is constraint (c) of Aladdin's programme: `c1 + k1 * tokens` over the prompts of its
       queue and this one; 0.5 is the target.
@@ -165,7 +167,7 @@ class PlacementPerRequestEnv(ServingEnv):
     """  # noqa: E501
 
     scenario_name = "placement-per-request"
-    observation = ("request", "workers")
+    observation = ("clock", "request", "workers")
     action = ("place_request",)
 
 

@@ -17,13 +17,36 @@ if TYPE_CHECKING:
     from llmscale_env.envs.actions import Orders
 
 
-def worker_names(scenario: Scenario) -> list[str]:
-    """(I,) names of the instance slots."""
-    return [
-        p.name if p.max_instances == 1 else f"{p.name}-{k}"
-        for p in scenario.fleet.pools
-        for k in range(p.max_instances)
-    ]
+class Ranks:
+    """Workers in the order in which a network sees and names them: by requests there, fewest first.
+
+    Workers are alike, but a network does not know that: were they named by number, it would have to learn
+    for each anew what to do with it. By rank, the first choice is the shortest queue, whoever has it. Those
+    that cannot take the request at issue (one of any LLM, if there is none) come last; ties go by number.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        swaps = [bool(p.swaps_to) for p in pools for _ in range(p.max_instances)]
+        self._takes = ~np.array(swaps)
+        self.names = [f"rank-{k + 1}" for k in range(len(swaps))]
+
+    def serving(self, now: Snapshot) -> NDArray[np.bool_]:
+        """(E, I) by number: whether a worker could take the request at issue, or one of any LLM."""
+        seen = now.workers
+        workers = seen.workers
+        can = (workers["state"] == InstanceState.ACTIVE) & (workers["phase"] != PoolPhase.DECODE)
+        of_llm = workers["llm"] == seen.request["llm"][:, None]
+        return can & self._takes & (of_llm | (seen.turn < 0)[:, None])
+
+    def order(self, now: Snapshot) -> NDArray[np.int64]:
+        """(E, I) number of the worker at each rank."""
+        last = np.iinfo(np.int64).max
+        return np.argsort(
+            np.where(self.serving(now), now.workers.workers["requests"], last),
+            axis=1,
+            kind="stable",
+        )
 
 
 def placed_pools(scenario: Scenario, what: str) -> None:
@@ -100,27 +123,25 @@ class PlaceRequest:
             raise ValueError(
                 f"action = {self.name!r}: decisions = {scenario.decisions!r}; must be 'arrivals'"
             )
+        self._ranks = Ranks(scenario)
         self.parts = ["request/worker"]
-        self.choices = [["wait", *worker_names(scenario)]]
-        swaps = [bool(p.swaps_to) for p in scenario.fleet.pools for _ in range(p.max_instances)]
-        self._takes = ~np.array(swaps)
+        self.choices = [["wait", *self._ranks.names]]
 
     def possible(self, now: Snapshot) -> NDArray[np.bool_]:
-        """(E, I) whether each worker can take the request at issue."""
-        seen = now.workers
-        workers = seen.workers
-        can = (workers["state"] == InstanceState.ACTIVE) & (workers["phase"] != PoolPhase.DECODE)
-        can &= self._takes & (workers["llm"] == seen.request["llm"][:, None])
-        return can & (seen.turn >= 0)[:, None]
+        """(E, I) by rank: whether that worker can take the request at issue."""
+        can = self._ranks.serving(now) & (now.workers.turn >= 0)[:, None]
+        return np.take_along_axis(can, self._ranks.order(now), axis=1)
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
         places = orders.for_places(now)
         chosen = action[:, 0] - 1
-        can = np.take_along_axis(self.possible(now), np.maximum(chosen, 0)[:, None], axis=1)[:, 0]
+        rank = np.maximum(chosen, 0)[:, None]
+        can = np.take_along_axis(self.possible(now), rank, axis=1)[:, 0]
+        worker = np.take_along_axis(self._ranks.order(now), rank, axis=1)[:, 0]
         placed = (chosen >= 0) & can
         places.impossible += (chosen >= 0) & ~can
         places.requests[placed] = now.workers.turn[placed]
-        places.instances[placed] = chosen[placed]
+        places.instances[placed] = worker[placed]
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         can = self.possible(now)

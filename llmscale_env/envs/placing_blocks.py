@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.gateways import NO_SLACK, worker_times_s
 from llmscale_env.control.view import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, share
-from llmscale_env.envs.placing import worker_names
+from llmscale_env.envs.placing import Ranks
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.spec import InstanceState
@@ -118,13 +118,14 @@ class Request:
 class Workers:
     """Every worker as Aladdin's constraints see it, with the request at issue on it.
 
-    Times are those of its linear models (section 3, Eq. 2 and 3), fitted to the iteration times of its pool.
+    They come by rank (`placing.Ranks`). Times are those of its linear models (section 3, Eq. 2 and 3),
+    fitted to the iteration times of its pool.
     """
 
     name = "workers"
 
     def __init__(self, scenario: Scenario) -> None:
-        self._names = worker_names(scenario)
+        self._ranks = Ranks(scenario)
         self._times_ps = worker_times_s(compile_cluster(scenario)).T * PS_PER_S
         self._ttft_ps = np.array([c.ttft_s for c in scenario.classes]) * PS_PER_S
         self._itl_ps = np.array([c.itl_s for c in scenario.classes]) * PS_PER_S
@@ -132,7 +133,7 @@ class Workers:
 
     def entries(self) -> list[Entry]:
         out = []
-        for name in self._names:
+        for name in self._ranks.names:
             out += [
                 Entry(f"{name}/active", "1: it serves"),
                 Entry(f"{name}/requests", "requests there, log scale to the batch limit"),
@@ -176,4 +177,6 @@ class Workers:
         ]
         # Of a worker that does not serve nothing is shown.
         parts = [np.where(active, part, 0.0) for part in parts]
-        return np.stack(parts, axis=2).reshape(len(active), -1)
+        by_number = np.stack(parts, axis=2)
+        order = self._ranks.order(now)[:, :, None]
+        return np.take_along_axis(by_number, order, axis=1).reshape(len(active), -1)
