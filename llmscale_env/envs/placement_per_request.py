@@ -24,8 +24,9 @@ class PlacementPerRequestEnv(ServingEnv):
     best fit, section 4.2) in busy ones. To wait a little may let time ahead grow.
 
     A decision is made at every arrival, and at the ends of intervals of 5 s. While anybody waits
-    there is another one: a millisecond later if the last one has placed a request, else after 200 ms. Between decisions the cluster is simulated exactly to the token
-    (docs/engine.md, section 13). The workers are what they are: none is started or stopped.
+    there is another one: a millisecond later if the last one has placed a request, else after 200
+    ms. Between decisions the cluster is simulated exactly to the token (docs/engine.md, section
+    13). The workers are what they are: none is started or stopped.
 
     ## Action Space
 
@@ -36,17 +37,19 @@ class PlacementPerRequestEnv(ServingEnv):
     |---|---|---|
     | 0 | `request/worker` | wait, rank-1, rank-2, rank-3, rank-4 |
 
-    `rank-k` is the worker with the k-th fewest requests (ties: by number; those that cannot take the request
-    come last): workers are alike, and named by number a network would have to learn for each anew what to do with it. `wait` leaves the request where it is. A worker that cannot take it (it does not serve, or no
-    request is at issue) is masked out by `action_masks()` and `info["action_mask"]`; to choose it
-    is to wait, and is counted in `info["clipped"]`. A worker that serves takes any number of
-    requests.
+    `rank-k` is the worker with the k-th fewest requests (ties: by number; those that cannot take
+    the request come last): workers are alike, and named by number a network would have to learn for
+    each anew what to do with it. `wait` leaves the request where it is. A worker that cannot take
+    it (it does not serve, or no request is at issue) is masked out by `action_masks()` and
+    `info["action_mask"]`; to choose it is to wait, and is counted in `info["clipped"]`. A worker
+    that serves takes any number of requests.
 
     ## Observation Space
 
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Workers are seen with the
     request at issue on them; times are those of Aladdin's linear models (Eq. 2 and 3), fitted to
-    the worker's iteration times. Workers come by rank, as in the action. Of a worker that does not serve, everything is 0.
+    the worker's iteration times. Workers come by rank, as in the action. Of a worker that does not
+    serve, everything is 0.
 
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
