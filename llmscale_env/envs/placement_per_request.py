@@ -167,7 +167,7 @@ class PlacementPerRequestEnv(ServingEnv):
     ## Version History
 
     - v0: first version.
-    """  # noqa: E501
+    """
 
     scenario_name = "placement-per-request"
     observation = ("clock", "request", "workers")
