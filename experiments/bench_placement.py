@@ -107,20 +107,28 @@ def requests(rate_per_s: float, n: int) -> RequestTable:
     return replace(table, predicted_output_tokens=predicted)
 
 
-def placement_times(
+def timed(
     spec: ClusterSpec, table: RequestTable
-) -> tuple[NDArray[np.float64], float, float]:
-    """Nanoseconds of each placement of the second half, running requests per worker, share of KV used."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], FastEngine]:
+    """(n,) nanoseconds of each request's placement, (n,) requests that run then, the engine at the end."""
     engine = FastEngine(spec, table)
     batch = engine.batch
     taken, running = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
-    timed: Any = _advance_placing
-    timed(int(batch.handles[0]), batch._router, batch._features[0], taken, running)
+    advance: Any = _advance_placing
+    advance(int(batch.handles[0]), batch._router, batch._features[0], taken, running)
     clock_ns = min(_clock_cost_ns(10_000) for _ in range(100))
+    return np.maximum(taken - clock_ns, 0), running, engine
+
+
+def placement_times(
+    spec: ClusterSpec, table: RequestTable
+) -> tuple[NDArray[np.int64], float, float]:
+    """Nanoseconds of each placement of the second half, running requests per worker, share of KV used."""
+    taken, running, engine = timed(spec, table)
     half = len(table) // 2
-    used = batch.states.inst[0]["kv"] / spec.profiles[0].kv_capacity_tokens
+    used = engine.batch.states.inst[0]["kv"] / spec.profiles[0].kv_capacity_tokens
     per_worker = float(running[half:].mean()) / spec.n_instances
-    return np.maximum(taken[half:] - clock_ns, 0.0), per_worker, float(used.mean())
+    return taken[half:], per_worker, float(used.mean())
 
 
 def bench_placement(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

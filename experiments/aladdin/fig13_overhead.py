@@ -5,8 +5,10 @@ places them one by one on the workers of a fleet in steady state (Table 3's degr
 SLOs), whose ongoing requests were packed by the same algorithm and of which a share has left since,
 under constraints (b) to (e). More requests per second come with more workers that hold more requests
 together, as in the paper. Measured is processor time, on the machine that the result names, the least of
-some repetitions of a round. "Python" is the readable form of the algorithm, which looks at
-whole workers at every placement. Times are kept like all results of runs.
+some repetitions of a round. "Python" is the readable form of the algorithm, which looks at whole workers
+at every placement. "Router" is the same algorithm, compiled, as the simulator's router: its rounds are
+the placements of one heartbeat in an episode with as many workers, after a minute of arrivals. Times are
+kept like all results of runs.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -24,10 +27,15 @@ from agents.statistics import mean_interval
 from baselines.aladdin.constraints import Request, Rules, Worker
 from baselines.aladdin.placement import best_fit
 from experiments.aladdin.population import arriving, fleet
+from experiments.aladdin.serving import large
 from experiments.aladdin.setting import DEGREES, LENGTHS, SHORT, rules_of, shown
+from experiments.bench_placement import timed
 from experiments.harness.claims import Claim, at_most
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.scenarios.load import load_scenario
+from llmscale_env.sim.compile import compile_cluster
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,27 +59,10 @@ class Round:
     rules: Rules
 
 
-@dataclass(frozen=True)
-class Scheduler:
-    """A form of Algorithm 1 that is timed.
-
-    Attributes:
-        name: for pictures.
-        prepare: what is done before a round and not timed; gives the call that is.
-        style: of its line.
-    """
-
-    name: str
-    prepare: Callable[[Round], Callable[[], Any]]
-    style: str = "o-"
-
-
-def _python(this: Round) -> Callable[[], Any]:
-    return lambda: best_fit(this.new, this.workers, this.rules)
-
-
-SCHEDULERS = {"python": Scheduler("Algorithm 1 in Python", _python)}
-"""A compiled one goes here as well: its `prepare` loads the fleet into the engine."""
+STYLES = {
+    "python": ("Algorithm 1 in Python", "o-"),
+    "router": ("the simulator's router", "s--"),
+}
 
 
 class Overhead(Parameters):
@@ -81,9 +72,9 @@ class Overhead(Parameters):
         tuple[Literal["llama-2-7b", "llama-2-13b", "llama-2-70b"], ...],
         paper("section 6.1", min_length=1),
     ] = ("llama-2-7b", "llama-2-13b", "llama-2-70b")
-    schedulers: Annotated[tuple[Literal["python"], ...], ours("all there are", min_length=1)] = (
-        "python",
-    )
+    schedulers: Annotated[
+        tuple[Literal["python", "router"], ...], ours("all there are", min_length=1)
+    ] = ("python", "router")
     rates_per_s: Annotated[
         tuple[Annotated[float, Field(ge=2)], ...],
         ours("log-spaced around the paper's 25 per second", min_length=1),
@@ -100,6 +91,7 @@ class Overhead(Parameters):
     lengths: Annotated[str, paper("section 6.1: ShareGPT")] = LENGTHS
     rounds: Annotated[int, ours("of other requests on the same fleet", ge=1)] = 4
     repeats: Annotated[int, ours("of a round; the least counts", ge=1)] = 3
+    warm_up_s: Annotated[float, ours("of the router: longer than the longest output", gt=0)] = 60.0
 
 
 PARAMETERS = {
@@ -133,22 +125,71 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     workers = fleet(case["lengths"], case["rate_per_s"], rules, case["pace"], case["room"], rng)
     n = max(1, round(case["rate_per_s"] * case["heartbeat_s"]))
     rows = []
-    for number in range(case["rounds"]):
-        this = Round(arriving(case["lengths"], n, rng), workers, rules)
-        tried = tries(this)
-        for scheduler in case["schedulers"]:
-            call = SCHEDULERS[scheduler].prepare(this)
+    if "python" in case["schedulers"]:
+        for number in range(case["rounds"]):
+            this = Round(arriving(case["lengths"], n, rng), workers, rules)
+            call = partial(best_fit, this.new, this.workers, this.rules)
             rows.append(
                 {
-                    "scheduler": scheduler,
+                    "scheduler": "python",
                     "round": number,
                     "requests": n,
                     "workers": len(workers),
                     "ongoing": sum(map(len, workers)),
-                    "tried": tried / n,
+                    "tried": tries(this) / n,
                     "seconds": least_s(call, case["repeats"]),
                 }
             )
+    if "router" in case["schedulers"]:
+        rows += router_rounds(case, max(1, len(workers)))
+    return rows
+
+
+def router_rounds(case: Mapping[str, Any], workers: int) -> list[dict[str, Any]]:
+    """A row per heartbeat of an episode: all placements in it, each at the least of the repetitions."""
+    rate = case["rate_per_s"]
+    gpus = max(4, workers * DEGREES[case["llm"], GPU])
+    scenario = large(case["llm"], GPU, rate, gpus)
+    pool = next(p for p in scenario.fleet.pools if p.tp == DEGREES[case["llm"], GPU])
+    route = {
+        "kind": "best-fit",
+        "pools": [pool.name],
+        # Nobody calls those that wait: without a place they go to the least full.
+        "placement": {"gamma": case["gamma"], "theta": case["theta"], "fallback": "least"},
+    }
+    alone = {**pool.model_dump(), "max_instances": workers, "initial_instances": workers}
+    horizon_s = case["warm_up_s"] + case["rounds"] * case["heartbeat_s"]
+    scenario = load_scenario(
+        scenario,
+        horizon_s=horizon_s,
+        **{
+            "fleet.pools": [alone],
+            "fleet.routes": [route],
+            "workload.predictor.kind": "conditional_mean",
+        },
+    )
+    requests = draw_requests(scenario, np.random.default_rng(case["seed"]))
+    spec = compile_cluster(scenario)
+    timed(spec, requests)  # compiles
+    runs = [timed(spec, requests) for _ in range(case["repeats"])]
+    taken_ns = np.min([run[0] for run in runs], axis=0)
+    running = runs[0][1]
+    since_s = 1e-12 * requests.arrival_ps - case["warm_up_s"]
+    rows = []
+    for number in range(case["rounds"]):
+        here = np.floor(since_s / case["heartbeat_s"]) == number
+        if not here.any():
+            continue
+        rows.append(
+            {
+                "scheduler": "router",
+                "round": number,
+                "requests": int(here.sum()),
+                "workers": workers,
+                "ongoing": int(running[here].mean()),
+                "seconds": 1e-9 * float(taken_ns[here].sum()),
+            }
+        )
     return rows
 
 
@@ -188,16 +229,16 @@ def plot(frame: DataFrame, parameters: Overhead) -> Any:
     left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
     for k, llm in enumerate(parameters.llms):
         mine = frame[frame["llm"] == llm]
-        for name, scheduler in SCHEDULERS.items():
+        for name, (words, style) in STYLES.items():
             part = mine[mine["scheduler"] == name].groupby("rate_per_s")
             mean, worst = 1e3 * part["seconds"].mean(), 1e3 * part["seconds"].max()
             if len(mean) == 0:
                 continue
-            label = f"{shown(llm, GPU, DEGREES[llm, GPU])}: {scheduler.name}"
-            left.plot(mean.index, mean, scheduler.style, color=f"C{k}", ms=4, label=label)
+            label = f"{shown(llm, GPU, DEGREES[llm, GPU])}: {words}"
+            left.plot(mean.index, mean, style, color=f"C{k}", ms=4, label=label)
             left.fill_between(mean.index, mean, worst, color=f"C{k}", alpha=0.15, lw=0)
             at = parameters.claimed_rate_per_s
-            if at in mean.index and k == 0:
+            if at in mean.index and k == 0 and name == "python":
                 n = [steps(rate * parameters.heartbeat_s) for rate in mean.index]
                 scale = mean[at] / steps(at * parameters.heartbeat_s)
                 left.plot(mean.index, np.array(n) * scale, "--", color="0.5", lw=1, label="n log n")
@@ -227,7 +268,7 @@ def claims(frame: DataFrame, parameters: Overhead) -> list[Claim]:
     for scheduler in parameters.schedulers:
         for llm in parameters.llms:
             mine = frame[(frame["scheduler"] == scheduler) & (frame["llm"] == llm)]
-            where = f"{SHORT[llm]}, {SCHEDULERS[scheduler].name}"
+            where = f"{SHORT[llm]}, {STYLES[scheduler][0]}"
             seconds = mine.groupby(["seed", "rate_per_s"])["seconds"].mean().unstack()
             if at not in seconds:
                 continue
@@ -263,8 +304,9 @@ def claims(frame: DataFrame, parameters: Overhead) -> list[Claim]:
 
 
 def _work(mine: DataFrame) -> str:
-    mean = mine[["requests", "workers", "ongoing", "tried"]].astype(float).mean()
+    mean = mine.reindex(columns=["requests", "workers", "ongoing", "tried"]).astype(float).mean()
+    tried = "" if np.isnan(mean["tried"]) else f", {mean['tried']:.1f} workers tried for each"
     return (
         f"{mean['requests']:.0f} requests on {mean['workers']:.0f} workers with "
-        f"{mean['ongoing']:,.0f} others, {mean['tried']:.1f} workers tried for each"
+        f"{mean['ongoing']:,.0f} others{tried}"
     )
