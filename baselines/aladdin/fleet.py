@@ -155,6 +155,16 @@ def choose(
     return Workers(numbers[chosen], prefill, others, tuple(rows.values()))
 
 
+def most_workers(scenario: Scenario, workers: Workers, prefill_workers: int | None = None) -> int:
+    """Workers that there are slots and GPUs for, beside the prefill workers of split phases; at least 1."""
+    pools = scenario.fleet.pools
+    pool, held = pools[workers.pool], 0
+    if workers.prefill is not None:
+        prefill = pools[workers.prefill]
+        held = prefill.tp * (prefill_workers or prefill.initial_instances)
+    return max(1, min((scenario.fleet.max_gpus - held) // pool.tp, pool.max_instances))
+
+
 def starting_number(scenario: Scenario, workers: Workers, given: int | None, policy: str) -> int:
     """Workers at the start: as given, or as many as the GPUs that the scenario starts with allow.
 
