@@ -25,7 +25,7 @@ def rises(counts: NDArray[np.integer], base: float, within: int = 2) -> NDArray[
     """
     n = len(counts)
     after = np.zeros(n)
-    for k in range(1, within + 1):
+    for k in range(1, min(within, n - 1) + 1):
         after[: n - k] = np.maximum(after[: n - k], counts[k:])
     return np.where(counts >= max(base, 1), after / np.maximum(counts, 1), np.nan)
 
