@@ -1,0 +1,1 @@
+"""Figures of BlitzScale (Zhang et al., 2024)."""
