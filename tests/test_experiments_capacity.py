@@ -111,7 +111,9 @@ def trace(tmp_path):
 
 
 def small(tmp_path, *words):
-    return [SLO, "windows=4", "window_s=10", "warm_up_s=5", f"out={tmp_path / 'out'}", *words]
+    given = {word.partition("=")[0] for word in words}
+    common = [SLO, "windows=4", "window_s=10", "warm_up_s=5", f"out={tmp_path / 'out'}"]
+    return [*(word for word in common if word.partition("=")[0] not in given), *words]
 
 
 def test_a_window_has_load_around_it_and_counts_its_own(trace, tmp_path):
@@ -144,7 +146,21 @@ def test_the_history_of_a_trace_is_its_rows(trace, tmp_path):
     assert set(outputs.tolist()) == {20}
     assert inputs.min() >= 100
     assert inputs.max() <= 899
-    assert len(set(inputs.tolist())) > 700
+    assert len(inputs) == len(set(inputs.tolist())) == 800  # none twice
+
+
+def test_predictions_in_a_window_of_a_trace_do_not_hold_the_truth(tmp_path):
+    rng = np.random.default_rng(4)
+    outputs = rng.integers(1, 1000, 300)
+    path = tmp_path / "mine.csv"
+    rows = [f"{k / 4},{100 + k},{y}\n" for k, y in enumerate(outputs)]
+    path.write_text("arrival_time_s,input_tokens,output_tokens\n" + "".join(rows))
+    case = ask(small(tmp_path, f"trace={path}", "windows=2", "window_s=60")).case
+    loads = [window(scenario_of(case, 1, 1), {**case, "window": k}).requests for k in range(2)]
+    truth = np.concatenate([load.output_tokens for load in loads])
+    told = np.concatenate([load.predicted_output_tokens for load in loads])
+    assert len(truth) > 250
+    assert abs(np.corrcoef(truth, told)[0, 1]) < 3 / np.sqrt(len(truth))
 
 
 def test_an_idle_worker_serves_as_the_simulation_does(trace, tmp_path):

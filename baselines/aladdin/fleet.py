@@ -23,7 +23,7 @@ from llmscale_env.scenarios.schema import PoolConfig, Scenario
 from llmscale_env.workload.arrivals import Arrivals
 from llmscale_env.workload.config import CountArrivals, StreamConfig, TraceArrivals
 from llmscale_env.workload.generate import draw_lengths
-from llmscale_env.workload.readers import load_trace
+from llmscale_env.workload.readers import Trace, load_trace
 
 HISTORY = 4000
 """Requests that are known before an episode."""
@@ -58,7 +58,7 @@ def history(scenario: Scenario) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(n,) input and (n,) output tokens of earlier requests: the paper's historical data.
 
     Drawn from the distributions of the scenario's streams (by rate) with a seed of their own, not from the
-    episode; of a replayed trace, rows drawn from all of it (what a service's log tells).
+    episode; of a replayed trace, rows drawn from all of it (what a service's log tells), none twice.
 
     Raises:
         PolicyError: there are no streams.
@@ -68,28 +68,36 @@ def history(scenario: Scenario) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     if not parts:
         raise PolicyError(f"scenario {scenario.name!r}: no streams, so there is no history")
     rates = np.array([s.rate_per_s or 1.0 for s in parts])
+    shares = (rates / rates.sum()).tolist()
+    traces = [_trace_of(part) for part in parts]
+    # A short trace has no 4,000 rows to tell of: repeated, each would be its own history many times.
+    total = min(
+        [float(HISTORY)]
+        + [len(t) / share for t, share in zip(traces, shares, strict=True) if t is not None]
+    )
     drawn = []
-    for part, share in zip(parts, rates / rates.sum(), strict=True):
-        n = max(1, round(HISTORY * float(share)))
+    for part, trace, share in zip(parts, traces, shares, strict=True):
+        n = max(1, round(total * share))
         rng = np.random.default_rng(0)
-        drawn.append(draw_lengths(part.lengths, _earlier(part, n, rng), rng))
+        nothing = np.zeros(n, np.int64)
+        earlier = Arrivals(nothing)
+        if trace is not None:
+            earlier = Arrivals(nothing, trace, rng.choice(len(trace), n, replace=False))
+        drawn.append(draw_lengths(part.lengths, earlier, rng))
     inputs, outputs = (np.concatenate(column) for column in zip(*drawn, strict=True))
     return inputs, outputs
 
 
-def _earlier(part: StreamConfig, n: int, rng: np.random.Generator) -> Arrivals:
-    """As many requests of a stream, with rows of its trace where the trace says how long they are."""
-    nothing = np.zeros(n, np.int64)
+def _trace_of(part: StreamConfig) -> Trace | None:
+    """The trace that says how long a stream's requests are."""
     if part.lengths.kind != "trace":
-        return Arrivals(nothing)
+        return None
     source = part.arrivals
     if isinstance(source, TraceArrivals):
-        trace = load_trace(source.path, source.format, source.sort, source.only_llm)
-    else:
-        assert isinstance(source, CountArrivals)
-        assert source.trace_path is not None
-        trace = load_trace(source.trace_path, source.trace_format)
-    return Arrivals(nothing, trace, rng.integers(0, len(trace), n))
+        return load_trace(source.path, source.format, source.sort, source.only_llm)
+    assert isinstance(source, CountArrivals)
+    assert source.trace_path is not None
+    return load_trace(source.trace_path, source.trace_format)
 
 
 def choose(
