@@ -20,6 +20,7 @@ from baselines.aladdin.fleet import (
     PREFILL_LOAD,
     choose,
     history,
+    prefill_gpus,
     profiled,
     starting_number,
 )
@@ -128,7 +129,7 @@ class AladdinPolicy:
         self.scenario = scenario
         self._pool = scenario.fleet.pools[self.workers.pool]
         self._split = self.workers.prefill is not None
-        number = starting_number(scenario, self.workers, p.workers, self.name)
+        number = starting_number(scenario, self.workers, p.workers, p.prefill_workers, self.name)
         prompts = inputs if p.prompts == "history" else None
         decode = profiled(scenario, self._pool, prompts)
         prefill = decode
@@ -167,20 +168,23 @@ class AladdinPolicy:
     def _demand(
         self, number: int, inputs: NDArray[np.int32], outputs: NDArray[np.int32]
     ) -> WorkerDemand | None:
-        p, pools = self.parameters, self.scenario.fleet.pools
-        used = [self.workers.pool, *self.workers.others]
-        if self.workers.prefill is not None:
-            used.append(self.workers.prefill)
-        left = self.scenario.fleet.max_gpus - sum(
-            pools[k].initial_instances * pools[k].tp for k in used
+        p, fleet = self.parameters, self.scenario.fleet
+        pools, tp = fleet.pools, self._pool.tp
+        started = sum(
+            pools[k].initial_instances * pools[k].tp
+            for k in (self.workers.pool, *self.workers.others)
         )
-        if not (p.scale if p.scale is not None else p.workers is None and left >= self._pool.tp):
+        held = prefill_gpus(self.scenario, self.workers, p.prefill_workers)
+        left = fleet.max_gpus - started - held
+        if not (p.scale if p.scale is not None else p.workers is None and left >= tp):
             return None
-        held = 0
-        if self.workers.prefill is not None:
-            prefill = pools[self.workers.prefill]
+        prefill = None if self.workers.prefill is None else pools[self.workers.prefill]
+        if prefill is not None and not p.prefill_workers:  # their number follows the rate, too
             held = prefill.tp * prefill.max_instances
-        room = (self.scenario.fleet.max_gpus - held) // self._pool.tp
+        most = min(max((fleet.max_gpus - held) // tp, number), self._pool.max_instances)
+        if prefill is not None:
+            rest = (fleet.max_gpus - most * tp) // prefill.tp
+            self._most_prefill = min(rest, prefill.max_instances)
         try:
             per_worker = requests_per_worker(
                 None if self._split else self._profile.prefill,
@@ -199,7 +203,7 @@ class AladdinPolicy:
             outputs,
             period_s=p.period_s,
             false_alarm=p.false_alarm,
-            most=max(1, min(room, self._pool.max_instances)),
+            most=most,
         )
 
     def act(self, view: ClusterView) -> Command:
@@ -345,7 +349,7 @@ class AladdinPolicy:
         if wanted is not None and prefill is not None and not self.parameters.prefill_workers:
             pool = self.scenario.fleet.pools[prefill]
             load = self.demand.rate * self._prefill_s / PREFILL_LOAD
-            targets[pool.name] = int(np.clip(np.ceil(load) + 1, 1, pool.max_instances))
+            targets[pool.name] = int(np.clip(np.ceil(load) + 1, 1, self._most_prefill))
         return targets
 
 
