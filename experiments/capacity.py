@@ -41,10 +41,11 @@ from typing import Any
 
 from experiments.capacity_load import trace_of, window
 from experiments.capacity_options import Request, ask
-from experiments.capacity_search import Share, least, share_interval
+from experiments.capacity_search import Share, share_interval
 from experiments.capacity_serve import guess, idle_share, run, scenario_of
 from experiments.harness.cache import RunCache
 from experiments.harness.fingerprint import fingerprint
+from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import HELP_WORDS, Slip
 from llmscale_env.cluster.iteration_time import iteration_time_model

@@ -1,4 +1,4 @@
-"""How sure a share is that was seen in some windows of load, and the least number that is enough.
+"""How sure a share is that was seen in some windows of load.
 
 Requests of one window meet the same queue, so they are not independent. The interval is Wilson's for
 a share, with two corrections that surveys of clusters use (Korn and Graubard, Survey Methodology 24,
@@ -13,7 +13,7 @@ t interval of the windows' shares in 87 to 95 %, of a bootstrap in 85 to 94 %.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -89,45 +89,3 @@ def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
     middle = (share + square / 2) / (1 + square)
     half = quantile * sqrt(share * (1 - share) / n + square / (4 * n)) / (1 + square)
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def least(enough: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """The least number in 1..most that is enough; None: not even the most is.
-
-    What is enough is taken to stay so with more. Steps from a guess double until the answer is
-    bracketed, then the bracket is halved. No number is asked for twice; the one below the answer is
-    always asked for, and is not enough.
-
-    Args:
-        enough: whether a number is.
-        most: largest number.
-        start: a guess.
-    """
-    known: dict[int, bool] = {}
-
-    def asked(number: int) -> bool:
-        if number not in known:
-            known[number] = enough(number)
-        return known[number]
-
-    low, high = 0, min(max(1, start), most)
-    step = max(1, high // 4)
-    while not asked(high):
-        if high == most:
-            return None
-        low, high = high, min(high + step, most)
-        step *= 2
-    step = 1
-    while low == 0 and high > 1:
-        below = max(1, high - step)
-        if not asked(below):
-            low = below
-            break
-        high, step = below, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        if asked(middle):
-            high = middle
-        else:
-            low = middle
-    return high

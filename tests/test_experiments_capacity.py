@@ -14,8 +14,9 @@ from baselines.aladdin.fleet import history
 from experiments.capacity import Answer, Trials, Tried, best, main, search, sentence
 from experiments.capacity_load import place, window
 from experiments.capacity_options import ask
-from experiments.capacity_search import Share, least, share_interval
+from experiments.capacity_search import Share, share_interval
 from experiments.capacity_serve import idle_share, run, scenario_of
+from experiments.least import least
 
 SLO = "slo=ttft:0.6,itl:0.03"
 
