@@ -99,6 +99,15 @@ def place(
     return warm_up_s + number * part + draw * (part - length), length
 
 
+def room(stream: StreamConfig, case: Mapping[str, Any]) -> float:
+    """Windows of `window_s` that a stream has beside each other: of a trace, its length allows no more."""
+    if stream.lengths.kind != "trace":
+        return np.inf
+    trace, factor = trace_of(stream)
+    duration_s = factor * trace.period_ps / PS_PER_S
+    return (duration_s - case["warm_up_s"]) / case["window_s"]
+
+
 def _of_trace(
     scenario: Scenario, stream: StreamConfig, case: Mapping[str, Any], rng: np.random.Generator
 ) -> Window:
