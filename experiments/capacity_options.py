@@ -218,7 +218,7 @@ def _policies(options: Mapping[str, str]) -> tuple[tuple[str, str, dict[str, Any
             name, parameters = parse_policy(text)
             if name not in PLACEMENT_POLICIES:
                 raise Slip(f"policy = {text!r}: must be some of {','.join(PLACEMENT_POLICIES)}")
-            for key in ("tp", "workers", "prefill_workers", "scale"):
+            for key in ("tp", "workers", "prefill_workers", "scale", "fleet"):
                 if key in parameters:
                     raise Slip(f"policy = {text!r}: {key} is what is searched here; leave it out")
             make_policy(name, **parameters)

@@ -395,6 +395,7 @@ def test_an_answer_that_no_number_of_gpus_gives_says_so(tmp_path, capsys):
         ),
         ([SLO, "rate_per_s=3", "policy=aladdin:gama=1"], "there is no parameter 'gama'"),
         ([SLO, "rate_per_s=3", "policy=jsq:workers=2"], "workers is what is searched here"),
+        ([SLO, "rate_per_s=3", "policy=jsq:fleet=start"], "fleet is what is searched here"),
         ([SLO, "rate_per_s=3", "tp=3"], "tp = '3': must be some of 1,2,4,8"),
         ([SLO, "rate_per_s=3", "llm=gpt"], "llm = 'gpt'"),
         ([SLO, "rate_per_s=3", "gpu=abacus"], "gpu = 'abacus'"),
