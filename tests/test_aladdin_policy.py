@@ -12,7 +12,7 @@ from baselines.aladdin.configuration import RequestTokens
 from baselines.aladdin.constraints import Rules
 from baselines.aladdin.demand import WorkerLine
 from baselines.aladdin.fleet import choose, history, starting_number
-from baselines.aladdin.moves import Seen, errors_of, moves
+from baselines.aladdin.moves import ErrorLedger, Outlived, Seen, early, errors_of, moves
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.rebalance import PredictionErrors
 from baselines.aladdin.scaling import WorkerDemand, requests_per_worker
@@ -402,7 +402,7 @@ def test_errors_by_hand():
         ),
         np.array([50, 40, 90]),
     )
-    outlived = tuple(np.array(x) for x in ([1, 1, 3], [20, 30, 10], [60, 50, 99]))
+    outlived = Outlived(*np.array([[1, 2, 3], [1, 1, 3], [20, 30, 10], [60, 50, 99]]))
     # 7 ended 20 tokens early, 5 as predicted, 9 and 11 were at no worker when last seen.
     ended = finished((7, 30), (5, 40), (9, 10), (11, 10))
     assert errors_of([0, 1], before, ended, outlived) == [
