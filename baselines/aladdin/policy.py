@@ -304,9 +304,7 @@ class AladdinPolicy:
                 self._errors.end(early(self._before, finished), view.time_s)
                 errors = self._errors.errors(workers)
             else:
-                errors = errors_of(
-                    workers, self._before, finished, outlived, p.errors == "printed"
-                )
+                errors = errors_of(workers, self._before, finished, outlived, p.errors == "printed")
             found = moves(
                 workers,
                 errors,
