@@ -12,7 +12,7 @@ from baselines.aladdin.configuration import RequestTokens
 from baselines.aladdin.constraints import Rules
 from baselines.aladdin.demand import WorkerLine
 from baselines.aladdin.fleet import choose, history, starting_number
-from baselines.aladdin.moves import ErrorLedger, Outlived, Seen, early, errors_of, moves
+from baselines.aladdin.moves import Outlived, Seen, errors_of, moves
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.rebalance import PredictionErrors
 from baselines.aladdin.scaling import WorkerDemand, requests_per_worker

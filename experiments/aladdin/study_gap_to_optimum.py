@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from agents.statistics import mean_interval
 from baselines.aladdin.gap import SCARCE, Kind, compare, compare_moves, generate, summary
