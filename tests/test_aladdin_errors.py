@@ -239,7 +239,7 @@ def test_a_predictor_of_ones_own():
     policy = AladdinPolicy(predictor=mine)
     for _ in range(2):
         run_episode(policy, scenario, 0, requests=guesses(scenario))
-        # What an episode teaches stays in it: 4,000 of the history and those that ended before the last refit.
+        # What an episode teaches stays in it: the history and those that ended before the last refit.
         assert policy.predictor.seen.sum() == 4000 + 12
     assert mine.seen.sum() == 0
     assert policy.predictor is not mine

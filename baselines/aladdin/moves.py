@@ -152,7 +152,7 @@ class ErrorLedger:
             self._early.append((instance, real, predicted, until_s))
 
     def move(self, request: int, source: int, to: int, tokens: int) -> None:
-        """A request has been moved with its predicted tokens; a second move counts from where it was first."""
+        """A request has been moved with its predicted tokens; a second one counts from where it was first."""
         if request in self._moved:
             source = self._moved.pop(request)[0]
         if source != to:

@@ -234,7 +234,7 @@ def claims(frame: DataFrame, parameters: Gap) -> list[Claim]:
                 nothing=1,
                 unit="times its workers",
                 paper="fewer (read as by a tenth or more: ours)",
-                reason=f"workers beyond the optimum of shortest queue: {by_scarce(frame, 'chat', 'shortest')}",
+                reason=f"shortest queue's workers beyond the optimum: {by_scarce(frame, 'chat', 'shortest')}",
                 note="the shortest queue is given the fewest workers on which it breaks no constraint",
             )
         )
@@ -261,7 +261,7 @@ def claims(frame: DataFrame, parameters: Gap) -> list[Claim]:
         more = 100 * (share["greedy"] - share["exact"])
         found.append(
             at_most(
-                "Ours: one move after the other leaves little more of Algorithm 2's errors than the programme",
+                "Ours: single moves leave little more of Algorithm 2's errors than the programme",
                 10,
                 mean_interval(more.groupby(share["seed"]).mean()),
                 nothing=None,
@@ -269,7 +269,7 @@ def claims(frame: DataFrame, parameters: Gap) -> list[Claim]:
                 paper='not in the paper ("little" read as 10 %)',
                 reason=f"at worst {more.max():.0f} %: single moves end where only several at once would gain",
                 note=f"left: {100 * share['greedy'].mean():.0f} % by single moves, "
-                f"{100 * share['exact'].mean():.0f} % by the programme, over {len(share)} problems with errors; "
+                f"{100 * share['exact'].mean():.0f} % by the programme, of {len(share)} problems; "
                 f"more than the programme by {more.max():.0f} % at worst",
             )
         )
