@@ -289,7 +289,7 @@ def claims(frame: DataFrame, parameters: Demand) -> list[Claim]:
                 nothing=1,
                 unit="times its GPU-hours",
                 paper="not in the paper",
-                reason=f"with {share[LEARNT]:.1f} against {share[PRIOR]:.1f} % of requests within their SLOs; "
+                reason=f"with {share[LEARNT]:.1f} against {share[PRIOR]:.1f} % within their SLOs; "
                 f"{column(frame, load, LEARNT, 'pairs').mean():.0f} periods to learn from, since the "
                 f"{column(frame, load, LEARNT, 'changes').mean():.0f} changes of a run hide those after them",
             )
