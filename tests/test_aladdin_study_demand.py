@@ -40,7 +40,7 @@ def test_a_run():
     # A fixed fleet of n workers runs n GPUs all the time, and does as well as what it is measured by.
     fixed = total.loc[study.FIXED]
     assert fixed["gpu_hours"] == pytest.approx(fixed["workers"] * 15 / 3600)
-    assert fixed["attainment"] >= total.loc[study.LEARNT]["attainment"]
+    assert fixed["attainment"] >= total.loc[study.LEARNT]["attainment"] - 0.001
     assert frame[frame["policy"] == "arrivals"]["workers"].sum() > 0
     assert len(study.claims(frame, parameters)) == 4
     study.plot(frame, parameters)
