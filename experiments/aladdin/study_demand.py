@@ -1,14 +1,14 @@
 """Workers that follow demand, against fixed fleets.
 
 The paper's Eq. 7 and change points (section 5.2) have no figure; this study is ours throughout. Chat
-requests come to the cluster of `aladdin-large` (Llama-2-13B, one A100 per worker) at a rate that goes up
-and down like a day, passed in minutes, or that trebles and falls again. Aladdin sets the number of
+requests come to the cluster of `aladdin-large` (Llama-2-13B, one A100 per worker) at a rate that goes
+up and down like a day, passed in minutes, or that trebles and falls again. Aladdin sets the number of
 workers itself: with Eq. 7 learnt from experience, with the line that models and history give ("prior"),
-and without change points, by the mean rate of all that is remembered or by that of the last period. Fixed
-fleets, of Aladdin's placement and of the shortest queue, have the least workers with which as many of the
-same requests keep both SLOs as of the first of these, but for one in a thousand; a search finds them, knowing
-what will come. Workers start in no time, as the paper has it (it leaves switching out). GPU-hours are of the time in which
-requests come. Fleets that scale begin with two workers.
+and without change points, by the mean rate of all that is remembered or by that of the last period.
+Fixed fleets, of Aladdin's placement and of the shortest queue, have the least workers with which as
+many of the same requests keep both SLOs as of the first of these, but for one in a thousand; a search
+finds them, knowing what will come. Workers start in no time, as the paper has it (it leaves switching
+out). GPU-hours are of the time in which requests come. Fleets that scale begin with two workers.
 """
 
 from __future__ import annotations

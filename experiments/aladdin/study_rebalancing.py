@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FIGURE = "Section 4.3 (no figure)"
 LLM, GPU = "llama-2-13b", "a100-80gb"
 OFF, ON = "off", "outstanding"
-VARIANTS = {
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     OFF: ("no moves", {"rebalance": False}),
     ON: ("outstanding requests (default)", {}),
     "heartbeat": ("one heartbeat", {"span": "heartbeat"}),
