@@ -58,9 +58,9 @@ def test_rates_are_max_min_fair(seed: int) -> None:
 def test_a_single_flow_takes_bytes_over_capacity() -> None:
     clock, net = network([4, 4, 4, 4], [0, 1])
     ends: list[int] = []
-    net.start(0, 0, 1, 1, lambda: ends.append(int(clock.now)))
-    net.start(1, 1, 0, 10, lambda: ends.append(int(clock.now)))
-    net.start(2, 0, 0, 10**6, lambda: ends.append(int(clock.now)))
+    net.start(0, net.paths.between(0, 1), 1, lambda: ends.append(int(clock.now)))
+    net.start(1, net.paths.between(1, 0), 10, lambda: ends.append(int(clock.now)))
+    net.start(2, net.paths.between(0, 0), 10**6, lambda: ends.append(int(clock.now)))
     clock.run(until=10**7)
     assert ends == [0, 250_000, 2_500_000]  # a byte at 4 bytes/us takes 0.25 us; locally no time
 
@@ -69,7 +69,8 @@ def test_flows_share_and_speed_up() -> None:
     clock, net = network([10, 10, 10, 10, 10, 10], [0, 1, 2])
     ends: list[tuple[int, int]] = []
     for number, (source, target, size) in enumerate([(0, 1, 10), (0, 2, 30)]):
-        net.start(number, source, target, size, lambda n=number: ends.append((n, int(clock.now))))
+        path = net.paths.between(source, target)
+        net.start(number, path, size, lambda n=number: ends.append((n, int(clock.now))))
     clock.run(until=10**8)
     # 5 and 5: the first ends after 2 us; the second has 20 left, at 10: another 2 us.
     assert ends == [(0, 2_000_000), (1, 4_000_000)]
@@ -98,7 +99,8 @@ def test_bytes_are_conserved(seed: int) -> None:
         run(int(clock.now) + int(rng.integers(0, 3_000_000)))
         source, target = rng.integers(0, 5, 2).tolist()
         sizes[number] = int(rng.integers(1, 20))
-        net.start(number, source, target, sizes[number], lambda n=number: ended.add(n))
+        path = net.paths.between(source, target)
+        net.start(number, path, sizes[number], lambda n=number: ended.add(n))
     run(int(clock.now) + 1_000_000)
     for k, flow in net.flows.items():
         left = flow.left - flow.rate * (int(clock.now) - flow.seen_ps)

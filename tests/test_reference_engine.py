@@ -786,10 +786,10 @@ def test_one_slot_is_an_m_g_1_queue() -> None:
     "call, message",
     [
         (lambda e: e.advance(-1), r"until_ps = -1: must be in 0\.\."),
-        (lambda e: e.set_target(3, 1), r"pool = 3: must be in 0\.\.0"),
-        (lambda e: e.set_target(0, -1), r"count = -1: must be in 0\.\.3"),
+        (lambda e: e.set_target(3, 1), r"pool = 3: must be an integer in 0\.\.0"),
+        (lambda e: e.set_target(0, -1), r"count = -1: must be an integer in 0\.\.3"),
         (lambda e: e.set_target(0, 1.5), r"count = 1.5: must be an integer in 0\.\.3"),
-        (lambda e: e.set_target(0, 1, 7), r"source = 7: must be in 0\.\.2"),
+        (lambda e: e.set_target(0, 1, 7), r"source = 7: must be an integer in 0\.\.2"),
         (lambda e: e.set_batch_limit(0, 0), r"limit = 0: must be in 1\.\.256"),
         (lambda e: e.set_batch_limit(0, 257), r"limit = 257: must be in 1\.\.256"),
         (lambda e: e.set_controller(0, 5), r"kind = 5: must be in 0\.\.2"),
@@ -799,7 +799,7 @@ def test_one_slot_is_an_m_g_1_queue() -> None:
         (lambda e: e.evict(9, 1), r"instance = 9: must be in 0\.\.2"),
         (lambda e: e.evict(2, 1), r"instance = 2: is OFF, must be ACTIVE or DRAINING"),
         (lambda e: e.evict(0, -1), r"count = -1: must be at least 0"),
-        (lambda e: e.gateway(4), r"llm = 4: must be in 0\.\.0"),
+        (lambda e: e.gateway(4), r"llm = 4: must be an integer in 0\.\.0"),
     ],
 )
 def test_bad_arguments(call: Any, message: str) -> None:

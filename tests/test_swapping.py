@@ -455,7 +455,7 @@ def test_what_has_no_room_is_dropped() -> None:
 def ready_of(engine: Any, instance: int, now_ps: int) -> dict[int, int]:
     """When each LLM is or will be in host memory; the past does not matter."""
     if isinstance(engine, ReferenceEngine):
-        ready = engine._all[instance].weights.ready_ps
+        ready = engine.all_instances[instance].weights.ready_ps
     else:
         row = engine.batch.states.host_ready[0, instance].tolist()
         ready = {llm: at for llm, at in enumerate(row) if at >= 0}

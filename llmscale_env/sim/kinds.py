@@ -99,6 +99,14 @@ class LoadSource(IntEnum):
     MULTICAST = 2
 
 
+FROM_SSD = -1
+"""Source code of weights: the SSD of the taker's own host. A slot is its number; the memory of host `h` is
+the number of slots plus `h`."""
+
+NO_SOURCE = -2
+"""No weights have come to this slot from anywhere."""
+
+
 class PullRule(IntEnum):
     """Which of an instance's shared queues it takes from next."""
 

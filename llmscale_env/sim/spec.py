@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import (
     check_model,
@@ -24,8 +23,10 @@ from llmscale_env.sim.checks import (
 )
 from llmscale_env.sim.kinds import (
     DECODE_KINDS,
+    FROM_SSD,
     MAX_ARRIVAL_QUEUES,
     NEVER,
+    NO_SOURCE,
     ControllerKind,
     Fallback,
     InstanceState,
@@ -36,15 +37,27 @@ from llmscale_env.sim.kinds import (
     RequestState,
     RouterKind,
 )
+from llmscale_env.sim.links import LINK_TABLES, NetworkSpec
 from llmscale_env.sim.profile import ProfileSpec
-from llmscale_env.sim.reported import INSTANCE_DTYPE, REPORT_DTYPE, RESULT_DTYPE
+from llmscale_env.sim.reported import (
+    HOME_DTYPE,
+    INSTANCE_DTYPE,
+    LOADING_DTYPE,
+    REPORT_DTYPE,
+    RESULT_DTYPE,
+)
+from llmscale_env.sim.weight_checks import check_homes, check_twin, check_weights
 
 __all__ = [
     "DECODE_KINDS",
+    "FROM_SSD",
+    "HOME_DTYPE",
     "INSTANCE_DTYPE",
     "LINK_TABLES",
+    "LOADING_DTYPE",
     "MAX_ARRIVAL_QUEUES",
     "NEVER",
+    "NO_SOURCE",
     "REPORT_DTYPE",
     "RESULT_DTYPE",
     "ClassSpec",
@@ -137,7 +150,8 @@ class PoolSpec:
         llm, profile: indices into the cluster's LLMs and profiles; of the LLM that is loaded first.
         n_slots: most instances this pool can ever hold.
         gpus: GPUs per instance.
-        initial_active: instances that are active at time 0 (the lowest slots).
+        initial_active: instances that are active at time 0 (the lowest slots; of a pool with `twin_of`
+            the highest).
         batch_limit: running requests allowed per instance at the start.
         controller: how the limit moves; `controller_*` its parameters (Chiron's Algorithm 1).
         pull: shared queues that the pool's instances pull from at the start, in order.
@@ -160,7 +174,10 @@ class PoolSpec:
         evicts: requests of a priority-0 class in an instance's own queue evict running requests of
             priority-1 classes that have a shared queue.
         acquire_ps: from the order to the start of loading.
-        load_ps: (3,) loading time by `LoadSource`.
+        load_ps: (3,) loading time by `LoadSource`, where `weight_bytes` is 0.
+        weight_bytes: weights that flow over the network's links, layer by layer; 0: loading takes `load_ps`.
+        layers: how many layers they are.
+        twin_of: pool on the same GPUs, slot by slot; -1: none. Named by one of the two.
         host_kv_bytes: KV cache that one instance may keep in host memory.
         watermark_tokens: KV tokens kept free at admission; where LLMs take turns each has its own.
     """
@@ -197,6 +214,14 @@ class PoolSpec:
     repair_ps: int = 0
     phase: int = PoolPhase.BOTH
     drifts: tuple[int, ...] = ()
+    weight_bytes: int = 0
+    layers: int = 1
+    twin_of: int = -1
+
+    def layer_bytes(self, layer: int) -> int:
+        """Bytes of one layer, the first being 0; all of them together are `weight_bytes`."""
+        size, n = self.weight_bytes, self.layers
+        return size * (layer + 1) // n - size * layer // n
 
     @property
     def operations(self) -> Operations:
@@ -288,46 +313,6 @@ class PlacementSpec:
 
 
 @dataclass(frozen=True)
-class NetworkSpec:
-    """Links over which KV caches move (docs/engine.md, section 11).
-
-    Attributes:
-        capacity: (n_links,) bytes per microsecond of each directed link.
-        out_links, in_links: per slot of the cluster the links that leave and reach it from other hosts.
-        local_out_links, local_in_links: the same within its host.
-    """
-
-    capacity: NDArray[np.int64]
-    out_links: tuple[tuple[int, ...], ...]
-    in_links: tuple[tuple[int, ...], ...]
-    local_out_links: tuple[tuple[int, ...], ...]
-    local_in_links: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "capacity", np.ascontiguousarray(self.capacity, dtype=np.int64))
-        n = len(self.capacity)
-        if self.capacity.ndim != 1 or (self.capacity < 1).any():
-            raise ValueError("capacity: every link must carry at least 1 byte per microsecond")
-        for name in LINK_TABLES:
-            for slot, links in enumerate(getattr(self, name)):
-                if len(set(links)) < len(links) or not all(0 <= k < n for k in links):
-                    raise ValueError(
-                        f"{name}[{slot}] = {links}: must be different links of 0..{n - 1}"
-                    )
-        for out, into in (LINK_TABLES[:2], LINK_TABLES[2:]):
-            used = [{k for row in getattr(self, name) for k in row} for name in (out, into)]
-            if used[0] & used[1]:
-                raise ValueError(
-                    f"{into}: links {sorted(used[0] & used[1])} are among {out}, so a path could hold "
-                    "one twice; links are directed"
-                )
-
-
-LINK_TABLES = ("out_links", "in_links", "local_out_links", "local_in_links")
-"""The tables of a `NetworkSpec`, those between hosts first."""
-
-
-@dataclass(frozen=True)
 class RouteSpec:
     """How requests of one (LLM, SLO class) find an instance.
 
@@ -380,6 +365,9 @@ class ClusterSpec:
         host_keep_alive_ps: how long a host keeps an LLM's weights after its last instance has gone.
         half_block_tokens: KV tokens charged to every running request for the rounding of paging.
         network: links between instances; None: flows take no time.
+        homes: per LLM the host that keeps a copy of its weights in memory, -1: none; empty: none anywhere.
+        host_cache_at_start: at time 0 every host has all weights in memory, as if the last instance of
+            each LLM had gone `OFF` there just then.
     """
 
     profiles: tuple[ProfileSpec, ...]
@@ -393,6 +381,8 @@ class ClusterSpec:
     half_block_tokens: int = 8
     custom_router: object | None = field(default=None, compare=False)
     network: NetworkSpec | None = None
+    homes: tuple[int, ...] = ()
+    host_cache_at_start: bool = False
 
     def __post_init__(self) -> None:
         for p, pool in enumerate(self.pools):
@@ -412,6 +402,8 @@ class ClusterSpec:
                 )
             check_swaps(where, pool, self)
             check_phase(where, pool, self)
+            check_weights(where, pool, self)
+            check_twin(where, p, self)
             check_pull(f"{where}.pull", pool.pull, pool, self.queue_llm)
         for m, row in enumerate(self.routes):
             if len(row) != len(self.classes):
@@ -438,11 +430,9 @@ class ClusterSpec:
                                 f"{where}.queue = {route.queue}: must be a shared queue, as "
                                 f"pools[{p}] evicts requests of this priority-1 class"
                             )
-        for name in LINK_TABLES if self.network is not None else ():
-            if len(getattr(self.network, name)) != self.n_instances:
-                raise ValueError(
-                    f"network.{name}: must have a row for each of {self.n_instances} slots"
-                )
+        if self.network is not None:
+            self.network.refuse_other_sizes(self.n_instances, self.n_hosts)
+        check_homes(self)
         held = sum(pool.initial_active * pool.gpus for pool in self.pools)
         if held > self.max_gpus:
             raise ValueError(f"max_gpus = {self.max_gpus}: {held} are active at the start")
@@ -480,6 +470,48 @@ class ClusterSpec:
     def pool_of_slot(self) -> tuple[int, ...]:
         """Pool of each instance slot."""
         return tuple(p for p, pool in enumerate(self.pools) for _ in range(pool.n_slots))
+
+    @property
+    def host_of_slot(self) -> tuple[int, ...]:
+        """Host of each instance slot; twins share one, and a twin takes no GPUs of its own."""
+        hosts: dict[int, list[int]] = {}
+        before = 0
+        for p, pool in enumerate(self.pools):
+            if pool.twin_of < 0:
+                first = [before + k * pool.gpus for k in range(pool.n_slots)]
+                hosts[p] = [g // self.gpus_per_host for g in first]
+                before += pool.n_slots * pool.gpus
+        return tuple(
+            host
+            for p, pool in enumerate(self.pools)
+            for host in hosts[pool.twin_of if pool.twin_of >= 0 else p]
+        )
+
+    @property
+    def n_hosts(self) -> int:
+        """Hosts that slots sit on."""
+        return 1 + max(self.host_of_slot, default=-1)
+
+    @property
+    def twin_of_slot(self) -> tuple[int, ...]:
+        """The slot on the same GPUs as each slot, -1: none; both ways."""
+        twins, first = [-1] * self.n_instances, self.first_slot
+        for p, pool in enumerate(self.pools):
+            for k in range(pool.n_slots if pool.twin_of >= 0 else 0):
+                one, other = first[p] + k, first[pool.twin_of] + k
+                twins[one], twins[other] = other, one
+        return tuple(twins)
+
+    @property
+    def active_at_start(self) -> tuple[bool, ...]:
+        """Whether each slot is active at time 0."""
+        return tuple(
+            k >= pool.n_slots - pool.initial_active
+            if pool.twin_of >= 0
+            else k < pool.initial_active
+            for pool in self.pools
+            for k in range(pool.n_slots)
+        )
 
     def with_pool(self, index: int, **changes: object) -> ClusterSpec:
         """A copy in which one pool differs."""

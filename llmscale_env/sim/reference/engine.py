@@ -9,7 +9,6 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import (
     check_arrival_queues,
@@ -19,27 +18,25 @@ from llmscale_env.sim.checks import (
     check_router,
 )
 from llmscale_env.sim.reference.clock import Due, Phase
+from llmscale_env.sim.reference.fleet import FleetCommands
 from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
 from llmscale_env.sim.reference.network import Network
+from llmscale_env.sim.reference.observing import Observation
+from llmscale_env.sim.reference.parameter_pool import ParameterPool
 from llmscale_env.sim.reference.placement import PlacementCommands
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.router import Router, SharedQueue
 from llmscale_env.sim.spec import (
-    INSTANCE_DTYPE,
     NEVER,
-    RESULT_DTYPE,
     ClusterSpec,
     ControllerKind,
     InstanceState,
-    LoadSource,
     PoolPhase,
     RequestState,
     RouterKind,
     changed_operations,
 )
 from llmscale_env.workload.requests import RequestTable
-
-_COUNTED = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
 
 
 def _checked_int(name: str, value: object, low: int, high: int | None = None) -> int:
@@ -54,7 +51,7 @@ def _checked_int(name: str, value: object, low: int, high: int | None = None) ->
     return number
 
 
-class ReferenceEngine(PlacementCommands):
+class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
     """A cluster serving a table of requests, token by token.
 
     Args:
@@ -71,7 +68,7 @@ class ReferenceEngine(PlacementCommands):
         finished: request ids in order of finishing.
         controller_kind: `ControllerKind` of each pool.
         operations: `Operations` of each pool.
-        weights_gone_ps: when the last instance of an LLM on a host went `OFF`, by (host, llm).
+        parameters: where weights lie.
         last_boundary_ps: time of the latest end of an iteration.
     """
 
@@ -88,26 +85,26 @@ class ReferenceEngine(PlacementCommands):
         self.finished: list[int] = []
         self.controller_kind = [int(pool.controller) for pool in spec.pools]
         self.operations = [pool.operations for pool in spec.pools]
-        self.weights_gone_ps: dict[tuple[int, int], int] = {}
         self.longest_tokens = [self._longest(llm) for llm in range(spec.n_llms)]
 
         self.instances_of: list[list[Instance]] = []
-        self._all: list[Instance] = []
-        gpus_before = 0
+        self.all_instances: list[Instance] = []
+        self.parameters = ParameterPool(self)
+        self.network = Network(self.clock, spec.network, spec.host_of_slot, self.events)
         for p, pool in enumerate(spec.pools):
             self.instances_of.append([])
-            for slot in range(pool.n_slots):
-                instance = Instance(self, len(self._all), p, gpus_before // spec.gpus_per_host)
-                if slot < pool.initial_active:
+            for _ in range(pool.n_slots):
+                index = len(self.all_instances)
+                instance = Instance(self, index, p, spec.host_of_slot[index])
+                if spec.active_at_start[index]:
                     instance.begin_active()
                 self.instances_of[p].append(instance)
-                self._all.append(instance)
-                gpus_before += pool.gpus
+                self.all_instances.append(instance)
+        for instance, twin in zip(self.all_instances, spec.twin_of_slot, strict=True):
+            instance.twin = self.all_instances[twin] if twin >= 0 else None
         self.router = Router(self)
-        hosts = [instance.host for instance in self._all]
-        self.network = Network(self.clock, spec.network, hosts, self.events)
         self.clock.process(self._arrivals())
-        for _ in range(len(self._all) + 1):
+        for _ in range(len(self.all_instances) + 1):
             self.clock.step()  # SimPy's own first event of each process: they stand ready at 0.
 
     def _read(self, table: RequestTable) -> list[Request]:
@@ -148,11 +145,6 @@ class ReferenceEngine(PlacementCommands):
         return min(capacities, default=-1)
 
     # --- time ---
-
-    @property
-    def now_ps(self) -> int:
-        """The time it stands at."""
-        return int(self.clock.now)
 
     def advance(self, until_ps: int) -> None:
         """Process every event before `until_ps` and stand there.
@@ -217,77 +209,15 @@ class ReferenceEngine(PlacementCommands):
 
     def wake_pullers(self, queue: int) -> None:
         """Its head is another one: idle instances that pull from it look at it."""
-        for instance in self._all:
+        for instance in self.all_instances:
             if queue in instance.pull:
                 instance.wake()
 
-    def weights_at(self, source: LoadSource, taker: Instance) -> bool:
-        """Whether an instance that starts to load now finds its LLM's weights there."""
-        if source == LoadSource.SSD:
-            return True
-        holders = [i for i in self._all if i.llm == taker.llm and i.state in HOLDING_WEIGHTS]
-        if source == LoadSource.MULTICAST:
-            return bool(holders)
-        if any(i.host == taker.host for i in holders):
-            return True
-        gone_ps = self.weights_gone_ps.get((taker.host, taker.llm))
-        return gone_ps is not None and self.now_ps - gone_ps <= self.spec.host_keep_alive_ps
-
     def is_active(self, llm: int) -> bool:
         """Whether any instance of an LLM is `ACTIVE`."""
-        return any(i.llm == llm and i.state == InstanceState.ACTIVE for i in self._all)
+        return any(i.llm == llm and i.state == InstanceState.ACTIVE for i in self.all_instances)
 
     # --- commands (section 8) ---
-
-    def set_target(self, pool: int, count: int, source: int | None = None) -> int:
-        """Have `count` instances of a pool in `ACQUIRING + LOADING + ACTIVE`.
-
-        Args:
-            pool: index of the pool.
-            count: instances wanted, 0..n_slots.
-            source: `LoadSource` of those started; None: the pool's own.
-
-        Returns:
-            How many are missing for want of GPUs.
-        """
-        pool = self._pool("pool", pool)
-        count = _checked_int("count", count, 0, self.spec.pools[pool].n_slots)
-        if source is None:
-            source = self.spec.pools[pool].load_source
-        source = LoadSource(_checked_int("source", source, 0, len(LoadSource) - 1))
-        instances = self.instances_of[pool]
-
-        def having() -> int:
-            return sum(i.state in _COUNTED for i in instances)
-
-        for instance in instances:
-            if having() < count and instance.state == InstanceState.DRAINING:
-                instance.reactivate()
-        for instance in instances:
-            if having() < count and instance.state == InstanceState.OFF and self._gpus_left(pool):
-                instance.start(source)
-        while having() > count:
-            self._release_one(instances)
-        missing = max(0, count - having())
-        self.events["target_missed"] += missing > 0
-        return missing
-
-    def _gpus_left(self, pool: int) -> bool:
-        held = sum(i.pool.gpus for i in self._all if i.state != InstanceState.OFF)
-        return held + self.spec.pools[pool].gpus <= self.spec.max_gpus
-
-    @staticmethod
-    def _release_one(instances: list[Instance]) -> None:
-        """Give up the one that is farthest from serving, or least busy."""
-        for state in _COUNTED:
-            there = [i for i in reversed(instances) if i.state == state]
-            if not there:
-                continue
-            if state == InstanceState.ACTIVE:
-                min(there, key=lambda i: i.requests).drain()
-            else:
-                max(there, key=lambda i: i.loaded_ps).cancel()
-            return
 
     def set_batch_limit(self, pool: int, limit: int) -> None:
         """Running requests allowed on every instance of a pool."""
@@ -300,7 +230,7 @@ class ReferenceEngine(PlacementCommands):
 
     def set_instance_limit(self, instance: int, limit: int) -> None:
         """Running requests allowed on one instance."""
-        which = self._all[self._instance(instance)]
+        which = self.all_instances[self._instance(instance)]
         limit = _checked_int("limit", limit, 1, which.profile.max_batch)
         kind = ControllerKind(self.controller_kind[which.pool_index])
         which.controller.set_limit(limit, kind)
@@ -330,16 +260,9 @@ class ReferenceEngine(PlacementCommands):
         self.router.kinds[llm, slo_class] = RouterKind(kind)
         self.events["router_changed"] += 1
 
-    def drain(self, instance: int) -> None:
-        """Take one active instance out of service once its batch is done."""
-        which = self._all[self._instance(instance)]
-        if which.state != InstanceState.ACTIVE:
-            raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
-        which.drain()
-
     def evict(self, instance: int, count: int) -> None:
         """Evict so many of an instance's priority-1 requests at its next boundary."""
-        which = self._all[self._instance(instance)]
+        which = self.all_instances[self._instance(instance)]
         if which.state not in HOLDING_WEIGHTS:
             raise ValueError(
                 f"instance = {which.index}: is {which.state.name}, must be ACTIVE or DRAINING"
@@ -352,7 +275,10 @@ class ReferenceEngine(PlacementCommands):
 
     def move_waiting(self, instance: int, to: int, count: int) -> None:
         """Move the last `count` requests that wait at one active instance to the end of another's queue."""
-        source, target = self._all[self._instance(instance)], self._all[self._instance(to)]
+        source, target = (
+            self.all_instances[self._instance(instance)],
+            self.all_instances[self._instance(to)],
+        )
         count = _checked_int("count", count, 0)
         for which in (source, target):
             if which.state != InstanceState.ACTIVE:
@@ -370,7 +296,7 @@ class ReferenceEngine(PlacementCommands):
 
     def set_pull(self, instance: int, queues: Sequence[int]) -> None:
         """The shared queues that an instance pulls from, in order: its virtual queue."""
-        which = self._all[self._instance(instance)]
+        which = self.all_instances[self._instance(instance)]
         which.pull = check_pull("queues", queues, which.pool, self.spec.queue_llm)
         which.plan_weights()
         self.events["pull_changed"] += 1
@@ -438,87 +364,8 @@ class ReferenceEngine(PlacementCommands):
         for queue in touched:
             self.wake_pullers(queue)
 
-    def fail(self, instance: int) -> None:
-        """An instance breaks down; it is repaired and loads anew, unless it was draining."""
-        which = self._all[self._instance(instance)]
-        if which.state == InstanceState.OFF:
-            raise ValueError(f"instance = {which.index}: is OFF, cannot fail")
-        which.fail()
-
     def _pool(self, name: str, value: object) -> int:
         return _checked_int(name, value, 0, len(self.spec.pools) - 1)
 
     def _instance(self, value: object) -> int:
-        return _checked_int("instance", value, 0, len(self._all) - 1)
-
-    # --- observation ---
-
-    def results(self) -> NDArray[np.void]:
-        """(n_requests,) `RESULT_DTYPE`: what has happened to every request so far."""
-        rows = [
-            (
-                int(r.state),
-                r.instance,
-                r.admitted_ps,
-                r.first_token_ps,
-                r.finished_ps,
-                r.max_itl_ps,
-                r.emitted,
-                r.preemptions,
-                r.evictions,
-                r.restarts,
-            )
-            for r in self.requests
-        ]
-        return np.array(rows, dtype=RESULT_DTYPE)
-
-    def instances(self) -> NDArray[np.void]:
-        """(n_instances,) `INSTANCE_DTYPE`."""
-        rows = [
-            (
-                int(i.state),
-                i.source,
-                i.llm,
-                i.batch_limit,
-                len(i.running),
-                len(i.own_queue),
-                len(i.preempted),
-                i.kv_tokens,
-                i.host_kv_bytes,
-                i.loaded_ps,
-                i.iterations,
-                i.tokens,
-                i.swaps,
-                i.failures,
-                len(i.desk.in_flight),
-                len(i.desk.landed),
-                i.desk.held_tokens,
-            )
-            for i in self._all
-        ]
-        return np.array(rows, dtype=INSTANCE_DTYPE)
-
-    def queues(self) -> list[list[int]]:
-        """Request ids in each shared queue, head first."""
-        return [[r.id for r in queue] for queue in self.queues_of]
-
-    def gateway(self, llm: int) -> list[int]:
-        """Request ids that wait for any instance of an LLM, head first."""
-        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
-        return [r.id for r in self.gateways[llm]]
-
-    def gpu_ps(self) -> list[int]:
-        """GPU-picoseconds billed to each pool up to now."""
-        return [
-            sum(i.billed_until(self.now_ps) for i in instances) * pool.gpus
-            for pool, instances in zip(self.spec.pools, self.instances_of, strict=True)
-        ]
-
-    def finish_log(self) -> list[int]:
-        """Request ids in order of finishing."""
-        return list(self.finished)
-
-    def conservation(self) -> dict[RequestState, int]:
-        """How many requests are in each state."""
-        counts = Counter(r.state for r in self.requests)
-        return {state: counts[state] for state in RequestState}
+        return _checked_int("instance", value, 0, len(self.all_instances) - 1)

@@ -115,8 +115,7 @@ class Desk:
             volume_bytes = request.ctx * int(source.profile.kv_bytes_per_token)
             self.engine.network.start(
                 request.id,
-                source.index,
-                instance.index,
+                self.engine.network.paths.between(source.index, instance.index),
                 volume_bytes,
                 partial(source.desk.copied, request),
             )

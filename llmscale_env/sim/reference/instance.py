@@ -1,4 +1,4 @@
-"""One instance slot: its life, its iteration boundaries, its KV cache (engine.md 3 and 4)."""
+"""One instance slot: its iteration boundaries and its KV cache (engine.md 4)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.controller import BatchController
 from llmscale_env.sim.reference.handover import Desk
+from llmscale_env.sim.reference.life import HOLDING_WEIGHTS, SlotLife
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
-from llmscale_env.sim.reference.weights import HostWeights
 from llmscale_env.sim.spec import (
     REPORT_DTYPE,
     ControllerKind,
     InstanceState,
-    LoadSource,
     Operations,
     PreemptionMode,
     RequestState,
@@ -25,10 +24,8 @@ from llmscale_env.sim.spec import (
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine
 
-HOLDING_WEIGHTS = (InstanceState.ACTIVE, InstanceState.DRAINING)
 
-
-class Instance:
+class Instance(SlotLife):
     """A slot of a pool and, while it is not `OFF`, the instance in it.
 
     `running` is in order of admission: the most recently admitted request is the last.
@@ -61,10 +58,7 @@ class Instance:
         self.pool_index = pool_index
         self.pool = engine.spec.pools[pool_index]
         self.host = host
-        self._profiles = {s.llm: s.profile for s in self.pool.served}
-        self._watermarks = {s.llm: s.watermark_tokens for s in self.pool.served}
-        self._set_llm(self.pool.llm)
-        self.weights = HostWeights(self.pool)
+        self._begin_life()
         self.desk = Desk(self)
         self.report = dict.fromkeys(REPORT_DTYPE.names or (), -1)
         self.placement_model: tuple[float, ...] | None = None
@@ -72,12 +66,6 @@ class Instance:
         self.pull_until = len(self.pull)
         self.foreign: int | None = None
         self.closed = False
-
-        self.state = InstanceState.OFF
-        self.source = -1
-        self.loaded_ps = -1
-        self.billed_from_ps = -1
-        self.billed_ps = 0
 
         self.running: list[Request] = []
         self.own_queue: deque[Request] = deque()
@@ -95,7 +83,6 @@ class Instance:
         self.scheduler: Scheduler
         self.scheduler = Chunked(self) if self.pool.chunk_tokens > 0 else PrefillFirst(self)
 
-        self._change: Due | None = None
         self._iteration_end: Due | None = None
         self.under_way: Iteration | None = None
         self._busy = False
@@ -147,198 +134,6 @@ class Instance:
     def evictable(self) -> list[Request]:
         """Running requests of priority-1 classes that have a shared queue to go to."""
         return [r for r in self.running if r.priority == 1 and r.queue >= 0]
-
-    # --- life of a slot (section 3) ---
-
-    def begin_active(self) -> None:
-        """Active from the start of the simulation."""
-        self.state = InstanceState.ACTIVE
-        self.billed_from_ps = 0
-
-    def start(self, source: LoadSource) -> None:
-        """Order it: `OFF -> ACQUIRING`, and on to `LOADING` if that takes no time."""
-        self._set_llm(self.pool.llm)
-        self._acquire(source, self.pool.acquire_ps)
-
-    def _acquire(self, source: LoadSource, duration_ps: int) -> None:
-        self.state = InstanceState.ACQUIRING
-        if duration_ps == 0:
-            self._load(source)
-            return
-        self._change = self._after(duration_ps).then(lambda: self._load(source))
-
-    def _set_llm(self, llm: int) -> None:
-        self.llm = llm
-        self.watermark_tokens = self._watermarks[llm]
-        self.set_profile(self._profiles[llm])
-
-    def set_profile(self, profile: int) -> None:
-        """Its times from now on."""
-        self.profile_index = profile
-        self.profile = self.engine.spec.profiles[profile]
-        self.capacity = int(self.profile.kv_capacity_tokens)
-
-    def _load(self, ordered: LoadSource) -> None:
-        source = ordered
-        while not self.engine.weights_at(source, self):
-            source = LoadSource(source - 1)
-        self.engine.events[f"load_{source.name.lower()}"] += 1
-        if source != ordered:
-            self.engine.events[f"fallback_from_{ordered.name.lower()}"] += 1
-        if source == LoadSource.MULTICAST and not self.engine.is_active(self.llm):
-            self.engine.events["multicast_from_draining"] += 1
-        self.state = InstanceState.LOADING
-        self.source = int(source)
-        self.billed_from_ps = self.engine.now_ps
-        self.loaded_ps = self.engine.now_ps + self.pool.load_ps[source]
-        self._change = self._after(self.pool.load_ps[source]).then(self._activate)
-
-    def _activate(self) -> None:
-        self.state = InstanceState.ACTIVE
-        self.loaded_ps = -1
-        self.controller.start_window()
-        self._route_waiting()
-        self.wake()
-
-    def _route_waiting(self) -> None:
-        """It serves now: the gateway that it can take from is routed again."""
-        if self.desk.decodes:
-            self.engine.route_decode_gateway(self.llm)
-        else:
-            self.engine.route_arrival_gateway(self.llm)
-
-    def swap(self, llm: int) -> None:
-        """`ACTIVE -> LOADING` another LLM, by way of host memory."""
-        engine = self.engine
-        now_ps = engine.now_ps
-        engine.weights_gone_ps[self.host, self.llm] = now_ps
-        self._set_llm(llm)
-        self.swaps += 1
-        self.weights.used[llm] = self.swaps
-        self.plan_weights(demanded=llm)
-        start_ps = max(now_ps, self.copied_ps if self.leaving_tokens else 0) + self.moving_ps
-        self.moving_ps = self.leaving_tokens = 0
-        swap = next(s for s in self.pool.served if s.llm == llm)
-        ready_ps = self.weights.ready_ps.get(llm)
-        if ready_ps is None:
-            engine.events["swap_streamed"] += 1
-            self.loaded_ps = start_ps + swap.fetch_ps + swap.swap_ps
-        else:
-            engine.events["swap_warm" if ready_ps <= now_ps else "swap_cold"] += 1
-            self.loaded_ps = max(start_ps, ready_ps) + swap.swap_ps
-        warm = ready_ps is not None and ready_ps <= now_ps
-        self.source = int(LoadSource.HOST if warm else LoadSource.SSD)
-        self.state = InstanceState.LOADING
-        self._change = self._after(self.loaded_ps - now_ps).then(self._activate)
-
-    def plan_weights(self, demanded: int | None = None) -> None:
-        """Host memory for the LLMs that its list asks for, in order."""
-        if len(self.pool.served) > 1:
-            heads = [self.engine.queues_of[q][0].llm for _, q in self.non_empty()]
-            self.weights.plan(self.engine.now_ps, [self.llm, *heads], demanded)
-
-    def fail(self) -> None:
-        """It loses what it has on its GPUs and its requests' KV, and is to be loaded anew."""
-        engine = self.engine
-        engine.events[f"fail_{self.state.name.lower()}"] += 1
-        was = self.state
-        if was not in HOLDING_WEIGHTS:
-            assert self._change is not None
-            self._change.cancel()
-        if was in HOLDING_WEIGHTS:
-            engine.weights_gone_ps[self.host, self.llm] = engine.now_ps
-        self.billed_ps = self.billed_until(engine.now_ps)
-        self.billed_from_ps = -1
-        self.failures += 1
-        self.source = self.loaded_ps = -1
-        self.moving_ps = self.leaving_tokens = self.ordered_evictions = 0
-        self.closed = False
-        self._set_llm(self.pool.llm)
-        if self._iteration_end is not None:
-            self._iteration_end.cancel()
-            self._iteration_end = self.under_way = None
-            self._busy = False
-            engine.clock.process(self._serve())
-        for request in engine.requests:
-            if request.saved_on is self:
-                engine.events["fail_saved"] += 1
-                self._drop_copy(request)
-        self.state = InstanceState.OFF
-        landed = list(self.desk.landed)
-        engine.events["fail_landed"] += len(landed)
-        started = [*self.preempted, *self.running, *landed, *self.desk.lose_held()]
-        between = self.desk.leave_all()
-        waiting = list(self.own_queue)
-        for request in list(self.running):
-            self.take_out(request)
-        self.preempted.clear()
-        self.own_queue.clear()
-        self.desk.landed.clear()
-        for request in reversed(started):
-            request.emitted = request.to_prefill = 0
-            request.at = None
-            request.restarts += 1
-            if request.queue >= 0:
-                engine.events["fail_to_queue"] += 1
-                engine.enqueue(request, request.queue, front=True)
-        if was != InstanceState.DRAINING:
-            self._acquire(LoadSource(self.pool.load_source), self.pool.repair_ps)
-        for request in (*(r for r in started if r.queue < 0), *waiting):
-            engine.events["fail_rerouted"] += 1
-            engine.place(request)
-        for request in between:
-            engine.place_decode(request)
-
-    def cancel(self) -> None:
-        """`ACQUIRING` or `LOADING` -> `OFF`."""
-        assert self._change is not None
-        self.engine.events[f"cancel_{self.state.name.lower()}"] += 1
-        self._change.cancel()
-        self._turn_off()
-
-    def drain(self) -> None:
-        """`ACTIVE -> DRAINING`: its own queue goes elsewhere, its batch is served to the end."""
-        self.state = InstanceState.DRAINING
-        moving = list(self.own_queue)
-        self.own_queue.clear()
-        for request in moving:
-            if self.desk.decodes:
-                self.engine.events["drained_reroute_decode"] += 1
-                self.engine.place_decode(request)
-            else:
-                self.engine.events["drained_reroute"] += 1
-                self.engine.place(request)
-        if not self._busy and not self.preempted and self.desk.empty:
-            self._turn_off()
-        else:
-            self.wake()
-
-    def reactivate(self) -> None:
-        """`DRAINING -> ACTIVE`."""
-        self.engine.events["reactivated"] += 1
-        self.state = InstanceState.ACTIVE
-        self._route_waiting()
-        self.wake()
-
-    def _turn_off(self) -> None:
-        if self.state in HOLDING_WEIGHTS:
-            self.engine.weights_gone_ps[self.host, self.llm] = self.engine.now_ps
-        self.billed_ps = self.billed_until(self.engine.now_ps)
-        self.billed_from_ps = -1
-        self.state = InstanceState.OFF
-        self.source = self.loaded_ps = -1
-        self.engine.events["kv_move_forgotten"] += self.moving_ps > 0
-        self.moving_ps = self.leaving_tokens = 0
-
-    def billed_until(self, now_ps: int) -> int:
-        """Time billed so far over all lives of the slot."""
-        running = now_ps - self.billed_from_ps if self.billed_from_ps >= 0 else 0
-        return self.billed_ps + running
-
-    def _after(self, duration_ps: int) -> Due:
-        return Due(self.engine.clock, Phase.INSTANCE, self.index).at(
-            self.engine.now_ps + duration_ps
-        )
 
     # --- serving ---
 

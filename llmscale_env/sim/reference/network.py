@@ -1,4 +1,4 @@
-"""Links and what flows over them: docs/engine.md section 11."""
+"""Links and what flows over them: docs/engine.md sections 11 and 15."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 
 import simpy
 
+from llmscale_env.sim.links import NetworkSpec, Paths
 from llmscale_env.sim.reference.clock import Due, Phase
-from llmscale_env.sim.spec import NetworkSpec
 
 MILLIONTHS = 10**6
 """A byte per microsecond is so many millionths of a byte per millionth of a microsecond (a ps)."""
@@ -67,6 +67,7 @@ class Network:
         events: where it counts how often flows share a link.
 
     Attributes:
+        paths: which links a flow takes.
         flows: by number.
     """
 
@@ -79,28 +80,19 @@ class Network:
     ) -> None:
         self.clock = clock
         self.events = events
-        self.spec = spec
-        self.hosts = hosts
+        self.paths = Paths(spec, hosts)
         self.capacity = [] if spec is None else [int(c) for c in spec.capacity]
         self.flows: dict[int, Flow] = {}
 
-    def path(self, source: int, target: int) -> tuple[int, ...]:
-        """Links from one slot to another."""
-        if self.spec is None:
-            return ()
-        if self.hosts[source] == self.hosts[target]:
-            return (*self.spec.local_out_links[source], *self.spec.local_in_links[target])
-        return (*self.spec.out_links[source], *self.spec.in_links[target])
-
     def start(
-        self, number: int, source: int, target: int, volume_bytes: int, then: Callable[[], None]
+        self, number: int, path: Sequence[int], volume_bytes: int, then: Callable[[], None]
     ) -> None:
-        """A flow between two slots begins; `then` is called at its end."""
+        """A flow over these links begins; `then` is called at its end."""
         now_ps = int(self.clock.now)
         self._settle(now_ps)
         due = Due(self.clock, Phase.FLOW, number)
-        path = self.path(source, target)
-        self.flows[number] = Flow(path, volume_bytes * MILLIONTHS, now_ps, due, then)
+        assert number not in self.flows
+        self.flows[number] = Flow(tuple(path), volume_bytes * MILLIONTHS, now_ps, due, then)
         self._share(now_ps)
 
     def stop(self, number: int) -> None:

@@ -7,9 +7,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from llmscale_env.sim.checks import (
     check_assign,
     check_decode_router,
@@ -21,7 +18,6 @@ from llmscale_env.sim.checks import (
 from llmscale_env.sim.kinds import NOT_UNDER_WAY
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.spec import (
-    REPORT_DTYPE,
     ClusterSpec,
     InstanceState,
     PlacementSpec,
@@ -43,7 +39,7 @@ class PlacementCommands(ABC):
     gateways: list[deque[Request]]
     decode_gateways: list[deque[Request]]
     router: Router
-    _all: list[Instance]
+    all_instances: list[Instance]
 
     # --- routing what waits again ---
 
@@ -100,11 +96,11 @@ class PlacementCommands(ABC):
             for where in (
                 *self.gateways,
                 *self.decode_gateways,
-                *(i.own_queue for i in self._all),
+                *(i.own_queue for i in self.all_instances),
             )
             for r in where
         }
-        states = [int(i.state) for i in self._all]
+        states = [int(i.state) for i in self.all_instances]
         check_assign(self.spec, requests, instances, placeable, states)
         losers = set()
         for k in requests:
@@ -117,7 +113,7 @@ class PlacementCommands(ABC):
                 request.at.own_queue.remove(request)
                 losers.add(request.at)
         for k, i in zip(requests, instances, strict=True):
-            request, target = self.requests[int(k)], self._all[int(i)]
+            request, target = self.requests[int(k)], self.all_instances[int(i)]
             if target.desk.decodes:
                 self.events["assigned_decode"] += 1
                 target.desk.join(request)
@@ -138,7 +134,9 @@ class PlacementCommands(ABC):
 
     def set_profile(self, instance: int, profile: int) -> None:
         """Iterations of an instance take the times of another profile from now on."""
-        which = self._all[check_range("instance", instance, 0, len(self._all) - 1)]
+        which = self.all_instances[
+            check_range("instance", instance, 0, len(self.all_instances) - 1)
+        ]
         if which.state == InstanceState.OFF:
             raise ValueError(f"instance = {which.index}: is OFF, must not be")
         profile = check_range("profile", profile, 0, len(self.spec.profiles) - 1)
@@ -165,22 +163,8 @@ class PlacementCommands(ABC):
 
     def set_placement_model(self, instance: int, model: Sequence[float] | None) -> None:
         """Coefficients (c1, k1, c3, c2, k2) of one instance for best fit; None: those of the route."""
-        which = self._all[check_range("instance", instance, 0, len(self._all) - 1)]
+        which = self.all_instances[
+            check_range("instance", instance, 0, len(self.all_instances) - 1)
+        ]
         which.placement_model = None if model is None else check_model(model)
         self.events["model_changed"] += 1
-
-    # --- observation ---
-
-    def own_queue(self, instance: int) -> list[int]:
-        """Request ids in an instance's own queue, head first; of a DECODE instance without reservation."""
-        instance = check_range("instance", instance, 0, len(self._all) - 1)
-        return [r.id for r in self._all[instance].own_queue]
-
-    def decode_gateway(self, llm: int) -> list[int]:
-        """Request ids that have been prefilled and wait for any decode instance, head first."""
-        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
-        return [r.id for r in self.decode_gateways[llm]]
-
-    def reports(self) -> NDArray[np.void]:
-        """(n_instances,) `REPORT_DTYPE`."""
-        return np.array([tuple(i.report.values()) for i in self._all], dtype=REPORT_DTYPE)

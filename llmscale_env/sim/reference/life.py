@@ -1,0 +1,333 @@
+"""The life of an instance slot, from an order to `OFF`: docs/engine.md sections 3, 8, 9, 10 and 15."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from llmscale_env.sim.reference.clock import Due, Phase
+from llmscale_env.sim.reference.loading import Loader
+from llmscale_env.sim.reference.weights import HostWeights
+from llmscale_env.sim.spec import NO_SOURCE, InstanceState, LoadSource, PoolSpec
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.reference.controller import BatchController
+    from llmscale_env.sim.reference.engine import ReferenceEngine
+    from llmscale_env.sim.reference.handover import Desk
+    from llmscale_env.sim.reference.request import Request
+    from llmscale_env.sim.reference.scheduler import Iteration
+
+HOLDING_WEIGHTS = (InstanceState.ACTIVE, InstanceState.DRAINING)
+
+
+class SlotLife(ABC):
+    """The part of `Instance` that moves it from state to state.
+
+    Attributes:
+        source: observed `LoadSource`, -1 without one.
+        loaded_ps: end of loading, -1 if it does not load or nobody knows.
+        loader: its weights on their way.
+        twin: the slot on the same GPUs, if any.
+        mutating: it drains to become its twin.
+    """
+
+    engine: ReferenceEngine
+    pool: PoolSpec
+    host: int
+    index: int
+    desk: Desk
+    controller: BatchController
+    weights: HostWeights
+    running: list[Request]
+    own_queue: deque[Request]
+    preempted: deque[Request]
+    under_way: Iteration | None
+    leaving_tokens: int
+    copied_ps: int
+    moving_ps: int
+    ordered_evictions: int
+    closed: bool
+    swaps: int
+    failures: int
+    _busy: bool
+    _iteration_end: Due | None
+
+    def _begin_life(self) -> None:
+        """`OFF`, with nothing loaded."""
+        self._profiles = {s.llm: s.profile for s in self.pool.served}
+        self._watermarks = {s.llm: s.watermark_tokens for s in self.pool.served}
+        self._set_llm(self.pool.llm)
+        self.weights = HostWeights(self.pool)
+        self.state = InstanceState.OFF
+        self.source = -1
+        self.loaded_ps = -1
+        self.billed_from_ps = -1
+        self.billed_ps = 0
+        self.loader = Loader(self)
+        self.twin: SlotLife | None = None
+        self.mutating = False
+        self._change: Due | None = None
+
+    @abstractmethod
+    def _serve(self) -> Generator: ...
+
+    @abstractmethod
+    def wake(self) -> None: ...
+
+    @abstractmethod
+    def take_out(self, request: Request) -> None: ...
+
+    @abstractmethod
+    def non_empty(self) -> Iterator[tuple[int, int]]: ...
+
+    def begin_active(self) -> None:
+        """Active from the start of the simulation."""
+        self.state = InstanceState.ACTIVE
+        self.billed_from_ps = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be started: `OFF`, and its GPUs are not its twin's."""
+        taken = self.twin is not None and self.twin.state != InstanceState.OFF
+        return self.state == InstanceState.OFF and not taken
+
+    def start(self, source: LoadSource, named: int = NO_SOURCE) -> None:
+        """Order it: `OFF -> ACQUIRING`, and on to `LOADING` if that takes no time.
+
+        Args:
+            source: where its weights are to come from.
+            named: the source code that comes first, if `scale` named one.
+        """
+        self._set_llm(self.pool.llm)
+        self.loader.source = named
+        self._acquire(source, self.pool.acquire_ps)
+
+    def _acquire(self, source: LoadSource, duration_ps: int) -> None:
+        self.state = InstanceState.ACQUIRING
+        if duration_ps == 0:
+            self._load(source)
+            return
+        self._change = self._after(duration_ps).then(lambda: self._load(source))
+
+    def _set_llm(self, llm: int) -> None:
+        self.llm = llm
+        self.watermark_tokens = self._watermarks[llm]
+        self.set_profile(self._profiles[llm])
+
+    def set_profile(self, profile: int) -> None:
+        """Its times from now on."""
+        self.profile_index = profile
+        self.profile = self.engine.spec.profiles[profile]
+        self.capacity = int(self.profile.kv_capacity_tokens)
+
+    def _load(self, ordered: LoadSource) -> None:
+        self._change = None
+        if self.pool.weight_bytes > 0:
+            source = self.comes_from(self.loader.begin(ordered))
+        else:
+            source = ordered
+            while not self.engine.parameters.weights_at(source, self.llm, self.host):
+                source = LoadSource(source - 1)
+        self.engine.events[f"load_{source.name.lower()}"] += 1
+        if source < ordered:
+            self.engine.events[f"fallback_from_{ordered.name.lower()}"] += 1
+        if source == LoadSource.MULTICAST and not self.engine.is_active(self.llm):
+            self.engine.events["multicast_from_draining"] += 1
+        self.state = InstanceState.LOADING
+        self.source = int(source)
+        self.billed_from_ps = self.engine.now_ps
+        if self.pool.weight_bytes > 0:
+            self.loader.look()
+            return
+        self.loaded_ps = self.engine.now_ps + self.pool.load_ps[source]
+        self._change = self._after(self.pool.load_ps[source]).then(self._activate)
+
+    def comes_from(self, code: int) -> LoadSource:
+        """Its weights come from this source code: what an observer sees of it."""
+        self.source = int(self.engine.parameters.kind_of(code))
+        return LoadSource(self.source)
+
+    def loaded(self) -> None:
+        """The last layer has come."""
+        self._change = self._after(0).then(self._activate)
+
+    def _activate(self) -> None:
+        self._change = None
+        self.state = InstanceState.ACTIVE
+        self.loaded_ps = -1
+        self._serve_from_now()
+
+    def _serve_from_now(self) -> None:
+        self.engine.parameters.look(self.llm)
+        self.controller.start_window()
+        self._route_waiting()
+        self.wake()
+
+    def _route_waiting(self) -> None:
+        """It serves now: the gateway that it can take from is routed again."""
+        if self.desk.decodes:
+            self.engine.route_decode_gateway(self.llm)
+        else:
+            self.engine.route_arrival_gateway(self.llm)
+
+    def swap(self, llm: int) -> None:
+        """`ACTIVE -> LOADING` another LLM, by way of host memory."""
+        engine = self.engine
+        now_ps = engine.now_ps
+        self.state = InstanceState.LOADING
+        engine.parameters.slot_gone(self)
+        self._set_llm(llm)
+        self.swaps += 1
+        self.weights.used[llm] = self.swaps
+        self.plan_weights(demanded=llm)
+        start_ps = max(now_ps, self.copied_ps if self.leaving_tokens else 0) + self.moving_ps
+        self.moving_ps = self.leaving_tokens = 0
+        swap = next(s for s in self.pool.served if s.llm == llm)
+        ready_ps = self.weights.ready_ps.get(llm)
+        if ready_ps is None:
+            engine.events["swap_streamed"] += 1
+            self.loaded_ps = start_ps + swap.fetch_ps + swap.swap_ps
+        else:
+            engine.events["swap_warm" if ready_ps <= now_ps else "swap_cold"] += 1
+            self.loaded_ps = max(start_ps, ready_ps) + swap.swap_ps
+        warm = ready_ps is not None and ready_ps <= now_ps
+        self.source = int(LoadSource.HOST if warm else LoadSource.SSD)
+        self._change = self._after(self.loaded_ps - now_ps).then(self._activate)
+
+    def plan_weights(self, demanded: int | None = None) -> None:
+        """Host memory for the LLMs that its list asks for, in order."""
+        if len(self.pool.served) > 1:
+            heads = [self.engine.queues_of[q][0].llm for _, q in self.non_empty()]
+            self.weights.plan(self.engine.now_ps, [self.llm, *heads], demanded)
+
+    def fail(self) -> None:
+        """It loses what it has on its GPUs and its requests' KV, and is to be loaded anew."""
+        engine = self.engine
+        engine.events[f"fail_{self.state.name.lower()}"] += 1
+        was = self.state
+        self._end_change()
+        self.billed_ps = self.billed_until(engine.now_ps)
+        self.billed_from_ps = -1
+        self.failures += 1
+        self.source = self.loaded_ps = -1
+        self.moving_ps = self.leaving_tokens = self.ordered_evictions = 0
+        self.closed = self.mutating = False
+        self.state = InstanceState.OFF
+        self.loader.stop()
+        engine.parameters.slot_gone(self, held=was in HOLDING_WEIGHTS)
+        self._set_llm(self.pool.llm)
+        if self._iteration_end is not None:
+            self._iteration_end.cancel()
+            self._iteration_end = self.under_way = None
+            self._busy = False
+            engine.clock.process(self._serve())
+        for request in engine.requests:
+            if request.saved_on is self:
+                engine.events["fail_saved"] += 1
+                self._drop_copy(request)
+        landed = list(self.desk.landed)
+        engine.events["fail_landed"] += len(landed)
+        started = [*self.preempted, *self.running, *landed, *self.desk.lose_held()]
+        between = self.desk.leave_all()
+        waiting = list(self.own_queue)
+        for request in list(self.running):
+            self.take_out(request)
+        self.preempted.clear()
+        self.own_queue.clear()
+        self.desk.landed.clear()
+        for request in reversed(started):
+            request.emitted = request.to_prefill = 0
+            request.at = None
+            request.restarts += 1
+            if request.queue >= 0:
+                engine.events["fail_to_queue"] += 1
+                engine.enqueue(request, request.queue, front=True)
+        if was != InstanceState.DRAINING:
+            self._acquire(LoadSource(self.pool.load_source), self.pool.repair_ps)
+        for request in (*(r for r in started if r.queue < 0), *waiting):
+            engine.events["fail_rerouted"] += 1
+            engine.place(request)
+        for request in between:
+            engine.place_decode(request)
+
+    def cancel(self) -> None:
+        """`ACQUIRING` or `LOADING` -> `OFF`."""
+        self.engine.events[f"cancel_{self.state.name.lower()}"] += 1
+        self._end_change()
+        self._turn_off()
+
+    def _end_change(self) -> None:
+        """Nothing more comes of its acquiring or loading."""
+        if self._change is not None:
+            self._change.cancel()
+            self._change = None
+
+    def drain(self) -> None:
+        """`ACTIVE -> DRAINING`: its own queue goes elsewhere, its batch is served to the end."""
+        self.state = InstanceState.DRAINING
+        moving = list(self.own_queue)
+        self.own_queue.clear()
+        for request in moving:
+            if self.desk.decodes:
+                self.engine.events["drained_reroute_decode"] += 1
+                self.engine.place_decode(request)
+            else:
+                self.engine.events["drained_reroute"] += 1
+                self.engine.place(request)
+        if not self._busy and not self.preempted and self.desk.empty:
+            self._turn_off()
+        else:
+            self.wake()
+
+    def reactivate(self) -> None:
+        """`DRAINING -> ACTIVE`."""
+        self.engine.events["reactivated"] += 1
+        self.engine.events["mutation_called_off"] += self.mutating
+        self.mutating = False
+        self.state = InstanceState.ACTIVE
+        self._route_waiting()
+        self.wake()
+
+    def mutate(self) -> None:
+        """It drains; at its end its twin has its weights and serves."""
+        self.mutating = True
+        self.drain()
+
+    def _turn_off(self) -> None:
+        held = self.state in HOLDING_WEIGHTS
+        self.billed_ps = self.billed_until(self.engine.now_ps)
+        self.billed_from_ps = -1
+        self.state = InstanceState.OFF
+        source, code = self.source, self.loader.source
+        self.source = self.loaded_ps = -1
+        self.loader.stop()
+        self.engine.events["kv_move_forgotten"] += self.moving_ps > 0
+        self.moving_ps = self.leaving_tokens = 0
+        if self.mutating:
+            assert self.twin is not None
+            self.mutating = False
+            self.twin.take_over(self, source, code)
+        else:
+            self.engine.parameters.slot_gone(self, held)
+
+    def take_over(self, other: SlotLife, source: int, code: int) -> None:
+        """Its twin has turned off: the weights stay where they are, and are its own now."""
+        self.engine.events["mutated"] += 1
+        self._set_llm(self.pool.llm)
+        self.state = InstanceState.ACTIVE
+        self.source, self.loader.source = source, code
+        self.billed_from_ps = self.engine.now_ps
+        self.engine.parameters.slot_moved(other, self)
+        self._serve_from_now()
+
+    def billed_until(self, now_ps: int) -> int:
+        """Time billed so far over all lives of the slot."""
+        running = now_ps - self.billed_from_ps if self.billed_from_ps >= 0 else 0
+        return self.billed_ps + running
+
+    def _after(self, duration_ps: int) -> Due:
+        return Due(self.engine.clock, Phase.INSTANCE, self.index).at(
+            self.engine.now_ps + duration_ps
+        )
