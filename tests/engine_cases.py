@@ -147,12 +147,14 @@ class Case:
     Attributes:
         script: commands in order of time.
         stops_ps: control times, those of the commands included, ascending; the last is the end.
+        observes: what is looked at besides, by the names of an engine's methods.
     """
 
     spec: ClusterSpec
     requests: RequestTable
     script: tuple[Command, ...]
     stops_ps: tuple[int, ...]
+    observes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -648,6 +650,7 @@ def _observe(engine: Any, case: Case, label: str, trace: Trace) -> None:
         "gpu_ps": engine.gpu_ps(),
         "conservation": engine.conservation(),
     }
+    seen |= {name: getattr(engine, name)() for name in case.observes}
     trace.snapshots += [(label, name, value) for name, value in seen.items()]
 
 

@@ -1,0 +1,330 @@
+"""Generated cases in which weights flow, copies have homes, hosts fail and pools have twins (engine.md, 15).
+
+They are clusters of `split_cases`, with weights on the links. `python -m tests.weight_cases FIRST COUNT`
+prints which mechanisms a range of seeds reaches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llmscale_env.sim.spec import (
+    FROM_SSD,
+    ClusterSpec,
+    InstanceState,
+    LoadSource,
+    NetworkSpec,
+    PoolPhase,
+    PoolSpec,
+)
+from tests.engine_cases import DRAWN, Case, Command, mechanisms, run_case
+from tests.split_cases import _SplitGenerator
+
+WEIGHT_MECHANISMS = frozenset(
+    {
+        # layers
+        "layer_flows",
+        "layer_waits",
+        "layer_broken_off",
+        "source_changed",
+        "load_as_named",
+        "named_source_gone",
+        "load_ssd",
+        "load_host",
+        "load_multicast",
+        "multicast_from_draining",
+        "fallback_from_host",
+        "fallback_from_multicast",
+        "cancel_acquiring",
+        "cancel_loading",
+        "fail_acquiring",
+        "fail_loading",
+        "fail_active",
+        "fail_draining",
+        "flows_shared",
+        "landed",
+        # homes
+        "fail_host",
+        "restored_from_ssd",
+        "restored_from_host",
+        "restored_from_multicast",
+        "restored_anew",
+        "restoring_lost",
+        # orders
+        "scaled",
+        "mutated",
+        "mutation_called_off",
+        "source_mutated",
+        "target_missed",
+        "reactivated",
+        "command_refused",
+    }
+)
+"""What a good set of these cases must have made happen."""
+
+
+class _WeightGenerator(_SplitGenerator):
+    """Draws the parts of one case."""
+
+    def spec(self) -> ClusterSpec:
+        spec = super().spec()
+        pools = list(spec.pools)
+        network = spec.network
+        while network is None:
+            network = self.network(pools, spec.gpus_per_host)
+        for llm in range(spec.n_llms):
+            size, layers = self.pick(2, 11, 60, 300) * self.bytes, self.pick(1, 2, 3, 7)
+            if self.chance(0.85):
+                for p, pool in enumerate(pools):
+                    if pool.llm == llm and not pool.swaps:
+                        pools[p] = replace(pool, weight_bytes=size, layers=layers)
+        spec = replace(spec, pools=tuple(pools), network=network)
+        if self.chance(0.6):
+            spec = self.with_twin(spec)
+        assert spec.network is not None
+        homes = [
+            self.int(-1, spec.n_hosts - 1)
+            if any(pool.llm == llm and pool.weight_bytes for pool in pools)
+            else -1
+            for llm in range(spec.n_llms)
+        ]
+        if self.chance(0.2):
+            homes = []
+        return replace(
+            spec,
+            homes=tuple(homes),
+            host_cache_at_start=self.chance(0.3),
+            network=self.with_weights(spec.network, spec),
+        )
+
+    def with_twin(self, spec: ClusterSpec) -> ClusterSpec:
+        """One pool has a twin, of the other phase if it has one."""
+        candidates = [p for p, pool in enumerate(spec.pools) if not pool.swaps]
+        if not candidates:
+            return spec
+        p = int(self.pick(*candidates))
+        pool = spec.pools[p]
+        other = {
+            PoolPhase.BOTH: PoolPhase.BOTH,
+            PoolPhase.PREFILL: PoolPhase.DECODE,
+            PoolPhase.DECODE: PoolPhase.PREFILL,
+        }[PoolPhase(pool.phase)]
+        twin = replace(
+            self.twin_pool(pool, other),
+            twin_of=p,
+            initial_active=self.int(0, pool.n_slots - pool.initial_active),
+        )
+        q = len(spec.pools)
+        rows = []
+        for llm, row in enumerate(spec.routes):
+            routes = list(row)
+            for c, route in enumerate(row if llm == pool.llm else ()):
+                if other == PoolPhase.DECODE:
+                    routes[c] = replace(route, decode_pools=(*route.decode_pools, q))
+                elif route.pools:
+                    routes[c] = replace(route, pools=(*route.pools, q))
+            rows.append(tuple(routes))
+        assert spec.network is not None
+        mine = slice(spec.first_slot[p], spec.first_slot[p] + pool.n_slots)
+        tables = {
+            name: (*rows_of, *rows_of[mine])
+            for name in ("out_links", "in_links", "local_out_links", "local_in_links")
+            if (rows_of := getattr(spec.network, name))
+        }
+        return replace(
+            spec,
+            pools=(*spec.pools, twin),
+            routes=tuple(rows),
+            network=replace(spec.network, **tables),
+            max_gpus=spec.max_gpus + twin.initial_active * twin.gpus
+            if spec.max_gpus < 2**31 - 1
+            else spec.max_gpus,
+        )
+
+    def twin_pool(self, pool: PoolSpec, phase: PoolPhase) -> PoolSpec:
+        if phase != PoolPhase.BOTH:
+            pool = self.phase(replace(pool, chunk_tokens=0), phase)
+        return replace(pool, batch_limit=self.int(1, pool.batch_limit), drifts=())
+
+    def with_weights(self, network: NetworkSpec, spec: ClusterSpec) -> NetworkSpec:
+        """Links from host memories and SSDs, some of them shared, some missing."""
+        capacity = network.capacity.tolist()
+
+        def link(slower: int = 1) -> int:
+            capacity.append(max(1, int(self.pick(*network.capacity)) // slower))
+            return len(capacity) - 1
+
+        hosts, n_hosts = spec.host_of_slot, spec.n_hosts
+        twins = spec.twin_of_slot
+        from_host: list[tuple[int, ...]] = []
+        shared = [link() for _ in range(n_hosts)]
+        ssd = [link(self.pick(1, 5, 30, 200)) for _ in range(n_hosts)]
+        kind = self.pick("own", "shared", "both", "none")
+        for i, h in enumerate(hosts):
+            own = (link(),) if kind in ("own", "both") else ()
+            row = (*own, *((shared[h],) if kind in ("shared", "both") else ()))
+            from_host.append(from_host[twins[i]] if 0 <= twins[i] < i else row)
+        through_memory = self.chance(0.4)
+        direct = self.chance(0.8)
+        ports = self.chance(0.7)
+        return replace(
+            network,
+            from_host_links=tuple(from_host),
+            from_ssd_links=tuple(
+                (ssd[h], *(from_host[i] if through_memory else ())) for i, h in enumerate(hosts)
+            )
+            if direct
+            else (),
+            host_out_links=tuple((link(),) for _ in range(n_hosts)) if ports else (),
+            host_in_links=tuple((link(self.pick(1, 1, 20)),) for _ in range(n_hosts))
+            if ports
+            else (),
+            ssd_host_links=tuple((s,) for s in ssd) if direct else (),
+            capacity=np.array(capacity),
+        )
+
+    # -- what happens to it --
+
+    def command(self, spec: ClusterSpec, at_ps: int) -> Command:
+        if self.chance(0.25):
+            return super().command(spec, at_ps)
+        kind = self.rng.choice(
+            ["scale", "target", "mutate", "host", "fail", "drain"],
+            p=[0.34, 0.24, 0.16, 0.1, 0.1, 0.06],
+        )
+        instance = self.int(0, spec.n_instances - 1)
+        if kind == "target":
+            p = self.int(0, len(spec.pools) - 1)
+            source = self.pick(None, *(int(s) for s in LoadSource))
+            return Command(at_ps, "set_target", (p, self.int(0, spec.pools[p].n_slots), source))
+        if kind == "host":
+            return Command(at_ps, "fail_host", (self.int(0, spec.n_hosts - 1),))
+        if kind == "mutate":
+            return Command(at_ps, "mutate", (int(self.rng.integers(2**31)),))
+        if kind == "scale":
+            return Command(at_ps, "scale", (int(self.rng.integers(2**31)),))
+        return Command(at_ps, str(kind), (instance,))
+
+    def bunches(self, spec: ClusterSpec, script: list[Command], last_ps: int) -> list[Command]:
+        """Orders and failures close to one another, as they meet while weights flow."""
+        bunches: list[Command] = []
+        for _ in range(self.pick(0, 1, 2, 4)):
+            at_ps = self.int(0, last_ps)
+            trouble = self.chance(0.3)
+            for _ in range(self.int(2, 6)):
+                command = self.command(spec, at_ps)
+                if trouble and self.chance(0.7):
+                    host, instance = (
+                        self.int(0, spec.n_hosts - 1),
+                        self.int(0, spec.n_instances - 1),
+                    )
+                    command = self.pick(
+                        Command(at_ps, "fail_host", (host,)),
+                        Command(at_ps, "fail_host", (host,)),
+                        Command(at_ps, "fail", (instance,)),
+                        Command(at_ps, "mutate", (int(self.rng.integers(2**31)),)),
+                    )
+                bunches.append(command)
+                at_ps += self.ps(0, self.pick(2, 20, 100))
+        return sorted([*script, *bunches], key=lambda command: command.at_ps)
+
+    def case(self) -> Case:
+        case = super().case()
+        last_ps = int(case.requests.arrival_ps[-1]) + 50 * self.unit_ps
+        # The last commands of all see to it that somebody serves in the end.
+        script = self.bunches(case.spec, list(case.script), last_ps)
+        final = [c for c in script if c.at_ps == case.stops_ps[-2]]
+        last_ps = max(c.at_ps for c in script) if script else 0
+        script = [c for c in script if c not in final] + [
+            replace(c, at_ps=max(last_ps, case.stops_ps[-2])) for c in final
+        ]
+        stops = {*case.stops_ps, *(c.at_ps for c in script)}
+        return replace(
+            case,
+            script=tuple(script),
+            stops_ps=tuple(sorted(stops)),
+            observes=("loading", "homes"),
+        )
+
+
+def make_weight_case(seed: int) -> Case:
+    """The case of a seed."""
+    return _WeightGenerator(seed).case()
+
+
+# --- commands whose arguments are drawn when they are given ---
+
+
+def _some_to_scale(engine: Any, case: Case, seed: int) -> tuple[list[int], list[int]]:
+    rng = np.random.default_rng(seed)
+    spec = case.spec
+    states, twins = engine.instances()["state"].tolist(), spec.twin_of_slot
+    pools = [spec.pools[p] for p in spec.pool_of_slot]
+    n = spec.n_instances
+    homes = engine.homes()["host"].tolist()
+
+    def free(i: int) -> bool:
+        twin_free = twins[i] < 0 or states[twins[i]] == InstanceState.OFF
+        return states[i] == InstanceState.OFF and twin_free
+
+    slots: list[int] = []
+    sources: list[int] = []
+    for k in rng.permutation(n)[: int(rng.integers(1, 6))]:
+        i = int(k)
+        nonsense = rng.random() < 0.02
+        good = free(i) and pools[i].weight_bytes > 0 and twins[i] not in slots
+        if not (good or nonsense):
+            continue
+        known = [
+            j
+            for j in range(n)
+            if pools[j].llms == pools[i].llms and (states[j] != InstanceState.OFF or j in slots)
+        ]
+        options = [FROM_SSD, *known, *known, *slots[-1:], *slots[-1:]]
+        home = homes[pools[i].llm]
+        options += [n + home] * 2 if home >= 0 else []
+        options = [s for s in options if s >= n or s < 0 or pools[s].llm == pools[i].llm]
+        slots.append(i)
+        source = int(rng.choice(options))
+        sources.append(int(rng.integers(-1, n + spec.n_hosts)) if nonsense else source)
+    return slots, sources
+
+
+def _one_to_mutate(engine: Any, case: Case, seed: int) -> tuple[int]:
+    """Any slot, but mostly one that can; of these one that others load from, if there is any."""
+    rng = np.random.default_rng(seed)
+    fleet = engine.instances()
+    twins = np.array(case.spec.twin_of_slot)
+    good = np.flatnonzero((fleet["state"] == InstanceState.ACTIVE) & (twins >= 0))
+    sources = engine.loading()["load_from"][fleet["state"] == InstanceState.LOADING]
+    loved = good[np.isin(good, sources)]
+    if len(good) == 0 or rng.random() < 0.05:
+        return (int(rng.integers(len(fleet))),)
+    return (int(rng.choice(loved if len(loved) else good)),)
+
+
+DRAWN["scale"] = _some_to_scale
+DRAWN["mutate"] = _one_to_mutate
+
+
+def main() -> None:
+    """Print how many of a range of seeds reach each mechanism."""
+    from llmscale_env.sim.reference import ReferenceEngine
+
+    first, count = (int(word) for word in sys.argv[1:3])
+    reached: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        case = make_weight_case(seed)
+        engine, trace = run_case(ReferenceEngine, case)
+        reached.update(mechanisms(engine, case, trace, WEIGHT_MECHANISMS))
+    for name in sorted(WEIGHT_MECHANISMS):
+        print(f"{reached[name]:6d}  {name}")
+
+
+if __name__ == "__main__":
+    main()
