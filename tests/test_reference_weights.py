@@ -30,7 +30,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from tests.engine_cases import run_case
-from tests.small_clusters import column, pool, profile, seen, table, times
+from tests.small_clusters import column, pool, profile, queued, seen, swapping, table, times
 from tests.test_engines_agree import broken_law
 from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case, mechanisms
 
@@ -215,7 +215,7 @@ def test_the_fewest_layers_are_cancelled_first(engine_class: Engine) -> None:
     for count in (3, 2, 1):
         before = states(engine)
         engine.set_target(0, count)
-        order.append([i for i in range(4) if states(engine)[i] != before[i]][0])
+        order.append(next(i for i in range(4) if states(engine)[i] != before[i]))
     # Slots 1 and 2 share slot 3's link and have none yet: the higher one first.
     assert order == [2, 1, 3]
 
@@ -231,6 +231,14 @@ def test_what_waits_for_a_cancelled_slot_goes_elsewhere(engine_class: Engine) ->
     engine.advance(6)
     assert engine.loading()["load_from"][2] == 0
     assert active_from(engine, range(2, 3)) == [17]
+
+
+@every
+def test_the_gateway_waits_for_the_last_layer(engine_class: Engine) -> None:
+    engine = engine_class(cluster(flowing(initial_active=0)), table((0, 2, 1)))
+    engine.set_target(0, 1)
+    engine.advance(100)
+    assert times(engine, 0)[:2] == (12, 12 + 11)
 
 
 # --- sources ---
@@ -354,6 +362,36 @@ def test_requests_of_a_failed_host_are_served_elsewhere(engine_class: Engine) ->
     assert column(engine, "state") == [RequestState.FINISHED] * 6
     assert column(engine, "restarts") == [1, 0] * 3
     assert engine.homes().tolist() == [(1, True)]
+
+
+@every
+def test_a_failed_host_loses_saved_kv_and_warm_weights(engine_class: Engine) -> None:
+    one = pool(batch_limit=1, pull=(0, 1), evicts_in_order=True)
+    engine = engine_class(queued(one), table((0, 4, 10, 1), (20, 4, 30, 0)))
+    engine.advance(40)
+    # Request 0 has made way, its KV is in host memory; its instance is failed with its host.
+    assert seen(engine, 0, "host_kv_bytes") == (6,)
+    engine.drain(0)
+    engine.advance(1900)
+    assert states(engine) == [OFF]
+    assert seen(engine, 0, "host_kv_bytes") == (6,)
+    engine.fail_host(0)
+    assert seen(engine, 0, "host_kv_bytes") == (0,)
+    engine.set_target(0, 1)
+    engine.advance(2000)
+    assert times(engine, 0)[3] == 1900 + 23 - 38  # 6 tokens prefilled
+
+
+@every
+@pytest.mark.parametrize("fails, ready_ps", [(False, 40), (True, 140)])
+def test_a_failed_host_s_warm_weights_are_fetched_again(
+    engine_class: Engine, fails: bool, ready_ps: int
+) -> None:
+    engine = engine_class(queued(swapping(warm=(1,)), n_llms=2), table((10, 4, 1, 0, 1)))
+    if fails:
+        engine.fail_host(0)
+    engine.advance(1000)
+    assert times(engine, 0)[0] == 10 + ready_ps
 
 
 # --- twins ---
@@ -506,7 +544,7 @@ def test_impossible_links_are_refused() -> None:
     assert spec.network is not None
     with pytest.raises(ValueError, match=r"network\.from_host_links: .* each of 4 slots"):
         replace(spec, network=replace(spec.network, from_host_links=((0,),)))
-    with pytest.raises(ValueError, match="in_links: .* are among host_out_links"):
+    with pytest.raises(ValueError, match=r"in_links: .* are among host_out_links"):
         replace(spec.network, host_out_links=spec.network.in_links)
     twin = twins()
     assert twin.network is not None
@@ -624,11 +662,3 @@ def test_nobody_loads_for_ever() -> None:
         engine.advance(2**61)  # links may be slow
         assert not np.isin(states(engine), [ACQUIRING, LOADING]).any(), seed
         assert all(home < 0 or there for home, there in engine.homes().tolist()), seed
-
-
-def test_times(engine_class: Any = ReferenceEngine) -> None:
-    """A request that waits for the first instance is served when its last layer has come."""
-    engine = engine_class(cluster(flowing(initial_active=0)), table((0, 2, 1)))
-    engine.set_target(0, 1)
-    engine.advance(100)
-    assert times(engine, 0)[:2] == (12, 12 + 11)

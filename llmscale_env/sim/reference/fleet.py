@@ -130,7 +130,10 @@ class FleetCommands:
         host = check_range("host", host, 0, self.spec.n_hosts - 1)
         self.events["fail_host"] += 1
         self.parameters.begin_host_failure(host)
-        for instance in self.all_instances:
-            if instance.host == host and instance.state != InstanceState.OFF:
+        there = [i for i in self.all_instances if i.host == host]
+        for instance in there:
+            instance.lose_host_memory()
+        for instance in there:
+            if instance.state != InstanceState.OFF:
                 instance.fail()
         self.parameters.end_host_failure()

@@ -79,6 +79,10 @@ class SlotLife(ABC):
     @abstractmethod
     def take_out(self, request: Request) -> None: ...
 
+    @staticmethod
+    @abstractmethod
+    def _drop_copy(request: Request) -> None: ...
+
     @abstractmethod
     def non_empty(self) -> Iterator[tuple[int, int]]: ...
 
@@ -223,10 +227,7 @@ class SlotLife(ABC):
             self._iteration_end = self.under_way = None
             self._busy = False
             engine.clock.process(self._serve())
-        for request in engine.requests:
-            if request.saved_on is self:
-                engine.events["fail_saved"] += 1
-                self._drop_copy(request)
+        self._lose_saved()
         landed = list(self.desk.landed)
         engine.events["fail_landed"] += len(landed)
         started = [*self.preempted, *self.running, *landed, *self.desk.lose_held()]
@@ -251,6 +252,18 @@ class SlotLife(ABC):
             engine.place(request)
         for request in between:
             engine.place_decode(request)
+
+    def _lose_saved(self) -> None:
+        """KV that it had saved in host memory is lost."""
+        for request in self.engine.requests:
+            if request.saved_on is self:
+                self.engine.events["fail_saved"] += 1
+                self._drop_copy(request)
+
+    def lose_host_memory(self) -> None:
+        """Its host fails: its share of host memory is empty, whatever its state."""
+        self._lose_saved()
+        self.weights.ready_ps.clear()
 
     def cancel(self) -> None:
         """`ACQUIRING` or `LOADING` -> `OFF`."""
