@@ -1,7 +1,8 @@
 """Generated cases in which weights flow, copies have homes, hosts fail and pools have twins (engine.md, 15).
 
-They are clusters of `split_cases`, with weights on the links. `python -m tests.weight_cases FIRST COUNT`
-prints which mechanisms a range of seeds reaches.
+They are clusters of `split_cases`, with weights on the links; live ones have prefill instances that help while
+they load (section 16). `python -m tests.weight_cases FIRST COUNT [live]` prints which mechanisms a range of
+seeds reaches.
 """
 
 from __future__ import annotations
@@ -68,8 +69,47 @@ WEIGHT_MECHANISMS = frozenset(
 """What a good set of these cases must have made happen."""
 
 
+LIVE_MECHANISMS = frozenset(
+    {
+        "live_formed",
+        "live_operation",
+        "live_comes_back",
+        "live_taken",
+        "live_waits_for_helper",
+        "live_helper_forms",
+        "live_activation_waited",
+        "live_moved",
+        "live_helper_lost",
+        "live_leader_gone",
+        "live_given_back",
+        "live_given_back_draining",
+        "live_broken_off",
+        "live_dropped",
+        "co_flow",
+        "landed_in_part",
+        "fail_co_held",
+        "fail_held",
+        "fail_before_landing",
+        "layer_flows",
+        "source_changed",
+        "fail_host",
+        "mutated",
+        "cancel_loading",
+        "drained_off",
+        "command_refused",
+    }
+)
+"""What a good set of live cases must have made happen."""
+
+
 class _WeightGenerator(_SplitGenerator):
     """Draws the parts of one case."""
+
+    def __init__(self, seed: int, live: bool = False) -> None:
+        super().__init__(seed)
+        self.live = live
+        if live:
+            self.split, self.virtual, self.common_batch = True, False, 0
 
     def spec(self) -> ClusterSpec:
         spec = super().spec()
@@ -100,6 +140,24 @@ class _WeightGenerator(_SplitGenerator):
             homes=tuple(homes),
             host_cache_at_start=self.chance(0.3),
             network=self.with_weights(spec.network, spec),
+        )
+
+    def phase(self, pool: PoolSpec, phase: int) -> PoolSpec:
+        """In live cases instances of prefill pools can help one another."""
+        pool = super().phase(pool, phase)
+        if not self.live:
+            return pool
+        if pool.phase != PoolPhase.PREFILL:
+            return replace(pool, initial_active=max(1, pool.initial_active))
+        n_slots = max(pool.n_slots, 2)
+        return replace(
+            pool,
+            n_slots=n_slots,
+            initial_active=self.int(1, max(1, n_slots - 1)),
+            chunk_tokens=0 if self.chance(0.9) else pool.chunk_tokens,
+            prefill_tokens=self.pick(1, 10, 20, 40, 4096),
+            live_mode=self.pick(0, 0, 1),
+            acquire_ps=self.pick(0, 0, pool.acquire_ps),
         )
 
     def with_twin(self, spec: ClusterSpec) -> ClusterSpec:
@@ -148,7 +206,7 @@ class _WeightGenerator(_SplitGenerator):
 
     def twin_pool(self, pool: PoolSpec, phase: PoolPhase) -> PoolSpec:
         if phase != PoolPhase.BOTH:
-            pool = self.phase(replace(pool, chunk_tokens=0), phase)
+            pool = super().phase(replace(pool, chunk_tokens=0), phase)
         return replace(pool, batch_limit=self.int(1, pool.batch_limit), drifts=())
 
     def with_weights(self, network: NetworkSpec, spec: ClusterSpec) -> NetworkSpec:
@@ -207,7 +265,7 @@ class _WeightGenerator(_SplitGenerator):
         if kind == "mutate":
             return Command(at_ps, "mutate", (int(self.rng.integers(2**31)),))
         if kind == "scale":
-            return Command(at_ps, "scale", (int(self.rng.integers(2**31)),))
+            return Command(at_ps, "scale", (int(self.rng.integers(2**31)), self.live))
         return Command(at_ps, str(kind), (instance,))
 
     def bunches(self, spec: ClusterSpec, script: list[Command], last_ps: int) -> list[Command]:
@@ -252,15 +310,17 @@ class _WeightGenerator(_SplitGenerator):
         )
 
 
-def make_weight_case(seed: int) -> Case:
-    """The case of a seed."""
-    return _WeightGenerator(seed).case()
+def make_weight_case(seed: int, live: bool = False) -> Case:
+    """The case of a seed; `live`: with pairs of prefill instances."""
+    return _WeightGenerator(seed, live).case()
 
 
 # --- commands whose arguments are drawn when they are given ---
 
 
-def _some_to_scale(engine: Any, case: Case, seed: int) -> tuple[list[int], list[int]]:
+def _some_to_scale(
+    engine: Any, case: Case, seed: int, live: bool = False
+) -> tuple[list[int], ...]:
     rng = np.random.default_rng(seed)
     spec = case.spec
     states, twins = engine.instances()["state"].tolist(), spec.twin_of_slot
@@ -292,7 +352,25 @@ def _some_to_scale(engine: Any, case: Case, seed: int) -> tuple[list[int], list[
         slots.append(i)
         source = int(rng.choice(options))
         sources.append(int(rng.integers(-1, n + spec.n_hosts)) if nonsense else source)
-    return slots, sources
+    if not live:
+        return slots, sources
+    partners = []
+    taken = engine.loading()["partner"].tolist()
+    for i in slots:
+        pool = pools[i]
+        helps = pool.phase == PoolPhase.PREFILL and pool.chunk_tokens == 0
+        good = [
+            j
+            for j in range(n)
+            if spec.pool_of_slot[j] == spec.pool_of_slot[i]
+            and states[j] == InstanceState.ACTIVE
+            and taken[j] < 0
+            and j not in partners
+        ]
+        waiting = engine.instances()["waiting"][good]
+        partner = int(good[int(np.argmax(waiting))]) if helps and good else -1
+        partners.append(int(rng.integers(-1, n)) if rng.random() < 0.03 else partner)
+    return slots, sources, partners
 
 
 def _one_to_mutate(engine: Any, case: Case, seed: int) -> tuple[int]:
@@ -317,12 +395,14 @@ def main() -> None:
     from llmscale_env.sim.reference import ReferenceEngine
 
     first, count = (int(word) for word in sys.argv[1:3])
+    live = "live" in sys.argv
+    among = LIVE_MECHANISMS if live else WEIGHT_MECHANISMS
     reached: Counter[str] = Counter()
     for seed in range(first, first + count):
-        case = make_weight_case(seed)
+        case = make_weight_case(seed, live)
         engine, trace = run_case(ReferenceEngine, case)
-        reached.update(mechanisms(engine, case, trace, WEIGHT_MECHANISMS))
-    for name in sorted(WEIGHT_MECHANISMS):
+        reached.update(mechanisms(engine, case, trace, among))
+    for name in sorted(among):
         print(f"{reached[name]:6d}  {name}")
 
 

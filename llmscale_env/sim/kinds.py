@@ -107,6 +107,13 @@ NO_SOURCE = -2
 """No weights have come to this slot from anywhere."""
 
 
+class LiveMode(IntEnum):
+    """How an instance that loads helps one that serves."""
+
+    ZIGZAG = 0
+    BEST_EFFORT = 1
+
+
 class PullRule(IntEnum):
     """Which of an instance's shared queues it takes from next."""
 

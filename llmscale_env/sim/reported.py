@@ -57,8 +57,20 @@ REPORT_DTYPE = np.dtype(
     ]
 )
 """A worker's last completed prefill and decode iteration (docs/engine.md, section 13); -1: none yet."""
-LOADING_DTYPE = np.dtype([("layers_loaded", np.int32), ("load_from", np.int32)])
-"""Weights of an instance slot at `now` (docs/engine.md, section 15): layers that it has, and the source code
-that they come or came from, `NO_SOURCE` without one (`OFF`, active from time 0, loading by `load_ps`)."""
+LOADING_DTYPE = np.dtype(
+    [
+        ("layers_loaded", np.int32),
+        ("load_from", np.int32),
+        ("partner", np.int32),
+        ("batches", np.int32),
+        ("helped_ps", np.int64),
+    ]
+)
+"""Weights of an instance slot at `now` (docs/engine.md, sections 15 and 16).
+
+Layers that it has; the source code that they come or came from, `NO_SOURCE` without one (`OFF`, active from
+time 0, loading by `load_ps`); the other instance of its live pair, -1 without one; batches formed for it that
+it has not taken yet; time that it has spent on layers for others so far.
+"""
 HOME_DTYPE = np.dtype([("host", np.int32), ("there", np.bool_)])
 """Per LLM the host that is to keep a copy of its weights (-1: none), and whether it is there."""

@@ -30,6 +30,7 @@ from llmscale_env.sim.kinds import (
     ControllerKind,
     Fallback,
     InstanceState,
+    LiveMode,
     LoadSource,
     PoolPhase,
     PreemptionMode,
@@ -65,6 +66,7 @@ __all__ = [
     "ControllerKind",
     "Fallback",
     "InstanceState",
+    "LiveMode",
     "LoadSource",
     "NetworkSpec",
     "Operations",
@@ -177,6 +179,7 @@ class PoolSpec:
         load_ps: (3,) loading time by `LoadSource`, where `weight_bytes` is 0.
         weight_bytes: weights that flow over the network's links, layer by layer; 0: loading takes `load_ps`.
         layers: how many layers they are.
+        live_mode: a `LiveMode`, of the pairs of this pool.
         twin_of: pool on the same GPUs, slot by slot; -1: none. Named by one of the two.
         host_kv_bytes: KV cache that one instance may keep in host memory.
         watermark_tokens: KV tokens kept free at admission; where LLMs take turns each has its own.
@@ -216,6 +219,7 @@ class PoolSpec:
     drifts: tuple[int, ...] = ()
     weight_bytes: int = 0
     layers: int = 1
+    live_mode: int = LiveMode.ZIGZAG
     twin_of: int = -1
 
     def layer_bytes(self, layer: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from llmscale_env.sim.checks import check_range
-from llmscale_env.sim.kinds import FROM_SSD, InstanceState
+from llmscale_env.sim.kinds import FROM_SSD, InstanceState, LiveMode, PoolPhase
 from llmscale_env.sim.links import LINK_TABLES, WEIGHT_TABLES
 
 if TYPE_CHECKING:
@@ -20,11 +20,15 @@ def check_weights(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
     """Refuse weights of a pool that could not be loaded layer by layer.
 
     Raises:
-        ValueError: `weight_bytes` or `layers` out of range; no network; several LLMs in turn; or other
-            weights than those of another pool of the LLM.
+        ValueError: `weight_bytes`, `layers` or `live_mode` out of range; no network; several LLMs in turn;
+            or other weights than those of another pool of the LLM.
     """
     check_range(f"{where}.weight_bytes", pool.weight_bytes, 0, MOST_BYTES - 1)
     check_range(f"{where}.layers", pool.layers, 1, 2**20)
+    if pool.live_mode not in tuple(LiveMode):
+        raise ValueError(
+            f"{where}.live_mode = {pool.live_mode!r}: must be one of {[int(m) for m in LiveMode]}"
+        )
     if pool.weight_bytes == 0:
         return
     if pool.swaps:
@@ -149,3 +153,41 @@ def check_scale(
         raise ValueError(
             f"slots: {wanted} GPUs, but max_gpus = {spec.max_gpus} and {held} are held"
         )
+
+
+def check_partners(
+    spec: ClusterSpec,
+    slots: Sequence[int],
+    partners: Sequence[int],
+    states: Sequence[int],
+    in_pair: Sequence[bool],
+) -> None:
+    """Refuse live pairs that cannot be.
+
+    Args:
+        spec: the cluster.
+        slots, partners: which slot is to help which instance while it loads, -1: none.
+        states, in_pair: `InstanceState` of every slot, and whether it is in a live pair.
+
+    Raises:
+        ValueError: the two differ in length; a partner does not exist, comes twice, is not `ACTIVE`, is in
+            a pair or in another pool; or the pool does more than prefill, or that in chunks.
+    """
+    if len(slots) != len(partners):
+        raise ValueError(f"partners: {len(partners)} of them for {len(slots)} slots")
+    pools = spec.pool_of_slot
+    for k, (slot, partner) in enumerate(zip(slots, partners, strict=True)):
+        check_range(f"partners[{k}]", partner, -1, spec.n_instances - 1)
+        if partner < 0:
+            continue
+        what = f"partners[{k}] = {partner}"
+        pool = spec.pools[pools[partner]]
+        if pools[partner] != pools[slot]:
+            raise ValueError(f"{what}: is in another pool than slot {slot}")
+        if pool.phase != PoolPhase.PREFILL or pool.chunk_tokens > 0:
+            raise ValueError(f"{what}: its pool must be of phase PREFILL, with chunk_tokens = 0")
+        if states[partner] != InstanceState.ACTIVE:
+            state = InstanceState(states[partner]).name
+            raise ValueError(f"{what}: is {state}, must be ACTIVE")
+        if in_pair[partner] or partner in partners[:k]:
+            raise ValueError(f"{what}: is in a live pair already")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.reference.parameter_pool import ParameterPool
 from llmscale_env.sim.spec import ClusterSpec, InstanceState, LoadSource
-from llmscale_env.sim.weight_checks import check_scale
+from llmscale_env.sim.weight_checks import check_partners, check_scale
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
@@ -93,7 +93,12 @@ class FleetCommands:
             raise ValueError(f"instance = {which.index}: is OFF, cannot fail")
         which.fail()
 
-    def scale(self, slots: Sequence[int], sources: Sequence[int]) -> None:
+    def scale(
+        self,
+        slots: Sequence[int],
+        sources: Sequence[int],
+        partners: Sequence[int] | None = None,
+    ) -> None:
         """Start slots, each loading its layers from where it is told: all of them, or none.
 
         Args:
@@ -101,8 +106,11 @@ class FleetCommands:
             sources: of each the source code: a slot of the same LLM that has weights, is getting them or
                 comes earlier in `slots`; the number of slots plus a host that has them in memory; or
                 `FROM_SSD`.
+            partners: of each an active instance of its pool that it helps while it loads, or -1; None: nobody
+                helps.
         """
         slots, sources = [int(k) for k in slots], [int(k) for k in sources]
+        partners = [-1] * len(slots) if partners is None else [int(k) for k in partners]
         instances = self.all_instances
         check_scale(
             self.spec,
@@ -112,8 +120,14 @@ class FleetCommands:
             [i.llm for i in instances],
             self.parameters.host_will_have,
         )
-        for slot, source in zip(slots, sources, strict=True):
+        check_partners(
+            self.spec, slots, partners, [i.state for i in instances], [i.in_pair for i in instances]
+        )
+        for slot, source, partner in zip(slots, sources, partners, strict=True):
             self.events["scaled"] += 1
+            if partner >= 0:
+                instances[slot].helping.leader = instances[partner]
+                instances[partner].leading.helper = instances[slot]
             instances[slot].start(LoadSource.MULTICAST, source)
 
     def mutate(self, instance: int) -> None:
@@ -123,6 +137,8 @@ class FleetCommands:
             raise ValueError(f"instance = {instance}: has no twin")
         if which.state != InstanceState.ACTIVE:
             raise ValueError(f"instance = {instance}: is {which.state.name}, must be ACTIVE")
+        if which.in_pair:
+            raise ValueError(f"instance = {instance}: is in a live pair")
         which.mutate()
 
     def fail_host(self, host: int) -> None:

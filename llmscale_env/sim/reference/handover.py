@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from llmscale_env.sim.reference.live import let_go
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.spec import PoolPhase, RequestState
 
@@ -20,6 +21,8 @@ class Desk:
         held: whose KV a `PREFILL` instance keeps until it has been copied, in order of handover.
         in_flight: whose KV is on its way to a `DECODE` instance, in order of reservation.
         landed: whose KV has come there and who wait for a place in the batch.
+        co_held: of whose KV this instance keeps the layers that it has prefilled for another one, in order
+            of admission there, until all has been copied.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -30,11 +33,12 @@ class Desk:
         self.held: list[Request] = []
         self.in_flight: list[Request] = []
         self.landed: deque[Request] = deque()
+        self.co_held: list[Request] = []
 
     @property
     def empty(self) -> bool:
         """Nothing here keeps the instance from turning off."""
-        return not (self.held or self.in_flight or self.landed)
+        return not (self.held or self.in_flight or self.landed or self.co_held)
 
     @property
     def tokens(self) -> int:
@@ -62,7 +66,12 @@ class Desk:
             self.engine.place_decode(request)
 
     def copied(self, request: Request) -> None:
-        """The flow of a request's KV has ended."""
+        """A flow of a request's KV has ended."""
+        request.flows -= 1
+        if request.flows > 0:
+            self.engine.events["landed_in_part"] += 1
+            return
+        let_go(request)
         target = request.at
         assert target is not None
         self.engine.events["landed"] += 1
@@ -75,16 +84,26 @@ class Desk:
 
     def lose_held(self) -> list[Request]:
         """This instance fails: whose KV it holds have lost it, wherever they are."""
-        lost, touched = list(self.held), set()
+        return self._lose(list(self.held), "fail_held")
+
+    def lose_co_held(self) -> list[Request]:
+        """It is lost as one that has helped: who needs the layers that it has has lost its KV."""
+        return self._lose(list(self.co_held), "fail_co_held")
+
+    def _lose(self, lost: list[Request], event: str) -> list[Request]:
+        touched = set()
         for request in lost:
-            self.engine.events["fail_held"] += 1
+            self.engine.events[event] += 1
             if request.at is None:
                 self.engine.decode_gateways[request.llm].remove(request)
             else:
                 touched.add(request.at)
                 request.at.desk.give_up(request)
+            holder = request.held_by
+            assert holder is not None
+            holder.desk.held.remove(request)
             request.held_by = None
-        self.held.clear()
+            holder.wake()
         for instance in sorted(touched, key=lambda i: i.index):
             instance.desk.reserve()
             instance.wake()
@@ -112,13 +131,27 @@ class Desk:
             assert source is not None
             self.engine.events["reserved_under_way" if instance.under_way else "reserved"] += 1
             self.in_flight.append(request)
-            volume_bytes = request.ctx * int(source.profile.kv_bytes_per_token)
-            self.engine.network.start(
-                request.id,
-                self.engine.network.paths.between(source.index, instance.index),
-                volume_bytes,
-                partial(source.desk.copied, request),
-            )
+            self._send(request, source)
+
+    def _send(self, request: Request, source: Instance) -> None:
+        """The flow of its KV, or two if another instance has prefilled its first layers."""
+        total_bytes = request.ctx * int(source.profile.kv_bytes_per_token)
+        parts = {request.id: (source, total_bytes)}
+        if request.helper is not None:
+            self.engine.events["co_flow"] += 1
+            theirs = total_bytes * request.helped_layers // source.pool.layers
+            parts[request.id] = (source, total_bytes - theirs)
+            parts[self._co_number(request)] = (request.helper, theirs)
+        request.flows = len(parts)
+        network = self.engine.network
+        for number, (sender, volume_bytes) in parts.items():
+            path = network.paths.between(sender.index, self.instance.index)
+            network.start(number, path, volume_bytes, partial(source.desk.copied, request))
+
+    def _co_number(self, request: Request) -> int:
+        """Of the flow from a request's helper."""
+        spec = self.engine.spec
+        return len(self.engine.requests) + spec.n_instances + spec.n_llms + request.id
 
     def _fits(self, request: Request) -> bool:
         instance = self.instance
@@ -138,7 +171,9 @@ class Desk:
         if request in self.in_flight:
             self.engine.events["flow_broken_off"] += 1
             self.in_flight.remove(request)
-            self.engine.network.stop(request.id)
+            for number in (request.id, self._co_number(request)):
+                if number in self.engine.network.flows:
+                    self.engine.network.stop(number)
         else:
             self.instance.own_queue.remove(request)
         request.at = None

@@ -10,6 +10,7 @@ from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.controller import BatchController
 from llmscale_env.sim.reference.handover import Desk
 from llmscale_env.sim.reference.life import HOLDING_WEIGHTS, SlotLife
+from llmscale_env.sim.reference.live import Helper, Leader, let_go
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
 from llmscale_env.sim.spec import (
@@ -48,6 +49,7 @@ class Instance(SlotLife):
         ordered_evictions: how many the `evict` command asked for.
         under_way: the iteration that runs.
         desk: requests between their two phases.
+        leading, helping: its part in a live pair, as the one that serves or loads.
         report: of its last iterations, by field of `REPORT_DTYPE`.
         placement_model: its own coefficients for best fit, if any.
     """
@@ -60,6 +62,8 @@ class Instance(SlotLife):
         self.host = host
         self._begin_life()
         self.desk = Desk(self)
+        self.leading = Leader(self)
+        self.helping = Helper(self)
         self.report = dict.fromkeys(REPORT_DTYPE.names or (), -1)
         self.placement_model: tuple[float, ...] | None = None
         self.pull: tuple[int, ...] = self.pool.pull
@@ -145,10 +149,33 @@ class Instance(SlotLife):
         self.wake()
 
     def wake(self) -> None:
-        """If idle, look at the sources once this time's iterations and arrivals are through."""
+        """If idle, look at the sources once this time's iterations and arrivals are through.
+
+        Whoever helps it looks, too.
+        """
+        if self.leading.helper is not None:
+            self.leading.helper.helping.wake()
         here = self.state in HOLDING_WEIGHTS
         if here and not self._busy and not self._wake_up.triggered:
             self._wake_up.at(self.engine.now_ps)
+
+    @property
+    def in_pair(self) -> bool:
+        """Whether it helps another instance or is helped."""
+        return self.leading.helper is not None or self.helping.leader is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """An iteration or a boundary is under way."""
+        return self._busy
+
+    def break_off_iteration(self) -> None:
+        """What runs now will not end."""
+        if self._iteration_end is not None:
+            self._iteration_end.cancel()
+            self._iteration_end = self.under_way = None
+            self._busy = False
+            self.engine.clock.process(self._serve())
 
     def _serve(self) -> Generator:
         """Iterations back to back while there is something to run."""
@@ -217,7 +244,7 @@ class Instance(SlotLife):
         self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]), ran)
         if len(self.running) > self.batch_limit:
             self.engine.events["limit_below_batch"] += 1
-        iteration = self.scheduler.plan()
+        iteration = self.leading.plan()
         if iteration is not None:
             iteration.duration_ps += self.moving_ps
             self.moving_ps = 0
@@ -243,6 +270,7 @@ class Instance(SlotLife):
         done = [r for r in self.running if r.emitted == r.output_tokens]
         for request in sorted(done, key=lambda r: r.id):
             self.take_out(request)
+            let_go(request)
             request.state = RequestState.FINISHED
             request.finished_ps = self.engine.now_ps
             self.engine.finished.append(request.id)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from llmscale_env.sim.reference.clock import Due, Phase
+from llmscale_env.sim.reference.live import Helper, Leader, let_go
 from llmscale_env.sim.reference.loading import Loader
 from llmscale_env.sim.reference.weights import HostWeights
 from llmscale_env.sim.spec import NO_SOURCE, InstanceState, LoadSource, PoolSpec
@@ -51,8 +52,9 @@ class SlotLife(ABC):
     closed: bool
     swaps: int
     failures: int
+    leading: Leader
+    helping: Helper
     _busy: bool
-    _iteration_end: Due | None
 
     def _begin_life(self) -> None:
         """`OFF`, with nothing loaded."""
@@ -71,7 +73,7 @@ class SlotLife(ABC):
         self._change: Due | None = None
 
     @abstractmethod
-    def _serve(self) -> Generator: ...
+    def break_off_iteration(self) -> None: ...
 
     @abstractmethod
     def wake(self) -> None: ...
@@ -146,7 +148,7 @@ class SlotLife(ABC):
             self.loader.look()
             return
         self.loaded_ps = self.engine.now_ps + self.pool.load_ps[source]
-        self._change = self._after(self.pool.load_ps[source]).then(self._activate)
+        self._change = self._after(self.pool.load_ps[source]).then(self.activate)
 
     def comes_from(self, code: int) -> LoadSource:
         """Its weights come from this source code: what an observer sees of it."""
@@ -154,13 +156,16 @@ class SlotLife(ABC):
         return LoadSource(self.source)
 
     def loaded(self) -> None:
-        """The last layer has come."""
-        self._change = self._after(0).then(self._activate)
+        """The last layer has come: it serves once what it executes for another one has ended."""
+        if self.helping.work is None:
+            self._change = self._after(0).then(self.activate)
 
-    def _activate(self) -> None:
+    def activate(self) -> None:
+        """`LOADING -> ACTIVE`."""
         self._change = None
         self.state = InstanceState.ACTIVE
         self.loaded_ps = -1
+        self.helping.finish()
         self._serve_from_now()
 
     def _serve_from_now(self) -> None:
@@ -198,7 +203,7 @@ class SlotLife(ABC):
             self.loaded_ps = max(start_ps, ready_ps) + swap.swap_ps
         warm = ready_ps is not None and ready_ps <= now_ps
         self.source = int(LoadSource.HOST if warm else LoadSource.SSD)
-        self._change = self._after(self.loaded_ps - now_ps).then(self._activate)
+        self._change = self._after(self.loaded_ps - now_ps).then(self.activate)
 
     def plan_weights(self, demanded: int | None = None) -> None:
         """Host memory for the LLMs that its list asks for, in order."""
@@ -222,15 +227,14 @@ class SlotLife(ABC):
         self.loader.stop()
         engine.parameters.slot_gone(self, held=was in HOLDING_WEIGHTS)
         self._set_llm(self.pool.llm)
-        if self._iteration_end is not None:
-            self._iteration_end.cancel()
-            self._iteration_end = self.under_way = None
-            self._busy = False
-            engine.clock.process(self._serve())
+        self.break_off_iteration()
+        self.leading.stop()
+        self.helping.lose()
         self._lose_saved()
         landed = list(self.desk.landed)
         engine.events["fail_landed"] += len(landed)
-        started = [*self.preempted, *self.running, *landed, *self.desk.lose_held()]
+        desk = self.desk
+        started = [*self.preempted, *self.running, *landed, *desk.lose_held(), *desk.lose_co_held()]
         between = self.desk.leave_all()
         waiting = list(self.own_queue)
         for request in list(self.running):
@@ -238,20 +242,26 @@ class SlotLife(ABC):
         self.preempted.clear()
         self.own_queue.clear()
         self.desk.landed.clear()
-        for request in reversed(started):
-            request.emitted = request.to_prefill = 0
-            request.at = None
-            request.restarts += 1
-            if request.queue >= 0:
-                engine.events["fail_to_queue"] += 1
-                engine.enqueue(request, request.queue, front=True)
+        homeless = self._start_again(started)
         if was != InstanceState.DRAINING:
             self._acquire(LoadSource(self.pool.load_source), self.pool.repair_ps)
-        for request in (*(r for r in started if r.queue < 0), *waiting):
+        for request in (*homeless, *waiting):
             engine.events["fail_rerouted"] += 1
             engine.place(request)
         for request in between:
             engine.place_decode(request)
+
+    def _start_again(self, requests: list[Request]) -> list[Request]:
+        """Requests that have lost their KV, to the fronts of their queues; returns those without one."""
+        for request in reversed(requests):
+            let_go(request)
+            request.emitted = request.to_prefill = 0
+            request.at = None
+            request.restarts += 1
+            if request.queue >= 0:
+                self.engine.events["fail_to_queue"] += 1
+                self.engine.enqueue(request, request.queue, front=True)
+        return [request for request in requests if request.queue < 0]
 
     def _lose_saved(self) -> None:
         """KV that it had saved in host memory is lost."""
@@ -270,6 +280,9 @@ class SlotLife(ABC):
         self.engine.events[f"cancel_{self.state.name.lower()}"] += 1
         self._end_change()
         self._turn_off()
+        self.helping.lose()
+        for request in self._start_again(self.desk.lose_co_held()):
+            self.engine.place(request)
 
     def _end_change(self) -> None:
         """Nothing more comes of its acquiring or loading."""
@@ -289,7 +302,8 @@ class SlotLife(ABC):
             else:
                 self.engine.events["drained_reroute"] += 1
                 self.engine.place(request)
-        if not self._busy and not self.preempted and self.desk.empty:
+        nothing = not self.running and not self.preempted and self.desk.empty
+        if not self._busy and nothing:
             self._turn_off()
         else:
             self.wake()
@@ -316,6 +330,7 @@ class SlotLife(ABC):
         source, code = self.source, self.loader.source
         self.source = self.loaded_ps = -1
         self.loader.stop()
+        self.leading.stop()
         self.engine.events["kv_move_forgotten"] += self.moving_ps > 0
         self.moving_ps = self.leaving_tokens = 0
         if self.mutating:

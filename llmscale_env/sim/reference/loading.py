@@ -74,6 +74,7 @@ class Loader:
         if self.layers == self.slot.pool.layers:
             self.slot.loaded()
         self.look()
+        self.slot.helping.wake()
         self.engine.parameters.look(self.slot.llm)
 
     def source_gone(self) -> None:

@@ -131,7 +131,12 @@ class Observation:
 
     def loading(self) -> NDArray[np.void]:
         """(n_instances,) `LOADING_DTYPE`."""
-        rows = [(i.loader.has, i.loader.source) for i in self.all_instances]
+        rows = []
+        for i in self.all_instances:
+            partner = i.leading.helper or i.helping.leader
+            index = -1 if partner is None else partner.index
+            batches = len(i.leading.batches)
+            rows.append((i.loader.has, i.loader.source, index, batches, i.helping.helped_ps))
         return np.array(rows, dtype=LOADING_DTYPE)
 
     def homes(self) -> NDArray[np.void]:

@@ -24,6 +24,8 @@ class Request:
         last_token_ps: time of its latest token, -1 before the first.
         at: instance in whose own queue it waits, to which its KV is on its way, or where it has landed.
         held_by: `PREFILL` instance that keeps its KV until it has been copied.
+        helper, helped_layers: instance that has prefilled so many of its layers, until it has landed.
+        flows: how many flows of its KV are under way.
     """
 
     id: int
@@ -43,6 +45,9 @@ class Request:
     last_token_ps: int = -1
     at: Instance | None = None
     held_by: Instance | None = None
+    helper: Instance | None = None
+    helped_layers: int = 0
+    flows: int = 0
     instance: int = -1
     admitted_ps: int = -1
     first_token_ps: int = -1

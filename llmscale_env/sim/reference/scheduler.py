@@ -54,15 +54,21 @@ class Scheduler(ABC):
 
     Attributes:
         admitted: requests admitted in this boundary.
+        origins: of each the shared queue that it was taken from, -1: none.
     """
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.admitted: list[Request] = []
+        self.origins: list[int] = []
 
     @abstractmethod
     def plan(self) -> Iteration | None:
         """Admission, then the iteration to launch; None if nothing runs."""
+
+    def form(self) -> Iteration | None:
+        """Admission while other requests are being prefilled, for a live pair; None if nobody comes."""
+        raise NotImplementedError("only where prefill comes first")
 
     @abstractmethod
     def _due_to_emit(self, running: list[Request]) -> int:
@@ -103,7 +109,7 @@ class Scheduler(ABC):
     def _admit(self) -> None:
         """Take requests while they fit; the first that does not ends it."""
         instance = self.instance
-        self.admitted = []
+        self.admitted, self.origins = [], []
         while True:
             name, place, source = next(self._sources(), ("", -1, None))
             if source is None or instance.closed:
@@ -123,6 +129,7 @@ class Scheduler(ABC):
             self.instance.engine.events[f"from_{name}"] += 1
             self.instance.join(request)
             self.admitted.append(request)
+            self.origins.append(instance.pull[place] if place >= 0 else -1)
             self._assign(request)
 
     def _make_room(self, request: Request, source: str, place: int) -> bool:
@@ -238,8 +245,14 @@ class PrefillFirst(Scheduler):
             instance.preempt_latest()
         return self._decode(instance.running) if instance.running else None
 
+    def form(self) -> Iteration | None:
+        self.fresh = []
+        self._admit()
+        return self._prefill() if self.fresh else None
+
     def _due_to_emit(self, running: list[Request]) -> int:
-        return len(self.fresh)
+        # A PREFILL instance runs nothing but prompts, in a live pair those of several batches.
+        return len(running) if self.instance.desk.hands_over else len(self.fresh)
 
     def _in_budget(self, request: Request) -> bool:
         if not self.fresh or self.instance.keeps_copy_of(request):
