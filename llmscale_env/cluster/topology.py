@@ -222,13 +222,21 @@ def link_tables(
                 speed = own if own is not None else None if total else all_gpus
                 per_host[way].append((*(() if speed is None else (link(speed),)), *total))
             per_host[2].append(ssd_of(host) or (link(network.ssd_bytes_per_s * gpus_per_host),))
-    rows = [known[first] for first, _, _ in gpus]
+    firsts = [first for first, _, _ in gpus]
+    out, into, local_out, local_in = (tuple(known[g][k] for g in firsts) for k in range(4))
+    memory, ssd = (tuple(weights[g][k] for g in firsts if loading) for k in range(2))
     return LinkTables(
         tuple(capacity),
-        *(tuple(row[k] for row in rows) for k in range(4)),
-        *(tuple(weights[first][k] for first, _, _ in gpus if loading) for k in range(2)),
-        *(tuple(row) for row in per_host),
-        tuple(first // gpus_per_host for first, _, _ in gpus),
+        out,
+        into,
+        local_out,
+        local_in,
+        memory,
+        ssd,
+        tuple(per_host[0]),
+        tuple(per_host[1]),
+        tuple(per_host[2]),
+        tuple(first // gpus_per_host for first in firsts),
     )
 
 
