@@ -22,20 +22,16 @@ from llmscale_env.cluster.multicast import (
 )
 from llmscale_env.cluster.multicast_optimum import all_chains, all_forests, best_plan, plan_s
 from llmscale_env.cluster.multicast_time import done_s, fair_rates, layer_bytes, layer_times_ps
-from llmscale_env.cluster.topology import FROM_SSD, LinkTables, PoolLayout, Topology, topology
+from llmscale_env.cluster.topology import FROM_SSD, PoolLayout, Topology, switch, topology
 from llmscale_env.sim.reference.network import fair_rates as engines_rates
 
 WEIGHTS = 12_000_000_000
 LAYERS = 12
 
 
-def apart(*speeds: int, hosts: tuple[int, ...] | None = None) -> Topology:
+def apart(*speeds: int) -> Topology:
     """Slots of their own hosts, each with the same speed in and out (in gigabytes per second)."""
-    n = len(speeds)
-    capacity = [1000 * s for s in speeds] * 2 + [100_000] * (2 * n)
-    rows = [tuple((k + j * n,) for k in range(n)) for j in range(4)]
-    where = tuple(range(n)) if hosts is None else hosts
-    return Topology(LinkTables(tuple(capacity), *rows, (), (), (), (), (), where), nvlink=True)
+    return switch([1e9 * speed for speed in speeds])
 
 
 def plan_of(found: Topology, sources, slots, sending=(), **options) -> Plan:
@@ -175,8 +171,7 @@ def test_serving_takes_its_share():
 
 def test_an_empty_path_takes_no_time():
     found = apart(1, 1, 1)
-    links = found.links._replace(from_ssd_links=((),) * 3)
-    found = Topology(links, True)
+    assert found.path(FROM_SSD, 0) == ()
     plan = Plan(((FROM_SSD, 0), (0, 1)))
     came = layer_times_ps(found, plan, WEIGHTS, 2)
     assert (came / 10**12).tolist() == [[0, 0], [6, 12]]

@@ -12,8 +12,8 @@ that the average latency at the source is small:
 Time counts in executions of one layer, from when the source begins with the first batch; the target has
 its first layer loaded and executed by then. As printed, C3 compares loading with the target's work, not
 with time, and binds no first batch: for L = 7, Time_l = 6, N = 6 it lets the target run three layers of
-that at once and none of the others, an average of 21.5, more than best effort's 21.0. What the text says ("when the target instance executes request i's T_i layers, all these layers must be
-loaded") is
+that at once and none of the others, an average of 21.5, more than best effort's 21.0. What the text
+says ("when the target instance executes request i's T_i layers, all these layers must be loaded") is
 
     C3'  Time_l * (T_i - 1) <= S_1 + ... + S_(i-1)
 

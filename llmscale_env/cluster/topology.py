@@ -295,3 +295,19 @@ class Topology:
 def topology(network: NetworkConfig, gpus_per_host: int, pools: Sequence[PoolLayout]) -> Topology:
     """The topology of a cluster; arguments as `link_tables`."""
     return Topology(link_tables(network, gpus_per_host, pools), network.nvlink)
+
+
+def switch(speeds_bytes_per_s: Sequence[float]) -> Topology:
+    """Slots on hosts of their own at a switch that is never in the way.
+
+    Args:
+        speeds_bytes_per_s: of each slot's link, the same out and in.
+    """
+    n = len(speeds_bytes_per_s)
+    own = [max(1, round(speed / 1e6)) for speed in speeds_bytes_per_s]
+    out, into = (tuple((k + way * n,) for k in range(n)) for way in range(2))
+    nothing: tuple[Links, ...] = ((),) * n
+    tables = LinkTables(
+        (*own, *own), out, into, nothing, nothing, nothing, nothing, (), (), (), tuple(range(n))
+    )
+    return Topology(tables, nvlink=True)
