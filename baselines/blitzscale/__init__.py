@@ -1,4 +1,4 @@
-"""The mathematics of BlitzScale ("Fast and Live Large Model Autoscaling with O(1) Host Caching").
+"""The mathematics of BlitzScale (Zhang et al., "Fast and Live Model Auto Scaling with O(1) Host Caching").
 
 Plain functions and records, which know nothing of the simulator. The programme needs the extra
 `solver`, imported where it is used.
