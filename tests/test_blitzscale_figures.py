@@ -70,7 +70,9 @@ def test_chains_by_hand(chains):
     alone = BYTES / (100 * GBPS)
     assert of["chain", 1] == pytest.approx(alone, rel=1e-6)
     assert of["chain", 3] == pytest.approx(alone * (1 + 2 / 32), rel=1e-6)
-    assert of["fan-out", 3] == pytest.approx(3 * alone, rel=1e-3)  # 12500 // 3 bytes per microsecond
+    assert of["fan-out", 3] == pytest.approx(
+        3 * alone, rel=1e-3
+    )  # 12500 // 3 bytes per microsecond
     # The first has two to forward to, at half speed each, so the third loads at half speed.
     assert of["tree", 3] == pytest.approx(alone * (2 + 1 / 32), rel=1e-6)
 

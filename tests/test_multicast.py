@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from llmscale_env.cluster.multicast import (
     Source,
     Target,
     fan_out,
+    live_pairs,
     scale_plan,
     sources_of,
     targets_of,
@@ -23,7 +26,9 @@ from llmscale_env.cluster.multicast import (
 from llmscale_env.cluster.multicast_optimum import all_chains, all_forests, best_plan, plan_s
 from llmscale_env.cluster.multicast_time import done_s, fair_rates, layer_bytes, layer_times_ps
 from llmscale_env.cluster.topology import FROM_SSD, PoolLayout, Topology, switch, topology
+from llmscale_env.sim.reference.network import Network
 from llmscale_env.sim.reference.network import fair_rates as engines_rates
+from llmscale_env.sim.spec import NetworkSpec
 
 WEIGHTS = 12_000_000_000
 LAYERS = 12
@@ -142,6 +147,14 @@ def test_other_plans_by_hand():
         tree(0, targets, 0)
 
 
+def test_tails_work_live_first():
+    plan = Plan(((0, 2), (1, 3), (2, 4), (4, 5)))
+    assert live_pairs(plan, [7]) == {5: 7}
+    assert live_pairs(plan, [7, 8, 9]) == {5: 7, 3: 8, 4: 9}
+    assert live_pairs(plan, [6, 7, 8, 9, 10]) == {5: 6, 3: 7, 4: 8, 2: 9}
+    assert live_pairs(plan, []) == {}
+
+
 # ---- time ----
 
 
@@ -210,6 +223,59 @@ def test_rates_are_those_of_the_engines(capacity, flows):
     for link, most in enumerate(capacity):
         used = [rate for rate, path in zip(rates, flows, strict=True) if link in path]
         assert sum(used) <= most or set(used) >= {1}  # at least 1 each, whatever the link has
+
+
+class Loading:
+    """A plan carried out by the reference engine's network, layer by layer."""
+
+    def __init__(self, found: Topology, plan: Plan, volumes: list[int]) -> None:
+        links = found.links
+        rows = (links.out_links, links.in_links, links.local_out_links, links.local_in_links)
+        self.clock = simpy.Environment()
+        spec = NetworkSpec(np.array(links.capacity), *rows)
+        self.network = Network(self.clock, spec, links.hosts, Counter())
+        self.plan, self.volumes = plan, volumes
+        self.came: dict[int, list[int]] = {slot: [] for slot in plan.slots}
+        self.under_way: set[int] = set()
+        for slot in plan.slots:
+            self.go(slot)
+        self.clock.run()
+
+    def go(self, slot: int) -> None:
+        sender = dict(zip(self.plan.slots, self.plan.senders, strict=True))[slot]
+        layer = len(self.came[slot])
+        ready = sender not in self.came or len(self.came[sender]) > layer
+        if layer == len(self.volumes) or slot in self.under_way or not ready:
+            return
+        self.under_way.add(slot)
+        self.network.start(slot, sender, slot, self.volumes[layer], lambda: self.end(slot))
+
+    def end(self, slot: int) -> None:
+        self.under_way.discard(slot)
+        self.came[slot].append(int(self.clock.now))
+        self.go(slot)
+        for sender, target in self.plan.edges:
+            if sender == slot:
+                self.go(target)
+
+
+@given(
+    st.sampled_from(["blitzscale-a", "blitzscale-b", "figure-5"]),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 100), min_size=1, max_size=8),
+    st.integers(1, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_layers_come_as_in_the_reference_engine(name, gpus_per_host, choices, layers):
+    """To the picosecond, for any tree: links of hosts, neighbours and instances are all shared."""
+    network = NetworkConfig.model_validate({"machine": name, "host_network_bytes_per_s": 30e9})
+    n = len(choices)
+    found = topology(network, gpus_per_host, [PoolLayout(1, n + 1)])
+    plan = Plan(tuple((choice % (k + 1), k + 1) for k, choice in enumerate(choices)))
+    engine = Loading(found, plan, layer_bytes(WEIGHTS + 7, layers))
+    assert layer_times_ps(found, plan, WEIGHTS + 7, layers).tolist() == [
+        engine.came[slot] for slot in plan.slots
+    ]
 
 
 # ---- properties ----

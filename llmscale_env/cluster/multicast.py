@@ -183,6 +183,24 @@ def _chain(sender: int, group: Sequence[Target]) -> list[tuple[int, int]]:
     return list(zip([sender, *slots], slots, strict=False))
 
 
+def live_pairs(plan: Plan, overloaded: Sequence[int]) -> dict[int, int]:
+    """Which targets work while they load, and with whom (section 5.2: "typically the tail instance").
+
+    Targets that send to nobody come first, so that what they send of their own work is in nobody's way;
+    of those, and of the others, the last of the plan first, since it loads longest.
+
+    Args:
+        plan: who loads from whom.
+        overloaded: instances that want help, the neediest first; each gets one target at most.
+
+    Returns:
+        The overloaded instance of each target that works live.
+    """
+    senders = set(plan.senders)
+    latest = sorted(enumerate(plan.slots), key=lambda each: (each[1] in senders, -each[0]))
+    return dict(zip((slot for _, slot in latest), overloaded, strict=False))
+
+
 def fan_out(source: int, targets: Sequence[Target]) -> Plan:
     """Every target loads from one source, all at once."""
     return Plan(tuple((source, target.slot) for target in targets))

@@ -18,7 +18,7 @@ from llmscale_env.cluster.optimisations import (
     SpeculativeConfig,
     optimised_tables,
 )
-from llmscale_env.cluster.topology import PoolLayout, link_tables
+from llmscale_env.cluster.topology import PoolLayout, Topology, link_tables, topology
 from llmscale_env.scenarios.schema import (
     FleetConfig,
     PlacementConfig,
@@ -332,6 +332,12 @@ def placement_spec(
 def pool_layout(fleet: FleetConfig) -> tuple[PoolLayout, ...]:
     """How the instances of a fleet lie on hosts."""
     return tuple(PoolLayout(pool.tp, pool.max_instances) for pool in fleet.pools)
+
+
+def cluster_topology(scenario: Scenario) -> Topology:
+    """Links and paths of a scenario's cluster, for plans of who loads from whom."""
+    fleet = scenario.fleet
+    return topology(scenario.network, fleet.gpus_per_host, pool_layout(fleet))
 
 
 def _links(scenario: Scenario) -> NetworkSpec:
