@@ -136,6 +136,15 @@ def test_a_host_s_total_is_shared_by_its_memory():
     assert speeds(capped, capped.host_out_links[0]) == [5_000, 24_000]
 
 
+def test_memory_that_sends_over_the_gpus_cards():
+    tables = link_tables(config(memory_uses_nics=True), 4, [PoolLayout(1, 8)])
+    assert speeds(tables, tables.host_out_links[0]) == [48_000]
+    assert tables.host_out_links[0] == tables.out_links[3][1:] != tables.out_links[4][1:]
+    cards = config(memory_uses_nics=True, nic_bytes_per_s=15 * GB)
+    tables = link_tables(cards, 4, [PoolLayout(1, 4)])
+    assert speeds(tables, tables.host_in_links[0]) == [30_000]  # two cards
+
+
 def test_twins_have_the_same_gpus():
     pools = [PoolLayout(2, 3), PoolLayout(2, 3, twin_of=0), PoolLayout(4, 1)]
     tables = link_tables(config(), 8, pools)

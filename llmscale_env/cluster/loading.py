@@ -56,6 +56,9 @@ class NetworkConfig(BaseModel):
     """Whether GPUs of a host have links to each other; otherwise they use the shared PCIe links."""
     host_memory_bytes_per_s: float | None = Field(default=None, gt=0)
     """What a host's memory can send to, and get from, other hosts; None: as much as all its GPUs."""
+    memory_uses_nics: bool = False
+    """Memory and GPUs of a host together have no more than its GPUs' links to other hosts, where
+    `host_network_bytes_per_s` does not say what they have."""
 
     @model_validator(mode="before")
     @classmethod

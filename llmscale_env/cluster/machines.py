@@ -73,6 +73,7 @@ class Machine:
             "inter_host_bytes_per_s": self.network_gbps * BYTES_PER_GBIT,
             "nic_bytes_per_s": self.network_gbps * BYTES_PER_GBIT if shared else None,
             "gpus_per_nic": self.gpus_per_nic if shared else 2,
+            "memory_uses_nics": True,
         }
 
 

@@ -248,14 +248,16 @@ def targets_of(
     Args:
         topology: of the cluster.
         slots: instances that are to load.
-        sending: instances that send KV caches to others. A target that shares a link out of the host with
-            one of them counts half its bandwidth (section 5.1: "only use the half bandwidth").
+        sending: instances that send KV caches to others. A target that shares its narrowest link with one
+            of them counts half its bandwidth (section 5.1: "only use the half bandwidth").
     """
     links = topology.links
     taken = {link for slot in sending for link in links.out_links[slot]}
     found = []
     for slot in slots:
-        share = 0.5 if taken.intersection(links.out_links[slot]) else 1.0
-        speed = share * topology.in_bytes_per_s(slot)
+        mine = links.out_links[slot]
+        narrowest = min(links.capacity[link] for link in mine)
+        shared = any(link in taken and links.capacity[link] == narrowest for link in mine)
+        speed = topology.in_bytes_per_s(slot) * (0.5 if shared else 1.0)
         found.append(Target(slot, topology.host_of(slot), speed))
     return found

@@ -163,7 +163,10 @@ def link_tables(
 
     pcie = _Group(link, network.pcie_bytes_per_s, network.gpus_per_pcie, gpus_per_host)
     nic = _Group(link, network.nic_bytes_per_s, network.gpus_per_nic, gpus_per_host)
+    all_gpus = nic.speed(0, gpus_per_host, network.inter_host_bytes_per_s)
     shared = network.host_network_bytes_per_s
+    if shared is None and network.memory_uses_nics:
+        shared = all_gpus
     of_host: dict[int, tuple[Links, Links]] = {}
     ways = ("out", "in")
     places = first_gpus(pools)
@@ -214,7 +217,6 @@ def link_tables(
     if loading:
         weights = {first: loads(first, tp) for first, tp, twin_of in gpus if twin_of < 0}
         n_hosts = 1 + max((first // gpus_per_host for first, _, _ in gpus), default=-1)
-        all_gpus = network.inter_host_bytes_per_s * gpus_per_host
         own = network.host_memory_bytes_per_s
         for host in range(n_hosts):
             for way in range(2):
