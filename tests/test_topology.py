@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmscale_env.cluster.loading import CLUSTER_A, CLUSTER_B, NetworkConfig
+from llmscale_env.cluster.cards import llm_card
+from llmscale_env.cluster.loading import CLUSTER_A, CLUSTER_B, NetworkConfig, load_times_s
 from llmscale_env.cluster.machines import BYTES_PER_GBIT, MACHINES, machine
+from llmscale_env.cluster.multicast import Plan
+from llmscale_env.cluster.multicast_time import done_s, layer_times_ps
 from llmscale_env.cluster.topology import FROM_SSD, PoolLayout, link_tables, topology
 from llmscale_env.scenarios import ScenarioError, load_scenario
 from llmscale_env.scenarios.load import with_overrides
@@ -176,6 +179,25 @@ def test_without_loading_there_are_the_links_of_kv_alone():
         assert less[1:5] == more[1:5]
         assert more.capacity[: len(less.capacity)] == less.capacity
         assert less.from_host_links == less.host_out_links == ()
+
+
+@pytest.mark.parametrize("name", ["blitzscale-a", "blitzscale-b", "figure-5", "a2-ultragpu-8g"])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_flows_and_formulas_agree(name, tp):
+    """`load_times_s` is what flows take when nobody else is there, but for whole bytes per microsecond."""
+    network = NetworkConfig.model_validate({"machine": name, "startup_s": 0})
+    card = llm_card("llama-3.1-8b")
+    found = topology(network, 8, [PoolLayout(tp, 16 // tp)])
+    plans = {
+        ("ssd", False): Plan(((FROM_SSD, 0),)),
+        ("host", False): Plan(((found.memory(0), 0),)),
+        ("multicast", False): Plan(((0, 8 // tp),)),
+        ("multicast", True): Plan(((0, 1),)),
+    }
+    for (source, same_host), plan in plans.items():
+        formula = load_times_s(card, "a100-80gb", tp, network, same_host=same_host)[source]
+        flows = done_s(layer_times_ps(found, plan, card.weight_bytes, card.layers))
+        assert flows[0] == pytest.approx(formula, rel=2e-3)
 
 
 layouts = st.lists(st.builds(PoolLayout, st.sampled_from([1, 2, 4]), st.integers(1, 5)), min_size=1)

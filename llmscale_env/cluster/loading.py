@@ -8,6 +8,7 @@ of the instances scaled"), but for the time until the first layer has come throu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -149,10 +150,22 @@ def load_times_s(
     ssd = network.ssd_bytes_per_s
     if network.ssd_host_bytes_per_s is not None:
         ssd = min(ssd, network.ssd_host_bytes_per_s / tp)
-    host = min(network.host_bytes_per_s, gpu.pcie_bytes_per_s)
-    link = network.intra_host_bytes_per_s if same_host else network.inter_host_bytes_per_s
+    # Shards of one instance share a PCIe link or a network card as neighbours do.
+    pcie = _each(network.pcie_bytes_per_s, network.gpus_per_pcie, tp)
+    host = min(network.host_bytes_per_s, gpu.pcie_bytes_per_s, pcie)
+    if same_host:
+        inside = network.intra_host_bytes_per_s
+        link = inside if network.nvlink else min(inside, pcie)
+    else:
+        nic = _each(network.nic_bytes_per_s, network.gpus_per_nic, tp)
+        link = min(network.inter_host_bytes_per_s, nic)
     return {
         "ssd": network.startup_s + weights / ssd,
         "host": network.startup_s + weights / host,
         "multicast": network.startup_s + chain_s(weights, [link] * receivers, llm.layers),
     }
+
+
+def _each(shared_bytes_per_s: float | None, gpus: int, tp: int) -> float:
+    """What each of `tp` GPUs gets of a link that `gpus` neighbours share."""
+    return math.inf if shared_bytes_per_s is None else shared_bytes_per_s / min(tp, gpus)
