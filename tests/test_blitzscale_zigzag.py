@@ -217,3 +217,17 @@ def test_pulling_is_never_later_than_best_effort_for_the_last(layers, load, n):
     pulled = execute("pull", loads, (1.0,) * n)
     effort = execute("best-effort", loads, (1.0,) * n)
     assert pulled.finished[-1] <= effort.finished[-1]
+
+
+@given(st.integers(2, 10), st.sampled_from([0.5, 1, 2, 4, 6, 12]), st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_what_the_corrected_programme_promises_can_be_done(layers, load, n):
+    """The layer that comes just then is executed while the source still waits for the first batch."""
+    plan = zigzag(layers, load, n)
+    loads = loaded_at(layers, load)
+    rehearsed = execute(plan, loads, (1.0,) * n)
+    late = [a - 1 - b for a, b in zip(rehearsed.finished, plan.latencies, strict=True)]
+    assert max(late) <= 1e-9
+    # Pulling knows no plan and is no worse than by one layer's time.
+    pulled = execute("pull", loads, (1.0,) * n)
+    assert sum(pulled.finished) <= sum(rehearsed.finished) + n

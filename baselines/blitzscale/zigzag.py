@@ -22,7 +22,9 @@ gives T = (1, 2, 2, 3, 4, 4) and 17.0. That form is the default, the printed one
 
 Batches of unequal tokens get weights, their tokens relative to a batch of weight 1 (the paper's
 "regulation parameter": prefill time of a layer is about linear in tokens), by which their layers'
-times are multiplied. `Time_l` is in layers of weight 1.
+times are multiplied. `Time_l` is in layers of weight 1. C3' leaves the target the time of one layer of
+the first batch to execute one that has just come: for a heavier batch that is too short, and the source
+waits for the difference.
 """
 
 from __future__ import annotations
