@@ -69,14 +69,16 @@ POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
 QUEUE_POLICIES = ("qlm", "edf", "vllm", "shepherd")
 """Those that order virtual queues over `group_queues`; most others start and stop instances of pools."""
 
-PLACEMENT_POLICIES = ("aladdin", "jsq", "power-of-two", "machine-wide")
+PLACEMENT_POLICIES = ("jsq", "power-of-two", "machine-wide", "aladdin")
 """Those that choose the workers of one LLM among pools of several degrees, and who gets a request."""
 
 
 def policies_for(scenario: Scenario) -> tuple[str, ...]:
     """Names of the policies that a scenario is made for."""
     if any(route.placement is not None for route in scenario.fleet.routes):
-        return ("static", *PLACEMENT_POLICIES)
+        # Left as it is, a cluster whose requests wait to be placed serves nobody.
+        held = any(route.kind == "hold" for route in scenario.fleet.routes)
+        return PLACEMENT_POLICIES if held else ("static", *PLACEMENT_POLICIES)
     ordered = scenario.fleet.group_queues > 0
     return tuple(
         name

@@ -5,6 +5,7 @@
     engines  simulated requests per second and core of both engines, against router, instances, load
     phases   the fast engine's time by kind of event
     placement  microseconds per best-fit placement, against workers and load
+    multicast  milliseconds per scale plan, against targets
     memory   peak resident memory per million requests
     start    import, compile, load from cache, first step
     env      environment steps per second, one and many, and the share of engine and Python
@@ -29,6 +30,7 @@ PARTS = {
     "engines": ("experiments.bench_engines", "bench_engines"),
     "phases": ("experiments.bench_phases", "bench_phases"),
     "placement": ("experiments.bench_placement", "bench_placement"),
+    "multicast": ("experiments.bench_multicast", "bench_multicast"),
     "memory": ("experiments.bench_engines", "bench_memory"),
     "start": ("experiments.bench_start", "bench_start"),
     "env": ("experiments.bench_env", "bench_env"),

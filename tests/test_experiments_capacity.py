@@ -269,7 +269,10 @@ def test_degrees_that_cannot_are_named(tmp_path, capsys):
             [SLO, "rate_per_s=3", "attainment=1"],
             "attainment = '1': must be a number between 0 and 1",
         ),
-        ([SLO, "rate_per_s=3", "policy=chiron"], "policy = 'chiron': must be some of aladdin,jsq"),
+        (
+            [SLO, "rate_per_s=3", "policy=chiron"],
+            "policy = 'chiron': must be some of jsq,power-of-two",
+        ),
         ([SLO, "rate_per_s=3", "policy=aladdin:gama=1"], "there is no parameter 'gama'"),
         ([SLO, "rate_per_s=3", "policy=jsq:workers=2"], "workers is what is searched here"),
         ([SLO, "rate_per_s=3", "tp=3"], "tp = '3': must be some of 1,2,4,8"),

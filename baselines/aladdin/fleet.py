@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.aladdin.configuration import DegreeRow, RequestTokens, degree_table
-from baselines.aladdin.profiling import Profile, profile
+from baselines.aladdin.profiling import PROMPT_TOKENS, Profile, profile
 from baselines.parameters import PolicyError
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios.schema import PoolConfig, Scenario
@@ -27,6 +27,9 @@ from llmscale_env.workload.readers import load_trace
 
 HISTORY = 4000
 """Requests that are known before an episode."""
+
+QUANTILES = 100
+"""Prompts of the history that Eq. 2 is fitted to."""
 
 PREFILL_LOAD = 0.6
 """Ours: share of their time that prefill workers of split phases are busy, where their number is chosen."""
@@ -152,6 +155,16 @@ def choose(
     return Workers(numbers[chosen], prefill, others, tuple(rows.values()))
 
 
+def most_workers(scenario: Scenario, workers: Workers, prefill_workers: int | None = None) -> int:
+    """Workers that there are slots and GPUs for, beside the prefill workers of split phases; at least 1."""
+    pools = scenario.fleet.pools
+    pool, held = pools[workers.pool], 0
+    if workers.prefill is not None:
+        prefill = pools[workers.prefill]
+        held = prefill.tp * (prefill_workers or prefill.initial_instances)
+    return max(1, min((scenario.fleet.max_gpus - held) // pool.tp, pool.max_instances))
+
+
 def starting_number(scenario: Scenario, workers: Workers, given: int | None, policy: str) -> int:
     """Workers at the start: as given, or as many as the GPUs that the scenario starts with allow.
 
@@ -173,11 +186,28 @@ def starting_number(scenario: Scenario, workers: Workers, given: int | None, pol
     return max(1, min(started // pool.tp, pool.max_instances))
 
 
-def profiled(scenario: Scenario, pool: PoolConfig) -> Profile:
-    """Eq. 2 and 3 of a pool's workers, as profiled before they serve."""
-    return _profiled(pool.llm, pool.gpu, pool.tp, scenario.iteration_times)
+def profiled(
+    scenario: Scenario, pool: PoolConfig, inputs: NDArray[np.int32] | None = None
+) -> Profile:
+    """Eq. 2 and 3 of a pool's workers, as profiled before they serve.
+
+    Args:
+        scenario: whose iteration times.
+        pool: whose workers.
+        inputs: (n,) prompts of earlier requests; Eq. 2 is fitted to 100 quantiles of them. None: to the
+            grid of `profiling.profile`, most of whose prompts saturate a worker.
+    """
+    prompts = PROMPT_TOKENS
+    if inputs is not None:
+        shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        prompts = tuple(int(n) for n in np.quantile(inputs, shares))
+        if prompts[0] == prompts[-1]:  # all alike: a line needs two
+            prompts += (2 * prompts[-1],)
+    return _profiled(pool.llm, pool.gpu, pool.tp, scenario.iteration_times, prompts)
 
 
 @lru_cache(maxsize=32)
-def _profiled(llm: str, gpu: str, tp: int, data: str | None) -> Profile:
-    return profile(iteration_time_model(llm, gpu, tp, data=data))
+def _profiled(
+    llm: str, gpu: str, tp: int, data: str | None, prompt_tokens: tuple[int, ...]
+) -> Profile:
+    return profile(iteration_time_model(llm, gpu, tp, data=data), prompt_tokens=prompt_tokens)

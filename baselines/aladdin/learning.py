@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.aladdin.online import DriftRule, WorkerModels
+from baselines.aladdin.online import SATURATING_TOKENS, DriftRule, WorkerModels
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.profiling import Profile
 from llmscale_env.control.view import ClusterView
@@ -25,6 +25,7 @@ class WorkerBook:
         prefill, decode: profiles that workers begin with (of split phases those of two pools).
         rule: of drift.
         tolerance: a model is sent anew where its times differ from those sent by more than this share.
+        shortest_tokens: of a prefill iteration that is a sample of Eq. 2.
         typical: batch, context of a batch, prompt tokens: where models are compared.
         drifts: (time in s, instance) of each drift found.
     """
@@ -33,6 +34,7 @@ class WorkerBook:
     decode: Profile
     rule: DriftRule = field(default_factory=DriftRule)
     tolerance: float = 0.01
+    shortest_tokens: float = SATURATING_TOKENS
     typical: tuple[int, float, float] = (16, 8000.0, 256.0)
     drifts: list[tuple[float, int]] = field(default_factory=list, init=False)
 
@@ -97,7 +99,12 @@ class WorkerBook:
             row = reports[i]
             models = self._models.get(i)
             if models is None:
-                models = WorkerModels(self.prefill.prefill_fit, self.decode.decode_fit, self.rule)
+                models = WorkerModels(
+                    self.prefill.prefill_fit,
+                    self.decode.decode_fit,
+                    self.rule,
+                    (self.shortest_tokens, 4096.0),
+                )
                 self._models[i] = models
             drifted = False
             if fresh[i]:

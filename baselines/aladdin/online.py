@@ -31,6 +31,10 @@ from baselines.aladdin.performance import DecodeTime, LinearFit, PrefillTime
 Floats = NDArray[np.float64]
 
 
+SATURATING_TOKENS = 256.0
+"""Fewest tokens of a prefill that is a sample of Eq. 2 as the paper means it."""
+
+
 @dataclass(frozen=True)
 class DriftRule:
     """When a worker has drifted.
@@ -243,7 +247,7 @@ class WorkerModels:
         prefill: LinearFit,
         decode: LinearFit,
         rule: DriftRule | None = None,
-        prefill_range: tuple[float, float] = (256.0, 4096.0),
+        prefill_range: tuple[float, float] = (SATURATING_TOKENS, 4096.0),
     ) -> None:
         if not prefill_range[0] < prefill_range[1]:
             raise ValueError(f"prefill_range = {prefill_range}: must ascend")

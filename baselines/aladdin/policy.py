@@ -25,6 +25,7 @@ from baselines.aladdin.fleet import (
 )
 from baselines.aladdin.learning import WorkerBook
 from baselines.aladdin.moves import Seen, errors_of, moves
+from baselines.aladdin.online import SATURATING_TOKENS
 from baselines.aladdin.performance import KvUse
 from baselines.aladdin.prediction import ConditionalMean, under_estimated
 from baselines.aladdin.scaling import WorkerDemand, requests_per_worker
@@ -62,6 +63,10 @@ class AladdinParameters(Parameters):
         objective: its sum of distances, or of their squares.
         errors: of outlived predictions only the "increase" counts, or all of the new one ("printed").
         check: a move has to keep the constraints (the paper does not ask).
+        prompts: what Eq. 2 is fitted to. "history": prompts as they come, whatever their length; a short
+            one takes as long as reading the weights, several times what a line through long ones says, and
+            (d) then lets decoding requests miss. "saturating": prompts that "saturate the worker's computing
+            power", for which the paper gives Eq. 2.
         relearn: performance models follow the workers' reports.
         refit_s: how often all models are fitted anew and finished requests enter the history; a worker
             that has drifted is fitted at once.
@@ -85,6 +90,7 @@ class AladdinParameters(Parameters):
     objective: Literal["sum", "squares"] = "sum"
     errors: Literal["increase", "printed"] = "increase"
     check: bool = True
+    prompts: Literal["history", "saturating"] = "history"
     relearn: bool = True
     refit_s: Positive = 5.0
     period_s: Positive = 10.0
@@ -123,13 +129,15 @@ class AladdinPolicy:
         self._pool = scenario.fleet.pools[self.workers.pool]
         self._split = self.workers.prefill is not None
         number = starting_number(scenario, self.workers, p.workers, self.name)
-        decode = profiled(scenario, self._pool)
+        prompts = inputs if p.prompts == "history" else None
+        decode = profiled(scenario, self._pool, prompts)
         prefill = decode
         if self.workers.prefill is not None:
-            prefill = profiled(scenario, scenario.fleet.pools[self.workers.prefill])
+            prefill = profiled(scenario, scenario.fleet.pools[self.workers.prefill], prompts)
         self._profile = decode
         self._prefill_s = prefill.prefill.seconds(float(np.mean(inputs)))
-        self.book = WorkerBook(prefill, decode)
+        short = 0.0 if p.prompts == "history" else SATURATING_TOKENS
+        self.book = WorkerBook(prefill, decode, shortest_tokens=short)
         self.history = ConditionalMean()
         self.history.observe(inputs, outputs)
         self._itl_s = min(c.itl_s for c in scenario.classes)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from baselines.aladdin.configuration import RequestTokens
-from baselines.aladdin.fleet import Degree, Workers, choose, history, starting_number
+from baselines.aladdin.fleet import Degree, Workers, choose, history, most_workers, starting_number
 from baselines.parameters import Parameters, PositiveCount, checked
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
@@ -19,14 +19,16 @@ class FixedParameters(Parameters):
 
     Attributes:
         tp: GPUs of a worker; None: for `machine-wide` the most that there are, else the best (Eq. 6).
-        workers: how many (decode workers, where phases are split); None: as many as the GPUs that the
-            scenario starts with allow.
+        workers: how many (decode workers, where phases are split); None: as `fleet` says.
+        fleet: as many as the scenario has GPUs for ("all": these do not scale, so this is a fleet for the
+            peak), or as those allow that it starts with ("start").
         prefill_workers: of split phases; None: as the scenario starts.
         by: what a queue's length is: its "requests", or their "tokens" (shortest queue only).
     """
 
     tp: Annotated[int, Field(ge=1, le=8)] | None = None
     workers: PositiveCount | None = None
+    fleet: Literal["all", "start"] = "all"
     prefill_workers: PositiveCount | None = None
     by: Literal["requests", "tokens"] = "requests"
 
@@ -57,7 +59,10 @@ class FixedWorkersPolicy:
         p = self.parameters
         tokens = RequestTokens.of(*history(scenario))
         self.workers = choose(scenario, self.name, tokens, p.tp, self._degree)
-        number = starting_number(scenario, self.workers, p.workers, self.name)
+        number = p.workers
+        if number is None and p.fleet == "all":
+            number = most_workers(scenario, self.workers, p.prefill_workers)
+        number = starting_number(scenario, self.workers, number, self.name)
         rule = f"jsq-{p.by}" if self._rule == "jsq" else self._rule
         self._start = starting_command(scenario, self.workers, number, p.prefill_workers, rule)
 

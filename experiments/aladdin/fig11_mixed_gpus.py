@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figure 11"
-ALADDIN = ("aladdin", "aladdin:theta=0.8", "aladdin:theta=0.7")
+ALADDIN = ("aladdin", "aladdin:gamma=1+theta=0.5", "aladdin:theta=0.7")
 OTHERS = {"machine-wide": ("default vLLM", 71), "jsq": ("shortest queue with the best degree", 40)}
 PARAMETERS = {
     "quick": Fleets(

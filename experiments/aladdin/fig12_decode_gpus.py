@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figure 12"
-ALADDIN = ("aladdin", "aladdin:theta=0.8", "aladdin:theta=0.7")
+ALADDIN = ("aladdin", "aladdin:gamma=1+theta=0.5", "aladdin:theta=0.7")
 OTHERS = {"jsq": ("shortest queue", 60), "power-of-two": ("power of two", 49)}
 PARAMETERS = {
     "quick": Fleets(

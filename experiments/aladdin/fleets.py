@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDE_GPUS = 4
 STYLES = {
     "aladdin": ("Aladdin", "C0", "o", "-"),
-    "aladdin:theta=0.8": ("Aladdin, theta = 0.8", "C0", "v", "--"),
+    "aladdin:gamma=1+theta=0.5": ("Aladdin, gamma = 1, theta = 0.5", "C0", "v", "--"),
     "aladdin:theta=0.7": ("Aladdin, theta = 0.7", "C0", ".", ":"),
     "jsq": ("shortest queue, best degree", "C1", "s", "-"),
     "power-of-two": ("power of two", "C2", "D", "-"),

@@ -20,6 +20,7 @@ PAPERS = {
     "chiron": "Chiron (Patke et al., 2025)",
     "qlm": "QLM (Patke et al., 2024)",
     "aladdin": "Aladdin (Nie et al., 2024)",
+    "blitzscale": "BlitzScale (Zhang et al., 2024)",
 }
 """Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
 

@@ -119,6 +119,8 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
         if isinstance(here, dict):
             if isinstance(here.get(part), str) and part == "workload":
                 here[part] = mix_data(here[part])
+            elif isinstance(here.get(part), str) and part == "network":
+                here[part] = {"machine": here[part]}
             elif here.get(part) is None:
                 here[part] = {}
             here = here[part]

@@ -369,7 +369,8 @@ class Scenario(_Frozen):
         classes: SLO classes, the tightest first.
         workload: what arrives.
         fleet: what serves.
-        network: links and speeds that weights are loaded over.
+        network: links and speeds that weights are loaded over, or the name of a machine that has them
+            (`cluster.machines`): "blitzscale-a", "p4d.24xlarge".
         reward: what it costs.
         itl_statistic: which inter-token latency of a request its ITL target holds for.
         impossible_commands: "clip" orders to what is possible (and count it), or raise an "error".

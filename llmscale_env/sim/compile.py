@@ -18,7 +18,14 @@ from llmscale_env.cluster.optimisations import (
     SpeculativeConfig,
     optimised_tables,
 )
-from llmscale_env.scenarios.schema import PlacementConfig, PoolConfig, RouteConfig, Scenario
+from llmscale_env.cluster.topology import PoolLayout, Topology, link_tables, topology
+from llmscale_env.scenarios.schema import (
+    FleetConfig,
+    PlacementConfig,
+    PoolConfig,
+    RouteConfig,
+    Scenario,
+)
 from llmscale_env.sim.kinds import MODEL_NAMES
 from llmscale_env.sim.linear import linear_times, slower
 from llmscale_env.sim.spec import (
@@ -322,32 +329,25 @@ def placement_spec(
     )
 
 
+def pool_layout(fleet: FleetConfig) -> tuple[PoolLayout, ...]:
+    """How the instances of a fleet lie on hosts."""
+    return tuple(PoolLayout(pool.tp, pool.max_instances) for pool in fleet.pools)
+
+
+def cluster_topology(scenario: Scenario) -> Topology:
+    """Links and paths of a scenario's cluster, for plans of who loads from whom."""
+    fleet = scenario.fleet
+    return topology(scenario.network, fleet.gpus_per_host, pool_layout(fleet))
+
+
 def _links(scenario: Scenario) -> NetworkSpec:
-    """Links from `NetworkConfig`: one per instance and way, as wide as its GPUs' together.
-
-    Where `host_network_bytes_per_s` is given, the instances of a host share a link of that speed each
-    way to the other hosts.
-    """
-    network, fleet = scenario.network, scenario.fleet
-    capacity: list[int] = []
-
-    def link(bytes_per_s: float) -> int:
-        capacity.append(max(1, round(bytes_per_s / 1e6)))
-        return len(capacity) - 1
-
-    tables: list[list[tuple[int, ...]]] = [[], [], [], []]
-    hosts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    gpus_before = 0
-    for pool in fleet.pools:
-        for _ in range(pool.max_instances):
-            host = gpus_before // fleet.gpus_per_host
-            gpus_before += pool.tp
-            shared = network.host_network_bytes_per_s
-            if host not in hosts:
-                hosts[host] = ((), ()) if shared is None else ((link(shared),), (link(shared),))
-            for way in range(2):
-                tables[way].append(
-                    (link(network.inter_host_bytes_per_s * pool.tp), *hosts[host][way])
-                )
-                tables[2 + way].append((link(network.intra_host_bytes_per_s * pool.tp),))
-    return NetworkSpec(np.array(capacity), *(tuple(table) for table in tables))
+    """Links that KV caches cross, from `NetworkConfig`."""
+    fleet = scenario.fleet
+    tables = link_tables(scenario.network, fleet.gpus_per_host, pool_layout(fleet), loading=False)
+    return NetworkSpec(
+        np.array(tables.capacity),
+        tables.out_links,
+        tables.in_links,
+        tables.local_out_links,
+        tables.local_in_links,
+    )

@@ -1,0 +1,119 @@
+"""How long the scale planner takes: BlitzScale's Algorithm 1, and the time model of its plans.
+
+A plan begins with what the topology knows of sources and targets, as it does in a policy. "nvlink" has 8
+GPUs per host, of which targets are whole hosts; "hosts" one GPU per host; "unequal" one GPU per host with
+links of 12.5 to 200 Gbps, and a tenth as many sources as targets, every other one pruned. Llama-2-7B of
+32 layers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from llmscale_env.cluster.cards import llm_card
+from llmscale_env.cluster.loading import CLUSTER_A, GBIT_PER_S
+from llmscale_env.cluster.multicast import (
+    Plan,
+    Target,
+    fan_out,
+    scale_plan,
+    sources_of,
+    targets_of,
+    tree,
+)
+from llmscale_env.cluster.multicast_time import done_s, layer_times_ps
+from llmscale_env.cluster.topology import PoolLayout, Topology, switch, topology
+
+HEAD = (
+    "cluster",
+    "targets",
+    "sources",
+    "plan_ms_median",
+    "plan_ms_max",
+    "time_model_ms",
+    "plan_s",
+    "tree_s",
+    "fan_out_s",
+)
+TARGETS = (10, 100, 1000)
+LLM = llm_card("llama-2-7b")
+
+
+def clusters(targets: int) -> dict[str, tuple[Topology, list[int], list[int], list[int]]]:
+    """By name: topology, sources, those of them that send, slots to load."""
+    hosts = 1 + -(-targets // 8)
+    many = max(1, targets // 10)
+    rng = np.random.default_rng(0)
+    speeds = np.exp(rng.uniform(np.log(12.5), np.log(200), many + targets)) * GBIT_PER_S
+    return {
+        "nvlink": (
+            topology(CLUSTER_A, 8, [PoolLayout(1, 8 * hosts)]),
+            [0],
+            [],
+            list(range(8, 8 + targets)),
+        ),
+        "hosts": (
+            switch([100 * GBIT_PER_S] * (targets + 1)),
+            [0],
+            [],
+            list(range(1, targets + 1)),
+        ),
+        "unequal": (
+            switch([float(speed) for speed in speeds]),
+            list(range(many)),
+            list(range(1, many, 2)),
+            list(range(many, many + targets)),
+        ),
+    }
+
+
+def planned(
+    found: Topology, sources: list[int], sending: list[int], slots: list[int]
+) -> tuple[Plan, list[Target]]:
+    """What is timed."""
+    targets = targets_of(found, slots, sending)
+    made = scale_plan(sources_of(found, sources, sending=sending), targets, nvlink=found.nvlink)
+    return made, targets
+
+
+def times_ms(call: Callable[[], Any], repeats: int) -> list[float]:
+    """Processor time of each of some calls."""
+    taken = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        call()
+        taken.append(1e3 * (time.process_time() - begin))
+    return taken
+
+
+def bench_multicast(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Milliseconds per plan, and seconds that plans take."""
+    rows: list[tuple[Any, ...]] = []
+    for targets in TARGETS[:1] if quick else TARGETS:
+        for name, (found, sources, sending, slots) in clusters(targets).items():
+            case = (found, sources, sending, slots)
+            taken = times_ms(lambda case=case: planned(*case), 3 if quick else 50)  # type: ignore[misc]
+            made, order = planned(*case)
+            begin = time.process_time()
+            last = [layer_times_ps(found, made, LLM.weight_bytes, LLM.layers)]
+            model_ms = 1e3 * (time.process_time() - begin)
+            last += [
+                layer_times_ps(found, plan, LLM.weight_bytes, LLM.layers)
+                for plan in (tree(0, order), fan_out(0, order))
+            ]
+            rows.append(
+                (
+                    name,
+                    targets,
+                    len(sources) - len(sending),
+                    round(float(np.median(taken)), 2),
+                    round(max(taken), 2),
+                    round(model_ms, 1),
+                    *(round(float(done_s(came).max()), 2) for came in last),
+                )
+            )
+    return HEAD, rows

@@ -1,0 +1,151 @@
+"""BlitzScale's figures that need no cluster: loading times, Figures 10, 11 and 12."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from experiments.blitzscale import fig05_loading_times as fig05
+from experiments.blitzscale import fig10_chain_order as fig10
+from experiments.blitzscale import fig11_several_chains as fig11
+from experiments.blitzscale import fig12_zigzag as fig12
+from llmscale_env.cluster.cards import llm_card
+
+pytest.importorskip("pulp")
+
+BYTES = llm_card("llama-2-7b").weight_bytes
+GBPS = 1e9 / 8
+
+
+def rows(module, parameters) -> pd.DataFrame:
+    found = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
+    return pd.DataFrame(found)
+
+
+def verdicts(claims) -> list[str]:
+    return [claim.verdict for claim in claims]
+
+
+# ---- loading times ----
+
+
+def test_loads_are_bytes_over_links():
+    assert fig05.load_s("network") == pytest.approx(BYTES / (200 * GBPS), rel=1e-6)
+    assert fig05.load_s("ssd-7b") == pytest.approx(BYTES / (10 * GBPS), rel=1e-6)
+    assert fig05.load_s("nvlink-7b") == pytest.approx(
+        BYTES / (1600 * GBPS) * (1 + 6 / 32), rel=1e-6
+    )
+    shard = llm_card("llama-2-70b").weight_bytes / 4
+    assert fig05.load_s("ssd-70b") == pytest.approx(shard / (10 * GBPS), rel=1e-6)
+
+
+def test_loading_times_and_the_programme():
+    parameters = fig05.LoadingTimes(layers=7, batches=6, load_times=(6,), repeats=1)
+    frame = rows(fig05, parameters)
+    assert frame["optimal"].tolist()[-1] is True
+    *loads, programme = fig05.claims(frame, parameters)
+    assert verdicts(loads) == ["reproduced"] * 5
+    frame.loc[frame["kind"] == "programme", "seconds"] = 0.05
+    assert programme.unit == "ms"
+    slow = fig05.claims(frame, parameters)[-1]
+    assert slow.verdict == "not reproduced"
+    assert slow.ours.mean == pytest.approx(50)
+    fig05.plot(frame, parameters)
+
+
+# ---- Figure 10 ----
+
+
+@pytest.fixture(scope="module")
+def chains():
+    parameters = fig10.ChainOrder(
+        seeds=2, targets=(1, 3, 4), many=4, random_targets=2, random_layers=4
+    )
+    return rows(fig10, parameters), parameters
+
+
+def test_chains_by_hand(chains):
+    frame, _ = chains
+    of = frame[frame["part"] == "targets"].set_index(["what", "n"])["seconds"]
+    alone = BYTES / (100 * GBPS)
+    assert of["chain", 1] == pytest.approx(alone, rel=1e-6)
+    assert of["chain", 3] == pytest.approx(alone * (1 + 2 / 32), rel=1e-6)
+    assert of["fan-out", 3] == pytest.approx(
+        3 * alone, rel=1e-3
+    )  # 12500 // 3 bytes per microsecond
+    # The first has two to forward to, at half speed each, so the third loads at half speed.
+    assert of["tree", 3] == pytest.approx(alone * (2 + 1 / 32), rel=1e-6)
+
+
+def test_the_faster_target_first(chains):
+    frame, _ = chains
+    alone = BYTES / (100 * GBPS)
+    assert fig10.serving(frame, "fast-first") == (
+        pytest.approx([0, alone / 2, alone * (1 + 1 / 64)], rel=1e-6),
+        [0, 1, 2],
+    )
+    assert fig10.serving(frame, "slow-first")[0][1] == pytest.approx(alone, rel=1e-6)
+
+
+def test_nothing_beats_all_plans(chains):
+    frame, parameters = chains
+    for aim in fig10.AIMS:
+        mine = fig10.gaps(frame, aim)
+        assert len(mine) == 2
+        assert (mine[["gap", "naive_gap"]] >= 1 - 1e-9).all().all()
+        assert set(mine["plans"]) == {2 * (2 + 2)}
+    few, many, half, *optimum = fig10.claims(frame, parameters)
+    assert few.ours.mean == pytest.approx(1 + 2 / 32)
+    assert many.ours.mean == pytest.approx(1 + 3 / 32)
+    assert half.ours.mean == pytest.approx(0.5 / (1 + 1 / 32), rel=1e-6)
+    assert "makes that plan" in half.note
+    assert len(optimum) == 2
+    fig10.plot(frame, parameters)
+
+
+# ---- Figure 11 ----
+
+
+def test_kv_caches_in_the_way():
+    parameters = fig11.SeveralChains(steps=2)
+    frame = rows(fig11, parameters)
+    alone = BYTES / (100 * GBPS)
+    of = frame.set_index(["chains", "kv_part", "target"])
+    # A chain whose first target shares its link fairly with what it sends.
+    assert of.loc[(1, 1.0, 2), "seconds"] == pytest.approx(alone * (2 + 1 / 32), rel=1e-6)
+    assert of.loc[(1, 1.0, 1), "kv_got"] == 0.5
+    assert of.loc[(2, 1.0, 2), "seconds"] == pytest.approx(alone, rel=1e-6)
+    assert of.loc[(2, 1.0, 1), "kv_got"] == 1.0
+    assert of.loc[(1, 0.0, 2), "seconds"] == pytest.approx(alone * (1 + 1 / 32), rel=1e-6)
+    assert of["disturbed"].groupby("chains").sum().to_dict() == {1: 3, 2: 0}
+    assert verdicts(fig11.claims(frame, parameters)) == ["reproduced"] * 3
+    fig11.plot(frame, parameters)
+
+
+# ---- Figure 12 ----
+
+
+def test_figure_12():
+    parameters = fig12.Zigzag(endless=60)
+    frame = rows(fig12, parameters)
+    assert fig12.last_latency(frame, "best-effort") == 32
+    assert fig12.last_latency(frame, "pull") == fig12.last_latency(frame, "programme") == 22
+    effort, pulling, programme, corrected, printed, third, one, half, _ = fig12.claims(
+        frame, parameters
+    )
+    assert verdicts([effort, pulling, programme, corrected]) == ["reproduced"] * 4
+    assert printed.verdict == "not reproduced"
+    assert "T = (3 0 0 0 0 0)" in printed.reason
+    assert (corrected.ours.mean, printed.ours.mean) == pytest.approx((17 / 21, 21.5 / 21))
+    assert third.ours.mean == 16
+    assert (one.ours.mean, half.ours.mean) == pytest.approx((7 / 6, 2))
+    fig12.plot(frame, parameters)
+
+
+def test_other_examples_give_other_numbers():
+    parameters = fig12.Zigzag(load_time=3, endless=20)
+    frame = rows(fig12, parameters)
+    assert fig12.last_latency(frame, "pull") < 22
+    assert (
+        fig12.claims(frame, parameters)[0].verdict == "reproduced"
+    )  # with best effort all the same
