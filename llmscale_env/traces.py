@@ -2,12 +2,15 @@
 
 python -m llmscale_env.traces list
 python -m llmscale_env.traces stats PATH_OR_NAME [format=auto] [sort=false] [plot=FILE.png]
+python -m llmscale_env.traces fit PATH_OR_NAME [levels=4] [from_s=0] [to_s=END] [format=] [sort=]
 python -m llmscale_env.traces fetch NAME [to=traces] [base_url=URL]
 python -m llmscale_env.traces build-tables source=DIR [to=DIR]
 
 `stats` takes a trace file, or the name of a shipped count table, length table or mix (`mix:NAME`
-where a length table has the same name; an hour of its streams is generated with seed 0). `fetch`
-downloads a public trace. `build-tables` remakes the shipped tables from the raw files.
+where a length table has the same name; an hour of its streams is generated with seed 0). `fit` fits
+a generator (rate levels, log-normal lengths) to a trace file or a shipped count table, prints it as a
+stream, and holds draws of it against what it was fitted to. `fetch` downloads a public trace.
+`build-tables` remakes the shipped tables from the raw files.
 """
 
 from __future__ import annotations
@@ -18,24 +21,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, parse_options
 from llmscale_env.workload import DEFAULT_CLASSES, generate_requests, tables
+from llmscale_env.workload.arrivals import generate_arrivals
 from llmscale_env.workload.fetch import SOURCES, FetchError, fetch
+from llmscale_env.workload.fitting import fit_lengths, fit_levels, rises
 from llmscale_env.workload.mixes import load_mix, mix_names
 from llmscale_env.workload.readers import FORMATS, Trace, read_trace
+from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.stats import format_stats, plot_stats, trace_stats
 
 _OPTIONS = {
     "list": (),
     "stats": ("format", "sort", "plot"),
+    "fit": ("levels", "from_s", "to_s", "format", "sort"),
     "fetch": ("to", "base_url"),
     "build-tables": ("source", "to"),
 }
-_TAKES_NAME = ("stats", "fetch")
+_TAKES_NAME = ("stats", "fit", "fetch")
 _MIX_HOUR_S = 3600.0
 _LENGTH_DRAWS = 100_000
+_FIT_DRAWS = 8
 
 
 class _Columns(NamedTuple):
@@ -129,6 +138,59 @@ def _stats(name: str, options: dict[str, str]) -> None:
         print(f"drawn: {path}")
 
 
+def _number(options: dict[str, str], key: str, default: float) -> float:
+    try:
+        return float(options.get(key, default))
+    except ValueError:
+        raise Slip(f"{key} = {options[key]!r}: must be a number") from None
+
+
+def _fit(name: str, options: dict[str, str]) -> None:
+    columns = _columns(name, options)
+    if columns.arrival_ps is None:
+        raise Slip(f"{name!r} has lengths only: there are no arrivals to fit")
+    arrival_s = columns.arrival_ps / PS_PER_S
+    from_s = _number(options, "from_s", 0.0)
+    to_s = _number(options, "to_s", float(arrival_s[-1]) + 1.0)
+    keep = (arrival_s >= from_s) & (arrival_s < to_s)
+    if not keep.any():
+        raise Slip(f"from_s = {from_s:g}, to_s = {to_s:g}: no arrivals in that part of {name}")
+    seconds = int(to_s - from_s)
+    counts = np.bincount((arrival_s[keep] - from_s).astype(np.int64), minlength=seconds)[:seconds]
+    fitted = fit_levels(counts, int(_number(options, "levels", 4)))
+    stream: dict[str, object] = {"arrivals": fitted.model_dump(mode="json", exclude={"jitter_s"})}
+    if columns.input_tokens is not None and columns.output_tokens is not None:
+        lengths = fit_lengths(columns.input_tokens[keep], columns.output_tokens[keep])
+        stream["lengths"] = lengths.model_dump(mode="json")
+    print(f"# fitted to {columns.about}, {from_s:g} s to {to_s:g} s")
+    print(yaml.safe_dump(stream, sort_keys=False, default_flow_style=None, width=110), end="")
+    drawn = []
+    for seed in range(_FIT_DRAWS):
+        rng = np.random.default_rng(seed)
+        times = generate_arrivals(fitted, None, float(seconds), rng).arrival_ps / PS_PER_S
+        drawn.append(_shape(np.bincount(times.astype(np.int64), minlength=seconds)))
+    print(f"{'':<44}{'trace':>10}{'generator':>12}{'from':>10}{'to':>10}  ({_FIT_DRAWS} draws)")
+    for key, value in _shape(counts).items():
+        found = np.array([shape[key] for shape in drawn])
+        print(
+            f"{key:<44}{value:>10.3g}{found.mean():>12.3g}{found.min():>10.3g}{found.max():>10.3g}"
+        )
+
+
+def _shape(counts: NDArray[np.int64]) -> dict[str, float]:
+    """What a generator is judged by."""
+    wide = counts[: len(counts) // 15 * 15].reshape(-1, 15).sum(axis=1)
+    rise = rises(counts, max(counts.mean() / 2, 1))
+    return {
+        "requests/s": float(counts.mean()),
+        "variance over mean of 1 s counts": float(counts.var() / counts.mean()),
+        "variance over mean of 15 s counts": float(wide.var() / wide.mean()),
+        "share of empty 15 s windows": float((wide == 0).mean()),
+        "largest 1 s count": float(counts.max()),
+        "largest rise within 2 s, as a factor": float(np.nanmax(rise)),
+    }
+
+
 def _list() -> None:
     print("Shipped arrival counts of real traces (arrivals: {kind: counts, table: NAME})")
     for name in tables.names("counts"):
@@ -176,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             assert name is not None
             if command == "stats":
                 _stats(name, options)
+            elif command == "fit":
+                _fit(name, options)
             else:
                 fetch(name, Path(options.get("to", "traces")), base_url=options.get("base_url"))
     except FetchError as error:

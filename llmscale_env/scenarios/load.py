@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload.mixes import mix_data
+from llmscale_env.workload.mixes import mix_data, replayed
 
 _HERE = Path(__file__).parent
 
@@ -33,7 +33,9 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
             the starting point itself.
         overrides: dotted paths of fields with their values. Since a keyword has no dots, pass
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
-            named by their `name` or their number. `workload="chat"` names a shipped mix.
+            named by their `name` or their number. `workload="chat"` names a shipped mix;
+            `**{"workload.replay": "traces"}` puts the real traces of that folder in the place of what
+            imitates them.
 
     Raises:
         ScenarioError: unknown name, unreadable file, unknown field or value out of range.
@@ -94,10 +96,21 @@ def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
             data["workload"] = {**mix_data(changes.pop("mix")), **changes}
         except ValueError as error:
             raise ScenarioError(f"workload.mix: {error}") from None
+    folder = None
+    if isinstance(data.get("workload"), dict) and "replay" in data["workload"]:
+        data["workload"] = dict(data["workload"])
+        folder = data["workload"].pop("replay")
     try:
-        return Scenario.model_validate(data)
+        scenario = Scenario.model_validate(data)
     except ValidationError as error:
         raise ScenarioError(_explain(error, data)) from None
+    if folder is None:
+        return scenario
+    try:
+        workload = replayed(scenario.workload, str(folder))
+    except (ValueError, OSError) as error:
+        raise ScenarioError(f"workload.replay: {error}") from None
+    return scenario.model_copy(update={"workload": workload})
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ from llmscale_env.workload.config import (
     CountArrivals,
     DiurnalArrivals,
     GammaArrivals,
+    LevelArrivals,
     MMPPArrivals,
     PoissonArrivals,
     SpikeArrivals,
@@ -122,6 +123,58 @@ def _mmpp(
     )
     on = (np.arange(len(edges) - 1) % 2 == 0) == on_first
     return _piecewise_poisson(edges, np.where(on, on_rate, on_rate * config.off_rate_fraction), rng)
+
+
+def level_shares(config: LevelArrivals) -> NDArray[np.float64]:
+    """(n,) share of time at each level in equilibrium."""
+    n = len(config.rates_per_s)
+    following = _following(config)
+    # Visits v with v P = v and sum 1: the last equation, which the others imply, gives way to the sum.
+    equations = following.T - np.eye(n)
+    equations[-1] = 1.0
+    visits = np.linalg.solve(equations, np.append(np.zeros(n - 1), 1.0))
+    time = np.maximum(visits, 0.0) * np.array(config.mean_stays_s)
+    return np.round(time / time.sum(), 12)
+
+
+def level_rate(config: LevelArrivals) -> float:
+    """Mean rate of its own."""
+    return float(level_shares(config) @ np.array(config.rates_per_s))
+
+
+def _following(config: LevelArrivals) -> NDArray[np.float64]:
+    n = len(config.rates_per_s)
+    if config.next is None:
+        return (1 - np.eye(n)) / (n - 1)
+    rows = np.array(config.next)
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+def _levels(
+    config: LevelArrivals,
+    rate_per_s: float | None,
+    rate_scale: float,
+    horizon_ps: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    follow = np.cumsum(np.round(_following(config), 9), axis=1)
+    shares = np.cumsum(level_shares(config))
+    last = len(config.rates_per_s) - 1
+    level = min(int(np.searchsorted(shares, rng.random(), side="right")), last)
+    edges, levels = [0], []
+    while edges[-1] < horizon_ps:
+        stay_us = rng.standard_exponential() * config.mean_stays_s[level] * 1e6
+        edges.append(edges[-1] + max(round(stay_us), 1) * _PS_PER_US)
+        levels.append(level)
+        level = min(int(np.searchsorted(follow[level], rng.random(), side="right")), last)
+    edges[-1] = horizon_ps
+    rates = np.array(config.rates_per_s)[levels]
+    ps = _piecewise_poisson(np.array(edges, dtype=np.int64), rates, rng)
+    own = level_rate(config)
+    scale = (1.0 if rate_per_s is None else rate_per_s / own) * rate_scale
+    if scale != 1.0:
+        ps, _ = _repeated(ps, scale, config.jitter_s, rng)
+    return ps[: np.searchsorted(ps, horizon_ps)]
 
 
 def diurnal_factor(config: DiurnalArrivals, time_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -262,16 +315,25 @@ def _replay(
     if time_factor != 1.0:
         ps = (ps * time_factor).astype(np.int64)
     if copies != 1.0:
-        whole = int(copies)
-        times = whole + (rng.random(len(ps)) < copies - whole)
-        source = np.repeat(np.arange(len(ps)), times)
-        further = np.concatenate([[False], source[1:] == source[:-1]])
-        moved = (rng.random(len(source)) * to_ps(jitter_s)).astype(np.int64)
-        ps, rows = ps[source] + np.where(further, moved, 0), rows[source]
-        order = np.argsort(ps, kind="stable")
-        ps, rows = ps[order], rows[order]
+        ps, source = _repeated(ps, copies, jitter_s, rng)
+        rows = rows[source]
     keep = np.searchsorted(ps, horizon_ps)
     return Arrivals(ps[:keep], trace, rows[:keep])
+
+
+def _repeated(
+    ps: NDArray[np.int64], copies: float, jitter_s: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every arrival `copies` times on average, sorted, and which one each is a copy of."""
+    whole = int(copies)
+    times = whole + (rng.random(len(ps)) < copies - whole)
+    source = np.repeat(np.arange(len(ps)), times)
+    further = np.zeros(len(source), dtype=bool)
+    further[1:] = source[1:] == source[:-1]
+    moved = (rng.random(len(source)) * to_ps(jitter_s)).astype(np.int64)
+    ps = ps[source] + np.where(further, moved, 0)
+    order = np.argsort(ps, kind="stable")
+    return ps[order], source[order]
 
 
 def _trace(
@@ -311,6 +373,7 @@ AnyArrivals = (
     PoissonArrivals
     | GammaArrivals
     | MMPPArrivals
+    | LevelArrivals
     | DiurnalArrivals
     | SpikeArrivals
     | CountArrivals
@@ -330,8 +393,8 @@ def generate_arrivals(
 
     Args:
         config: the process.
-        rate_per_s: mean rate (outside spikes for `spikes`); None, for a trace or its counts, is
-            their own rate.
+        rate_per_s: mean rate (outside spikes for `spikes`); None, for a trace, its counts or levels
+            fitted to it, is their own rate.
         horizon_s: length of the episode.
         rng: all draws come from here.
         rate_scale: multiplies the rate, given or own.
@@ -345,6 +408,8 @@ def generate_arrivals(
         return _counts(config, rate_per_s, rate_scale, horizon_ps, rng)
     if isinstance(config, TraceArrivals):
         return _trace(config, rate_per_s, rate_scale, horizon_ps, rng)
+    if isinstance(config, LevelArrivals):
+        return Arrivals(_levels(config, rate_per_s, rate_scale, horizon_ps, rng))
     if rate_per_s is None:
         raise ValueError(f"rate_per_s is missing: arrivals of kind {config.kind} need one")
     rate_per_s *= rate_scale

@@ -76,6 +76,45 @@ class MMPPArrivals(_Frozen):
     off_rate_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
+class LevelArrivals(_Frozen):
+    """A Poisson process whose rate jumps between levels, started in equilibrium.
+
+    What `python -m llmscale_env.traces fit` fits to a trace. Like a trace it has a rate of its own; another
+    one is reached as for `counts`, by repeating or dropping requests, so gaps and bursts stay where
+    they are.
+
+    Attributes:
+        rates_per_s: (n,) rate at each level.
+        mean_stays_s: (n,) mean (exponential) stay at each level.
+        next: (n, n) chance of each level to follow; the diagonal is 0. None: all others alike.
+        jitter_s: the second and further copies of a request are moved by up to this much.
+        stands_for: name of the public trace that it imitates; `mixes.replayed` puts that in its place.
+    """
+
+    kind: Literal["levels"] = "levels"
+    rates_per_s: Annotated[tuple[NonNegative, ...], Field(min_length=2, max_length=32)]
+    mean_stays_s: Annotated[tuple[Positive, ...], Field(min_length=2, max_length=32)]
+    next: tuple[tuple[NonNegative, ...], ...] | None = None
+    jitter_s: NonNegative = 1.0
+    stands_for: Name | None = None
+
+    @model_validator(mode="after")
+    def _shapes(self) -> LevelArrivals:
+        n = len(self.rates_per_s)
+        if sum(self.rates_per_s) <= 0:
+            raise ValueError(f"rates_per_s = {self.rates_per_s}: one must be above 0")
+        if len(self.mean_stays_s) != n:
+            raise ValueError(f"mean_stays_s: has {len(self.mean_stays_s)} levels, rates_per_s {n}")
+        if self.next is None:
+            return self
+        if len(self.next) != n or any(len(row) != n for row in self.next):
+            raise ValueError(f"next: must be {n} rows of {n} numbers")
+        for k, row in enumerate(self.next):
+            if row[k] != 0 or abs(sum(row) - 1) > 1e-3:
+                raise ValueError(f"next.{k} = {row}: must add up to 1, with 0 on the diagonal")
+        return self
+
+
 class DiurnalArrivals(_Frozen):
     """A Poisson process whose rate follows the time of day.
 
@@ -201,6 +240,7 @@ ArrivalConfig = Annotated[
     PoissonArrivals
     | GammaArrivals
     | MMPPArrivals
+    | LevelArrivals
     | DiurnalArrivals
     | SpikeArrivals
     | CountArrivals
@@ -276,8 +316,8 @@ class StreamConfig(_Frozen):
     Attributes:
         name: unique in the workload; a stream's draws depend on it and on the seed only.
         llm, slo_class: names; None takes them from the trace's own columns.
-        rate_per_s: mean rate (for spikes: the rate outside them); None, for `trace` and `counts`
-            only, is the rate of the trace itself.
+        rate_per_s: mean rate (for spikes: the rate outside them); None, for `trace`, `counts` and
+            `levels` only, is their own rate.
         region: region of the clients.
     """
 
@@ -305,7 +345,7 @@ class StreamConfig(_Frozen):
         replays = kind == "trace" or (
             isinstance(self.arrivals, CountArrivals) and self.arrivals.trace_path is not None
         )
-        if self.rate_per_s is None and kind not in ("trace", "counts"):
+        if self.rate_per_s is None and kind not in ("trace", "counts", "levels"):
             raise ValueError(f"rate_per_s is missing: arrivals of kind {kind} need a positive one")
         if self.lengths.kind == "trace" and not replays:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Named workloads (YAML): `chat`, `code-burst`, `spike`, `mixed-slo`, `reasoning`."""
+"""Named workloads (YAML), and real traces in place of what imitates them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def replayed(workload: WorkloadConfig, folder: str | Path) -> WorkloadConfig:
     """The same workload, its `counts` streams replayed request by request from trace files.
 
     The windows stay those that the counts would have had with the same seed; lengths become the
-    trace's own.
+    trace's own. `levels` that stand for a trace are replaced by it: a window from a random start, rescaled by
+    repeating requests. In a scenario, `workload.replay: FOLDER` does the same.
 
     Args:
         workload: what to change.
@@ -65,9 +66,9 @@ def replayed(workload: WorkloadConfig, folder: str | Path) -> WorkloadConfig:
     data = workload.model_dump()
     for stream in data["streams"]:
         arrivals = stream["arrivals"]
-        if arrivals["kind"] != "counts":
+        table = arrivals.get("table" if arrivals["kind"] == "counts" else "stands_for")
+        if table is None:
             continue
-        table = arrivals["table"]
         own = [SOURCES[table].file_name] if table in SOURCES else []
         candidates = [Path(folder) / n for n in (*own, f"{table.replace('-', '_')}.csv.gz")]
         found = [path for path in candidates if path.is_file()]
@@ -76,7 +77,16 @@ def replayed(workload: WorkloadConfig, folder: str | Path) -> WorkloadConfig:
                 f"stream {stream['name']!r}: none of {[p.name for p in candidates]} is in "
                 f"{folder}; python -m llmscale_env.traces fetch {table} to={folder}"
             )
-        arrivals["trace_path"] = str(found[0])
+        if arrivals["kind"] == "counts":
+            arrivals["trace_path"] = str(found[0])
+        else:
+            stream["arrivals"] = {
+                "kind": "trace",
+                "path": str(found[0]),
+                "rescale": "sample",
+                "start_s": "random",
+                "jitter_s": arrivals["jitter_s"],
+            }
         stream["lengths"] = {"kind": "trace"}
     return _validated(data)
 

@@ -1,0 +1,60 @@
+"""BlitzScale's Figure 4 in small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.blitzscale import fig04_cache_misses as fig04
+
+
+def rows(**values):
+    parameters = fig04.CacheMisses(**{"hours": 0.5, "hosts": 6, "warm_s": 120, **values})
+    found = [{**case, **row} for case in fig04.cases(parameters) for row in fig04.run(case)]
+    return pd.DataFrame(found), parameters
+
+
+def test_rates_of_windows_by_hand():
+    started = np.array([5, 5, 20, 0, 3, 0])
+    missed = np.array([5, 0, 2, 0, 3, 0])
+    low, high = fig04.window_rates(started, missed, 2)
+    assert (low, high) == (10.0, 50.0)  # the last window has too few starts
+    assert all(np.isnan(fig04.window_rates(started, missed, 2, least=100)))
+
+
+@pytest.fixture(scope="module")
+def small():
+    return rows(seeds=3)
+
+
+def test_a_small_run(small):
+    frame, parameters = small
+    hours = frame[frame["kind"] == "hour"]
+    assert len(hours) == 3 * 5 * 2
+    assert (hours["missed"].astype(float) <= hours["started"].astype(float)).all()
+    minutes = frame[frame["kind"] == "minute"]
+    assert minutes["minute"].max() == 29
+    for _, mine in minutes[minutes["variant"] == "packed"].groupby(["seed", "keep_alive_s"]):
+        assert mine["running"].astype(float).max() <= 6
+    long = fig04.rate_of(frame, "packed", 300).mean
+    assert long < fig04.rate_of(frame, "packed", 30).mean
+    found = fig04.claims(frame, parameters)
+    assert len(found) == 4
+    assert "any free host" in found[0].note
+    fig04.plot(frame, parameters)
+
+
+def test_no_misses_are_not_reproduced(small):
+    frame, parameters = small
+    never = frame.assign(missed=0, missed_several=0, lowest=0.0, highest=0.0)
+    verdicts = [claim.verdict for claim in fig04.claims(never, parameters)]
+    assert "reproduced" not in verdicts
+
+
+def test_the_same_seed_meets_the_same_demand(small):
+    frame, _ = small
+    minutes = frame[(frame["kind"] == "minute") & (frame["keep_alive_s"] == 300)]
+    by = minutes.pivot(index=["seed", "minute"], columns="variant", values="requests")
+    assert (by["packed"] == by["random"]).all()
+    assert (by["packed"] == by["shared"]).all()  # the first of the four
