@@ -51,7 +51,7 @@ def test_weights_and_layers_are_the_cards_and_cross_the_machines_links() -> None
         assert topology.path(source, slot) == paths.to_slot(source, slot)
     # 100 Gbps of RDMA, 10 Gbps of SSD, NVLink of 1.6 Tbps.
     assert topology.out_bytes_per_s(0) == 12.5e9
-    assert [topology.links.capacity[k] for k in paths.to_slot(FROM_SSD, 0)][0] == 1250
+    assert topology.links.capacity[paths.to_slot(FROM_SSD, 0)[0]] == 1250
     assert topology.links.capacity[paths.between(0, 1)[0]] == 200_000
 
 

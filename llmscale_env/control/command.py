@@ -89,8 +89,9 @@ class Command:
         assign: (request, instance) pairs as two arrays: these requests, which wait in gateways or at
             instances, go to the ends of those instances' own queues, in this order.
         route_gateway: LLMs whose requests in gateways are routed again, after all the above.
-        mutate: active instances (by number) that drain, and whose twins serve in their place.
-        scale: loads to start, all of them or none; after all the above.
+        mutate: active instances (by number) that drain, and whose twins serve in their place; before all the
+            above.
+        scale: loads to start, all of them or none, after all the other orders but those of failures.
         fail: instances (by number) that break down.
         fail_host: machines (by number) that break down with all that they have in memory.
         reason: for the decision log; the engine does not read it.
@@ -164,6 +165,10 @@ class Dispatcher:
                 `impossible_commands: error` also a value out of range.
         """
         clipped = 0
+        for (
+            instance
+        ) in command.mutate:  # first: who becomes another is no longer counted by a target
+            clipped += self._refused("mutate", self.engine.mutate, e, instance)
         plan = self._targets(command)
         # Falling targets first: they free GPUs for the rising ones.
         have = self.engine.states.inst["state"][e]
@@ -214,25 +219,17 @@ class Dispatcher:
             clipped += self._operate(e, name, changes)
         clipped += self._queues(e, command)
         clipped += self._placement(e, command)
-        clipped += self._weights(e, command)
+        if command.scale is not None:
+            clipped += self._refused("scale", self._scale, e, command.scale)
         for instance in command.fail:
             clipped += self._refused("fail", self.engine.fail, e, instance)
         for host in command.fail_host:
             clipped += self._refused("fail_host", self.engine.fail_host, e, host)
         return clipped
 
-    def _weights(self, e: int, command: Command) -> int:
-        """Who becomes another, then who starts: a twin that is taken is not free."""
-        refused = 0
-        for instance in command.mutate:
-            refused += self._refused("mutate", self.engine.mutate, e, instance)
-        if command.scale is not None:
-            loads = command.scale
-            partners = loads.partners or (-1,) * len(loads)
-            refused += self._refused(
-                "scale", self.engine.scale, e, loads.slots, loads.sources, partners
-            )
-        return refused
+    def _scale(self, e: int, loads: Loads) -> None:
+        helpers = (loads.partners,) if loads.partners else ()
+        self.engine.scale(e, loads.slots, loads.sources, *helpers)
 
     def _operate(self, e: int, name: str, changes: Mapping[str, Any]) -> int:
         where = f"operations.{name}"

@@ -292,8 +292,8 @@ class FleetConfig(_Frozen):
         max_gpus: GPUs that all instances together may hold.
         gpus_per_host: GPUs of a machine; instances are packed in order.
         host_keep_alive_s: how long a machine keeps weights in memory after its last instance left.
-        host_cache: "keep-alive": machines have in memory what that leaves there; "always": all of them have all
-            weights all the time, whatever `host_keep_alive_s` says.
+        host_cache: "keep-alive": machines have in memory what that leaves there; "always": all of them have
+            all weights all the time, whatever `host_keep_alive_s` says.
         host_copies: "none", or "one": of every LLM whose weights flow there is one copy for ever in some
             machine's memory, LLM by LLM on the next machine (BlitzScale, section 5.3).
         block_tokens: KV tokens per page; half of one is charged to each running request.
