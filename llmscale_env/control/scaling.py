@@ -11,7 +11,7 @@ nobody loads from, the least busy first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -147,22 +147,46 @@ class Scaler:
             return 0
         return int((seen.state[mine] == InstanceState.DRAINING).sum())
 
-    def _spare(self, seen: FleetSeen, p: int, taken: set[int]) -> list[int]:
-        """Slots of a pool that can be started, the best first."""
-        state, mine = seen.state, self.slots[p]
-        free = state[mine] == InstanceState.OFF
-        twins = self.twins[mine]
-        free &= (twins < 0) | (state[twins] == InstanceState.OFF)
-        llm = self.llm_of[mine[0]]
+    # ---- who starts, and from where ----
+
+    def choose(
+        self,
+        seen: FleetSeen,
+        wanted: Mapping[int, int],
+        *,
+        first: Callable[[int], object] | None = None,
+        gpus: int | None = None,
+    ) -> list[int]:
+        """Slots to start: so many more of each pool, or as many as there are free ones and GPUs for.
+
+        Args:
+            seen: the cluster.
+            wanted: instances by pool; the first pools choose first.
+            first: sorts free slots; None: the nearest to the weights first (see the module).
+            gpus: that may be taken; None: all that are free.
+        """
+        room = self.free_gpus(seen) if gpus is None else gpus
+        chosen: list[int] = []
+        for p, count in wanted.items():
+            mine, twins = self.slots[p], self.twins[self.slots[p]]
+            free = seen.state[mine] == InstanceState.OFF
+            free &= (twins < 0) | (seen.state[twins] == InstanceState.OFF)
+            free &= ~np.isin(mine, chosen) & ~np.isin(twins, chosen)
+            order = sorted(mine[free].tolist(), key=first or self._nearness(seen, p))  # type: ignore[arg-type]
+            size = self.spec.pools[p].gpus
+            some = order[: min(max(0, count), max(0, room) // size)]
+            room -= len(some) * size
+            chosen += some
+        return chosen
+
+    def _nearness(self, seen: FleetSeen, p: int) -> Callable[[int], object]:
+        llm = self.spec.pools[p].llm
         running: set[int] = set()
         if self.topology.nvlink:
-            has = (state == InstanceState.ACTIVE) & (self.llm_of == llm)
+            has = (seen.state == InstanceState.ACTIVE) & (self.llm_of == llm)
             running = set(self.hosts[has].tolist())
         home = int(seen.home[llm]) if seen.there[llm] else -1
-        spare = [int(i) for i in mine[free] if i not in taken and self.twins[i] not in taken]
-        return sorted(spare, key=lambda i: (self.hosts[i] not in running, self.hosts[i] != home, i))
-
-    # ---- who starts, and from where ----
+        return lambda i: (self.hosts[i] not in running, self.hosts[i] != home, i)
 
     def loads(
         self,
@@ -188,16 +212,9 @@ class Scaler:
             going: instances about to stop or to become others: no sources, and nobody's partners.
             gpus: that may be taken; None: all that are free.
         """
-        room = self.free_gpus(seen) if gpus is None else gpus
         by_llm: dict[int, list[int]] = {}
-        taken: set[int] = set()
-        for p, count in wanted.items():
-            pool = self.spec.pools[p]
-            chosen = self._spare(seen, p, taken)[: min(max(0, count), max(0, room) // pool.gpus)]
-            room -= len(chosen) * pool.gpus
-            taken.update(chosen)
-            if chosen:
-                by_llm.setdefault(pool.llm, []).extend(chosen)
+        for slot in self.choose(seen, wanted, gpus=gpus):
+            by_llm.setdefault(int(self.llm_of[slot]), []).append(slot)
         edges: list[tuple[int, int]] = []
         partners: dict[int, int] = {}
         for llm, slots in by_llm.items():

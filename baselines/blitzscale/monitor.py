@@ -1,0 +1,160 @@
+"""What BlitzScale's monitor knows: what an instance can do, and what is asked of all of them (section 5.3).
+
+Ours: tokens per second are those of arrivals in a sliding window, since a saturated cluster completes no more
+than it can, however much comes; KV in use is that of decode instances, with the contexts of requests that
+wait for a decode instance's memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.aladdin.fleet import history
+from baselines.blitzscale.trigger import prefill_tokens_per_s
+from baselines.parameters import PolicyError
+from llmscale_env.control.view import ClusterView, RequestsUnderWay
+from llmscale_env.scenarios.schema import PoolConfig, Scenario
+from llmscale_env.sim.compile import pool_tables, pool_times
+from llmscale_env.sim.spec import RequestState
+
+_TO_PREFILL = (RequestState.GATEWAY, RequestState.OWN_QUEUE, RequestState.PREEMPTED)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The pools of the LLM.
+
+    Attributes:
+        prefill, decode: their numbers.
+        twins: whether they sit on the same GPUs.
+    """
+
+    prefill: int
+    decode: int
+    twins: bool
+
+
+def pair_of(scenario: Scenario, policy: str) -> Pair:
+    """Prefill and decode pool of a scenario with one LLM.
+
+    Raises:
+        PolicyError: several LLMs, not one pool of each phase, or pools whose weights do not flow.
+    """
+    pools, llms = scenario.fleet.pools, scenario.fleet.llms
+    if len(llms) != 1:
+        raise PolicyError(f"{policy}: serves one LLM, scenario {scenario.name!r} has {list(llms)}")
+    phases = sorted(pool.phase for pool in pools)
+    if phases != ["decode", "prefill"] or not all(pool.flows for pool in pools):
+        raise PolicyError(
+            f"{policy}: needs one pool of phase 'prefill' and one of phase 'decode', both with weights = "
+            f"'flow'; scenario {scenario.name!r} has phases {phases}, weights "
+            f"{sorted({pool.weights for pool in pools})}"
+        )
+    prefill = [pool.phase for pool in pools].index("prefill")
+    return Pair(prefill, 1 - prefill, any(pool.twin_of for pool in pools))
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What one instance can do at most, profiled before it serves.
+
+    Attributes:
+        prefill_tokens_per_s: of a prefill instance with moderate batches.
+        prefill_s: time of one mean prompt.
+        decode_tokens: KV tokens of a decode instance that its memory and the ITL target allow.
+        decode_s: time of a decode iteration with so many.
+        input_tokens, output_tokens: mean of earlier requests.
+    """
+
+    prefill_tokens_per_s: float
+    prefill_s: float
+    decode_tokens: float
+    decode_s: float
+    input_tokens: float
+    output_tokens: float
+
+    def prefill_share(self) -> float:
+        """Share of instances that should prefill, so that both phases take the same rate of requests."""
+        prefill = self.input_tokens / self.prefill_tokens_per_s
+        context = self.input_tokens + self.output_tokens / 2
+        decode = context * self.output_tokens * self.decode_s / self.decode_tokens
+        return prefill / (prefill + decode)
+
+
+def capacity_of(scenario: Scenario, pair: Pair) -> Capacity:
+    """Capacity of an LLM's instances under the tightest targets.
+
+    The decode batch is the largest of requests half done that keeps the ITL target.
+
+    Raises:
+        PolicyError: there is no history of requests.
+    """
+    inputs, outputs = history(scenario)
+    mean_input, mean_output = float(np.mean(inputs)), float(np.mean(outputs))
+    prefill, decode = (scenario.fleet.pools[p] for p in (pair.prefill, pair.decode))
+    model = pool_times(scenario, prefill)
+    tokens, seconds = _decode_bound(scenario, decode, mean_input + mean_output / 2)
+    return Capacity(
+        prefill_tokens_per_s=prefill_tokens_per_s(model),
+        prefill_s=model.prefill_s(mean_input),
+        decode_tokens=tokens,
+        decode_s=seconds,
+        input_tokens=mean_input,
+        output_tokens=mean_output,
+    )
+
+
+def _decode_bound(scenario: Scenario, pool: PoolConfig, context: float) -> tuple[float, float]:
+    """KV tokens of the largest batch within the ITL target, and the time of its iteration."""
+    model, itl_s = pool_times(scenario, pool), min(c.itl_s for c in scenario.classes)
+    memory = pool_tables(scenario, pool).kv_capacity_tokens
+    low, high = 1, max(1, min(pool.batch_limit, int(memory / context)))
+    while low < high:
+        batch = (low + high + 1) // 2
+        if model.decode_s(batch, batch * context) <= itl_s:
+            low = batch
+        else:
+            high = batch - 1
+    most = memory if low >= int(memory / context) else low * context
+    return float(most), float(model.decode_s(low, low * context))
+
+
+@dataclass
+class Monitor:
+    """Loads as they change.
+
+    Attributes:
+        window_s: of the tokens per second.
+    """
+
+    window_s: float
+    _arrived: deque[tuple[float, float, float]] = field(default_factory=deque, repr=False)
+
+    def tokens_per_s(self, view: ClusterView) -> float:
+        """Prompt tokens that have come per second of the window; to be called once per decision."""
+        window = view.window
+        self._arrived.append((view.time_s, window.length_s, float(window.input_tokens.sum())))
+        while self._arrived[0][0] <= view.time_s - self.window_s + 1e-9:
+            self._arrived.popleft()
+        seconds = sum(length for _, length, _ in self._arrived)
+        return sum(tokens for *_, tokens in self._arrived) / seconds if seconds > 0 else 0.0
+
+
+def waiting_tokens(under_way: RequestsUnderWay) -> float:
+    """Prompt tokens that wait to be prefilled, wherever."""
+    waits = np.isin(under_way.state, _TO_PREFILL) & (under_way.emitted_tokens == 0)
+    return float(under_way.input_tokens[waits].sum())
+
+
+def kv_tokens(
+    instances: NDArray[Any], decode: NDArray[np.int64], under_way: RequestsUnderWay
+) -> float:
+    """KV tokens of decode instances (by number), used and waited for."""
+    waits = (under_way.state == RequestState.HANDOVER) & under_way.movable
+    waited = under_way.input_tokens[waits] + under_way.emitted_tokens[waits]
+    return float(instances["kv_tokens"][decode].sum() + waited.sum())

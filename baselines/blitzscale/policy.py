@@ -1,0 +1,431 @@
+"""BlitzScale and what it compares itself with, on a cluster: who scales when, and loads from where.
+
+All of them that scale go by the same trigger (`trigger`); they differ in where weights come from and in
+whether instances work while they load.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from baselines.blitzscale.monitor import (
+    Capacity,
+    Monitor,
+    Pair,
+    capacity_of,
+    kv_tokens,
+    pair_of,
+    waiting_tokens,
+)
+from baselines.blitzscale.trigger import (
+    DECODE,
+    PREFILL,
+    CodeTrigger,
+    PaperTrigger,
+    Trigger,
+)
+from baselines.parameters import (
+    NonNegative,
+    Parameters,
+    PolicyError,
+    Positive,
+    PositiveCount,
+    checked,
+)
+from llmscale_env.control.command import Command, Loads
+from llmscale_env.control.scaling import FleetSeen, Scaler
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.spec import FROM_SSD, InstanceState
+
+
+class ScalingParameters(Parameters):
+    """When instances start and stop.
+
+    Attributes:
+        trigger: the "paper"'s rule, or the released "code"'s (`trigger`).
+        timeout_s: of the scale-down; None: 2 s (paper), 1.5 s (code).
+        window_s: of the tokens per second that the paper's rule goes by (ours).
+        prefill_tokens_per_s, decode_tokens: of one instance; None: profiled.
+        min_prefill, min_decode: instances that always stay.
+    """
+
+    trigger: Literal["paper", "code"] = "paper"
+    timeout_s: NonNegative | None = None
+    window_s: Positive = 1.0
+    prefill_tokens_per_s: Positive | None = None
+    decode_tokens: Positive | None = None
+    min_prefill: PositiveCount = 1
+    min_decode: PositiveCount = 1
+
+
+class BlitzScaleParameters(ScalingParameters):
+    """What BlitzScale's ablation switches off (its Figure 17, the other way round).
+
+    Attributes:
+        network: weights come from other instances, by the scale planner; otherwise as ServerlessLLM has them.
+        interference_free: the planner prunes instances that send already.
+        live: prefill instances that load help overloaded ones (section 5.2).
+        mutate: prefill instances become decode ones, and others start in their place; None: as `live`, of
+            which the paper counts it a part.
+        keep_alive_s: without `network`, as `ServerlessLlmParameters`.
+    """
+
+    network: bool = True
+    interference_free: bool = True
+    live: bool = True
+    mutate: bool | None = None
+    keep_alive_s: NonNegative | None = None
+
+
+class ServerlessLlmParameters(ScalingParameters):
+    """ServerlessLLM: weights from a machine's own memory, where they are kept for a while, else from SSD.
+
+    Attributes:
+        keep_alive_s: how long after its last instance a machine has them; None: as the scenario says. Not
+            longer than that.
+    """
+
+    keep_alive_s: NonNegative | None = None
+
+
+class ScalingPolicy(ABC):
+    """Prefill and decode instances by the trigger; a subclass says where weights come from.
+
+    Args:
+        name: as it is shown in tables.
+        values: fields of the parameters.
+    """
+
+    parameters_type: ClassVar[type[ScalingParameters]] = ScalingParameters
+
+    def __init__(self, name: str, **values: object) -> None:
+        self.name = name
+        self.parameters = checked(name, self.parameters_type, values)
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode: profile an instance.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve.
+        """
+        p = self.parameters
+        self.scenario = scenario
+        self.pair: Pair = pair_of(scenario, self.name)
+        self.scaler = Scaler(scenario)
+        self.capacity: Capacity = capacity_of(scenario, self.pair)
+        self._monitor = Monitor(p.window_s)
+        speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s
+        memory = p.decode_tokens or self.capacity.decode_tokens
+        self._triggers: tuple[Trigger, Trigger]
+        if p.trigger == "paper":
+            timeout = 2.0 if p.timeout_s is None else p.timeout_s
+            self._triggers = (
+                PaperTrigger(speed, PREFILL, timeout, p.min_prefill),
+                PaperTrigger(memory, DECODE, timeout, p.min_decode),
+            )
+        else:
+            ttl = 1.5 if p.timeout_s is None else p.timeout_s
+            self._triggers = (
+                CodeTrigger(speed, PREFILL, ttl, p.min_prefill),
+                CodeTrigger(memory, DECODE, ttl, p.min_decode),
+            )
+
+    def act(self, view: ClusterView) -> Command:
+        """Look at the loads, and order what the trigger asks for."""
+        seen = FleetSeen.of(view.weights)
+        prefill, decode = self.pair.prefill, self.pair.decode
+        slots = self.scaler.slots
+        becoming = int(seen.mutating[slots[prefill]].sum())
+        have = [self.scaler.present(seen, prefill), self.scaler.present(seen, decode) + becoming]
+        under_way = view.under_way
+        rate = self._monitor.tokens_per_s(view)
+        loads = (
+            rate if self.parameters.trigger == "paper" else waiting_tokens(under_way),
+            kv_tokens(view.weights.instances[0], slots[decode], under_way),
+        )
+        want = [
+            trigger.target(view.time_s, load, number)
+            for trigger, load, number in zip(self._triggers, loads, have, strict=True)
+        ]
+        self.looked(view, seen)
+        if want == have:
+            return Command()
+        reason = (
+            f"prefill {have[0]} -> {want[0]} ({loads[0]:.0f} tokens), "
+            f"decode {have[1]} -> {want[1]} ({loads[1]:.0f} tokens)"
+        )
+        mutate = self.scaler.mutations(seen, prefill, want[1] - have[1]) if self.mutates else []
+        have[0] -= len(mutate)
+        have[1] += len(mutate)
+        targets, drain, wanted = {}, [], {}
+        # Decode first: what has been prefilled is to go on.
+        for p, rise in ((decode, want[1] - have[1]), (prefill, want[0] - have[0])):
+            if rise < 0:
+                active = int((seen.state[slots[p]] == InstanceState.ACTIVE).sum())
+                gone = len(mutate) if p == prefill else 0
+                idle = [i for i in self.scaler.release(seen, p, -rise + gone) if i not in mutate]
+                drain += idle[: min(-rise, active - gone - 1)]
+            elif rise > 0:
+                back = 0 if mutate else min(rise, self.scaler.revivable(seen, p))
+                if back:
+                    present = self.scaler.present(seen, p)
+                    targets[self.scenario.fleet.pools[p].name] = present + back
+                wanted[p] = rise - back
+        found = self.loads(view, seen, wanted, [*mutate, *drain])
+        return Command(
+            targets=targets,
+            drain=tuple(drain),
+            mutate=tuple(mutate),
+            scale=found if len(found) else None,
+            reason=reason,
+        )
+
+    @property
+    def mutates(self) -> bool:
+        """Whether prefill instances become decode ones."""
+        return False
+
+    def looked(self, view: ClusterView, seen: FleetSeen) -> None:
+        """At every decision: whatever else is to be remembered."""
+
+    @abstractmethod
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """Loads that start so many more instances by pool, while those `going` stop."""
+
+
+class HostCaches:
+    """Which machines have the weights in memory because an instance was there a short while ago.
+
+    The copy that BlitzScale's pool of parameters keeps is not counted. An instance that has gone between two
+    decisions is remembered from the last one on which it was seen, so nothing is counted on for too long.
+    """
+
+    def __init__(self, scaler: Scaler, keep_alive_s: float) -> None:
+        self.scaler = scaler
+        self.keep_alive_s = keep_alive_s
+        self._seen_s = np.full(scaler.spec.n_hosts, -np.inf)
+
+    def look(self, view: ClusterView, seen: FleetSeen) -> None:
+        """Remember where instances are now."""
+        has = np.isin(seen.state, (InstanceState.ACTIVE, InstanceState.DRAINING))
+        self._seen_s[self.scaler.hosts[has]] = view.time_s
+
+    def has(self, view: ClusterView, host: int) -> bool:
+        """Whether a machine has the weights."""
+        if view.time_s - self._seen_s[host] > self.keep_alive_s:
+            return False
+        return view.host_has(host, self.scaler.scenario.fleet.llms[0])
+
+    def loads(self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int]) -> Loads:
+        """From the own machine's memory or SSD, first where memory has them."""
+        scaler = self.scaler
+        cached = [self.has(view, host) for host in range(scaler.spec.n_hosts)]
+        slots = scaler.choose(seen, wanted, first=lambda i: (not cached[scaler.hosts[i]], i))
+        hosts = scaler.hosts[slots].tolist()
+        memory = scaler.topology.memory
+        return Loads(
+            tuple(slots), tuple(memory(host) if cached[host] else FROM_SSD for host in hosts)
+        )
+
+
+def keep_alive_of(scenario: Scenario, given: float | None, policy: str) -> float:
+    """Seconds that machines keep weights.
+
+    Raises:
+        PolicyError: longer than the scenario's do.
+    """
+    fleet = scenario.fleet
+    most = np.inf if fleet.host_cache == "always" else fleet.host_keep_alive_s
+    if given is None:
+        return fleet.host_keep_alive_s
+    if given > most:
+        raise PolicyError(
+            f"{policy}: keep_alive_s = {given:g}: must be at most {most:g}, host_keep_alive_s of scenario "
+            f"{scenario.name!r}"
+        )
+    return given
+
+
+class BlitzScalePolicy(ScalingPolicy):
+    """See `BlitzScaleParameters`."""
+
+    parameters_type = BlitzScaleParameters
+    parameters: BlitzScaleParameters
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or pools without twins where instances are to
+                become others.
+        """
+        super().reset(scenario, seed)
+        if self.parameters.mutate and not self.pair.twins:
+            raise PolicyError(
+                f"{self.name}: mutate needs twin_of in one of the pools of scenario {scenario.name!r}"
+            )
+        keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
+        self._caches = HostCaches(self.scaler, keep)
+        # A request that waits for a load of this length misses its target.
+        ttft_s = min(c.ttft_s for c in scenario.classes)
+        self._slow_s = max(0.0, ttft_s - self.capacity.prefill_s)
+
+    @property
+    def mutates(self) -> bool:
+        """Whether prefill instances become decode ones."""
+        given = self.parameters.mutate
+        return self.pair.twins and (self.parameters.live if given is None else given)
+
+    def looked(self, view: ClusterView, seen: FleetSeen) -> None:
+        """Remember where weights are in memory."""
+        self._caches.look(view, seen)
+
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """By the scale planner."""
+        p = self.parameters
+        if not p.network:
+            return self._caches.loads(view, seen, wanted)
+        return self.scaler.loads(
+            seen,
+            wanted,
+            prefer="planner" if p.interference_free else "any",
+            live=p.live,
+            live_above_s=self._slow_s,
+            going=going,
+        )
+
+
+class ServerlessLlmPolicy(ScalingPolicy):
+    """See `ServerlessLlmParameters`."""
+
+    parameters_type = ServerlessLlmParameters
+    parameters: ServerlessLlmParameters
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or a keep-alive longer than its machines'.
+        """
+        super().reset(scenario, seed)
+        keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
+        self._caches = HostCaches(self.scaler, keep)
+
+    def looked(self, view: ClusterView, seen: FleetSeen) -> None:
+        """Remember where weights are in memory."""
+        self._caches.look(view, seen)
+
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """From memory where it has them, else from SSD."""
+        return self._caches.loads(view, seen, wanted)
+
+
+class AllCachePolicy(ScalingPolicy):
+    """ServerlessLLM if every machine always had the weights in memory."""
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or whose machines do not have them.
+        """
+        super().reset(scenario, seed)
+        if scenario.fleet.host_cache != "always":
+            raise PolicyError(
+                f"{self.name}: fleet.host_cache = {scenario.fleet.host_cache!r} in scenario "
+                f"{scenario.name!r}: must be 'always'"
+            )
+
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """From the own machine's memory."""
+        slots = self.scaler.choose(seen, wanted, first=lambda i: i)
+        memory = self.scaler.topology.memory
+        return Loads(
+            tuple(slots), tuple(memory(host) for host in self.scaler.hosts[slots].tolist())
+        )
+
+
+class DistServeParameters(Parameters):
+    """A fleet of fixed size (DistServe does not scale).
+
+    Attributes:
+        share: of the fleet's GPUs that it uses; 1: "full", 0.5: "half".
+        prefill, decode: instances; None: what is left of the share, or in the proportion in which both
+            phases take the same rate of requests by the profile.
+    """
+
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    prefill: PositiveCount | None = None
+    decode: PositiveCount | None = None
+
+
+class DistServePolicy:
+    """See `DistServeParameters`. Instances that the scenario does not start with load at the beginning."""
+
+    def __init__(self, name: str = "distserve", **values: object) -> None:
+        self.name = name
+        self.parameters = checked(name, DistServeParameters, values)
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Choose the numbers.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or more instances than there are GPUs for.
+        """
+        p, fleet = self.parameters, scenario.fleet
+        self.pair = pair_of(scenario, self.name)
+        self.scaler = Scaler(scenario)
+        tp = [fleet.pools[k].tp for k in (self.pair.prefill, self.pair.decode)]
+        gpus = int(p.share * fleet.max_gpus)
+        if p.prefill is not None and p.decode is not None:
+            numbers = [p.prefill, p.decode]
+        elif p.prefill is not None:
+            numbers = [p.prefill, (gpus - p.prefill * tp[0]) // tp[1]]
+        elif p.decode is not None:
+            numbers = [(gpus - p.decode * tp[1]) // tp[0], p.decode]
+        else:
+            share = capacity_of(scenario, self.pair).prefill_share()
+            # `share` of the instances, whose GPUs may differ.
+            total = gpus / (share * tp[0] + (1 - share) * tp[1])
+            first = min(max(1, round(share * total)), (gpus - tp[1]) // tp[0])
+            numbers = [first, (gpus - first * tp[0]) // tp[1]]
+        self.numbers = dict(zip((self.pair.prefill, self.pair.decode), numbers, strict=True))
+        used = sum(n * size for n, size in zip(numbers, tp, strict=True))
+        slots = [fleet.pools[k].max_instances for k in self.numbers]
+        most = sum(slots) if not self.pair.twins else max(slots)
+        if min(numbers) < 1 or used > fleet.max_gpus or sum(numbers) > most:
+            raise PolicyError(
+                f"{self.name}: {numbers[0]} prefill and {numbers[1]} decode instances: must be at least one of "
+                f"each, on at most {fleet.max_gpus} GPUs and {most} slots"
+            )
+
+    def act(self, view: ClusterView) -> Command:
+        """The orders at the first decision, nothing afterwards."""
+        if view.step > 0:
+            return Command()
+        seen = FleetSeen.of(view.weights)
+        drain, wanted = [], {}
+        for p, number in self.numbers.items():
+            rise = number - self.scaler.present(seen, p)
+            if rise < 0:
+                drain += self.scaler.release(seen, p, -rise)
+            elif rise > 0:
+                wanted[p] = rise
+        loads = self.scaler.loads(seen, wanted, going=drain)
+        return Command(
+            drain=tuple(drain), scale=loads if len(loads) else None, reason="fixed split"
+        )
