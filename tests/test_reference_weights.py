@@ -619,8 +619,8 @@ def broken_weight_law(case: Any, trace: Any) -> str | None:
         serving = np.isin(state, [ACTIVE, DRAINING])
         laws = {
             "who serves has all layers": bool((has[serving] == all_layers[serving]).all()),
-            "who loads lacks one": bool(
-                (has[state == LOADING] < all_layers[state == LOADING]).all()
+            "who loads lacks one, or works for another": bool(
+                ((has < all_layers) | (weights["partner"] >= 0))[state == LOADING].all()
             ),
             "who is off has none": bool((has[state == OFF] == 0).all()),
             "who loads has a source": bool(
