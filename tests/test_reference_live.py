@@ -139,20 +139,53 @@ def test_who_serves_does_not_wait_for_more_than_one_operation(engine_class: Engi
 
 
 @every
+def test_an_idle_leader_gets_the_first_batch_and_its_helper_the_others(
+    engine_class: Engine,
+) -> None:
+    engine = helped(engine_class, (300, 10, 1), (300, 10, 1))
+    engine.advance(1000)
+    # A layer of the first until 310 there, six here until 370. Meanwhile all of the second but the last
+    # layer, as the sixth comes at 360.
+    assert column(engine, "first_token_ps") == [370, 380]
+
+
+@every
+def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) -> None:
+    engine = helped(engine_class, (60, 10, 1), (85, 10, 1))
+    engine.advance(1000)
+    # Of the second a layer from 85 on, another from 120 to 130, when the first ends; 5 are left.
+    assert column(engine, "first_token_ps") == [130, 180]
+
+
+@every
+def test_tokens_that_batches_are_to_emit_take_memory(engine_class: Engine) -> None:
+    for capacity, second in ((22, 70), (21, 130)):
+        spec = live()
+        spec = replace(
+            spec, profiles=tuple(replace(p, kv_capacity_tokens=capacity) for p in spec.profiles)
+        )
+        engine = engine_class(spec, table((60, 10, 1), (60, 10, 1)))
+        engine.scale([1], [0], [0])
+        engine.advance(1000)
+        # 10 tokens and the one to come of the first, as many of the second.
+        assert column(engine, "admitted_ps") == [60, second]
+
+
+@every
 def test_both_instances_go_on_with_half_of_what_waits(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(12)), batch_limit=1)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(13)), batch_limit=1)
     engine.advance(420)
     # With a limit of one request each takes 70 in all: at 130, 200, 270, 340, 410. The layer of the sixth
     # ends at 420 with the loading.
     assert (states(engine)[1], column(engine, "state").count(RequestState.FINISHED)) == (LOADING, 5)
     engine.advance(421)
-    # Six wait, the last three move; the sixth is the serving instance's.
+    # Seven wait, the last three move; the sixth is the serving instance's.
     assert states(engine)[1] == ACTIVE
-    assert engine.own_queue(0) == [6, 7, 8]
-    assert engine.own_queue(1) == [10, 11]
+    assert engine.own_queue(0) == [6, 7, 8, 9]
+    assert engine.own_queue(1) == [11, 12]
     assert engine.loading()["partner"].tolist() == [-1, -1, -1]
     engine.advance(10**4)
-    assert column(engine, "first_token_ps")[5:] == [480, 550, 620, 690, 490, 560, 630]
+    assert column(engine, "first_token_ps")[5:] == [480, 550, 620, 690, 760, 490, 560, 630]
 
 
 @every
@@ -291,6 +324,29 @@ def test_the_serving_instance_fails(engine_class: Engine) -> None:
     assert states(engine)[1] == ACTIVE
     engine.advance(1000)
     assert column(engine, "first_token_ps") == [460 + 70, 460 + 140, 460 + 210]
+
+
+@every
+def test_the_serving_instance_fails_when_all_layers_are_there(engine_class: Engine) -> None:
+    engine = helped(engine_class, (415, 10, 1), repair_ps=10**4)
+    engine.advance(422)
+    assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
+    engine.fail(0)
+    engine.advance(423)
+    assert states(engine)[1] == ACTIVE
+    engine.advance(1000)
+    assert column(engine, "first_token_ps") == [422 + 70]
+
+
+@every
+def test_an_idle_serving_instance_drains(engine_class: Engine) -> None:
+    engine = helped(engine_class, (60, 10, 1))
+    engine.advance(65)
+    engine.drain(0)
+    assert states(engine)[0] == DRAINING
+    engine.advance(131)
+    assert column(engine, "first_token_ps") == [130]
+    assert states(engine)[0] == OFF
 
 
 @every

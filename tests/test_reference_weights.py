@@ -259,6 +259,19 @@ def test_the_sources_of_set_target(
 
 
 @every
+def test_the_nearest_source_is_on_the_same_host(engine_class: Engine) -> None:
+    net = network((0, 1, 2, 3))
+    tables = ("host_out_links", "host_in_links", "ssd_host_links")
+    net = replace(net, **{name: getattr(net, name)[:2] for name in tables})
+    engine = engine_class(cluster(network=net, gpus_per_host=2), NOBODY)
+    engine.scale([3], [FROM_SSD])
+    engine.advance(13)
+    engine.set_target(0, 4, LoadSource.MULTICAST)
+    # Slot 1 sits beside slot 0, slot 2 beside slot 3.
+    assert engine.loading()["load_from"].tolist() == [NO_SOURCE, 0, 3, FROM_SSD]
+
+
+@every
 def test_host_memory_serves_its_own_host_and_as_a_home_all(engine_class: Engine) -> None:
     spec = cluster(flowing(initial_active=0), homes=(1,), speeds={"host_out_links": 500_000})
     engine = engine_class(spec, NOBODY)
@@ -321,7 +334,7 @@ def test_a_host_fails_and_the_copy_is_restored_elsewhere(engine_class: Engine) -
 def test_a_restored_copy_comes_from_a_slot_and_starts_again_if_that_fails(
     engine_class: Engine,
 ) -> None:
-    spec = cluster(flowing(n_slots=5, initial_active=0), homes=(3,))
+    spec = cluster(flowing(n_slots=5, initial_active=0, repair_ps=100), homes=(3,))
     engine = engine_class(spec, NOBODY)
     engine.scale([4], [FROM_SSD])
     engine.advance(13)
@@ -458,6 +471,8 @@ def test_a_mutation_is_called_off_by_a_target(engine_class: Engine) -> None:
     engine.set_target(0, 2)
     engine.advance(10**4)
     assert states(engine) == [ACTIVE, ACTIVE, ACTIVE, OFF, OFF]
+    engine.drain(0)
+    assert states(engine) == [OFF, ACTIVE, ACTIVE, OFF, OFF]
     engine = engine_class(twins(), table((0, 10, 4)))
     engine.advance(20)
     engine.mutate(0)
