@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmscale_env.sim.reference import ReferenceEngine
@@ -14,11 +16,21 @@ from llmscale_env.sim.spec import (
     LiveMode,
     PoolPhase,
     PoolSpec,
+    RequestState,
     RouterKind,
     RouteSpec,
 )
-from tests.small_clusters import column, pool, profile, table
-from tests.test_reference_weights import cluster
+from tests.engine_cases import mechanisms, run_case
+from tests.small_clusters import column, pool, profile, seen, table, times
+from tests.test_engines_agree import broken_law
+from tests.test_reference_weights import (
+    Watched,
+    broken_weight_law,
+    cluster,
+    layers,
+    states,
+)
+from tests.weight_cases import LIVE_MECHANISMS, make_weight_case
 
 ENGINES = (ReferenceEngine,)
 Engine = Callable[..., Any]
@@ -86,3 +98,385 @@ def test_figure_12(
     assert first == ends
     assert first[-1] - 5 == latency
     assert column(engine, "instance") == [source] * 6
+
+
+# --- batches and operations ---
+
+
+def helped(engine_class: Engine, *rows: tuple[int, ...], **changes: Any) -> Any:
+    """Slot 1 loads from slot 0 and helps it: a layer every 60 ps, all seven at 420."""
+    engine = engine_class(live(**changes), table(*rows))
+    engine.scale([1], [0], [0])
+    return engine
+
+
+@every
+def test_before_the_first_layer_it_serves_as_ever(engine_class: Engine) -> None:
+    engine = helped(engine_class, (0, 10, 1), (0, 10, 1))
+    engine.advance(1000)
+    # The first alone until 70. From 60 on there is a layer: of the second, until 70 there, until 130 here.
+    assert column(engine, "first_token_ps") == [70, 130]
+    assert engine.loading()["helped_ps"].tolist() == [0, 10, 0]
+
+
+@every
+def test_best_effort_gives_at_most_half_of_the_layers(engine_class: Engine) -> None:
+    engine = helped(engine_class, (300, 10, 1), (301, 10, 1), live_mode=LiveMode.BEST_EFFORT)
+    engine.advance(310)
+    assert layers(engine)[1] == 5
+    assert engine.loading()[["partner", "batches"]].tolist()[:2] == [(1, 1), (0, 0)]
+    engine.advance(1000)
+    # Three of five layers until 330, four here until 370; the second until 360 there, then until 410.
+    assert column(engine, "first_token_ps") == [370, 410]
+
+
+@every
+def test_who_serves_does_not_wait_for_more_than_one_operation(engine_class: Engine) -> None:
+    engine = helped(engine_class, (300, 10, 1))
+    engine.advance(1000)
+    # There are five layers, but one suffices as nothing else is to be done here.
+    assert column(engine, "first_token_ps") == [300 + 70]
+
+
+@every
+def test_an_idle_leader_gets_the_first_batch_and_its_helper_the_others(
+    engine_class: Engine,
+) -> None:
+    engine = helped(engine_class, (300, 10, 1), (300, 10, 1))
+    engine.advance(1000)
+    # A layer of the first until 310 there, six here until 370. Meanwhile all of the second but the last
+    # layer, as the sixth comes at 360.
+    assert column(engine, "first_token_ps") == [370, 380]
+
+
+@every
+def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) -> None:
+    engine = helped(engine_class, (60, 10, 1), (85, 10, 1))
+    engine.advance(1000)
+    # Of the second a layer from 85 on, another from 120 to 130, when the first ends; 5 are left.
+    assert column(engine, "first_token_ps") == [130, 180]
+
+
+@every
+def test_tokens_that_batches_are_to_emit_take_memory(engine_class: Engine) -> None:
+    for capacity, second in ((22, 70), (21, 130)):
+        spec = live()
+        spec = replace(
+            spec, profiles=tuple(replace(p, kv_capacity_tokens=capacity) for p in spec.profiles)
+        )
+        engine = engine_class(spec, table((60, 10, 1), (60, 10, 1)))
+        engine.scale([1], [0], [0])
+        engine.advance(1000)
+        # 10 tokens and the one to come of the first, as many of the second.
+        assert column(engine, "admitted_ps") == [60, second]
+
+
+@every
+def test_both_instances_go_on_with_half_of_what_waits(engine_class: Engine) -> None:
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(13)), batch_limit=1)
+    engine.advance(420)
+    # With a limit of one request each takes 70 in all: at 130, 200, 270, 340, 410. The layer of the sixth
+    # ends at 420 with the loading.
+    assert (states(engine)[1], column(engine, "state").count(RequestState.FINISHED)) == (LOADING, 5)
+    engine.advance(421)
+    # Seven wait, the last three move; the sixth is the serving instance's.
+    assert states(engine)[1] == ACTIVE
+    assert engine.own_queue(0) == [6, 7, 8, 9]
+    assert engine.own_queue(1) == [11, 12]
+    assert engine.loading()["partner"].tolist() == [-1, -1, -1]
+    engine.advance(10**4)
+    assert column(engine, "first_token_ps")[5:] == [480, 550, 620, 690, 760, 490, 560, 630]
+
+
+@every
+def test_activation_waits_for_the_operation_under_way(engine_class: Engine) -> None:
+    engine = helped(engine_class, (415, 10, 1))
+    engine.advance(425)
+    assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
+    engine.advance(426)
+    assert states(engine)[1] == ACTIVE
+    engine.advance(1000)
+    assert column(engine, "first_token_ps") == [415 + 70]
+
+
+@every
+def test_requests_come_from_shared_queues_too(engine_class: Engine) -> None:
+    route = RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0, decode_pools=(1,))
+    base = live()
+    spec = replace(
+        base,
+        queue_llm=(0,),
+        routes=((route,),),
+        pools=(replace(base.pools[0], pull=(0,)), base.pools[1]),
+    )
+    engine = engine_class(spec, table(*((60, 10, 1) for _ in range(3))))
+    engine.scale([1], [0], [0])
+    engine.advance(85)
+    # The first is executed by slot 0, two others wait with a layer done.
+    assert seen(engine, 0, "running") == (3,)
+    engine.set_target(0, 1)
+    assert (engine.queues(), column(engine, "restarts")) == ([[0, 1, 2]], [0, 0, 0])
+    engine.advance(1000)
+    assert column(engine, "first_token_ps") == [85 + 70, 85 + 140, 85 + 210]
+    assert column(engine, "admitted_ps") == [60, 70, 80]
+
+
+# --- handover ---
+
+
+@every
+def test_both_send_their_layers_kv(engine_class: Engine) -> None:
+    engine = helped(engine_class, (60, 10, 2))
+    engine.advance(1000)
+    # Prefilled at 130. Of 11 bytes of KV the loading instance sends 11 * 1 // 7 = 1, until 132: all flows
+    # run at half a byte per ps, as slot 0 sends weights as well and slot 2 gets both. The other 9 of
+    # 10 bytes take until 150. A token takes 10 + 1 + 22.
+    assert times(engine, 0) == (60, 130, 183, 53)
+    assert column(engine, "instance") == [2]
+
+
+def waiting_for_decode(engine_class: Engine) -> Any:
+    """At 200: request 0 has been prefilled by both, and waits for a decode instance."""
+    spec = live().with_pool(1, initial_active=0)
+    engine = engine_class(spec, table((60, 10, 2)))
+    engine.scale([1], [0], [0])
+    engine.advance(200)
+    assert engine.decode_gateway(0) == [0]
+    assert seen(engine, 0, "kv_held") == (11,)
+    return engine
+
+
+@every
+def test_who_has_helped_keeps_its_layers_until_they_are_copied(engine_class: Engine) -> None:
+    engine = waiting_for_decode(engine_class)
+    engine.advance(430)
+    engine.drain(1)
+    engine.advance(500)
+    assert states(engine)[1] == DRAINING
+    engine.set_target(1, 1)
+    engine.advance(507)
+    # From 500 on 1 byte from slot 1, then 9 from slot 0: until 502 and 511 (no weights flow by now).
+    assert states(engine)[1] == DRAINING
+    engine.advance(512)
+    assert states(engine)[1] == OFF
+    assert seen(engine, 0, "kv_held") == (0,)
+    assert seen(engine, 2, "running") == (1,)
+
+
+@every
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+def test_its_layers_are_lost_with_it(engine_class: Engine, how: str) -> None:
+    engine = waiting_for_decode(engine_class)
+    if how == "fail":
+        engine.fail(1)
+    else:
+        engine.set_target(0, 1)
+    assert seen(engine, 0, "kv_held") == (0,)
+    assert (column(engine, "restarts"), engine.decode_gateway(0)) == ([1], [])
+    engine.advance(300)
+    # Prefilled again by slot 0 alone until 270.
+    assert engine.decode_gateway(0) == [0]
+    assert times(engine, 0) == (60, 130, -1, 140)
+
+
+@every
+def test_nothing_is_kept_for_who_has_started_again(engine_class: Engine) -> None:
+    engine = waiting_for_decode(engine_class)
+    engine.advance(430)
+    engine.drain(1)
+    assert states(engine)[1] == DRAINING
+    engine.fail(0)
+    engine.advance(431)
+    assert states(engine)[1] == OFF
+
+
+# --- what may happen to a pair ---
+
+
+@every
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+@pytest.mark.parametrize("at_ps", [65, 100])
+def test_the_loading_instance_is_lost(engine_class: Engine, how: str, at_ps: int) -> None:
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1))
+    engine.advance(at_ps)
+    if how == "fail":
+        engine.fail(1)
+    else:
+        engine.set_target(0, 1)
+    # In the first operation there, or while the others are executed here: all back, in order.
+    assert seen(engine, 0, "running", "kv_tokens") == (0, 0)
+    assert engine.own_queue(0) == [0, 1]
+    assert engine.loading()["partner"].tolist() == [-1, -1, -1]
+    engine.advance(at_ps + 150)
+    assert column(engine, "first_token_ps") == [at_ps + 70, at_ps + 140]
+    assert (column(engine, "restarts"), column(engine, "evictions")) == ([0, 0], [0, 0])
+
+
+@every
+def test_the_serving_instance_fails(engine_class: Engine) -> None:
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), repair_ps=10**4)
+    engine.advance(100)
+    engine.fail(0)
+    # All three were running; the second layer is on its way. The others come from SSD, from 100 on.
+    assert (column(engine, "restarts"), engine.gateway(0)) == ([1, 1, 1], [0, 1, 2])
+    assert layers(engine)[:2] == [0, 1]
+    engine.advance(461)
+    assert states(engine)[1] == ACTIVE
+    engine.advance(1000)
+    assert column(engine, "first_token_ps") == [460 + 70, 460 + 140, 460 + 210]
+
+
+@every
+def test_the_serving_instance_fails_when_all_layers_are_there(engine_class: Engine) -> None:
+    engine = helped(engine_class, (415, 10, 1), repair_ps=10**4)
+    engine.advance(422)
+    assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
+    engine.fail(0)
+    engine.advance(423)
+    assert states(engine)[1] == ACTIVE
+    engine.advance(1000)
+    assert column(engine, "first_token_ps") == [422 + 70]
+
+
+@every
+def test_an_idle_serving_instance_drains(engine_class: Engine) -> None:
+    engine = helped(engine_class, (60, 10, 1))
+    engine.advance(65)
+    engine.drain(0)
+    assert states(engine)[0] == DRAINING
+    engine.advance(131)
+    assert column(engine, "first_token_ps") == [130]
+    assert states(engine)[0] == OFF
+
+
+@every
+def test_the_serving_instance_drains(engine_class: Engine) -> None:
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), n_slots=3)
+    engine.set_target(0, 3)
+    engine.advance(75)
+    # The first is executed here, the second there; the third waits, and has nowhere to go.
+    engine.drain(0)
+    assert engine.gateway(0) == [2]
+    engine.advance(500)
+    # The second layer comes at 120 and is executed until 130, the other 5 here. No batch is formed.
+    assert column(engine, "first_token_ps")[:2] == [130, 130 + 50]
+    assert states(engine)[0] == OFF
+    assert engine.loading()["partner"].tolist() == [-1] * 4
+
+
+@every
+def test_a_source_of_weights_that_is_lost_does_not_end_the_pair(engine_class: Engine) -> None:
+    spec = live(n_slots=3, initial_active=2)
+    engine = engine_class(spec, table((200, 10, 1), (200, 10, 1)))
+    engine.scale([2], [1], [0])
+    engine.advance(100)
+    engine.fail(1)
+    assert engine.loading()["partner"].tolist() == [2, -1, 0, -1]
+    assert layers(engine)[2] == 1
+
+
+# --- what is refused ---
+
+
+@every
+@pytest.mark.parametrize(
+    "partners, error",
+    [
+        ([0, 0], "partners: 2 of them for 1 slots"),
+        ([2], r"partners\[0\] = 2: is in another pool than slot 1"),
+        ([5], r"partners\[0\] = 5: must be an integer in -1\.\.2"),
+        ([1], r"partners\[0\] = 1: is OFF, must be ACTIVE"),
+    ],
+)
+def test_scale_refuses_partners(engine_class: Engine, partners: list[int], error: str) -> None:
+    engine = engine_class(live(), table((0, 1, 1)))
+    with pytest.raises(ValueError, match=error):
+        engine.scale([1], [0], partners)
+    assert states(engine)[1] == OFF
+
+
+@every
+def test_an_instance_is_in_one_pair_at_most(engine_class: Engine) -> None:
+    engine = engine_class(live(n_slots=4), table((0, 1, 1)))
+    with pytest.raises(ValueError, match=r"partners\[1\] = 0: is in a live pair already"):
+        engine.scale([1, 2], [0, 0], [0, 0])
+    engine.scale([1], [0], [0])
+    with pytest.raises(ValueError, match=r"partners\[0\] = 0: is in a live pair already"):
+        engine.scale([2], [0], [0])
+    chunked = engine_class(live(chunk_tokens=8), table((0, 1, 1)))
+    with pytest.raises(ValueError, match=r"must be of phase PREFILL, with chunk_tokens = 0"):
+        chunked.scale([1], [0], [0])
+    with pytest.raises(ValueError, match=r"live_mode = 7: must be one of \[0, 1\]"):
+        live(live_mode=7)
+
+
+# --- laws, on generated cases ---
+
+
+class WatchedPairs(Watched):
+    """Looks at pairs whenever it stands, too."""
+
+    def advance(self, until_ps: int) -> None:
+        super().advance(until_ps)
+        for slot in self.all_instances:
+            assert not (slot.state == OFF and (slot.running or slot.in_pair or slot.desk.co_held))
+            work = slot.helping.work
+            if work is not None:
+                assert slot.helping.leader is not None
+                assert work in slot.helping.leader.leading.batches
+                assert work.done < slot.loader.layers
+            for batch in slot.leading.batches:
+                assert set(batch.requests) <= set(slot.running)
+            for request in slot.desk.co_held:
+                assert request.helper is slot
+                held = request.held_by is not None
+                assert held or request in self.all_instances[request.instance].running
+        for request in self.requests:
+            assert request.helper is None or request in request.helper.desk.co_held
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_laws_of_generated_cases(first: int) -> None:
+    reached: set[str] = set()
+    for seed in range(first, first + 50):
+        case = make_weight_case(seed, live=True)
+        engine, trace = run_case(WatchedPairs, case)
+        assert (broken := broken_law(case, trace)) is None, f"seed {seed}: {broken}"
+        assert (broken := broken_weight_law(case, trace)) is None, f"seed {seed}: {broken}"
+        reached |= mechanisms(engine, case, trace, LIVE_MECHANISMS)
+        engine.advance(2**61)
+        fleet = engine.instances()
+        assert not fleet["running"].any(), f"seed {seed}: something is never finished"
+        results = engine.results()
+        done = results["state"] == RequestState.FINISHED
+        outputs = case.requests.output_tokens
+        assert (results["emitted_tokens"][done] == outputs[done]).all()
+    often = {
+        "live_formed",
+        "live_comes_back",
+        "live_waits_for_helper",
+        "live_given_back",
+        "co_flow",
+    }
+    assert not often - reached
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_pair_changes_times_and_no_tokens(seed: int) -> None:
+    """The same tokens with and without, first ones in order of arrival while all come from one instance."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.sort(rng.integers(0, 400, 30)).tolist()
+    rows = [(t, int(rng.integers(1, 15)), int(rng.integers(1, 4))) for t in arrivals]
+    size = int(rng.integers(4, 12)) * 60 * 7
+    spec = live(prefill_tokens=int(rng.integers(1, 60)), weight_bytes=size)
+    for partner in (-1, 0):
+        engine = ReferenceEngine(spec, table(*rows))
+        engine.scale([1], [0], [partner])
+        active_ps = 7 * -(-size // 7)
+        engine.advance(active_ps)
+        first = [t for t in column(engine, "first_token_ps") if t >= 0]
+        assert first == sorted(first)
+        engine.advance(10**6)
+        assert column(engine, "state") == [RequestState.FINISHED] * 30
+        assert column(engine, "emitted_tokens") == [out for _, _, out in rows]
+        assert (partner < 0) == (engine.events["live_formed"] == 0)

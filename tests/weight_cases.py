@@ -1,8 +1,8 @@
 """Generated cases in which weights flow, copies have homes, hosts fail and pools have twins (engine.md, 15).
 
-They are clusters of `split_cases`, with weights on the links; live ones have prefill instances that help while
-they load (section 16). `python -m tests.weight_cases FIRST COUNT [live]` prints which mechanisms a range of
-seeds reaches.
+They are clusters of `split_cases`, with weights on the links; live ones have prefill instances that help
+while they load (section 16). `python -m tests.weight_cases FIRST COUNT [live]` prints which mechanisms a
+range of seeds reaches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from llmscale_env.sim.spec import (
     NetworkSpec,
     PoolPhase,
     PoolSpec,
+    RouterKind,
+    RouteSpec,
 )
+from llmscale_env.workload.requests import RequestTable
 from tests.engine_cases import DRAWN, Case, Command, mechanisms, run_case
 from tests.split_cases import _SplitGenerator
 
@@ -110,16 +113,23 @@ class _WeightGenerator(_SplitGenerator):
         self.live = live
         if live:
             self.split, self.virtual, self.common_batch = True, False, 0
+            self.capacity = self.pick(60, 200, 200, 5000)
 
     def spec(self) -> ClusterSpec:
         spec = super().spec()
+        if self.live and self.chance(0.8):  # links within a host may take no time
+            spec = replace(spec, gpus_per_host=self.pick(1, 1, 2), network=None)
         pools = list(spec.pools)
         network = spec.network
         while network is None:
             network = self.network(pools, spec.gpus_per_host)
         for llm in range(spec.n_llms):
             size, layers = self.pick(2, 11, 60, 300) * self.bytes, self.pick(1, 2, 3, 7)
-            if self.chance(0.85):
+            if self.live:  # layers take about as long as a few iterations
+                layers = self.pick(2, 3, 5, 7)
+                speed = int(self.pick(*network.capacity))
+                size = max(layers, layers * self.ps(1, self.pick(5, 20, 60)) * speed // 10**6)
+            if self.live or self.chance(0.85):
                 for p, pool in enumerate(pools):
                     if pool.llm == llm and not pool.swaps:
                         pools[p] = replace(pool, weight_bytes=size, layers=layers)
@@ -153,9 +163,10 @@ class _WeightGenerator(_SplitGenerator):
         return replace(
             pool,
             n_slots=n_slots,
-            initial_active=self.int(1, max(1, n_slots - 1)),
+            initial_active=self.pick(1, 1, self.int(1, max(1, n_slots - 1))),
             chunk_tokens=0 if self.chance(0.9) else pool.chunk_tokens,
             prefill_tokens=self.pick(1, 10, 20, 40, 4096),
+            batch_limit=max(pool.batch_limit, self.pick(1, 4, 4)),
             live_mode=self.pick(0, 0, 1),
             acquire_ps=self.pick(0, 0, pool.acquire_ps),
         )
@@ -249,6 +260,11 @@ class _WeightGenerator(_SplitGenerator):
     # -- what happens to it --
 
     def command(self, spec: ClusterSpec, at_ps: int) -> Command:
+        if self.live and self.chance(
+            0.35
+        ):  # or there is soon nobody left who could be helped, or help
+            p = self.int(0, len(spec.pools) - 1)
+            return Command(at_ps, "set_target", (p, self.pick(1, 2, spec.pools[p].n_slots), None))
         if self.chance(0.25):
             return super().command(spec, at_ps)
         kind = self.rng.choice(
@@ -268,12 +284,19 @@ class _WeightGenerator(_SplitGenerator):
             return Command(at_ps, "scale", (int(self.rng.integers(2**31)), self.live))
         return Command(at_ps, str(kind), (instance,))
 
-    def bunches(self, spec: ClusterSpec, script: list[Command], last_ps: int) -> list[Command]:
+    def bunches(
+        self, spec: ClusterSpec, script: list[Command], last_ps: int, arrivals_ps: list[int]
+    ) -> list[Command]:
         """Orders and failures close to one another, as they meet while weights flow."""
         bunches: list[Command] = []
-        for _ in range(self.pick(0, 1, 2, 4)):
+        for _ in range(self.pick(2, 4, 6) if self.live else self.pick(0, 1, 2, 4)):
             at_ps = self.int(0, last_ps)
             trouble = self.chance(0.3)
+            if self.live:
+                at_ps = self.pick(at_ps, int(self.pick(*arrivals_ps)))
+                bunches += self.live_bunch(at_ps)
+                if self.chance(0.85):
+                    continue
             for _ in range(self.int(2, 6)):
                 command = self.command(spec, at_ps)
                 if trouble and self.chance(0.7):
@@ -291,11 +314,51 @@ class _WeightGenerator(_SplitGenerator):
                 at_ps += self.ps(0, self.pick(2, 20, 100))
         return sorted([*script, *bunches], key=lambda command: command.at_ps)
 
+    def live_bunch(self, at_ps: int) -> list[Command]:
+        """Pairs, and what may happen to them."""
+        bunch = [Command(at_ps, "scale", (int(self.rng.integers(2**31)), True))]
+        for _ in range(self.pick(0, 0, 0, 1, 2)):
+            at_ps += self.ps(1, self.pick(20, 60, 200))
+            seed = int(self.rng.integers(2**31))
+            name, role = self.pick(
+                ("fail", "helper"),
+                ("fail", "leader"),
+                ("drain", "leader"),
+                ("set_target", "helper"),
+            )
+            if role == "leader" and self.chance(0.5):
+                continue  # who is gone cannot be helped any more
+            bunch.append(Command(at_ps, name, (seed, role)))
+        return bunch
+
+    def split_route(self, *args: Any) -> RouteSpec:
+        """In live cases most requests go straight to an instance."""
+        route = super().split_route(*args)
+        if self.live and self.chance(0.8):
+            kind = RouterKind.JSQ_REQUESTS if route.queue < 0 else RouterKind.SHARED_QUEUE
+            route = replace(route, kind=self.pick(kind, RouterKind.JSQ_REQUESTS))
+        if self.live and self.chance(0.5):
+            route = replace(route, decode_kind=RouterKind.JSQ_REQUESTS)
+        return route
+
+    def requests(self, spec: ClusterSpec) -> RequestTable:
+        """In live cases so many at once that they queue."""
+        table = super().requests(spec)
+        while self.live and len(table) < 60:
+            table = super().requests(spec)
+        if not self.live or self.chance(0.2):
+            return table
+        gaps = np.diff(table.arrival_ps, prepend=0) // self.pick(1, 3, 10)
+        return replace(table, arrival_ps=np.cumsum(gaps))
+
     def case(self) -> Case:
         case = super().case()
         last_ps = int(case.requests.arrival_ps[-1]) + 50 * self.unit_ps
+        if self.live:
+            last_ps += len(case.requests) * 8 * self.unit_ps
         # The last commands of all see to it that somebody serves in the end.
-        script = self.bunches(case.spec, list(case.script), last_ps)
+        arrivals_ps = case.requests.arrival_ps.tolist()
+        script = self.bunches(case.spec, list(case.script), last_ps, arrivals_ps)
         final = [c for c in script if c.at_ps == case.stops_ps[-2]]
         last_ps = max(c.at_ps for c in script) if script else 0
         script = [c for c in script if c not in final] + [
@@ -318,9 +381,7 @@ def make_weight_case(seed: int, live: bool = False) -> Case:
 # --- commands whose arguments are drawn when they are given ---
 
 
-def _some_to_scale(
-    engine: Any, case: Case, seed: int, live: bool = False
-) -> tuple[list[int], ...]:
+def _some_to_scale(engine: Any, case: Case, seed: int, live: bool = False) -> tuple[list[int], ...]:
     rng = np.random.default_rng(seed)
     spec = case.spec
     states, twins = engine.instances()["state"].tolist(), spec.twin_of_slot
@@ -334,10 +395,17 @@ def _some_to_scale(
 
     slots: list[int] = []
     sources: list[int] = []
-    for k in rng.permutation(n)[: int(rng.integers(1, 6))]:
+    order = rng.permutation(n)
+    if live:  # prefill slots come first, so that there are pairs
+        order = np.array(sorted(order, key=lambda i: pools[i].phase != PoolPhase.PREFILL))
+    for k in order[: int(rng.integers(1, 6))]:
         i = int(k)
         nonsense = rng.random() < 0.02
         good = free(i) and pools[i].weight_bytes > 0 and twins[i] not in slots
+        if live:
+            held = sum(p.gpus for p, s in zip(pools, states, strict=True) if s)
+            wanted = sum(pools[j].gpus for j in [*slots, i])
+            good &= held + wanted <= spec.max_gpus
         if not (good or nonsense):
             continue
         known = [
@@ -369,6 +437,8 @@ def _some_to_scale(
         ]
         waiting = engine.instances()["waiting"][good]
         partner = int(good[int(np.argmax(waiting))]) if helps and good else -1
+        if partner >= 0 and rng.random() < 0.6:
+            sources[slots.index(i)] = partner
         partners.append(int(rng.integers(-1, n)) if rng.random() < 0.03 else partner)
     return slots, sources, partners
 
@@ -386,6 +456,31 @@ def _one_to_mutate(engine: Any, case: Case, seed: int) -> tuple[int]:
     return (int(rng.choice(loved if len(loved) else good)),)
 
 
+def _of_a_pair(engine: Any, case: Case, seed: int, role: str | None = None) -> tuple[int]:
+    """An instance in a live pair, in this role, if there is any; without a role: what is given."""
+    if role is None:
+        return (seed,)
+    pairs = engine.loading()["partner"] >= 0
+    leads = engine.instances()["state"] >= InstanceState.ACTIVE
+    good = np.flatnonzero(pairs & (leads if role == "leader" else ~leads))
+    rng = np.random.default_rng(seed)
+    return (int(rng.choice(good)) if len(good) else int(rng.integers(len(pairs))),)
+
+
+def _one_fewer(engine: Any, case: Case, *args: Any) -> tuple[Any, ...]:
+    """A target that gives up an instance of a pool with a live pair; without a role: what is given."""
+    if len(args) != 2 or args[1] != "helper":
+        return args
+    (slot,) = _of_a_pair(engine, case, *args)
+    p = case.spec.pool_of_slot[slot]
+    first = case.spec.first_slot[p]
+    states = engine.instances()["state"][first : first + case.spec.pools[p].n_slots]
+    there = int(np.isin(states, [1, 2, 3]).sum())
+    return (p, max(0, there - 1))
+
+
+DRAWN["fail"] = DRAWN["drain"] = _of_a_pair
+DRAWN["set_target"] = _one_fewer
 DRAWN["scale"] = _some_to_scale
 DRAWN["mutate"] = _one_to_mutate
 
