@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from baselines.aladdin.fleet import history
 from baselines.blitzscale.trigger import prefill_tokens_per_s
 from baselines.parameters import PolicyError
+from llmscale_env.cluster.cards import llm_card
 from llmscale_env.control.view import ClusterView, RequestsUnderWay
-from llmscale_env.scenarios.schema import PoolConfig, Scenario
-from llmscale_env.sim.compile import pool_tables, pool_times
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import cluster_topology, pool_tables, pool_times
 from llmscale_env.sim.spec import RequestState
 
 _TO_PREFILL = (RequestState.GATEWAY, RequestState.OWN_QUEUE, RequestState.PREEMPTED)
@@ -66,30 +67,29 @@ class Capacity:
     Attributes:
         prefill_tokens_per_s: of a prefill instance with moderate batches.
         prefill_s: time of one mean prompt.
-        decode_tokens: KV tokens of a decode instance that its memory and the ITL target allow.
-        decode_s: time of a decode iteration with so many.
-        input_tokens, output_tokens: mean of earlier requests.
+        decode_tokens: KV tokens of a decode instance.
+        decode_per_s: requests per second of a decode instance with so many.
+        input_tokens: mean of earlier requests.
     """
 
     prefill_tokens_per_s: float
     prefill_s: float
     decode_tokens: float
-    decode_s: float
+    decode_per_s: float
     input_tokens: float
-    output_tokens: float
 
     def prefill_share(self) -> float:
         """Share of instances that should prefill, so that both phases take the same rate of requests."""
-        prefill = self.input_tokens / self.prefill_tokens_per_s
-        context = self.input_tokens + self.output_tokens / 2
-        decode = context * self.output_tokens * self.decode_s / self.decode_tokens
-        return prefill / (prefill + decode)
+        per_s = self.prefill_tokens_per_s / self.input_tokens
+        return self.decode_per_s / (per_s + self.decode_per_s)
 
 
 def capacity_of(scenario: Scenario, pair: Pair) -> Capacity:
     """Capacity of an LLM's instances under the tightest targets.
 
-    The decode batch is the largest of requests half done that keeps the ITL target.
+    The decode batch is the largest, of requests half done, that memory, the batch limit and the ITL target
+    allow, and that can be kept up by the KV caches that come over the instance's link from other machines:
+    long prompts with short answers fill the link long before the memory.
 
     Raises:
         PolicyError: there is no history of requests.
@@ -97,31 +97,31 @@ def capacity_of(scenario: Scenario, pair: Pair) -> Capacity:
     inputs, outputs = history(scenario)
     mean_input, mean_output = float(np.mean(inputs)), float(np.mean(outputs))
     prefill, decode = (scenario.fleet.pools[p] for p in (pair.prefill, pair.decode))
-    model = pool_times(scenario, prefill)
-    tokens, seconds = _decode_bound(scenario, decode, mean_input + mean_output / 2)
+    model, context = pool_times(scenario, decode), mean_input + mean_output / 2
+    itl_s = min(c.itl_s for c in scenario.classes)
+    topology, memory = cluster_topology(scenario), pool_tables(scenario, decode).kv_capacity_tokens
+    slot = sum(pool.max_instances for pool in scenario.fleet.pools[: pair.decode])
+    per_request = mean_input * llm_card(decode.llm).kv_bytes_per_token
+    most_per_s = topology.in_bytes_per_s(slot) / per_request
+
+    def kept_up(batch: int) -> bool:
+        seconds = model.decode_s(batch, batch * context)
+        return seconds <= itl_s and batch / (mean_output * seconds) <= most_per_s
+
+    high = max(1, min(decode.batch_limit, int(memory / context)))
+    batch = 1
+    while batch < high and kept_up(batch + 1):
+        batch += 1
+    seconds = model.decode_s(batch, batch * context)
+    # Besides those that decode there are those on their way.
+    coming = batch / (mean_output * seconds) / most_per_s * mean_input
     return Capacity(
-        prefill_tokens_per_s=prefill_tokens_per_s(model),
-        prefill_s=model.prefill_s(mean_input),
-        decode_tokens=tokens,
-        decode_s=seconds,
+        prefill_tokens_per_s=prefill_tokens_per_s(pool_times(scenario, prefill)),
+        prefill_s=pool_times(scenario, prefill).prefill_s(mean_input),
+        decode_tokens=min(float(memory), batch * context + coming),
+        decode_per_s=batch / (mean_output * seconds),
         input_tokens=mean_input,
-        output_tokens=mean_output,
     )
-
-
-def _decode_bound(scenario: Scenario, pool: PoolConfig, context: float) -> tuple[float, float]:
-    """KV tokens of the largest batch within the ITL target, and the time of its iteration."""
-    model, itl_s = pool_times(scenario, pool), min(c.itl_s for c in scenario.classes)
-    memory = pool_tables(scenario, pool).kv_capacity_tokens
-    low, high = 1, max(1, min(pool.batch_limit, int(memory / context)))
-    while low < high:
-        batch = (low + high + 1) // 2
-        if model.decode_s(batch, batch * context) <= itl_s:
-            low = batch
-        else:
-            high = batch - 1
-    most = memory if low >= int(memory / context) else low * context
-    return float(most), float(model.decode_s(low, low * context))
 
 
 @dataclass

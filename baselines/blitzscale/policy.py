@@ -71,15 +71,16 @@ class BlitzScaleParameters(ScalingParameters):
         network: weights come from other instances, by the scale planner; otherwise as ServerlessLLM has them.
         interference_free: the planner prunes instances that send already.
         live: prefill instances that load help overloaded ones (section 5.2).
-        mutate: prefill instances become decode ones, and others start in their place; None: as `live`, of
-            which the paper counts it a part.
+        mutate: prefill instances become decode ones, and others start in their place: "any" of them, the least
+            busy first, those that are "idle", or "none"; None: "any" with `live`, of which the paper counts it
+            a part, else "none".
         keep_alive_s: without `network`, as `ServerlessLlmParameters`.
     """
 
     network: bool = True
     interference_free: bool = True
     live: bool = True
-    mutate: bool | None = None
+    mutate: Literal["any", "idle", "none"] | None = None
     keep_alive_s: NonNegative | None = None
 
 
@@ -160,7 +161,7 @@ class ScalingPolicy(ABC):
             f"prefill {have[0]} -> {want[0]} ({loads[0]:.0f} tokens), "
             f"decode {have[1]} -> {want[1]} ({loads[1]:.0f} tokens)"
         )
-        mutate = self.scaler.mutations(seen, prefill, want[1] - have[1]) if self.mutates else []
+        mutate = self.mutations(seen, want[1] - have[1])
         have[0] -= len(mutate)
         have[1] += len(mutate)
         targets, drain, wanted = {}, [], {}
@@ -186,10 +187,9 @@ class ScalingPolicy(ABC):
             reason=reason,
         )
 
-    @property
-    def mutates(self) -> bool:
-        """Whether prefill instances become decode ones."""
-        return False
+    def mutations(self, seen: FleetSeen, count: int) -> list[int]:
+        """Prefill instances that become decode ones, of which there shall be so many more."""
+        return []
 
     def looked(self, view: ClusterView, seen: FleetSeen) -> None:
         """At every decision: whatever else is to be remembered."""
@@ -268,21 +268,27 @@ class BlitzScalePolicy(ScalingPolicy):
                 become others.
         """
         super().reset(scenario, seed)
-        if self.parameters.mutate and not self.pair.twins:
+        p = self.parameters
+        if p.mutate in ("any", "idle") and not self.pair.twins:
             raise PolicyError(
-                f"{self.name}: mutate needs twin_of in one of the pools of scenario {scenario.name!r}"
+                f"{self.name}: mutate = {p.mutate!r}: needs twin_of in one of the pools of scenario "
+                f"{scenario.name!r}"
             )
+        usual = "any" if p.live and self.pair.twins else "none"
+        self._mutate = usual if p.mutate is None else p.mutate
         keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
         self._caches = HostCaches(self.scaler, keep)
         # A request that waits for a load of this length misses its target.
         ttft_s = min(c.ttft_s for c in scenario.classes)
         self._slow_s = max(0.0, ttft_s - self.capacity.prefill_s)
 
-    @property
-    def mutates(self) -> bool:
-        """Whether prefill instances become decode ones."""
-        given = self.parameters.mutate
-        return self.pair.twins and (self.parameters.live if given is None else given)
+    def mutations(self, seen: FleetSeen, count: int) -> list[int]:
+        """Prefill instances that become decode ones, of which there shall be so many more."""
+        if self._mutate == "none":
+            return []
+        return self.scaler.mutations(
+            seen, self.pair.prefill, count, idle=self._mutate == "idle"
+        )
 
     def looked(self, view: ClusterView, seen: FleetSeen) -> None:
         """Remember where weights are in memory."""

@@ -317,10 +317,12 @@ class Scaler:
         order = sorted(may.tolist(), key=lambda i: (sends[i], seen.requests[i], -i))
         return order[: max(0, count)]
 
-    def mutations(self, seen: FleetSeen, p: int, count: int) -> list[int]:
+    def mutations(
+        self, seen: FleetSeen, p: int, count: int, *, idle: bool = False
+    ) -> list[int]:
         """So many active instances of pool `p` whose twins may serve in their place, the least busy first.
 
-        One active instance stays. None if no instance of the twins' pool is active: KV caches that they hold
+        With `idle` only those that have no requests, whose twins serve at once. One active instance stays. None if no instance of the twins' pool is active: KV caches that they hold
         would find no decode instance (docs/engine.md, section 15).
         """
         mine = self.slots[p]
@@ -333,6 +335,7 @@ class Scaler:
             return []
         may = mine[active & ~seen.in_pair[mine]]
         order = sorted(may.tolist(), key=lambda i: (seen.requests[i], -i))
+        order = [i for i in order if not (idle and seen.requests[i])]
         return order[: max(0, min(count, int(active.sum()) - 1))]
 
 
