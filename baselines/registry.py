@@ -7,12 +7,8 @@ from typing import Any
 
 from baselines.aladdin.policy import AladdinPolicy
 from baselines.aladdin.simple import FixedWorkersPolicy
-from baselines.blitzscale.policy import (
-    AllCachePolicy,
-    BlitzScalePolicy,
-    DistServePolicy,
-    ServerlessLlmPolicy,
-)
+from baselines.blitzscale.distserve import DistServePolicy
+from baselines.blitzscale.policy import AllCachePolicy, BlitzScalePolicy, ServerlessLlmPolicy
 from baselines.chiron import ChironPolicy
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
@@ -105,9 +101,7 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
     others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES)
     ordered = scenario.fleet.group_queues > 0
     return tuple(
-        name
-        for name in POLICY_NAMES
-        if name not in others and (name in QUEUE_POLICIES) == ordered
+        name for name in POLICY_NAMES if name not in others and (name in QUEUE_POLICIES) == ordered
     )
 
 

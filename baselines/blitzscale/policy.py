@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from baselines.blitzscale.monitor import (
     Capacity,
@@ -71,9 +70,9 @@ class BlitzScaleParameters(ScalingParameters):
         network: weights come from other instances, by the scale planner; otherwise as ServerlessLLM has them.
         interference_free: the planner prunes instances that send already.
         live: prefill instances that load help overloaded ones (section 5.2).
-        mutate: prefill instances become decode ones, and others start in their place: "any" of them, the least
-            busy first, those that are "idle", or "none"; None: "any" with `live`, of which the paper counts it
-            a part, else "none".
+        mutate: prefill instances become decode ones, and others start in their place: "any" of them, the
+            least busy first, those that are "idle", or "none"; None: "any" with `live`, of which the paper
+            counts it a part, else "none".
         keep_alive_s: without `network`, as `ServerlessLlmParameters`.
     """
 
@@ -121,6 +120,7 @@ class ScalingPolicy(ABC):
         self.scaler = Scaler(scenario)
         self.capacity: Capacity = capacity_of(scenario, self.pair)
         self._monitor = Monitor(p.window_s)
+        self.caches: HostCaches | None = None
         speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s
         memory = p.decode_tokens or self.capacity.decode_tokens
         self._triggers: tuple[Trigger, Trigger]
@@ -154,7 +154,8 @@ class ScalingPolicy(ABC):
             trigger.target(view.time_s, load, number)
             for trigger, load, number in zip(self._triggers, loads, have, strict=True)
         ]
-        self.looked(view, seen)
+        if self.caches is not None:
+            self.caches.look(view, seen)
         if want == have:
             return Command()
         reason = (
@@ -190,9 +191,6 @@ class ScalingPolicy(ABC):
     def mutations(self, seen: FleetSeen, count: int) -> list[int]:
         """Prefill instances that become decode ones, of which there shall be so many more."""
         return []
-
-    def looked(self, view: ClusterView, seen: FleetSeen) -> None:
-        """At every decision: whatever else is to be remembered."""
 
     @abstractmethod
     def loads(
@@ -277,7 +275,7 @@ class BlitzScalePolicy(ScalingPolicy):
         usual = "any" if p.live and self.pair.twins else "none"
         self._mutate = usual if p.mutate is None else p.mutate
         keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
-        self._caches = HostCaches(self.scaler, keep)
+        self.caches = HostCaches(self.scaler, keep)
         # A request that waits for a load of this length misses its target.
         ttft_s = min(c.ttft_s for c in scenario.classes)
         self._slow_s = max(0.0, ttft_s - self.capacity.prefill_s)
@@ -286,13 +284,7 @@ class BlitzScalePolicy(ScalingPolicy):
         """Prefill instances that become decode ones, of which there shall be so many more."""
         if self._mutate == "none":
             return []
-        return self.scaler.mutations(
-            seen, self.pair.prefill, count, idle=self._mutate == "idle"
-        )
-
-    def looked(self, view: ClusterView, seen: FleetSeen) -> None:
-        """Remember where weights are in memory."""
-        self._caches.look(view, seen)
+        return self.scaler.mutations(seen, self.pair.prefill, count, idle=self._mutate == "idle")
 
     def loads(
         self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
@@ -300,7 +292,8 @@ class BlitzScalePolicy(ScalingPolicy):
         """By the scale planner."""
         p = self.parameters
         if not p.network:
-            return self._caches.loads(view, seen, wanted)
+            assert self.caches is not None
+            return self.caches.loads(view, seen, wanted)
         return self.scaler.loads(
             seen,
             wanted,
@@ -325,17 +318,14 @@ class ServerlessLlmPolicy(ScalingPolicy):
         """
         super().reset(scenario, seed)
         keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
-        self._caches = HostCaches(self.scaler, keep)
-
-    def looked(self, view: ClusterView, seen: FleetSeen) -> None:
-        """Remember where weights are in memory."""
-        self._caches.look(view, seen)
+        self.caches = HostCaches(self.scaler, keep)
 
     def loads(
         self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
     ) -> Loads:
         """From memory where it has them, else from SSD."""
-        return self._caches.loads(view, seen, wanted)
+        assert self.caches is not None
+        return self.caches.loads(view, seen, wanted)
 
 
 class AllCachePolicy(ScalingPolicy):
@@ -362,76 +352,4 @@ class AllCachePolicy(ScalingPolicy):
         memory = self.scaler.topology.memory
         return Loads(
             tuple(slots), tuple(memory(host) for host in self.scaler.hosts[slots].tolist())
-        )
-
-
-class DistServeParameters(Parameters):
-    """A fleet of fixed size (DistServe does not scale).
-
-    Attributes:
-        share: of the fleet's GPUs that it uses; 1: "full", 0.5: "half".
-        prefill, decode: instances; None: what is left of the share, or in the proportion in which both
-            phases take the same rate of requests by the profile.
-    """
-
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    prefill: PositiveCount | None = None
-    decode: PositiveCount | None = None
-
-
-class DistServePolicy:
-    """See `DistServeParameters`. Instances that the scenario does not start with load at the beginning."""
-
-    def __init__(self, name: str = "distserve", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, DistServeParameters, values)
-
-    def reset(self, scenario: Scenario, seed: int) -> None:
-        """Choose the numbers.
-
-        Raises:
-            PolicyError: a scenario that it cannot serve, or more instances than there are GPUs for.
-        """
-        p, fleet = self.parameters, scenario.fleet
-        self.pair = pair_of(scenario, self.name)
-        self.scaler = Scaler(scenario)
-        tp = [fleet.pools[k].tp for k in (self.pair.prefill, self.pair.decode)]
-        gpus = int(p.share * fleet.max_gpus)
-        if p.prefill is not None and p.decode is not None:
-            numbers = [p.prefill, p.decode]
-        elif p.prefill is not None:
-            numbers = [p.prefill, (gpus - p.prefill * tp[0]) // tp[1]]
-        elif p.decode is not None:
-            numbers = [(gpus - p.decode * tp[1]) // tp[0], p.decode]
-        else:
-            share = capacity_of(scenario, self.pair).prefill_share()
-            # `share` of the instances, whose GPUs may differ.
-            total = gpus / (share * tp[0] + (1 - share) * tp[1])
-            first = min(max(1, round(share * total)), (gpus - tp[1]) // tp[0])
-            numbers = [first, (gpus - first * tp[0]) // tp[1]]
-        self.numbers = dict(zip((self.pair.prefill, self.pair.decode), numbers, strict=True))
-        used = sum(n * size for n, size in zip(numbers, tp, strict=True))
-        slots = [fleet.pools[k].max_instances for k in self.numbers]
-        most = sum(slots) if not self.pair.twins else max(slots)
-        if min(numbers) < 1 or used > fleet.max_gpus or sum(numbers) > most:
-            raise PolicyError(
-                f"{self.name}: {numbers[0]} prefill and {numbers[1]} decode instances: must be at least one of "
-                f"each, on at most {fleet.max_gpus} GPUs and {most} slots"
-            )
-
-    def act(self, view: ClusterView) -> Command:
-        """The orders at the first decision, nothing afterwards."""
-        if view.step > 0:
-            return Command()
-        seen = FleetSeen.of(view.weights)
-        drain, wanted = [], {}
-        for p, number in self.numbers.items():
-            rise = number - self.scaler.present(seen, p)
-            if rise < 0:
-                drain += self.scaler.release(seen, p, -rise)
-            elif rise > 0:
-                wanted[p] = rise
-        loads = self.scaler.loads(seen, wanted, going=drain)
-        return Command(
-            drain=tuple(drain), scale=loads if len(loads) else None, reason="fixed split"
         )

@@ -317,12 +317,11 @@ class Scaler:
         order = sorted(may.tolist(), key=lambda i: (sends[i], seen.requests[i], -i))
         return order[: max(0, count)]
 
-    def mutations(
-        self, seen: FleetSeen, p: int, count: int, *, idle: bool = False
-    ) -> list[int]:
+    def mutations(self, seen: FleetSeen, p: int, count: int, *, idle: bool = False) -> list[int]:
         """So many active instances of pool `p` whose twins may serve in their place, the least busy first.
 
-        With `idle` only those that have no requests, whose twins serve at once. One active instance stays. None if no instance of the twins' pool is active: KV caches that they hold
+        With `idle` only those that have no requests, whose twins serve at once. One active instance stays.
+        None if no instance of the twins' pool is active: KV caches that they hold
         would find no decode instance (docs/engine.md, section 15).
         """
         mine = self.slots[p]
