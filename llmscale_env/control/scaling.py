@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -381,9 +381,9 @@ class ScaleOrders:
             except ValueError:
                 self.impossible[e] += len(loads)
 
-    def fields(self, e: int) -> dict[str, object]:
+    def fields(self, e: int) -> dict[str, Any]:
         """The orders of episode `e` as fields of a `Command`."""
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}
         for number, instances in self.mutate:
             if number == e:
                 found["mutate"] = instances
