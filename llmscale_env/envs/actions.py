@@ -20,7 +20,7 @@ from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.view import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.groups import GroupLayout
-from llmscale_env.envs.multicast import Multicast
+from llmscale_env.envs.multicast import Multicast, PlannedLoads
 from llmscale_env.envs.placing import Placement, PlaceRequest
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
@@ -331,6 +331,9 @@ class ActionDecoder:
         self.choices = [choices for head in self.heads for choices in head.choices]
         self.nvec = np.array([len(choices) for choices in self.choices], np.int64)
         self._shape = (len(scenario.fleet.pools), len(scenario.classes))
+        flows = any(pool.flows for pool in scenario.fleet.pools)
+        own = any(isinstance(head, Multicast) for head in self.heads)
+        self._planned = PlannedLoads(scenario) if flows and not own else None
 
     def check(self, action: object, n_episodes: int) -> NDArray[np.int64]:
         """`action` as (E, parts) integers.
@@ -365,6 +368,8 @@ class ActionDecoder:
         for head in self.heads:
             head.write(action[:, at : at + len(head.parts)], now, orders)
             at += len(head.parts)
+        if self._planned is not None:
+            self._planned.write(now, orders)
         return orders
 
     def masks(self, now: Snapshot) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Action head of instances whose weights flow: how many, who sends to them, who works while it loads."""
+"""Orders about instances whose weights flow: how many, who sends to them, who works while it loads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.scaling import FleetSeen, Preference, ScaleOrders, Scaler
 from llmscale_env.control.view import Snapshot
+from llmscale_env.control.virtual import AS_IS
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.spec import InstanceState, PoolPhase
+from llmscale_env.sim.compile import SOURCES
+from llmscale_env.sim.spec import InstanceState, LoadSource, PoolPhase
 
 if TYPE_CHECKING:
     from llmscale_env.envs.actions import Orders
@@ -110,7 +112,7 @@ class Multicast:
             if rise < 0:
                 lower = max(0, present + rise)
                 orders.targets[e, p] = lower
-                going += self._stops(seen, p, present - lower, going)
+                going += scaler.stops(seen, p, present - lower, going)
             elif rise > 0:
                 back = 0 if mutated else min(rise, scaler.revivable(seen, p))
                 if back:
@@ -123,15 +125,6 @@ class Multicast:
         scaling.impossible[e] += sum(wanted.values()) - len(loads)
         if len(loads):
             scaling.loads.append((e, loads))
-
-    def _stops(self, seen: FleetSeen, p: int, count: int, going: list[int]) -> list[int]:
-        """Active instances that a target lower by so many stops: docs/engine.md, section 8."""
-        mine = self._scaler.slots[p]
-        state = seen.state[mine]
-        on_the_way = (InstanceState.ACQUIRING, InstanceState.LOADING)
-        count -= int(np.isin(state, on_the_way).sum())
-        active = [i for i in mine[state == InstanceState.ACTIVE].tolist() if i not in going]
-        return sorted(active, key=lambda i: (seen.requests[i], -i))[: max(0, count)]
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         scaler, pools, weights = self._scaler, now.pools, now.weights
@@ -166,3 +159,42 @@ class Multicast:
         if self._mutate >= 0:
             masks.append(np.stack([yes, (mutable > 0).any(axis=1)], axis=1))
         return masks
+
+
+class PlannedLoads:
+    """Targets whose source is multicast, where weights flow: who sends is the scale planner's choice.
+
+    Without it the engine takes the nearest instance (docs/engine.md, section 15), several targets the same
+    one. Where loading takes a time by its source, that of multicast is the planner's
+    (`sim.compile.pool_load_times_s`), and nobody is chosen.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self._flows = np.array([pool.flows for pool in pools])
+        self._own = np.array([SOURCES[pool.load_source] for pool in pools])
+        self._scaler = Scaler(scenario)
+
+    def write(self, now: Snapshot, orders: Orders) -> None:
+        """Put loads in the place of targets that rise."""
+        pools = now.pools
+        present = pools["acquiring"] + pools["loading"] + pools["active"]
+        source = np.where(orders.sources == AS_IS, self._own, orders.sources)
+        rises = self._flows & (source == LoadSource.MULTICAST) & (orders.targets > present)
+        scaling = ScaleOrders.none(len(present))
+        for e in np.flatnonzero(rises.any(axis=1)).tolist():
+            seen, scaler = FleetSeen.of(now.weights, e), self._scaler
+            going: list[int] = []
+            for p in np.flatnonzero((orders.targets[e] != AS_IS) & ~rises[e]).tolist():
+                going += scaler.stops(seen, p, int(present[e, p] - orders.targets[e, p]), going)
+            wanted: dict[int, int] = {}
+            for p in np.flatnonzero(rises[e]).tolist():
+                rise = int(orders.targets[e, p] - present[e, p])
+                back = min(rise, scaler.revivable(seen, p))
+                orders.targets[e, p] = present[e, p] + back if back else AS_IS
+                wanted[p] = rise - back
+            loads = scaler.loads(seen, wanted, going=going)
+            scaling.impossible[e] += sum(wanted.values()) - len(loads)
+            if len(loads):
+                scaling.loads.append((e, loads))
+        orders.scaling = scaling
