@@ -354,6 +354,43 @@ def test_a_restored_copy_comes_from_a_slot_and_starts_again_if_that_fails(
 
 
 @every
+def test_who_loads_from_a_failed_host_s_memory_goes_elsewhere(engine_class: Engine) -> None:
+    engine = engine_class(cluster(homes=(1,)), NOBODY)
+    engine.scale([2, 3], [4 + 1, 2])
+    engine.advance(5)
+    engine.fail_host(1)
+    # Slot 2 has a layer, and takes the second again, from slot 0.
+    assert engine.loading()["load_from"].tolist()[2:] == [0, 2]
+    assert active_from(engine, range(2, 4)) == [13, 17]
+
+
+@every
+def test_a_failed_host_s_instances_find_nothing_in_its_memory(engine_class: Engine) -> None:
+    one = flowing(initial_active=2, load_source=LoadSource.HOST)
+    engine = engine_class(cluster(one, host_keep_alive_ps=int(NEVER)), NOBODY)
+    engine.fail(0)
+    assert engine.loading()["load_from"][0] == 4
+    engine.fail_host(1)
+    assert engine.loading()["load_from"][1] == FROM_SSD
+    # Nor afterwards, as if its instance had just gone.
+    engine.fail(1)
+    assert engine.loading()["load_from"][1] == FROM_SSD
+
+
+@every
+def test_a_source_that_swaps_to_another_llm_is_gone(engine_class: Engine) -> None:
+    row = (RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0),)
+    spec = cluster(
+        flowing(n_slots=2, initial_active=0), swapping(), routes=(row, row), queue_llm=(-1,)
+    )
+    engine = engine_class(spec, table((5, 4, 1, 0, 1)))
+    engine.scale([0], [2])
+    engine.advance(6)
+    assert seen(engine, 2, "state", "llm") == (LOADING, 1)
+    assert (engine.loading()["load_from"][0], layers(engine)[0]) == (FROM_SSD, 1)
+
+
+@every
 def test_new_homes_are_spread(engine_class: Engine) -> None:
     route = RouteSpec(RouterKind.JSQ_REQUESTS, ())
     pools = tuple(flowing(llm=m, n_slots=1, initial_active=0) for m in range(4))
