@@ -23,14 +23,9 @@ from llmscale_env.sim.spec import (
 from tests.engine_cases import mechanisms, run_case
 from tests.small_clusters import column, pool, profile, seen, table, times
 from tests.test_engines_agree import broken_law
-from tests.test_reference_weights import (
-    Watched,
-    broken_weight_law,
-    cluster,
-    layers,
-    states,
-)
+from tests.test_reference_weights import cluster, layers, states
 from tests.weight_cases import LIVE_MECHANISMS, make_weight_case
+from tests.weight_laws import Watched, broken_weight_law
 
 ENGINES = (ReferenceEngine,)
 Engine = Callable[..., Any]
