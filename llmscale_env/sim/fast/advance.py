@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import handover, provisioning, routing, weights
+from llmscale_env.sim.fast import fleet, handover, loading, network, provisioning, routing, weights
 from llmscale_env.sim.fast import queues as queues_module
 from llmscale_env.sim.fast.boundary import SWAP, TURN_OFF, boundary
 from llmscale_env.sim.fast.controller import set_limit
@@ -28,6 +28,7 @@ from llmscale_env.sim.fast.records import (
     IDLE,
     NO_EVENT,
     NOT_KNOWN,
+    STALE,
 )
 from llmscale_env.sim.fast.routing import route
 from llmscale_env.sim.fast.wake import (
@@ -67,8 +68,14 @@ def _arrive(S, r, router, features):
 def _instance_event(S, i, key, router, features):
     glob = glob_of(S)
     t = key >> 1
-    glob.phase = _WAKE if key & 1 else _INSTANCE
-    glob.index = i
+    # What is done at a time stays done, also if its phase has gone by.
+    if key & 1:
+        glob.phase = _WAKE
+    elif glob.event_ps != t or glob.phase < _INSTANCE:
+        glob.phase = _INSTANCE
+        glob.index = i
+    elif glob.phase == _INSTANCE:
+        glob.index = max(glob.index, i)
     glob.event_ps = t
     state = inst_at(S, i).state
     if state == _ACQUIRING:
@@ -81,7 +88,7 @@ def _instance_event(S, i, key, router, features):
         if glob.n_handed > 0:
             handover.route_handed(S, i, t, router, features)
         if then == TURN_OFF:
-            provisioning.turn_off(S, i, t)
+            provisioning.turn_off(S, i, t, router, features)
         elif then == SWAP:
             provisioning.swap(S, i, t)
     call_after(S, i, t)
@@ -91,11 +98,21 @@ def _instance_event(S, i, key, router, features):
 def _flow_event(S):
     """A flow ends. What is done at its time is done: only the first event of a time begins it anew."""
     glob = glob_of(S)
+    if glob.flow_key == STALE:
+        network.share(S)
+        return
     t = glob.flow_key >> 1
     if glob.event_ps != t:
         glob.phase = _COMMAND
         glob.event_ps = t
-    handover.end_flow(S, glob.flow_next, t)
+    number = glob.flow_next
+    slot = number - glob.n_requests
+    if slot < 0:
+        handover.end_flow(S, number, t)
+    elif slot < const_of(S).n_inst:
+        loading.come(S, slot, t)
+    else:
+        loading.restored(S, slot - const_of(S).n_inst, t)
 
 
 @njit
@@ -144,7 +161,7 @@ def advance_many(addresses, first, last, until, router, features):
 @njit
 def set_target(S, p, count, source, router, features):
     t = glob_of(S).now_ps
-    missing = provisioning.set_target(S, p, count, source, t, router, features)
+    missing = fleet.set_target(S, p, count, source, t, router, features)
     _after_command(S)
     return missing
 
@@ -165,7 +182,7 @@ def set_batch_limit(S, p, limit):
             inst_at(S, i).limit = limit
             inst_at(S, i).x = float(limit)
         inst_at(S, i).restart = 1
-    provisioning.limit_changed(S, p, glob_of(S).now_ps)
+    fleet.limit_changed(S, p, glob_of(S).now_ps)
     _after_command(S)
 
 
@@ -193,7 +210,7 @@ def set_controller(S, p, kind):
     pool.controller = kind
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
         inst_at(S, i).restart = 1
-    provisioning.limit_changed(S, p, glob_of(S).now_ps)
+    fleet.limit_changed(S, p, glob_of(S).now_ps)
     _after_command(S)
 
 
@@ -290,7 +307,7 @@ def order(S, targets, sources, limits, shares, router, features):
     changes = np.full(n_pools, never)
     for p in range(n_pools):
         if targets[p] >= 0:
-            changes[p] = targets[p] - provisioning.present(S, p)
+            changes[p] = targets[p] - fleet.present(S, p)
     missing = 0
     for _ in range(n_pools):
         p = np.argmin(changes)

@@ -18,12 +18,14 @@ from llmscale_env.sim.checks import (
 )
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import observe, queues, watch
+from llmscale_env.sim.fast.fleet_orders import FleetOrders, SingleFleetOrders
 from llmscale_env.sim.fast.layout import (
     EPISODE_FIELDS,
     PER_REQUEST,
     State,
     addresses,
     allocate,
+    length,
     reset_episode,
 )
 from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
@@ -40,7 +42,6 @@ from llmscale_env.sim.spec import (
     ClusterSpec,
     ControllerKind,
     InstanceState,
-    LoadSource,
     Operations,
     PoolPhase,
     RequestState,
@@ -54,7 +55,7 @@ class RouterError(ValueError):
     """A custom router answered with something that is no candidate."""
 
 
-class EngineBatch(PlacementOrders):
+class EngineBatch(FleetOrders, PlacementOrders):
     """`n_episodes` episodes of one cluster, side by side in one set of arrays.
 
     Args:
@@ -105,20 +106,13 @@ class EngineBatch(PlacementOrders):
         reset_episode(self.states, e, self.spec, requests)
 
     def _grow(self, capacity: int) -> None:
-        old = self.states
-        req = np.zeros((self.n_episodes, capacity), old.req.dtype)
-        log = np.zeros((self.n_episodes, 2, capacity), old.log.dtype)
-        by_class = np.zeros((self.n_episodes, capacity), old.by_class.dtype)
-        req[:, : self.capacity] = old.req
-        log[:, :, : self.capacity] = old.log
-        by_class[:, : self.capacity] = old.by_class
-        more = {}
-        needed = {"flow": self.spec.splits, "flows": self.spec.splits, "fit_long": self.spec.places}
-        for name in (name for name, is_needed in needed.items() if is_needed):
-            had = getattr(old, name)
-            more[name] = np.zeros((self.n_episodes, capacity), had.dtype)
-            more[name][:, : had.shape[1]] = had
-        self.states = old._replace(req=req, log=log, by_class=by_class, **more)
+        grown = {}
+        for name in PER_REQUEST:
+            had = getattr(self.states, name)
+            size = length(self.spec, name, capacity)
+            grown[name] = np.zeros((*had.shape[:-1], size), had.dtype)
+            grown[name][..., : had.shape[-1]] = had
+        self.states = self.states._replace(**grown)
         self.states.glob["capacity"] = capacity
         self._locate()
 
@@ -127,7 +121,7 @@ class EngineBatch(PlacementOrders):
         n = int(self.states.glob[e, 0]["n_requests"])
         saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
         for name in PER_REQUEST:
-            saved[name] = saved[name][..., :n]
+            saved[name] = saved[name][..., : length(self.spec, name, n)]
         return {name: array.copy() for name, array in saved.items()}
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
@@ -138,7 +132,7 @@ class EngineBatch(PlacementOrders):
         for name, array in saved.items():
             target = getattr(self.states, name)[e]
             if name in PER_REQUEST:
-                target = target[..., :n]
+                target = target[..., : length(self.spec, name, n)]
             if target.shape != array.shape:
                 raise ValueError(f"{name}: a saved episode of another cluster ({array.shape})")
             target[...] = array
@@ -215,19 +209,6 @@ class EngineBatch(PlacementOrders):
 
     # ---- commands ----
 
-    def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:
-        """Order `count` instances for a pool; returns how many could not be started."""
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        check_range("count", count, 0, self.spec.pools[pool].n_slots)
-        if source is None:
-            source = self.spec.pools[pool].load_source
-        check_range("source", source, 0, len(LoadSource) - 1)
-        return int(
-            kernels.set_target(
-                int(self.handles[e]), pool, count, source, self._router, self._features[e]
-            )
-        )
-
     def set_batch_limit(self, e: int, pool: int, limit: int) -> None:
         """Set the batch limit of every instance of a pool."""
         check_range("pool", pool, 0, len(self.spec.pools) - 1)
@@ -263,16 +244,6 @@ class EngineBatch(PlacementOrders):
         kind = check_range("kind", kind, 0, len(RouterKind) - 1)
         check_router(self.spec, llm, slo_class, kind)
         self.states.route[e, llm, slo_class]["kind"] = kind
-
-    def drain(self, e: int, instance: int) -> None:
-        """Drain an active instance."""
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        state = InstanceState(int(self.states.inst[e, instance]["state"]))
-        if state != InstanceState.ACTIVE:
-            raise ValueError(
-                f"instance = {instance}: is {state.name}, must be ACTIVE to be drained"
-            )
-        kernels.drain(int(self.handles[e]), instance, self._router, self._features[e])
 
     def evict(self, e: int, instance: int, count: int) -> None:
         """Order the eviction of running requests of lower priority at the next boundary."""
@@ -364,13 +335,6 @@ class EngineBatch(PlacementOrders):
         check_regroup(ids.tolist(), to.tolist(), llms, self.spec.queue_llm)
         kernels.regroup(int(self.handles[e]), ids, to)
 
-    def fail(self, e: int, instance: int) -> None:
-        """Let an instance break down; it is repaired and loads anew, unless it was draining."""
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        if int(self.states.inst[e, instance]["state"]) == InstanceState.OFF:
-            raise ValueError(f"instance = {instance}: is OFF, cannot fail")
-        kernels.fail(int(self.handles[e]), instance, self._router, self._features[e])
-
     # ---- reading ----
 
     def results(self, e: int) -> NDArray[Any]:
@@ -452,7 +416,7 @@ class EngineBatch(PlacementOrders):
         return {state: int(out[state]) for state in RequestState}
 
 
-class FastEngine(SingleOrders):
+class FastEngine(SingleFleetOrders, SingleOrders):
     """One episode of the fast engine; the same calls as `ReferenceEngine`."""
 
     def __init__(self, spec: ClusterSpec, requests: RequestTable) -> None:
@@ -468,9 +432,6 @@ class FastEngine(SingleOrders):
     def advance(self, until_ps: int) -> None:
         self.batch.advance(0, until_ps)
 
-    def set_target(self, pool: int, count: int, source: int | None = None) -> int:
-        return self.batch.set_target(0, pool, count, source)
-
     def set_batch_limit(self, pool: int, limit: int) -> None:
         self.batch.set_batch_limit(0, pool, limit)
 
@@ -485,9 +446,6 @@ class FastEngine(SingleOrders):
 
     def set_router(self, llm: int, slo_class: int, kind: int) -> None:
         self.batch.set_router(0, llm, slo_class, kind)
-
-    def drain(self, instance: int) -> None:
-        self.batch.drain(0, instance)
 
     def evict(self, instance: int, count: int) -> None:
         self.batch.evict(0, instance, count)
@@ -515,9 +473,6 @@ class FastEngine(SingleOrders):
 
     def regroup(self, requests: Sequence[int], queues: Sequence[int]) -> None:
         self.batch.regroup(0, requests, queues)
-
-    def fail(self, instance: int) -> None:
-        self.batch.fail(0, instance)
 
     def results(self) -> NDArray[Any]:
         return self.batch.results(0)

@@ -198,7 +198,7 @@ def reserve(S, j, t, at_boundary):
         source = flow_at(S, r).source
         tokens = req_at(S, r).input + req_at(S, r).emitted
         size = tokens * prof_at(S, inst_at(S, source).profile).kv_bytes
-        network.start(S, r, source, j, size, t)
+        network.start(S, r, network.path_between(S, source, j), size, t)
         reserved = True
     if reserved and not at_boundary and inst.mode == DECODE:
         cut_at(S, j, (cap - inst.kv) // inst.n_dec)

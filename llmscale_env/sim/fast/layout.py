@@ -20,7 +20,9 @@ from llmscale_env.sim.fast.records import (
     FIT,
     FLOW,
     GLOB,
+    HOME,
     INST,
+    LOAD,
     NO_EVENT,
     POOL,
     POOL_SEEN,
@@ -33,9 +35,10 @@ from llmscale_env.sim.fast.records import (
     SERVED_COLUMNS,
     TALLY,
 )
+from llmscale_env.sim.links import HOST_TABLES, LINK_TABLES, WEIGHT_TABLES
 from llmscale_env.sim.spec import (
-    LINK_TABLES,
     MAX_ARRIVAL_QUEUES,
+    NO_SOURCE,
     ClusterSpec,
     InstanceState,
     PlacementSpec,
@@ -86,14 +89,16 @@ class State(NamedTuple):
     dirty: NDArray[np.int64]  # (E, Q) queues that changed during the event at hand
     host_ready: NDArray[np.int64]  # (E, I, M) when weights are in host memory, -1: they are not
     host_used: NDArray[np.int64]  # (E, I, M) swap that brought them to the GPUs last
-    flow: NDArray  # (E, R), or (E, 1) where no pool serves one phase only
-    flows: NDArray[np.int64]  # (E, R) requests whose KV is on its way, in no order
+    flow: NDArray  # (E, N) by number, see `n_flows`
+    flows: NDArray[np.int64]  # (E, N) numbers of those on their way, in no order
     link_use: NDArray[np.int64]  # (E, links, 2) capacity left and flows, while rates are computed
     report: NDArray  # (E, I)
     fit: NDArray  # (E, I) see `best_fit`
     fit_list: NDArray[np.int64]  # (E, I, W) predicted tokens to come << 32 | KV tokens
     fit_long: NDArray[np.int64]  # (E, R) the same of an instance with more requests than that
     norms: NDArray[np.float64]  # (E, I)
+    load: NDArray  # (E, I) see `loading`
+    home: NDArray  # (E, M)
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
@@ -101,7 +106,7 @@ class State(NamedTuple):
     cls: NDArray  # (C,)
     route_pools: NDArray[np.int64]  # (M, C, 3, P) own, overflow and decode pools
     link_cap: NDArray[np.int64]  # (links,) bytes per microsecond
-    slot_links: NDArray[np.int64]  # (I, 4, width) out, in, local out, local in; -1: no more
+    links: NDArray[np.int64]  # (rows, width) see `links_of`; -1: no more
     served: NDArray[np.int64]  # (P, M, SERVED_COLUMNS) see `records`
     llm_cap: NDArray[np.int64]  # (M,) longest request that fits
     const: NDArray  # (1,)
@@ -110,7 +115,23 @@ class State(NamedTuple):
 STATE_FIELDS = State._fields
 EPISODE_FIELDS = STATE_FIELDS[: STATE_FIELDS.index("prof")]
 PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long")
-"""Arrays whose last axis is that of requests (of the last three only where a cluster needs them)."""
+"""Arrays whose last axis grows with the requests: see `length`."""
+
+
+def n_flows(spec: ClusterSpec, requests: int) -> int:
+    """Numbers of flows that there may be with so many requests (docs/engine.md, sections 11 and 15)."""
+    if any(pool.weight_bytes > 0 for pool in spec.pools):
+        return requests + spec.n_instances + spec.n_llms
+    return requests if spec.splits else 1
+
+
+def length(spec: ClusterSpec, name: str, requests: int) -> int:
+    """Of an array of `PER_REQUEST` the last axis with so many requests."""
+    if name in ("flow", "flows"):
+        return n_flows(spec, requests)
+    if name == "fit_long" and not spec.places:
+        return 1
+    return requests
 
 
 def addresses(states: State, e: int) -> NDArray[np.int64]:
@@ -124,24 +145,23 @@ def addresses(states: State, e: int) -> NDArray[np.int64]:
     )
 
 
-def hosts_of(spec: ClusterSpec) -> NDArray[np.int64]:
-    """(I,) host of every slot: slots are packed in order."""
-    gpus = np.concatenate([np.full(pool.n_slots, pool.gpus) for pool in spec.pools])
-    before = np.concatenate([[0], np.cumsum(gpus)[:-1]])
-    return (before // spec.gpus_per_host).astype(np.int64)
-
-
 def links_of(spec: ClusterSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Capacity of the links, and the links of every slot, as in `State`."""
-    if spec.network is None:
-        return np.zeros(1, np.int64), np.full((spec.n_instances, 4, 1), -1, np.int64)
-    tables = [getattr(spec.network, name) for name in LINK_TABLES]
-    width = max([1, *(len(links) for table in tables for links in table)])
-    rows = np.full((spec.n_instances, 4, width), -1, np.int64)
-    for k, table in enumerate(tables):
-        for i, links in enumerate(table):
-            rows[i, k, : len(links)] = links
-    return (spec.network.capacity if len(spec.network.capacity) else np.zeros(1, np.int64)), rows
+    """Capacity of the links, and the rows of links that paths are made of.
+
+    Row 0 is empty; then every table of `LINK_TABLES` and `WEIGHT_TABLES` has a row per slot, and
+    every one of `HOST_TABLES` one per host (see `network`).
+    """
+    sizes = dict.fromkeys((*LINK_TABLES, *WEIGHT_TABLES), spec.n_instances)
+    sizes |= dict.fromkeys(HOST_TABLES, spec.n_hosts)
+    rows: list[tuple[int, ...]] = [()]
+    for name, n in sizes.items():
+        rows += [spec.network.links(name, k) if spec.network is not None else () for k in range(n)]
+    table = np.full((len(rows), max(1, *map(len, rows))), -1, np.int64)
+    for row, links in zip(table, rows, strict=True):
+        row[: len(links)] = links
+    if spec.network is None or len(spec.network.capacity) == 0:
+        return np.zeros(1, np.int64), table
+    return spec.network.capacity, table
 
 
 def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]:
@@ -174,7 +194,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     n_inst, n_pools, n_queues = spec.n_instances, len(spec.pools), len(spec.queue_llm)
     n_llms, n_classes, batch = spec.n_llms, len(spec.classes), spec.max_batch
     slots = max(pool.n_slots for pool in spec.pools)
-    n_hosts = int(hosts_of(spec).max()) + 1
+    n_hosts = spec.n_hosts
     leaves = 1
     while leaves < n_inst:
         leaves *= 2
@@ -222,8 +242,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
             route_pools[m, c, 0, : len(route.pools)] = route.pools
             route_pools[m, c, 1, : len(route.overflow)] = route.overflow
             route_pools[m, c, 2, : len(route.decode_pools)] = route.decode_pools
-    link_cap, slot_links = links_of(spec)
-    moving = capacity if spec.splits else 1
+    link_cap, links = links_of(spec)
+    moving = n_flows(spec, capacity)
     placing = 4 * batch + 64 if spec.places else 1
     cls = np.array(
         [(c.priority, c.itl_slo_ps, c.ttft_slo_ps, c.itl_max) for c in spec.classes], CLS
@@ -246,8 +266,9 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["pull_width"] = max(n_queues, 1)
     const["pulled_by_width"] = n_inst + 1
     const["tab_width"] = tab.shape[2]
-    const["link_width"] = slot_links.shape[2]
+    const["link_width"] = links.shape[1]
     const["fit_width"] = placing
+    const["weights"] = any(pool.weight_bytes > 0 for pool in spec.pools)
     e = episodes
     n_lists = 8 * n_inst + 2 * n_queues + 2 * n_llms
     return State(
@@ -287,13 +308,15 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         fit_list=np.zeros((e, n_inst, placing), np.int64),
         fit_long=np.zeros((e, capacity if spec.places else 1), np.int64),
         norms=np.zeros((e, n_inst), np.float64),
+        load=np.zeros((e, n_inst), LOAD),
+        home=np.zeros((e, n_llms), HOME),
         prof=prof,
         tab=tab,
         knots=knots,
         cls=cls,
         route_pools=route_pools,
         link_cap=link_cap,
-        slot_links=slot_links,
+        links=links,
         served=served,
         llm_cap=llm_capacity(spec),
         const=const,
@@ -303,13 +326,22 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
 def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTable) -> None:
     """Put episode `e` at time 0 with `requests`; its arrays must be large enough."""
     n = len(requests)
-    hosts = hosts_of(spec)
+    hosts = np.array(spec.host_of_slot)
 
     glob = states.glob[e]
     glob[:] = 0
     glob["n_requests"] = n
     glob["capacity"] = states.req.shape[1]
     glob["flow_key"] = NO_EVENT
+    glob["failing_host"] = -1
+    states.load[e] = 0
+    states.load["code"][e] = NO_SOURCE
+    states.load["twin"][e] = spec.twin_of_slot
+    homes = np.array(spec.homes if spec.homes else (-1,) * spec.n_llms, np.int64)
+    states.home["host"][e] = homes
+    states.home["there"][e] = homes >= 0
+    states.home["restored_from"][e] = NO_SOURCE
+    states.home["bytes"][e] = 0
     states.flow[e] = 0
     states.flow["source"][e] = -1
     states.report[e] = -1
@@ -346,7 +378,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     states.lists[e, :, 2] = 0
     states.running_cls[e] = 0
     states.host_count[e] = 0
-    states.host_gone[e] = -1
+    states.host_gone[e] = 0 if spec.host_cache_at_start else -1
     states.arrived[e] = 0
     states.by_class[e, :n] = np.argsort(requests.slo_class, kind="stable")
     states.tally[e] = 0
@@ -414,10 +446,13 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
             pullers[1 + count : 1 + count + pool.n_slots] = np.arange(first, first + pool.n_slots)
             pullers[0] = count + pool.n_slots
         states.host_ready[e, mine, list(first_warm(pool))] = 0
-        up = slice(first, first + pool.initial_active)
+        up = first + np.flatnonzero(spec.active_at_start[mine])
         inst["state"][up] = InstanceState.ACTIVE
         inst["billed_ps"][up] = 0
-        states.active[e, p, : pool.initial_active] = np.arange(first, first + pool.initial_active)
+        states.active[e, p, : pool.initial_active] = up
+        states.home["bytes"][e, pool.llm] = max(
+            states.home["bytes"][e, pool.llm], pool.weight_bytes
+        )
         for host in hosts[up]:
             states.host_count[e, host, pool.llm] += 1
         glob["gpus_held"] += pool.initial_active * pool.gpus
@@ -454,6 +489,8 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
             (0, 0, 0),
             0,
             0,
+            pool.weight_bytes,
+            pool.layers,
         )
     leaves = int(states.const["leaves"][0])
     tree = states.tree[e]

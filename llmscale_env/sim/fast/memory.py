@@ -32,7 +32,9 @@ from llmscale_env.sim.fast.records import (
     FIT,
     FLOW,
     GLOB,
+    HOME,
     INST,
+    LOAD,
     POOL,
     POOL_SEEN,
     PROF,
@@ -166,6 +168,8 @@ aging_at = _records("aging", AGING)
 flow_at = _records("flow", FLOW)
 report_at = _records("report", REPORT)
 fit_at = _records("fit", FIT)
+load_at = _records("load", LOAD)
+home_at = _records("home", HOME)
 
 key_of = _array("key", np.int64)
 tree_of = _array("tree", np.int64)
@@ -192,7 +196,7 @@ route_pools_of = _array("route_pools", np.int64, "n_classes", 3, "n_pools")
 flows_of = _array("flows", np.int64)
 link_use_of = _array("link_use", np.int64, 2)
 link_cap_of = _array("link_cap", np.int64)
-slot_links_of = _array("slot_links", np.int64, 4, "link_width")
+links_of = _array("links", np.int64, "link_width")
 fit_list_of = _array("fit_list", np.int64, "fit_width")
 fit_long_of = _array("fit_long", np.int64)
 norms_of = _array("norms", np.float64)

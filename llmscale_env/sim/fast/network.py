@@ -1,6 +1,8 @@
-"""Links and what flows over them (docs/engine.md, section 11).
+"""Links and what flows over them (docs/engine.md, sections 11 and 15).
 
-Few flows are under way at a time, so what happens at a start or an end walks over all of them.
+Few flows are under way at a time, so what happens at a start or an end walks over all of them. Rates
+depend on the set of flows only: they are computed once when the events of a time have changed it, before
+the next end of a flow is asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from llmscale_env.sim.fast.memory import (
     inst_at,
     link_cap_of,
     link_use_of,
-    slot_links_of,
+    links_of,
 )
-from llmscale_env.sim.fast.records import NO_EVENT
+from llmscale_env.sim.fast.records import NO_EVENT, STALE
 from llmscale_env.sim.jit import njit
 
 MILLIONTHS = 1_000_000
@@ -23,21 +25,75 @@ MILLIONTHS = 1_000_000
 _LEFT, _FLOWS = 0, 1
 """Columns of `link_use`."""
 
+_OUT, _IN, _LOCAL_OUT, _LOCAL_IN, _FROM_HOST, _FROM_SSD = 0, 1, 2, 3, 4, 5
+_HOST_OUT, _HOST_IN, _SSD_HOST = 0, 1, 2
+"""Tables of links, those with a row per slot and those with one per host: order of `layout.links_of`."""
+
+NO_LINKS = 0
+"""The row without links."""
+
+
+# ---- paths: two rows of links each ---------------------------------------------------------------
+
+
+@njit
+def _slot_row(S, table, i):
+    return 1 + table * const_of(S).n_inst + i
+
+
+@njit
+def _host_row(S, table, host):
+    return 1 + 6 * const_of(S).n_inst + table * const_of(S).n_hosts + host
+
+
+@njit
+def path_between(S, source, target):
+    """From one slot to another, of a KV cache or of weights."""
+    if inst_at(S, source).host == inst_at(S, target).host:
+        return _slot_row(S, _LOCAL_OUT, source), _slot_row(S, _LOCAL_IN, target)
+    return _slot_row(S, _OUT, source), _slot_row(S, _IN, target)
+
+
+@njit
+def path_to_slot(S, code, i):
+    """Weights from a source code to slot `i`."""
+    n_inst = const_of(S).n_inst
+    if code < 0:
+        return NO_LINKS, _slot_row(S, _FROM_SSD, i)
+    if code < n_inst:
+        return path_between(S, code, i)
+    if code - n_inst == inst_at(S, i).host:
+        return NO_LINKS, _slot_row(S, _FROM_HOST, i)
+    return _host_row(S, _HOST_OUT, code - n_inst), _slot_row(S, _IN, i)
+
+
+@njit
+def path_to_host(S, code, host):
+    """Weights from a source code, never another host's memory, to the memory of a host."""
+    if code < 0:
+        return NO_LINKS, _host_row(S, _SSD_HOST, host)
+    if code >= const_of(S).n_inst or inst_at(S, code).host == host:
+        return NO_LINKS, NO_LINKS
+    return _slot_row(S, _OUT, code), _host_row(S, _HOST_IN, host)
+
 
 @njit
 def _link(S, r, k):
     """Link number `k` on the path of flow `r`; -1: none."""
-    flow = flow_at(S, r)
     width = const_of(S).link_width
-    local = 2 if inst_at(S, flow.source).host == inst_at(S, flow.target).host else 0
     if k < width:
-        return slot_links_of(S)[flow.source, local, k]
-    return slot_links_of(S)[flow.target, local + 1, k - width]
+        return links_of(S)[flow_at(S, r).first, k]
+    return links_of(S)[flow_at(S, r).second, k - width]
+
+
+# ---- rates ---------------------------------------------------------------------------------------
 
 
 @njit
 def _settle(S, t):
-    """Count what has moved at the rates of until now."""
+    """Count what has moved at the rates of until now; all flows have been seen at one time."""
+    if glob_of(S).n_flows == 0 or flow_at(S, flows_of(S)[0]).seen == t:
+        return
     for n in range(glob_of(S).n_flows):
         flow = flow_at(S, flows_of(S)[n])
         flow.left = max(0, flow.left - flow.rate * (t - flow.seen))
@@ -77,7 +133,7 @@ def _fix(S, r, share):
 
 
 @njit
-def _share(S, t):
+def share(S):
     """New rates by progressive filling, new ends."""
     glob, flows, use = glob_of(S), flows_of(S), link_use_of(S)
     width = const_of(S).link_width
@@ -95,7 +151,7 @@ def _share(S, t):
             if link >= 0:
                 use[link, _FLOWS] += 1
     while True:
-        tightest, share = _tightest(S)
+        tightest, rate = _tightest(S)
         if tightest < 0:
             break
         for n in range(glob.n_flows):
@@ -103,13 +159,13 @@ def _share(S, t):
                 continue
             for k in range(2 * width):
                 if _link(S, flows[n], k) == tightest:
-                    _fix(S, flows[n], share)
+                    _fix(S, flows[n], rate)
                     break
     glob.flow_key = NO_EVENT
     for n in range(glob.n_flows):
         r = flows[n]
         flow = flow_at(S, r)
-        flow.end = t
+        flow.end = flow.seen
         if flow.rate > 0:
             flow.end += (flow.left + flow.rate - 1) // flow.rate
         key = 2 * flow.end
@@ -119,8 +175,8 @@ def _share(S, t):
 
 
 @njit
-def start(S, r, source, target, volume_bytes, t):
-    """Flow `r` between two slots begins."""
+def start(S, r, path, volume_bytes, t):
+    """Flow number `r` over the links of two rows begins."""
     glob = glob_of(S)
     _settle(S, t)
     flows_of(S)[glob.n_flows] = r
@@ -129,10 +185,9 @@ def start(S, r, source, target, volume_bytes, t):
     flow.left = volume_bytes * MILLIONTHS
     flow.rate = 0
     flow.seen = t
-    flow.source = source
-    flow.target = target
+    flow.first, flow.second = path
     flow.active = 1
-    _share(S, t)
+    glob.flow_key = STALE
 
 
 @njit
@@ -146,4 +201,4 @@ def stop(S, r, t):
     glob.n_flows -= 1
     flows[n] = flows[glob.n_flows]
     flow_at(S, r).active = 0
-    _share(S, t)
+    glob.flow_key = STALE

@@ -1,10 +1,10 @@
-"""The life of instances: acquiring, loading, serving, draining (docs/engine.md, sections 3 and 8)."""
+"""The life of instances: acquiring, loading, serving, draining (docs/engine.md, sections 3, 8 and 15)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import handover, weights
+from llmscale_env.sim.fast import handover, loading, parameter_pool, weights
 from llmscale_env.sim.fast.batch import (
     commit_decode,
     demand,
@@ -20,7 +20,6 @@ from llmscale_env.sim.fast.controller import clear_window
 from llmscale_env.sim.fast.itl import clear_items
 from llmscale_env.sim.fast.memory import (
     active_of,
-    const_of,
     glob_of,
     host_count_of,
     host_gone_of,
@@ -28,6 +27,7 @@ from llmscale_env.sim.fast.memory import (
     host_used_of,
     inst_at,
     lists_of,
+    load_at,
     pool_at,
     req_at,
     served_of,
@@ -42,7 +42,7 @@ from llmscale_env.sim.fast.records import (
     SERVED_SWAP,
     SERVED_WATERMARK,
 )
-from llmscale_env.sim.fast.routing import requests_at, route, route_gateway
+from llmscale_env.sim.fast.routing import route, route_gateway
 from llmscale_env.sim.fast.sources import head_at
 from llmscale_env.sim.fast.structures import pop_front, schedule
 from llmscale_env.sim.fast.timing import iterations_done, span_ps
@@ -59,7 +59,6 @@ _PREFILLS = int(PoolPhase.PREFILL)
 _DECODES = int(PoolPhase.DECODE)
 _SSD = int(LoadSource.SSD)
 _HOST = int(LoadSource.HOST)
-_MULTICAST = int(LoadSource.MULTICAST)
 
 
 @njit
@@ -87,52 +86,45 @@ def _unlist_active(S, i):
 
 
 @njit
-def source_available(S, i, source, t):
-    """Whether instance `i` could load from `source` at `t`."""
-    m = inst_at(S, i).llm
-    if source == _SSD:
-        return True
-    if source == _HOST:
-        host = inst_at(S, i).host
-        if host_count_of(S)[host, m] > 0:
-            return True
-        gone = host_gone_of(S)[host, m]
-        return gone >= 0 and t - gone <= const_of(S).keep_alive
-    for host in range(const_of(S).n_hosts):
-        if host_count_of(S)[host, m] > 0:
-            return True
-    return False
-
-
-@njit
 def start_loading(S, i, t):
     """Acquiring has ended: load from the ordered source, or the next slower one that is there."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     source = inst.source
-    while not source_available(S, i, source, t):
-        source -= 1
+    if pool.weight_bytes > 0:
+        source = loading.begin(S, i, source, t)
+    else:
+        while not parameter_pool.weights_at(S, source, inst.llm, inst.host, t):
+            source -= 1
     inst.loaded_from = source
     pool.source_used[source] += 1
     inst.state = _LOADING
     inst.billed_ps = t
-    inst.loaded_ps = t + pool.load_ps[source]
-    schedule(S, i, 2 * inst.loaded_ps)
+    if pool.weight_bytes > 0:
+        inst.loaded_ps = -1
+        schedule(S, i, NO_EVENT)
+        loading.look(S, i, t)
+    else:
+        inst.loaded_ps = t + pool.load_ps[source]
+        schedule(S, i, 2 * inst.loaded_ps)
 
 
 @njit
 def activate(S, i, t, router, features):
-    """Loading has ended (or draining is taken back): instance `i` serves."""
+    """Instance `i`, which has its weights or was draining, serves."""
     inst = inst_at(S, i)
-    if inst.state == _LOADING:
+    was = inst.state
+    inst.loaded_ps = -1
+    inst.state = _ACTIVE
+    load_at(S, i).mutating = 0
+    _list_active(S, i)
+    if was != _DRAINING:
         inst.mode = IDLE
         inst.seg_n = 0
         host_count_of(S)[inst.host, inst.llm] += 1
         schedule(S, i, NO_EVENT)
         clear_window(S, i, t)
-    inst.loaded_ps = -1
-    inst.state = _ACTIVE
-    _list_active(S, i)
+        loading.look_all(S, inst.llm, t)
     if pool_at(S, inst.pool).phase == _DECODES:
         handover.route_decode_gateway(S, inst.llm, t, router, features)
     else:
@@ -150,7 +142,7 @@ def _weights_gone(S, i, t):
 
 
 @njit
-def _set_llm(S, i, m):
+def set_llm(S, i, m):
     """Instance `i` serves (or will serve) LLM `m` of its pool's."""
     inst = inst_at(S, i)
     inst.llm = m
@@ -163,9 +155,11 @@ def swap(S, i, t):
     """Active instance `i`, which runs nothing, loads the LLM of the request that it came upon."""
     inst = inst_at(S, i)
     m = np.int64(req_at(S, head_at(S, i, inst.foreign)).llm)
+    inst.state = _LOADING
     _weights_gone(S, i, t)
     _unlist_active(S, i)
-    _set_llm(S, i, m)
+    loading.source_gone(S, i, t)
+    set_llm(S, i, m)
     inst.swaps += 1
     host_used_of(S)[i, m] = inst.swaps
     weights.plan(S, i, t, m)
@@ -184,7 +178,6 @@ def swap(S, i, t):
     else:
         inst.loaded_ps = max(start, ready) + move
     inst.loaded_from = _HOST if 0 <= ready <= t else _SSD
-    inst.state = _LOADING
     schedule(S, i, 2 * inst.loaded_ps)
 
 
@@ -231,6 +224,9 @@ def fail(S, i, t, router, features):
     inst.mode = IDLE
     inst.seg_n = 0
     inst.state = _OFF
+    load_at(S, i).mutating = 0
+    loading.stop(S, i, t)
+    loading.source_gone(S, i, t)
     schedule(S, i, NO_EVENT)
     hand_over(S, i)
     # Who has no queue to go back to is routed again, after the instance's state is settled.
@@ -261,11 +257,11 @@ def fail(S, i, t, router, features):
     for r in range(glob_of(S).next_arrival):
         if req_at(S, r).kv_host == i:
             drop_copy(S, r)
-    _set_llm(S, i, pool.llm)
+    set_llm(S, i, pool.llm)
     if was == _DRAINING:
         glob_of(S).gpus_held -= pool.gpus
     else:
-        _acquire(S, i, pool.load_source, pool.repair_ps, t)
+        acquire(S, i, pool.load_source, pool.repair_ps, t)
     while first >= 0:
         after = np.int64(req_at(S, first).aux_next)
         req_at(S, first).aux_next = -1
@@ -275,14 +271,15 @@ def fail(S, i, t, router, features):
 
 
 @njit
-def turn_off(S, i, t):
-    """Instance `i` gives its GPUs back."""
+def turn_off(S, i, t, router, features):
+    """Instance `i` gives its GPUs back, to its twin if it was to become that."""
     inst = inst_at(S, i)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
         _weights_gone(S, i, t)
     if inst.billed_ps >= 0:
         inst.gpu_ps += t - inst.billed_ps
         inst.billed_ps = -1
+    source = inst.loaded_from
     inst.loaded_ps = -1
     inst.loaded_from = -1
     inst.swap_ps = 0
@@ -291,6 +288,28 @@ def turn_off(S, i, t):
     inst.state = _OFF
     glob_of(S).gpus_held -= pool_at(S, inst.pool).gpus
     schedule(S, i, NO_EVENT)
+    code = load_at(S, i).code
+    loading.stop(S, i, t)
+    if load_at(S, i).mutating:
+        load_at(S, i).mutating = 0
+        _take_over(S, load_at(S, i).twin, i, source, code, t, router, features)
+    else:
+        loading.source_gone(S, i, t)
+
+
+@njit
+def _take_over(S, i, other, source, code, t, router, features):
+    """Slot `i` serves with the weights of its twin `other`, which has turned off."""
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    glob_of(S).gpus_held += pool.gpus
+    pool.started += 1
+    set_llm(S, i, pool.llm)
+    inst.loaded_from = source
+    inst.billed_ps = t
+    load_at(S, i).code = code
+    loading.source_moved(S, other, i)
+    activate(S, i, t, router, features)
 
 
 @njit
@@ -301,7 +320,7 @@ def drain(S, i, t, router, features):
     _unlist_active(S, i)
     _reroute_own(S, i, t, router, features)
     if inst.mode == IDLE and inst.n_run == 0 and nothing_waits(S, i):
-        turn_off(S, i, t)
+        turn_off(S, i, t, router, features)
         hand_over(S, i)
     else:
         look_up(S, i, t)
@@ -325,7 +344,8 @@ def _reroute_own(S, i, t, router, features):
 
 
 @njit
-def _acquire(S, i, source, duration, t):
+def acquire(S, i, source, duration, t):
+    """Slot `i` is ordered: `ACQUIRING`, and on to `LOADING` if that takes no time."""
     inst = inst_at(S, i)
     inst.source = source
     inst.state = _ACQUIRING
@@ -334,101 +354,3 @@ def _acquire(S, i, source, duration, t):
         start_loading(S, i, t)
     else:
         schedule(S, i, 2 * (t + duration))
-
-
-@njit
-def _start(S, i, source, t):
-    pool = pool_at(S, inst_at(S, i).pool)
-    glob_of(S).gpus_held += pool.gpus
-    pool.started += 1
-    _set_llm(S, i, pool.llm)
-    _acquire(S, i, source, pool.acquire_ps, t)
-
-
-@njit
-def _raise_target(S, p, missing, source, t, router, features):
-    pool = pool_at(S, p)
-    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
-        if missing > 0 and inst_at(S, i).state == _DRAINING:
-            activate(S, i, t, router, features)
-            pool.started += 1
-            missing -= 1
-    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
-        if missing > 0 and inst_at(S, i).state == _OFF:
-            if glob_of(S).gpus_held + pool.gpus > const_of(S).max_gpus:
-                break
-            _start(S, i, source, t)
-            missing -= 1
-    return missing
-
-
-@njit
-def _cancel_one(S, p, state, t):
-    """Turn off the pool's instance in `state` with most time left (the last on a tie)."""
-    pool = pool_at(S, p)
-    best = -1
-    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
-        if inst_at(S, i).state == state:
-            if (
-                best < 0
-                or state == _ACQUIRING
-                or inst_at(S, i).loaded_ps >= inst_at(S, best).loaded_ps
-            ):
-                best = i
-    if best < 0:
-        return False
-    turn_off(S, best, t)
-    pool.stopped += 1
-    return True
-
-
-@njit
-def _drain_one(S, p, t, router, features):
-    pool = pool_at(S, p)
-    best = -1
-    for a in range(pool.n_active):
-        i = active_of(S)[p, a]
-        if best < 0 or requests_at(S, i) <= requests_at(S, best):
-            best = i
-    if best < 0:
-        return False
-    drain(S, best, t, router, features)
-    pool.stopped += 1
-    return True
-
-
-@njit
-def present(S, p):
-    """Instances of pool `p` that a target counts."""
-    pool = pool_at(S, p)
-    have = 0
-    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
-        state = inst_at(S, i).state
-        if state == _ACQUIRING or state == _LOADING or state == _ACTIVE:
-            have += 1
-    return have
-
-
-@njit
-def set_target(S, p, count, source, t, router, features):
-    """Bring pool `p` to `count` instances; returns how many could not be started."""
-    have = present(S, p)
-    if count >= have:
-        return _raise_target(S, p, count - have, source, t, router, features)
-    for _ in range(have - count):
-        if _cancel_one(S, p, _ACQUIRING, t):
-            continue
-        if _cancel_one(S, p, _LOADING, t):
-            continue
-        _drain_one(S, p, t, router, features)
-    return 0
-
-
-@njit
-def limit_changed(S, p, t):
-    """A pool's batch limits were set: everybody looks up at the next boundary."""
-    pool = pool_at(S, p)
-    for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
-        if inst_at(S, i).state == _ACTIVE or inst_at(S, i).state == _DRAINING:
-            if inst_at(S, i).mode != IDLE:
-                look_up(S, i, t)

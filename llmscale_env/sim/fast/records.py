@@ -9,6 +9,9 @@ from llmscale_env.sim.spec import MAX_ARRIVAL_QUEUES
 NO_EVENT = np.int64(2**63 - 1)
 """Event key of an instance that has nothing scheduled."""
 
+STALE = np.int64(-1)
+"""Event key of the flows when rates are to be computed anew."""
+
 NOT_KNOWN = 1 << 40
 """Above every place on a list of queues."""
 
@@ -35,10 +38,11 @@ GLOB = np.dtype(
         ("event_ps", np.int64),  # time of the latest event
         ("n_handed", np.int64),  # requests handed over in the boundary at hand
         ("n_flows", np.int64),
-        ("flow_key", np.int64),  # 2 * time of the next end of a flow, and whose it is
+        ("flow_key", np.int64),  # 2 * time of the next end of a flow (or `STALE`), and its number
         ("flow_next", np.int64),
         ("first_cursor", np.int64),  # how much of the logs has been counted
         ("finish_cursor", np.int64),
+        ("failing_host", np.int64),  # while the command lasts; -1: none
         ("error", np.int64),
         ("error_request", np.int64),
         ("error_answer", np.int64),
@@ -206,6 +210,8 @@ POOL = np.dtype(
         ("source_used", np.int64, (3,)),
         ("started", np.int64),  # instances ordered so far, and given up again
         ("stopped", np.int64),
+        ("weight_bytes", np.int64),  # 0: loads by `load_ps`
+        ("layers", np.int64),
     ]
 )
 
@@ -244,13 +250,35 @@ FLOW = np.dtype(
         ("rate", np.int64),
         ("seen", np.int64),
         ("end", np.int64),
-        ("source", np.int64),  # who holds its KV until it has been copied, -1: nobody
-        ("target", np.int64),
+        ("source", np.int64),  # who holds a request's KV until it has been copied, -1: nobody
+        ("first", np.int64),  # the two rows of links that are its path
+        ("second", np.int64),
         ("fixed", np.int64),
         ("active", np.int64),
     ]
 )
-"""KV of a request between its phases, by its id: see `handover`, `network`."""
+"""By number of the flow: KV of a request between its phases, weights (see `network`, `handover`, `loading`)."""
+
+LOAD = np.dtype(
+    [
+        ("code", np.int64),  # source code of the weights, also one that is only named yet
+        ("layers", np.int64),  # that have come
+        ("flows", np.int64),  # whether one is on its way
+        ("twin", np.int64),  # slot on the same GPUs, -1: none
+        ("mutating", np.int64),  # it drains to become its twin
+    ]
+)
+"""An instance slot's weights: see `loading`."""
+
+HOME = np.dtype(
+    [
+        ("host", np.int64),  # that keeps a copy of the LLM's weights, -1: none
+        ("there", np.int64),
+        ("restored_from", np.int64),  # source code of the copy on its way, `NO_SOURCE`: none is
+        ("bytes", np.int64),
+    ]
+)
+"""Per LLM: see `parameter_pool`."""
 
 REPORT = np.dtype(
     [
@@ -346,6 +374,7 @@ CONST = np.dtype(
             "tab_width",
             "link_width",
             "fit_width",
+            "weights",  # whether any flow over links
         )
     ]
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.batch import preempted_row
+from llmscale_env.sim.fast.loading import time_left
 from llmscale_env.sim.fast.memory import (
     by_class_of,
     cls_at,
@@ -173,10 +174,12 @@ def _see_instance(S, i, t):
         else:
             seen.loading += 1
         left = max(0, inst.loaded_ps - t)
-        if seen.next_ready_ps < 0 or left < seen.next_ready_ps:
+        if pool_at(S, inst.pool).weight_bytes > 0:
+            left = time_left(S, i, t)
+        if left >= 0 and (seen.next_ready_ps < 0 or left < seen.next_ready_ps):
             seen.next_ready_ps = left
         b = 0
-        while b < N_LOAD_BINS - 1 and left > LOAD_BOUNDS_PS[b]:
+        while b < N_LOAD_BINS - 1 and (left < 0 or left > LOAD_BOUNDS_PS[b]):
             b += 1
         seen.load_bins[b] += 1
         return

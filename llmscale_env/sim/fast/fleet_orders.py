@@ -1,0 +1,146 @@
+"""Commands that start, stop and break instances, as Python sees them (docs/engine.md, sections 8, 10, 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.checks import check_range
+from llmscale_env.sim.fast import advance as kernels
+from llmscale_env.sim.fast import fleet, loading
+from llmscale_env.sim.fast.layout import State
+from llmscale_env.sim.spec import (
+    HOME_DTYPE,
+    LOADING_DTYPE,
+    ClusterSpec,
+    InstanceState,
+    LoadSource,
+)
+from llmscale_env.sim.weight_checks import check_scale
+
+
+class FleetOrders:
+    """The part of `EngineBatch` that orders instances."""
+
+    spec: ClusterSpec
+    states: State
+    handles: NDArray[np.int64]
+    _router: Any
+    _features: list[Any]
+
+    def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:
+        """Order `count` instances for a pool; returns how many could not be started."""
+        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        check_range("count", count, 0, self.spec.pools[pool].n_slots)
+        if source is None:
+            source = self.spec.pools[pool].load_source
+        check_range("source", source, 0, len(LoadSource) - 1)
+        return int(
+            kernels.set_target(
+                int(self.handles[e]), pool, count, source, self._router, self._features[e]
+            )
+        )
+
+    def drain(self, e: int, instance: int) -> None:
+        """Drain an active instance."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        state = InstanceState(int(self.states.inst[e, instance]["state"]))
+        if state != InstanceState.ACTIVE:
+            raise ValueError(
+                f"instance = {instance}: is {state.name}, must be ACTIVE to be drained"
+            )
+        kernels.drain(int(self.handles[e]), instance, self._router, self._features[e])
+
+    def fail(self, e: int, instance: int) -> None:
+        """Let an instance break down; it is repaired and loads anew, unless it was draining."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        if int(self.states.inst[e, instance]["state"]) == InstanceState.OFF:
+            raise ValueError(f"instance = {instance}: is OFF, cannot fail")
+        kernels.fail(int(self.handles[e]), instance, self._router, self._features[e])
+
+    def scale(self, e: int, slots: Sequence[int], sources: Sequence[int]) -> None:
+        """Start slots, each loading its layers from where it is told: all of them, or none.
+
+        Args:
+            e: episode.
+            slots: `OFF` ones, in the order in which they are started.
+            sources: of each the source code: a slot of the same LLM that has weights, is getting them
+                or comes earlier in `slots`; the number of slots plus a host that has them in memory; or
+                `FROM_SSD`.
+        """
+        slots, sources = [int(k) for k in slots], [int(k) for k in sources]
+        handle, fleet_now = int(self.handles[e]), self.states.inst[e]
+        check_scale(
+            self.spec,
+            slots,
+            sources,
+            fleet_now["state"].tolist(),
+            fleet_now["llm"].tolist(),
+            lambda host, llm: bool(fleet.will_have(handle, host, llm)),
+        )
+        fleet.scale(handle, np.array(slots, np.int64), np.array(sources, np.int64))
+
+    def mutate(self, e: int, instance: int) -> None:
+        """Let an active instance drain and its twin serve in its place, with the weights that are there."""
+        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        if self.spec.twin_of_slot[instance] < 0:
+            raise ValueError(f"instance = {instance}: has no twin")
+        state = InstanceState(int(self.states.inst[e, instance]["state"]))
+        if state != InstanceState.ACTIVE:
+            raise ValueError(f"instance = {instance}: is {state.name}, must be ACTIVE")
+        fleet.mutate(int(self.handles[e]), instance, self._router, self._features[e])
+
+    def fail_host(self, e: int, host: int) -> None:
+        """Let all of a host break down: its instances fail, what it had in memory is lost."""
+        check_range("host", host, 0, self.spec.n_hosts - 1)
+        fleet.fail_host(int(self.handles[e]), host, self._router, self._features[e])
+
+    # ---- reading ----
+
+    def loading(self, e: int) -> NDArray[Any]:
+        """(I,) LOADING_DTYPE, the weights of every slot."""
+        out = np.zeros(self.spec.n_instances, LOADING_DTYPE)
+        loading.read_loading(int(self.handles[e]), out)
+        return out
+
+    def homes(self, e: int) -> NDArray[Any]:
+        """(M,) HOME_DTYPE, where each LLM's copy is kept."""
+        out = np.zeros(self.spec.n_llms, HOME_DTYPE)
+        loading.read_homes(int(self.handles[e]), out)
+        return out
+
+
+class SingleFleetOrders:
+    """The same for `FastEngine`, whose only episode is number 0."""
+
+    batch: Any
+
+    def set_target(self, pool: int, count: int, source: int | None = None) -> int:
+        missing: int = self.batch.set_target(0, pool, count, source)
+        return missing
+
+    def drain(self, instance: int) -> None:
+        self.batch.drain(0, instance)
+
+    def fail(self, instance: int) -> None:
+        self.batch.fail(0, instance)
+
+    def scale(self, slots: Sequence[int], sources: Sequence[int]) -> None:
+        self.batch.scale(0, slots, sources)
+
+    def mutate(self, instance: int) -> None:
+        self.batch.mutate(0, instance)
+
+    def fail_host(self, host: int) -> None:
+        self.batch.fail_host(0, host)
+
+    def loading(self) -> NDArray[Any]:
+        weights: NDArray[Any] = self.batch.loading(0)
+        return weights
+
+    def homes(self) -> NDArray[Any]:
+        homes: NDArray[Any] = self.batch.homes(0)
+        return homes
