@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
     FROM_SSD,
@@ -34,7 +35,7 @@ from tests.test_engines_agree import broken_law
 from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case, mechanisms
 from tests.weight_laws import Watched, broken_weight_law
 
-ENGINES = (ReferenceEngine,)
+ENGINES = (ReferenceEngine, FastEngine)
 Engine = Callable[..., Any]
 every = pytest.mark.parametrize("engine_class", ENGINES)
 

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from llmscale_env.sim.fast import EngineBatch, FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
-from tests.engine_cases import mechanisms, run_case
+from tests.engine_cases import DRAWN, Case, first_difference, mechanisms, run_case
+from tests.test_engine_properties import Restless, attempt, later
 from tests.test_engines_agree import CHUNK, N_CASES, compared
 from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case
 
@@ -33,3 +38,59 @@ def test_cases_reach_every_mechanism_of_weights() -> None:
     missing = sorted(WEIGHT_MECHANISMS - set(_reached))
     if N_CASES >= 300:
         assert not missing, f"{N_CASES} cases never reach {missing}"
+
+
+class RestlessLoader(Restless):
+    """An episode that is saved and put elsewhere before every call; it counts what was under way then."""
+
+    seen: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        batch, e = self.places[self.at]
+        states = self.batches[batch].states
+        self.seen["layers on their way"] += int(states.load["flows"][e].any())
+        self.seen["copies on their way"] += int((states.home["restored_from"][e] >= -1).any())
+        self.seen["mutating"] += int(states.load["mutating"][e].any())
+        return super().__getattr__(name)
+
+
+def often(case: Case) -> Case:
+    """The same case, looked at 40 times more while orders are given."""
+    steps = np.linspace(0, case.stops_ps[-2], 40).astype(int).tolist()
+    return replace(case, stops_ps=tuple(sorted({*case.stops_ps, *steps})))
+
+
+def test_a_saved_episode_goes_on_the_same_while_weights_flow() -> None:
+    for seed in range(1000, 1025):
+        case = often(make_weight_case(seed))
+        _, expected = run_case(FastEngine, case)
+        _, got = run_case(RestlessLoader, case)
+        assert first_difference(expected, got) is None, seed
+    names = ("layers on their way", "copies on their way", "mutating")
+    assert all(RestlessLoader.seen[name] > 0 for name in names), RestlessLoader.seen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_episodes_with_weights_do_not_touch_each_other(seed: int) -> None:
+    case = make_weight_case(2000 + seed)
+    tables = [case.requests, later(case.requests, 3), later(case.requests, 50)]
+    batch = EngineBatch(case.spec, len(tables))
+    alone = [FastEngine(case.spec, table) for table in tables]
+    for e, table in enumerate(tables):
+        batch.reset(e, table)
+    for stop_ps in case.stops_ps:
+        batch.advance_range(0, len(tables), np.full(len(tables), stop_ps))
+        for engine in alone:
+            engine.advance(stop_ps)
+        for command in (c for c in case.script if c.at_ps == stop_ps):
+            for e, engine in enumerate(alone):
+                args = command.args
+                if command.name in DRAWN:
+                    args = DRAWN[command.name](engine, replace(case, requests=tables[e]), *args)
+                one = attempt(engine, command.name, *args)
+                assert one == attempt(batch, command.name, e, *args)
+        for e, engine in enumerate(alone):
+            assert np.array_equal(batch.results(e), engine.results())
+            assert np.array_equal(batch.instances(e), engine.instances())
+            assert np.array_equal(batch.loading(e), engine.loading())
+            assert np.array_equal(batch.homes(e), engine.homes())

@@ -257,7 +257,7 @@ FLOW = np.dtype(
         ("active", np.int64),
     ]
 )
-"""By number of the flow: KV of a request between its phases, weights (see `network`, `handover`, `loading`)."""
+"""By number: KV of a request between its phases, weights (see `network`, `handover`, `loading`)."""
 
 LOAD = np.dtype(
     [
