@@ -175,6 +175,19 @@ def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) 
 
 
 @every
+@pytest.mark.parametrize("command", ["set_batch_limit", "set_instance_limit"])
+def test_a_limit_that_is_raised_is_looked_at_while_the_leader_is_busy(
+    engine_class: Engine, command: str
+) -> None:
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), batch_limit=1)
+    engine.advance(80)  # the second one has no place beside the first
+    getattr(engine, command)(0, 2)
+    engine.advance(1000)
+    # Its first layer until 90, its second, which has come at 120, until 130: five are left to the leader.
+    assert column(engine, "first_token_ps") == [130, 180]
+
+
+@every
 def test_tokens_that_batches_are_to_emit_take_memory(engine_class: Engine) -> None:
     for capacity, second in ((22, 70), (21, 130)):
         spec = live()
