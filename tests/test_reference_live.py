@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
     ClusterSpec,
@@ -27,7 +28,7 @@ from tests.test_reference_weights import cluster, layers, states
 from tests.weight_cases import LIVE_MECHANISMS, make_weight_case
 from tests.weight_laws import Watched, broken_weight_law
 
-ENGINES = (ReferenceEngine,)
+ENGINES = (ReferenceEngine, FastEngine)
 Engine = Callable[..., Any]
 every = pytest.mark.parametrize("engine_class", ENGINES)
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING = InstanceState
