@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
     ClusterSpec,
@@ -23,16 +24,11 @@ from llmscale_env.sim.spec import (
 from tests.engine_cases import mechanisms, run_case
 from tests.small_clusters import column, pool, profile, seen, table, times
 from tests.test_engines_agree import broken_law
-from tests.test_reference_weights import (
-    Watched,
-    broken_weight_law,
-    cluster,
-    layers,
-    states,
-)
+from tests.test_reference_weights import cluster, layers, states
 from tests.weight_cases import LIVE_MECHANISMS, make_weight_case
+from tests.weight_laws import Watched, broken_weight_law
 
-ENGINES = (ReferenceEngine,)
+ENGINES = (ReferenceEngine, FastEngine)
 Engine = Callable[..., Any]
 every = pytest.mark.parametrize("engine_class", ENGINES)
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING = InstanceState
@@ -150,10 +146,45 @@ def test_an_idle_leader_gets_the_first_batch_and_its_helper_the_others(
 
 
 @every
+def test_an_operation_takes_a_picosecond_at_least(engine_class: Engine) -> None:
+    spec = replace(live(), profiles=(profile(prefill_const_ps=2, prefill_per_token_ps=0),))
+    engine = engine_class(spec, table((60, 10, 1)))
+    engine.scale([1], [0], [0])
+    engine.advance(1000)
+    # 2 * 1 // 7 = 0: one there, all 2 here.
+    assert column(engine, "first_token_ps") == [63]
+
+
+@every
+def test_a_leader_that_waits_for_its_helper_goes_on_when_the_pair_ends(
+    engine_class: Engine,
+) -> None:
+    engine = helped(engine_class, (350, 10, 1), (400, 10, 1), batch_limit=1)
+    engine.advance(1000)
+    # The first ends at 420, just before the last layer makes its helper active: of one that waits none
+    # moves.
+    assert column(engine, "first_token_ps") == [420, 490]
+    assert column(engine, "instance") == [0, 0]
+
+
+@every
 def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) -> None:
     engine = helped(engine_class, (60, 10, 1), (85, 10, 1))
     engine.advance(1000)
     # Of the second a layer from 85 on, another from 120 to 130, when the first ends; 5 are left.
+    assert column(engine, "first_token_ps") == [130, 180]
+
+
+@every
+@pytest.mark.parametrize("command", ["set_batch_limit", "set_instance_limit"])
+def test_a_limit_that_is_raised_is_looked_at_while_the_leader_is_busy(
+    engine_class: Engine, command: str
+) -> None:
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), batch_limit=1)
+    engine.advance(80)  # the second one has no place beside the first
+    getattr(engine, command)(0, 2)
+    engine.advance(1000)
+    # Its first layer until 90, its second, which has come at 120, until 130: five are left to the leader.
     assert column(engine, "first_token_ps") == [130, 180]
 
 
@@ -233,6 +264,18 @@ def test_both_send_their_layers_kv(engine_class: Engine) -> None:
     # 10 bytes take until 150. A token takes 10 + 1 + 22.
     assert times(engine, 0) == (60, 130, 183, 53)
     assert column(engine, "instance") == [2]
+
+
+@every
+def test_a_decode_instance_that_fails_breaks_off_both_flows(engine_class: Engine) -> None:
+    engine = helped(engine_class, (60, 10, 2))
+    engine.advance(131)
+    assert seen(engine, 2, "in_flight") == (1,)
+    engine.fail(2)
+    # It is back at once, and gets all of the KV again: 1 byte at half a byte per ps until 133, 9 until 151.
+    engine.advance(1000)
+    assert times(engine, 0)[:3] == (60, 130, 151 + 33)
+    assert column(engine, "restarts") == [0]
 
 
 def waiting_for_decode(engine_class: Engine) -> Any:
@@ -362,6 +405,19 @@ def test_the_serving_instance_drains(engine_class: Engine) -> None:
     assert column(engine, "first_token_ps")[:2] == [130, 130 + 50]
     assert states(engine)[0] == OFF
     assert engine.loading()["partner"].tolist() == [-1] * 4
+
+
+@every
+def test_what_comes_back_to_a_draining_instance_is_routed_again(engine_class: Engine) -> None:
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)))
+    engine.advance(75)
+    engine.drain(0)
+    engine.advance(100)
+    engine.fail(1)
+    assert engine.gateway(0) == [2, 0, 1]
+    engine.advance(101)
+    assert states(engine)[0] == OFF
+    assert column(engine, "restarts") == [0, 0, 0]
 
 
 @every

@@ -6,7 +6,6 @@ in each; the weights are 12 bytes in 3 layers, so that a layer takes 4 ps.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -34,6 +33,7 @@ from tests.engine_cases import run_case
 from tests.small_clusters import column, pool, profile, queued, seen, swapping, table, times
 from tests.test_engines_agree import broken_law
 from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case, mechanisms
+from tests.weight_laws import Watched, broken_weight_law
 
 ENGINES = (ReferenceEngine, FastEngine)
 Engine = Callable[..., Any]
@@ -355,6 +355,43 @@ def test_a_restored_copy_comes_from_a_slot_and_starts_again_if_that_fails(
 
 
 @every
+def test_who_loads_from_a_failed_host_s_memory_goes_elsewhere(engine_class: Engine) -> None:
+    engine = engine_class(cluster(homes=(1,)), NOBODY)
+    engine.scale([2, 3], [4 + 1, 2])
+    engine.advance(5)
+    engine.fail_host(1)
+    # Slot 2 has a layer, and takes the second again, from slot 0.
+    assert engine.loading()["load_from"].tolist()[2:] == [0, 2]
+    assert active_from(engine, range(2, 4)) == [13, 17]
+
+
+@every
+def test_a_failed_host_s_instances_find_nothing_in_its_memory(engine_class: Engine) -> None:
+    one = flowing(initial_active=2, load_source=LoadSource.HOST)
+    engine = engine_class(cluster(one, host_keep_alive_ps=int(NEVER)), NOBODY)
+    engine.fail(0)
+    assert engine.loading()["load_from"][0] == 4
+    engine.fail_host(1)
+    assert engine.loading()["load_from"][1] == FROM_SSD
+    # Nor afterwards, as if its instance had just gone.
+    engine.fail(1)
+    assert engine.loading()["load_from"][1] == FROM_SSD
+
+
+@every
+def test_a_source_that_swaps_to_another_llm_is_gone(engine_class: Engine) -> None:
+    row = (RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0),)
+    spec = cluster(
+        flowing(n_slots=2, initial_active=0), swapping(), routes=(row, row), queue_llm=(-1,)
+    )
+    engine = engine_class(spec, table((5, 4, 1, 0, 1)))
+    engine.scale([0], [2])
+    engine.advance(6)
+    assert seen(engine, 2, "state", "llm") == (LOADING, 1)
+    assert (engine.loading()["load_from"][0], layers(engine)[0]) == (FROM_SSD, 1)
+
+
+@every
 def test_new_homes_are_spread(engine_class: Engine) -> None:
     route = RouteSpec(RouterKind.JSQ_REQUESTS, ())
     pools = tuple(flowing(llm=m, n_slots=1, initial_active=0) for m in range(4))
@@ -408,253 +445,7 @@ def test_a_failed_host_s_warm_weights_are_fetched_again(
     assert times(engine, 0)[0] == 10 + ready_ps
 
 
-# --- twins ---
-
-
-def twins(**changes: Any) -> ClusterSpec:
-    """Prefill slots 0 and 1, decode slot 2, and the prefill slots' twins 3 and 4, which decode."""
-    first = flowing(n_slots=2, initial_active=2, phase=PoolPhase.PREFILL)
-    decode = flowing(n_slots=1, phase=PoolPhase.DECODE)
-    second = replace(first, phase=PoolPhase.DECODE, twin_of=0, initial_active=0)
-    route = RouteSpec(RouterKind.JSQ_REQUESTS, (0,), decode_pools=(1, 2))
-    return cluster(first, decode, second, routes=((route,),), **changes)
-
-
-def test_twins_sit_on_the_same_gpus() -> None:
-    spec = twins()
-    assert spec.host_of_slot == (0, 1, 2, 0, 1)
-    assert spec.twin_of_slot == (3, 4, -1, 0, 1)
-    assert spec.active_at_start == (True, True, True, False, False)
-    both = spec.with_pool(0, initial_active=1).with_pool(2, initial_active=1)
-    assert both.active_at_start == (True, False, True, False, True)
-
-
-@every
-def test_an_idle_instance_mutates_at_once(engine_class: Engine) -> None:
-    engine = engine_class(twins(max_gpus=3), NOBODY)
-    engine.mutate(1)
-    assert states(engine) == [ACTIVE, OFF, ACTIVE, OFF, ACTIVE]
-    assert layers(engine) == [3, 0, 3, 0, 3]
-    # The twin's GPUs are taken.
-    assert engine.set_target(0, 2) == 1
-    with pytest.raises(ValueError, match="twin 4 is not OFF"):
-        engine.scale([1], [0])
-    engine.advance(10)
-    assert engine.gpu_ps() == [10, 10, 10]
-    engine.mutate(4)
-    assert states(engine) == [ACTIVE, ACTIVE, ACTIVE, OFF, OFF]
-
-
-@every
-def test_a_busy_instance_mutates_when_its_work_is_done(engine_class: Engine) -> None:
-    engine = engine_class(twins(), table((0, 10, 4), (1, 10, 4), (2, 10, 2)))
-    engine.advance(20)
-    # Requests 0 and 2 at slot 0 (prefilled one after the other), 1 at slot 1.
-    engine.mutate(0)
-    assert states(engine)[0] == DRAINING
-    assert engine.set_target(2, 1) == 1
-    # Request 2 has gone to slot 1. Prefill until 35; of 11 bytes of KV to slot 2 one goes alone, the others
-    # share its link in with those of request 1: until 56.
-    engine.advance(56)
-    assert states(engine)[0] == DRAINING
-    engine.advance(57)
-    assert states(engine) == [OFF, ACTIVE, ACTIVE, ACTIVE, OFF]
-    engine.advance(10**4)
-    assert column(engine, "state") == [RequestState.FINISHED] * 3
-    assert column(engine, "instance")[2] == 3
-
-
-@every
-def test_a_mutation_is_called_off_by_a_target(engine_class: Engine) -> None:
-    engine = engine_class(twins(), table((0, 10, 4)))
-    engine.advance(20)
-    engine.mutate(0)
-    engine.set_target(0, 2)
-    engine.advance(10**4)
-    assert states(engine) == [ACTIVE, ACTIVE, ACTIVE, OFF, OFF]
-    engine.drain(0)
-    assert states(engine) == [OFF, ACTIVE, ACTIVE, OFF, OFF]
-    engine = engine_class(twins(), table((0, 10, 4)))
-    engine.advance(20)
-    engine.mutate(0)
-    engine.fail(0)
-    engine.advance(10**4)
-    assert states(engine) == [OFF, ACTIVE, ACTIVE, OFF, OFF]
-
-
-@every
-def test_flows_go_on_from_the_twin(engine_class: Engine) -> None:
-    engine = engine_class(twins().with_pool(1, initial_active=0), NOBODY)
-    engine.scale([2], [1])
-    engine.advance(6)
-    engine.mutate(1)
-    assert engine.loading()["load_from"][2] == 4
-    assert active_from(engine, range(2, 3)) == [12]
-
-
-# --- what is refused ---
-
-
-@every
-@pytest.mark.parametrize(
-    "slots, sources, error",
-    [
-        ([1], [0, 0], "sources: 2 of them for 1 slots"),
-        ([4], [0], r"slots\[0\] = 4: must be an integer in 0\.\.3"),
-        ([0], [-1], r"slots\[0\] = 0: is ACTIVE, must be OFF"),
-        ([1, 1], [0, 0], r"slots\[1\] = 1: it or its twin comes twice"),
-        ([1], [8], r"sources\[0\] = 8: must be an integer in -1\.\.7"),
-        ([1], [5], r"sources\[0\] = 5: host 1 has no such weights"),
-        ([1], [2], r"sources\[0\] = 2: must be of LLM 0, and not OFF"),
-        ([1, 2], [2, 0], r"sources\[0\] = 2: must be of LLM 0, and not OFF"),
-        ([1], [1], r"sources\[0\] = 1: must be of LLM 0, and not OFF"),
-        ([1, 2, 3], [0, 0, 0], "slots: 3 GPUs, but max_gpus = 3 and 1 are held"),
-    ],
-)
-def test_scale_refuses(
-    engine_class: Engine, slots: list[int], sources: list[int], error: str
-) -> None:
-    engine = engine_class(cluster(max_gpus=3), NOBODY)
-    with pytest.raises(ValueError, match=error):
-        engine.scale(slots, sources)
-    assert states(engine) == [ACTIVE, OFF, OFF, OFF]
-    engine.scale([2, 1], [0, 2])
-    assert states(engine) == [ACTIVE, LOADING, LOADING, OFF]
-
-
-@every
-def test_commands_refuse(engine_class: Engine) -> None:
-    engine = engine_class(cluster(flowing(weight_bytes=0), pool(pull=())), NOBODY)
-    with pytest.raises(ValueError, match="weight_bytes of its pool is 0"):
-        engine.scale([1], [0])
-    with pytest.raises(ValueError, match="has no twin"):
-        engine.mutate(0)
-    with pytest.raises(ValueError, match=r"host = 9: must be an integer in 0\.\.4"):
-        engine.fail_host(9)
-    with pytest.raises(ValueError, match="instance = 3: is OFF, must be ACTIVE"):
-        engine_class(twins(), NOBODY).mutate(3)
-
-
-@pytest.mark.parametrize(
-    "change, error",
-    [
-        (lambda: cluster(flowing(layers=0)), r"pools\[0\]\.layers = 0"),
-        (lambda: cluster(flowing(weight_bytes=2**50)), r"pools\[0\]\.weight_bytes"),
-        (lambda: cluster(network=None), "needs a network"),
-        (lambda: cluster(flowing(), flowing(layers=2)), "in 3 layers; .* in 2 of the same LLM"),
-        (lambda: cluster(homes=(4,)), r"homes\[0\] = 4"),
-        (lambda: cluster(homes=(0, 0)), "homes: 2 of them for 1 LLMs"),
-        (lambda: cluster(flowing(weight_bytes=0), homes=(0,)), "no pool of this LLM has"),
-        (lambda: twins().with_pool(2, twin_of=2), "must be another pool"),
-        (lambda: twins().with_pool(2, n_slots=1), "n_slots = 1, must be 2 as there"),
-        (lambda: twins().with_pool(2, initial_active=1), "more than 2 slots"),
-    ],
-)
-def test_impossible_clusters_are_refused(change: Callable[[], Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        change()
-
-
-def test_impossible_links_are_refused() -> None:
-    spec = cluster()
-    assert spec.network is not None
-    with pytest.raises(ValueError, match=r"network\.from_host_links: .* each of 4 slots"):
-        replace(spec, network=replace(spec.network, from_host_links=((0,),)))
-    with pytest.raises(ValueError, match=r"in_links: .* are among host_out_links"):
-        replace(spec.network, host_out_links=spec.network.in_links)
-    twin = twins()
-    assert twin.network is not None
-    rows = twin.network.out_links
-    with pytest.raises(ValueError, match=r"network\.out_links: slots of pools\[2\] and its twin"):
-        replace(twin, network=replace(twin.network, out_links=(*rows[:4], rows[3])))
-
-
 # --- laws, on generated cases ---
-
-
-class Watched(ReferenceEngine):
-    """Looks at every change of flows."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.moved: Counter[int] = Counter()
-        self.volume: dict[int, int] = {}
-        network = self.network
-        share, start, end = network._share, network.start, network._end
-
-        def watched_share(now_ps: int) -> None:
-            share(now_ps)
-            load: Counter[int] = Counter()
-            users: Counter[int] = Counter()
-            for flow in network.flows.values():
-                for link in flow.path:
-                    load[link] += flow.rate
-                    users[link] += 1
-            for link, rate in load.items():
-                assert rate <= max(network.capacity[link], users[link])
-
-        def watched_start(number: int, path: Any, volume: int, then: Any) -> None:
-            slot = number - len(self.requests)
-            if 0 <= slot < len(self.all_instances):
-                self.check_layer(slot)
-            self.volume[number] = volume
-            self.moved[number] = self.clock.now
-            start(number, path, volume, then)
-
-        def watched_end(number: int) -> None:
-            flow = network.flows[number]
-            if flow.path:
-                fastest = min(network.capacity[link] for link in flow.path)
-                least_ps = -(-self.volume[number] * 10**6 // max(fastest, 1))
-                assert self.clock.now - self.moved[number] >= least_ps
-            end(number)
-
-        network._share, network.start, network._end = watched_share, watched_start, watched_end
-
-    def check_layer(self, slot: int) -> None:
-        """The layer that begins to flow is at its source."""
-        loader = self.all_instances[slot].loader
-        if 0 <= loader.source < len(self.all_instances):
-            source = self.all_instances[loader.source]
-            assert source.llm == self.all_instances[slot].llm
-            assert source.state in (ACTIVE, DRAINING) or source.loader.layers > loader.layers
-
-
-def broken_weight_law(case: Any, trace: Any) -> str | None:
-    """The first snapshot at which slots or homes are impossible."""
-    spec = case.spec
-    pools = [spec.pools[p] for p in spec.pool_of_slot]
-    there: dict[str, dict[str, Any]] = {}
-    for label, name, value in trace.snapshots:
-        there.setdefault(label, {})[name] = value
-    for label, at in there.items():
-        fleet, weights = at["instances"], at["loading"]
-        has, state = weights["layers_loaded"], fleet["state"]
-        all_layers = np.array([p.layers for p in pools])
-        flows = np.array([p.weight_bytes > 0 for p in pools])
-        serving = np.isin(state, [ACTIVE, DRAINING])
-        laws = {
-            "who serves has all layers": bool((has[serving] == all_layers[serving]).all()),
-            # Once the leader has failed its helper becomes active with the next event.
-            "who loads lacks one, or works for another": label.startswith("after")
-            or bool(((has < all_layers) | (weights["partner"] >= 0))[state == LOADING].all()),
-            "who is off has none": bool((has[state == OFF] == 0).all()),
-            "who loads has a source": bool(
-                (weights["load_from"][flows & (state == LOADING)] > -2).all()
-            ),
-            "one of two twins is off": all(
-                state[i] == OFF or twin < 0 or state[twin] == OFF
-                for i, twin in enumerate(spec.twin_of_slot)
-            ),
-            "homes are kept": all(
-                (a >= 0) == (b >= 0)
-                for a, b in zip(spec.homes or at["homes"]["host"], at["homes"]["host"], strict=True)
-            ),
-        }
-        for law, holds in laws.items():
-            if not holds:
-                return f"{label}: {law}"
-    return None
 
 
 @pytest.mark.parametrize("first", range(0, 100, 50))

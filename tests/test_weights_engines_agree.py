@@ -1,4 +1,4 @@
-"""Both engines give the same picoseconds while weights flow (docs/engine.md, section 15).
+"""Both engines agree to the picosecond while weights flow and instances help one another (engine.md 15, 16).
 
 `LLMSCALE_CASES=5000 pytest tests/test_weights_engines_agree.py` compares more cases.
 """
@@ -17,25 +17,30 @@ from llmscale_env.sim.reference import ReferenceEngine
 from tests.engine_cases import DRAWN, Case, first_difference, mechanisms, run_case
 from tests.test_engine_properties import Restless, attempt, later
 from tests.test_engines_agree import CHUNK, N_CASES, compared
-from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case
+from tests.weight_cases import LIVE_MECHANISMS, WEIGHT_MECHANISMS, make_weight_case
 
-_reached: Counter[str] = Counter()
-_compared: set[int] = set()
+AMONG = {False: WEIGHT_MECHANISMS, True: LIVE_MECHANISMS}
+_reached: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+_compared: dict[bool, set[int]] = {False: set(), True: set()}
+
+both = pytest.mark.parametrize("live", [False, True], ids=["weights", "live"])
 
 
+@both
 @pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
-def test_engines_agree_on_weights_that_flow(first: int) -> None:
+def test_engines_agree_on_weights_that_flow(first: int, live: bool) -> None:
     for seed in range(first, min(first + CHUNK, N_CASES)):
-        _reached.update(compared(seed, make_weight_case(seed), WEIGHT_MECHANISMS))
-        _compared.add(seed)
+        _reached[live].update(compared(seed, make_weight_case(seed, live), AMONG[live]))
+        _compared[live].add(seed)
 
 
-def test_cases_reach_every_mechanism_of_weights() -> None:
-    for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
-        case = make_weight_case(seed)
+@both
+def test_cases_reach_every_mechanism_of_weights(live: bool) -> None:
+    for seed in set(range(N_CASES)) - _compared[live]:  # run alone, or on another worker
+        case = make_weight_case(seed, live)
         engine, trace = run_case(ReferenceEngine, case)
-        _reached.update(mechanisms(engine, case, trace, WEIGHT_MECHANISMS))
-    missing = sorted(WEIGHT_MECHANISMS - set(_reached))
+        _reached[live].update(mechanisms(engine, case, trace, AMONG[live]))
+    missing = sorted(AMONG[live] - set(_reached[live]))
     if N_CASES >= 300:
         assert not missing, f"{N_CASES} cases never reach {missing}"
 
@@ -51,6 +56,10 @@ class RestlessLoader(Restless):
         self.seen["layers on their way"] += int(states.load["flows"][e].any())
         self.seen["copies on their way"] += int((states.home["restored_from"][e] >= -1).any())
         self.seen["mutating"] += int(states.load["mutating"][e].any())
+        self.seen["batches that wait"] += int((states.live["batches"][e] > 0).any())
+        self.seen["batches taken"] += int((states.live["executing"][e] >= 0).any())
+        self.seen["operations"] += int((states.live["work"][e] >= 0).any())
+        self.seen["two flows"] += int((states.flow["pending"][e] > 1).any())
         return super().__getattr__(name)
 
 
@@ -60,19 +69,24 @@ def often(case: Case) -> Case:
     return replace(case, stops_ps=tuple(sorted({*case.stops_ps, *steps})))
 
 
-def test_a_saved_episode_goes_on_the_same_while_weights_flow() -> None:
-    for seed in range(1000, 1025):
-        case = often(make_weight_case(seed))
+@both
+def test_a_saved_episode_goes_on_the_same_while_weights_flow(live: bool) -> None:
+    RestlessLoader.seen.clear()
+    for seed in range(1000, 1040):
+        case = often(make_weight_case(seed, live))
         _, expected = run_case(FastEngine, case)
         _, got = run_case(RestlessLoader, case)
         assert first_difference(expected, got) is None, seed
-    names = ("layers on their way", "copies on their way", "mutating")
+    names = ["layers on their way", "copies on their way", "mutating"]
+    if live:
+        names += ["batches that wait", "batches taken", "operations", "two flows"]
     assert all(RestlessLoader.seen[name] > 0 for name in names), RestlessLoader.seen
 
 
+@both
 @pytest.mark.parametrize("seed", range(8))
-def test_episodes_with_weights_do_not_touch_each_other(seed: int) -> None:
-    case = make_weight_case(2000 + seed)
+def test_episodes_with_weights_do_not_touch_each_other(seed: int, live: bool) -> None:
+    case = make_weight_case(2000 + seed, live)
     tables = [case.requests, later(case.requests, 3), later(case.requests, 50)]
     batch = EngineBatch(case.spec, len(tables))
     alone = [FastEngine(case.spec, table) for table in tables]

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from llmscale_env.cluster.cards import llm_card
-from llmscale_env.scenarios import validate_scenario
-from llmscale_env.sim.compile import cluster_topology, compile_cluster
+from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.cluster.multicast_time import planned_load_s
+from llmscale_env.scenarios import load_scenario, scenario_names, validate_scenario
+from llmscale_env.sim.compile import cluster_topology, compile_cluster, pool_load_times_s
 from llmscale_env.sim.links import Paths
 from llmscale_env.sim.spec import FROM_SSD, NEVER, LiveMode
 from llmscale_env.workload.requests import PS_PER_S
@@ -116,3 +118,21 @@ def test_copies_are_spread_evenly_and_caches_kept() -> None:
 def test_impossible_weights_are_refused(pools: Any, changes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         scenario(pools, **changes)
+
+
+def test_multicast_times_are_the_planners_and_those_of_the_formula() -> None:
+    for name in scenario_names():
+        of = load_scenario(name)
+        for pool in of.fleet.pools:
+            if pool.speculative is None and pool.load_s is None:
+                formula = load_times_s(pool.llm, pool.gpu, pool.tp, of.network)
+                assert pool_load_times_s(of, pool) == formula, name
+    # The planner knows what the GPUs of a machine share; the formula has links only.
+    shared = {"network.host_network_bytes_per_s": 1e9, "network.startup_s": 0}
+    of = load_scenario("mixed-slo", **shared)
+    pool = of.fleet.pools[0]
+    weights = llm_card(pool.llm).weight_bytes
+    assert pool_load_times_s(of, pool)["multicast"] == pytest.approx(weights / 1e9, rel=1e-6)
+    assert load_times_s(pool.llm, pool.gpu, pool.tp, of.network)["multicast"] < 2
+    # A machine smaller than an instance.
+    assert planned_load_s(of.network, 1, 2, weights, 32) == pytest.approx(weights / 1e9, rel=1e-6)

@@ -113,12 +113,14 @@ class _WeightGenerator(_SplitGenerator):
         self.live = live
         if live:
             self.split, self.virtual, self.common_batch = True, False, 0
-            self.capacity = self.pick(60, 200, 200, 5000)
+            self.capacity = self.pick(100, 200, 200, 5000)
 
     def spec(self) -> ClusterSpec:
         spec = super().spec()
         if self.live and self.chance(0.8):  # links within a host may take no time
             spec = replace(spec, gpus_per_host=self.pick(1, 1, 2), network=None)
+        if self.live and self.chance(0.7):
+            spec = replace(spec, max_gpus=2**31 - 1)
         pools = list(spec.pools)
         network = spec.network
         while network is None:
@@ -159,13 +161,13 @@ class _WeightGenerator(_SplitGenerator):
             return pool
         if pool.phase != PoolPhase.PREFILL:
             return replace(pool, initial_active=max(1, pool.initial_active))
-        n_slots = max(pool.n_slots, 2)
+        n_slots = self.int(3, 6)
         return replace(
             pool,
             n_slots=n_slots,
             initial_active=self.pick(1, 1, self.int(1, max(1, n_slots - 1))),
             chunk_tokens=0 if self.chance(0.9) else pool.chunk_tokens,
-            prefill_tokens=self.pick(1, 10, 20, 40, 4096),
+            prefill_tokens=self.pick(1, 1, 10, 20, 4096),
             batch_limit=max(pool.batch_limit, self.pick(1, 4, 4)),
             live_mode=self.pick(0, 0, 1),
             acquire_ps=self.pick(0, 0, pool.acquire_ps),
@@ -250,7 +252,7 @@ class _WeightGenerator(_SplitGenerator):
             if direct
             else (),
             host_out_links=tuple((link(),) for _ in range(n_hosts)) if ports else (),
-            host_in_links=tuple((link(self.pick(1, 1, 20)),) for _ in range(n_hosts))
+            host_in_links=tuple((link(self.pick(1, 20, 200)),) for _ in range(n_hosts))
             if ports
             else (),
             ssd_host_links=tuple((s,) for s in ssd) if direct else (),
@@ -293,10 +295,14 @@ class _WeightGenerator(_SplitGenerator):
             at_ps = self.int(0, last_ps)
             trouble = self.chance(0.3)
             if self.live:
-                at_ps = self.pick(at_ps, int(self.pick(*arrivals_ps)))
+                arrival_ps = int(self.pick(*arrivals_ps))
+                at_ps = self.pick(at_ps, arrival_ps, arrival_ps, arrival_ps + self.ps(1, 100))
                 bunches += self.live_bunch(at_ps)
                 if self.chance(0.85):
                     continue
+            elif self.chance(0.5):
+                bunches += self.directed_bunch(at_ps)
+                continue
             for _ in range(self.int(2, 6)):
                 command = self.command(spec, at_ps)
                 if trouble and self.chance(0.7):
@@ -314,9 +320,32 @@ class _WeightGenerator(_SplitGenerator):
                 at_ps += self.ps(0, self.pick(2, 20, 100))
         return sorted([*script, *bunches], key=lambda command: command.at_ps)
 
+    def directed_bunch(self, at_ps: int) -> list[Command]:
+        """Homes and sources that go while somebody needs them."""
+        options = [
+            [("scale",), ("mutate",), ("mutate",)],
+            [("fail_host", "home"), ("fail", "lowest")],
+            [("fail_host", "home"), ("fail_host", "home"), ("scale",), ("fail_host", "home")],
+            [("set_target", "none"), ("fail_host", "home"), ("scale",)],
+        ]
+        bunch = []
+        for name, *role in self.pick(*options):
+            if role == ["none"]:  # nobody of an LLM is left
+                for p in range(6):
+                    bunch.append(Command(at_ps, "set_target", (p, 0)))
+            else:
+                bunch.append(Command(at_ps, name, (int(self.rng.integers(2**31)), *role)))
+            at_ps += self.ps(0, self.pick(2, 5, 20))
+        return bunch
+
     def live_bunch(self, at_ps: int) -> list[Command]:
         """Pairs, and what may happen to them."""
         bunch = [Command(at_ps, "scale", (int(self.rng.integers(2**31)), True))]
+        if self.chance(0.1):
+            for name, role in (("drain", "leader"), ("fail", "helper")):
+                at_ps += self.ps(1, self.pick(20, 60))
+                bunch.append(Command(at_ps, name, (int(self.rng.integers(2**31)), role)))
+            return bunch
         for _ in range(self.pick(0, 0, 0, 1, 2)):
             at_ps += self.ps(1, self.pick(20, 60, 200))
             seed = int(self.rng.integers(2**31))
@@ -358,6 +387,10 @@ class _WeightGenerator(_SplitGenerator):
             last_ps += len(case.requests) * 8 * self.unit_ps
         # The last commands of all see to it that somebody serves in the end.
         arrivals_ps = case.requests.arrival_ps.tolist()
+        if self.live:  # what else is ordered mostly ends pairs
+            last = case.stops_ps[-2]
+            kept = tuple(c for c in case.script if c.at_ps == last or self.chance(0.3))
+            case = replace(case, script=kept)
         script = self.bunches(case.spec, list(case.script), last_ps, arrivals_ps)
         final = [c for c in script if c.at_ps == case.stops_ps[-2]]
         last_ps = max(c.at_ps for c in script) if script else 0
@@ -457,14 +490,28 @@ def _one_to_mutate(engine: Any, case: Case, seed: int) -> tuple[int]:
 
 
 def _of_a_pair(engine: Any, case: Case, seed: int, role: str | None = None) -> tuple[int]:
-    """An instance in a live pair, in this role, if there is any; without a role: what is given."""
+    """An instance in a live pair, in this role, if there is any; without a role: what is given.
+
+    Role "lowest": the lowest one that is active, which is the nearest source for many.
+    """
     if role is None:
         return (seed,)
+    if role == "lowest":
+        return (int(np.argmax(engine.instances()["state"] >= InstanceState.ACTIVE)),)
     pairs = engine.loading()["partner"] >= 0
     leads = engine.instances()["state"] >= InstanceState.ACTIVE
     good = np.flatnonzero(pairs & (leads if role == "leader" else ~leads))
     rng = np.random.default_rng(seed)
     return (int(rng.choice(good)) if len(good) else int(rng.integers(len(pairs))),)
+
+
+def _a_home(engine: Any, case: Case, seed: int, role: str | None = None) -> tuple[int]:
+    """The home of some LLM; without a role: what is given."""
+    homes = engine.homes()["host"]
+    homes = homes[homes >= 0]
+    if role is None or len(homes) == 0:
+        return (seed,)
+    return (int(np.random.default_rng(seed).choice(homes)),)
 
 
 def _one_fewer(engine: Any, case: Case, *args: Any) -> tuple[Any, ...]:
@@ -480,6 +527,7 @@ def _one_fewer(engine: Any, case: Case, *args: Any) -> tuple[Any, ...]:
 
 
 DRAWN["fail"] = DRAWN["drain"] = _of_a_pair
+DRAWN["fail_host"] = _a_home
 DRAWN["set_target"] = _one_fewer
 DRAWN["scale"] = _some_to_scale
 DRAWN["mutate"] = _one_to_mutate

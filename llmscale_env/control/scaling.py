@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -317,6 +317,17 @@ class Scaler:
         order = sorted(may.tolist(), key=lambda i: (sends[i], seen.requests[i], -i))
         return order[: max(0, count)]
 
+    def stops(self, seen: FleetSeen, p: int, fewer: int, going: Sequence[int] = ()) -> list[int]:
+        """Active instances that drain if a pool's target falls by so many (docs/engine.md, section 8).
+
+        Nearly: queues that are routed again change who is the least busy.
+        """
+        mine = self.slots[p]
+        state = seen.state[mine]
+        fewer -= int(np.isin(state, (InstanceState.ACQUIRING, InstanceState.LOADING)).sum())
+        active = [i for i in mine[state == InstanceState.ACTIVE].tolist() if i not in going]
+        return sorted(active, key=lambda i: (seen.requests[i], -i))[: max(0, fewer)]
+
     def mutations(self, seen: FleetSeen, p: int, count: int, *, idle: bool = False) -> list[int]:
         """So many active instances of pool `p` whose twins may serve in their place, the least busy first.
 
@@ -381,9 +392,9 @@ class ScaleOrders:
             except ValueError:
                 self.impossible[e] += len(loads)
 
-    def fields(self, e: int) -> dict[str, object]:
+    def fields(self, e: int) -> dict[str, Any]:
         """The orders of episode `e` as fields of a `Command`."""
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}
         for number, instances in self.mutate:
             if number == e:
                 found["mutate"] = instances

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
+from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Snapshot, Window
 from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
 from llmscale_env.control.weights import Weights, see_weights
@@ -156,6 +157,16 @@ class ClusterSimulation:
         """Carry out orders about placement in all episodes now."""
         self._look_again()
         orders.carry_out(self.engine)
+
+    def order_mutations(self, orders: ScaleOrders) -> None:
+        """Let instances of all episodes become others now: before targets are set."""
+        self._look_again()
+        orders.before(self.engine)
+
+    def order_loads(self, orders: ScaleOrders) -> None:
+        """Start instances of all episodes from their sources now: after targets are set."""
+        self._look_again()
+        orders.after(self.engine)
 
     def interval_end_ps(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
         """(E,) time at which control interval `number` ends."""

@@ -13,6 +13,7 @@ from llmscale_env.cluster.iteration_time import (
     iteration_time_model,
 )
 from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.cluster.optimisations import (
     PrefixCacheConfig,
     SpeculativeConfig,
@@ -70,15 +71,27 @@ def ps(seconds: float) -> int:
 
 
 def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
-    """Seconds to load one instance of a pool, by source; a draft is loaded after its target."""
-    times = dict(load_times_s(pool.llm, pool.gpu, pool.tp, scenario.network))
+    """Seconds to load one instance of a pool, by source; a draft is loaded after its target.
+
+    Multicast: from an instance on another machine, by the scale planner, with nobody else on the links.
+    """
+    times = _load_times_s(scenario, pool, pool.llm)
     if pool.speculative is not None:
-        drafts = load_times_s(pool.speculative.draft_llm, pool.gpu, pool.tp, scenario.network)
+        drafts = _load_times_s(scenario, pool, pool.speculative.draft_llm)
         for source, seconds in drafts.items():
             times[source] += seconds - scenario.network.startup_s
     for source, seconds in (pool.load_s or {}).items():
         times[source] = seconds
     return times
+
+
+def _load_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> dict[str, float]:
+    network, card = scenario.network, llm_card(llm)
+    planned = planned_load_s(
+        network, scenario.fleet.gpus_per_host, pool.tp, card.weight_bytes, card.layers
+    )
+    times = load_times_s(llm, pool.gpu, pool.tp, network)
+    return {**times, "multicast": network.startup_s + planned}
 
 
 def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> ClusterSpec:

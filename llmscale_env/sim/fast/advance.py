@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import fleet, handover, loading, network, provisioning, routing, weights
+from llmscale_env.sim.fast import (
+    fleet,
+    handover,
+    live,
+    loading,
+    network,
+    provisioning,
+    routing,
+    weights,
+)
 from llmscale_env.sim.fast import queues as queues_module
 from llmscale_env.sim.fast.boundary import SWAP, TURN_OFF, boundary
 from llmscale_env.sim.fast.controller import set_limit
@@ -15,6 +24,7 @@ from llmscale_env.sim.fast.memory import (
     glob_of,
     inst_at,
     key_of,
+    live_at,
     llm_cap_of,
     place_of,
     pool_at,
@@ -35,6 +45,7 @@ from llmscale_env.sim.fast.wake import (
     call_after,
     call_all,
     call_for_changed,
+    call_helper,
     hand_over,
     look_up,
 )
@@ -82,7 +93,13 @@ def _instance_event(S, i, key, router, features):
         provisioning.start_loading(S, i, t)
         return
     if state == _LOADING:
-        provisioning.activate(S, i, t, router, features)
+        if key & 1:
+            live.wake_up(S, i, t)
+        elif live_at(S, i).work < 0 or live.end_operation(S, i, t):
+            provisioning.activate(S, i, t, router, features)
+        if inst_at(S, i).state == _LOADING:
+            call_for_changed(S, t, -1)
+            return
     else:
         then = boundary(S, i, t)
         if glob.n_handed > 0:
@@ -108,11 +125,16 @@ def _flow_event(S):
     number = glob.flow_next
     slot = number - glob.n_requests
     if slot < 0:
-        handover.end_flow(S, number, t)
-    elif slot < const_of(S).n_inst:
+        handover.end_flow(S, number, number, t)
+        return
+    if slot < const_of(S).n_inst:
         loading.come(S, slot, t)
+        return
+    llm = slot - const_of(S).n_inst
+    if llm < const_of(S).n_llms:
+        loading.restored(S, llm, t)
     else:
-        loading.restored(S, slot - const_of(S).n_inst, t)
+        handover.end_flow(S, number, llm - const_of(S).n_llms, t)
 
 
 @njit
@@ -198,6 +220,7 @@ def set_instance_limit(S, i, limit):
         inst.limit = limit
         inst.x = float(limit)
     inst.restart = 1
+    call_helper(S, i, glob_of(S).now_ps)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
         if inst.mode != IDLE:
             look_up(S, i, glob_of(S).now_ps)

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from llmscale_env.sim.fast.admission import admit
 from llmscale_env.sim.fast.batch import (
     all_later,
     commit_decode,
-    demand,
     emit_after_prefill,
-    enter,
     evict,
     finish_due,
     flush,
-    go_on,
     landed_row,
-    later_victims,
     preempt,
     preempted_row,
     prefill_row,
-    restore,
     running_row,
-    start_prefill,
     youngest,
 )
 from llmscale_env.sim.fast.controller import clear_window, new_window, update_limit
 from llmscale_env.sim.fast.handover import hand_over, reserve
 from llmscale_env.sim.fast.itl import clear_items, close_gaps, push_item, push_pending
 from llmscale_env.sim.fast.memory import (
-    cls_at,
+    co_at,
+    const_of,
     heap_of,
     inst_at,
     lists_of,
+    live_at,
     pool_at,
     prof_at,
-    pull_of,
     report_at,
     req_at,
 )
-from llmscale_env.sim.fast.queues import leave, queue_row
+from llmscale_env.sim.fast.pairs import HELPER_HAS_IT, layers_ps, let_go, next_batch, take
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,
@@ -45,15 +43,8 @@ from llmscale_env.sim.fast.records import (
     NOT_KNOWN,
     PREFILL,
 )
-from llmscale_env.sim.fast.sources import (
-    LANDED,
-    NOBODY,
-    OWN,
-    PREEMPTED,
-    next_place,
-    shared_place,
-)
-from llmscale_env.sim.fast.structures import schedule, unlink
+from llmscale_env.sim.fast.sources import NOBODY, shared_place
+from llmscale_env.sim.fast.structures import schedule
 from llmscale_env.sim.fast.timing import (
     decode_first_ps,
     decode_step_ps,
@@ -85,11 +76,12 @@ def _end_prefill(S, i, t):
     report.prefill_squares = report.next_squares
     report.prefill_requests = report.next_requests
     report.prefill_ps = report.next_ps
-    row = prefill_row(S, i)
-    r = lists_of(S)[row, 0]
-    while r >= 0:
+    r = lists_of(S)[prefill_row(S, i), 0]
+    for _ in range(report.next_requests):  # in a live pair others may stand behind them
         after = req_at(S, r).aux_next
         emit_after_prefill(S, i, r, t)
+        if const_of(S).live and req_at(S, r).emitted == req_at(S, r).output:
+            let_go(S, np.int64(r), t)
         r = after
 
 
@@ -146,182 +138,6 @@ def _ordered_evictions(S, i, t):
     for _ in range(n):
         evict(S, i, lists_of(S)[running_row(S, i, 1), 1], t)
     return n > 0
-
-
-# ---- 5. admission --------------------------------------------------------------------------------
-
-
-@njit
-def _row_of(S, i, place):
-    """List that instance `i` takes from at a place."""
-    if place == LANDED:
-        return landed_row(S, i)
-    if place == PREEMPTED:
-        return preempted_row(S, i)
-    if place == OWN:
-        return i
-    return queue_row(S, pull_of(S)[i, place])
-
-
-@njit
-def _fits(inst, extra_kv, need, limit, cap, watermark):
-    """Rules a and b of admission for `inst`'s batch as it is."""
-    if inst.n_run >= limit:
-        return False
-    reserve = watermark if inst.n_run > 0 else 0
-    return inst.kv + extra_kv + need + reserve <= cap
-
-
-@njit
-def _would_fit(inst, extra_kv, need, cap, watermark):
-    """The same once what is being copied out has gone."""
-    return _fits(inst, extra_kv - inst.leaving, need, inst.limit, cap, watermark)
-
-
-@njit
-def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
-    """Evict lower priorities until the candidate fits; False, and nobody evicted, if that fails."""
-    inst = inst_at(S, i)
-    pool = pool_at(S, inst.pool)
-    chunked = pool.chunk > 0
-    cap = prof_at(S, inst.profile).cap
-    victims = inst.ev_n - fresh_evictable
-    if victims <= 0 or inst.n_run - victims >= inst.limit:
-        return False
-    kv = inst.kv - inst.leaving - (inst.ev_kv - fresh_evictable_kv)
-    kv += inst.n_run - victims if chunked else fresh
-    reserve = inst.watermark if inst.n_run > victims else 0
-    if kv + need + reserve > cap:
-        return False
-    # Oldest admission first in the list; the last `fresh_evictable` came in this boundary.
-    row = running_row(S, i, 1)
-    r = lists_of(S)[row, 1]
-    for _ in range(fresh_evictable):
-        r = req_at(S, r).prev
-    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, inst.watermark):
-        before = req_at(S, r).prev
-        evict(S, i, r, t)
-        r = before
-    return True
-
-
-@njit
-def _make_room_in_order(S, i, need, fresh, since, place, t):
-    """Evict those of later queues until the candidate fits; False, and nobody evicted, if that fails."""
-    inst = inst_at(S, i)
-    pool = pool_at(S, inst.pool)
-    chunked = pool.chunk > 0
-    cap = prof_at(S, inst.profile).cap
-    n, kv, r = later_victims(S, i, place, since)
-    others = inst.n_run - n
-    if n == 0 or others >= inst.limit:
-        return False
-    kv = inst.kv - inst.leaving - kv + (others if chunked else fresh)
-    reserve = inst.watermark if others > 0 else 0
-    if kv + need + reserve > cap:
-        return False
-    while not _would_fit(inst, inst.n_run if chunked else fresh, need, cap, inst.watermark):
-        evict(S, i, r, t)
-        _, _, r = later_victims(S, i, place, since)
-    return True
-
-
-@njit
-def _admit(S, i, t, left):
-    """Admit what fits.
-
-    `left` is the chunked iteration's budget still free (-1: prefill first).
-
-    Returns:
-        (tokens, squared tokens to prefill before chunking, whether the next boundary may evict those
-        admitted in this one for the candidate that ended it)
-    """
-    inst = inst_at(S, i)
-    pool = pool_at(S, inst.pool)
-    cap = prof_at(S, inst.profile).cap
-    chunked = pool.chunk > 0
-    since = inst.admissions
-    fresh, tokens, pairs = 0, 0, 0
-    fresh_evictable, fresh_evictable_kv = 0, 0
-    spared = False
-    while True:
-        place = next_place(S, i)
-        if place == NOBODY or inst.closed:
-            inst.filling = 0
-            break
-        row = _row_of(S, i, place)
-        r = lists_of(S)[row, 0]
-        req = req_at(S, r)
-        if req.llm != inst.llm:
-            inst.filling = 0
-            inst.foreign = place
-            break
-        context = req.input + req.emitted
-        need = demand(S, r)
-        landed = place == LANDED
-        saved = req.kv_host >= 0 and inst_at(S, req.kv_host).host == inst.host
-        saved = saved and pool.phase != _PREFILLS
-        extra = inst.n_run if chunked else fresh
-        if landed:  # its memory is taken
-            fits = inst.n_run < inst.limit
-        else:
-            fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
-        if chunked:
-            in_budget = left >= 1
-        else:
-            in_budget = saved or landed or fresh == 0 or tokens + context <= pool.prefill
-        under_limit = inst.n_run < inst.limit
-        if in_budget and not fits:
-            made = False
-            evictions = inst.evictions
-            if place == OWN and pool.evicts and cls_at(S, req.cls).priority == 0:
-                made = _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t)
-            elif place >= 0 and pool.evicts_in_order and pool.deadline == 0:
-                made = _make_room_in_order(S, i, need, fresh, since, place, t)
-            if inst.evictions > evictions:
-                inst.pull_until = min(inst.pull_until, max(place, -1) + 1)
-            if made:
-                under_limit = True
-                extra = inst.n_run if chunked else fresh
-                fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
-        if not (fits and in_budget):
-            spared = place >= 0 and pool.evicts_in_order and inst.admissions > since
-            if not under_limit:
-                inst.bound = 1
-                inst.held = 1
-            elif in_budget:
-                inst.held = 1
-            if in_budget or not fits:
-                inst.filling = 0
-            break
-        if landed:
-            unlink(S, row, r)
-            inst.kv -= need - 1
-            inst.n_coming -= 1
-        elif place < 0:
-            unlink(S, row, r)
-            inst.waiting -= need
-        else:
-            leave(S, r, row - queue_row(S, 0))
-            inst.left += req.predicted - req.emitted
-        enter(S, i, r, t)
-        if req.evictable:
-            fresh_evictable += 1
-            fresh_evictable_kv += need - 1
-        if landed:
-            go_on(S, i, r)
-        elif saved:
-            restore(S, i, r)
-            left -= 1
-        else:
-            start_prefill(S, i, r)
-            fresh += 1
-            tokens += context
-            pairs += context * context
-            if chunked:
-                req.chunk = min(context, left)
-                left -= req.chunk
-    return tokens, pairs, spared
 
 
 # ---- launch --------------------------------------------------------------------------------------
@@ -396,13 +212,33 @@ def _make_way(S, i, t):
 
 
 @njit
+def _continue_pair(S, i, t):
+    """What instance `i` runs next if batches stand before it, or its helper forms them; False: neither."""
+    b = next_batch(S, i, t)
+    if b == HELPER_HAS_IT:
+        _rest(S, i, t)
+    elif b >= 0:
+        take(S, i, b)
+        batch, report = co_at(S, b), report_at(S, i)
+        report.next_tokens = batch.tokens
+        report.next_squares = batch.squares
+        report.next_requests = batch.n
+        report.next_ps = batch.ps
+        n_layers = pool_at(S, inst_at(S, i).pool).layers
+        _launch_single(S, i, t, PREFILL, layers_ps(batch.ps, n_layers, batch.done, n_layers))
+    return b >= 0 or b == HELPER_HAS_IT
+
+
+@njit
 def _continue_prefill_first(S, i, t):
     inst = inst_at(S, i)
+    if const_of(S).live and _continue_pair(S, i, t):
+        return
     preempted = preempted_row(S, i)
     # Nothing could be reserved for the own queue; at the next boundary it may be.
     barred = pool_at(S, inst.pool).phase == _DECODES and lists_of(S)[i, 2] > 0
     barred = barred and lists_of(S)[preempted, 2] > 0
-    tokens, pairs, once = _admit(S, i, t, -1)
+    tokens, pairs, once = admit(S, i, t, -1)
     _make_way(S, i, t)
     if inst.n_pre > 0:
         if inst.n_dec > 0:
@@ -443,7 +279,7 @@ def _continue_chunked(S, i, t):
         left -= req.chunk
         r = req.aux_next
     if not once:
-        _, _, once = _admit(S, i, t, left)
+        _, _, once = admit(S, i, t, left)
         _make_way(S, i, t)
     tokens, pairs, chunks = 0, 0, 0
     r = lists_of(S)[prefill_row(S, i), 0]
@@ -468,6 +304,8 @@ def _continue_chunked(S, i, t):
 def nothing_waits(S, i):
     """Whether instance `i` could turn off, as far as requests and KV outside its batch go."""
     inst = inst_at(S, i)
+    if live_at(S, i).n_held > 0:
+        return False
     return lists_of(S)[preempted_row(S, i), 2] == 0 and inst.kv_held == 0 and inst.n_coming == 0
 
 

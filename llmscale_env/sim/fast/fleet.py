@@ -14,11 +14,12 @@ from llmscale_env.sim.fast.memory import (
     pool_at,
     req_at,
 )
+from llmscale_env.sim.fast.pairs import pair_up
 from llmscale_env.sim.fast.parameter_pool import host_will_have
-from llmscale_env.sim.fast.provisioning import acquire, activate, drain, fail, set_llm, turn_off
+from llmscale_env.sim.fast.provisioning import acquire, activate, cancel, drain, fail, set_llm
 from llmscale_env.sim.fast.records import IDLE
 from llmscale_env.sim.fast.routing import requests_at
-from llmscale_env.sim.fast.wake import call_for_changed, look_up
+from llmscale_env.sim.fast.wake import call_for_changed, call_helper, look_up
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import InstanceState, LoadSource
 
@@ -82,7 +83,7 @@ def _cancel_one(S, p, state, t, router, features):
                 best = i
     if best < 0:
         return False
-    turn_off(S, best, t, router, features)
+    cancel(S, best, t, router, features)
     pool.stopped += 1
     return True
 
@@ -134,6 +135,7 @@ def limit_changed(S, p, t):
     """A pool's batch limits were set: everybody looks up at the next boundary."""
     pool = pool_at(S, p)
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
+        call_helper(S, i, t)
         if inst_at(S, i).state == _ACTIVE or inst_at(S, i).state == _DRAINING:
             if inst_at(S, i).mode != IDLE:
                 look_up(S, i, t)
@@ -149,10 +151,12 @@ def will_have(S, host, m):
 
 
 @njit
-def scale(S, slots, codes):
-    """Start slots, each loading from a source code, in the order given."""
+def scale(S, slots, codes, partners):
+    """Start slots, each loading from a source code and helping a partner (-1: nobody), in the order given."""
     t = glob_of(S).now_ps
     for k in range(len(slots)):
+        if partners[k] >= 0:
+            pair_up(S, slots[k], partners[k])
         load_at(S, slots[k]).code = codes[k]
         _start(S, slots[k], _MULTICAST, t)
     call_for_changed(S, t, -1)

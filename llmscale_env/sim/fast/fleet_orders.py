@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import fleet, loading
+from llmscale_env.sim.fast import fleet, live, loading
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.spec import (
     HOME_DTYPE,
@@ -19,7 +19,7 @@ from llmscale_env.sim.spec import (
     InstanceState,
     LoadSource,
 )
-from llmscale_env.sim.weight_checks import check_scale
+from llmscale_env.sim.weight_checks import check_partners, check_scale
 
 
 class FleetOrders:
@@ -61,7 +61,13 @@ class FleetOrders:
             raise ValueError(f"instance = {instance}: is OFF, cannot fail")
         kernels.fail(int(self.handles[e]), instance, self._router, self._features[e])
 
-    def scale(self, e: int, slots: Sequence[int], sources: Sequence[int]) -> None:
+    def scale(
+        self,
+        e: int,
+        slots: Sequence[int],
+        sources: Sequence[int],
+        partners: Sequence[int] | None = None,
+    ) -> None:
         """Start slots, each loading its layers from where it is told: all of them, or none.
 
         Args:
@@ -70,8 +76,11 @@ class FleetOrders:
             sources: of each the source code: a slot of the same LLM that has weights, is getting them
                 or comes earlier in `slots`; the number of slots plus a host that has them in memory; or
                 `FROM_SSD`.
+            partners: of each an active instance of its pool that it helps while it loads, or -1; None:
+                nobody helps.
         """
         slots, sources = [int(k) for k in slots], [int(k) for k in sources]
+        partners = [-1] * len(slots) if partners is None else [int(k) for k in partners]
         handle, fleet_now = int(self.handles[e]), self.states.inst[e]
         check_scale(
             self.spec,
@@ -81,7 +90,21 @@ class FleetOrders:
             fleet_now["llm"].tolist(),
             lambda host, llm: bool(fleet.will_have(handle, host, llm)),
         )
-        fleet.scale(handle, np.array(slots, np.int64), np.array(sources, np.int64))
+        check_partners(
+            self.spec, slots, partners, fleet_now["state"].tolist(), self._in_pair(e).tolist()
+        )
+        fleet.scale(
+            handle,
+            np.array(slots, np.int64),
+            np.array(sources, np.int64),
+            np.array(partners, np.int64),
+        )
+
+    def _in_pair(self, e: int) -> NDArray[np.bool_]:
+        """(I,) whether a slot helps another or is helped."""
+        live = self.states.live[e]
+        paired: NDArray[np.bool_] = (live["helper"] >= 0) | (live["leader"] >= 0)
+        return paired
 
     def mutate(self, e: int, instance: int) -> None:
         """Let an active instance drain and its twin serve in its place, with the weights that are there."""
@@ -91,6 +114,8 @@ class FleetOrders:
         state = InstanceState(int(self.states.inst[e, instance]["state"]))
         if state != InstanceState.ACTIVE:
             raise ValueError(f"instance = {instance}: is {state.name}, must be ACTIVE")
+        if self._in_pair(e)[instance]:
+            raise ValueError(f"instance = {instance}: is in a live pair")
         fleet.mutate(int(self.handles[e]), instance, self._router, self._features[e])
 
     def fail_host(self, e: int, host: int) -> None:
@@ -104,6 +129,7 @@ class FleetOrders:
         """(I,) LOADING_DTYPE, the weights of every slot."""
         out = np.zeros(self.spec.n_instances, LOADING_DTYPE)
         loading.read_loading(int(self.handles[e]), out)
+        live.read_pairs(int(self.handles[e]), out)
         return out
 
     def homes(self, e: int) -> NDArray[Any]:
@@ -128,8 +154,13 @@ class SingleFleetOrders:
     def fail(self, instance: int) -> None:
         self.batch.fail(0, instance)
 
-    def scale(self, slots: Sequence[int], sources: Sequence[int]) -> None:
-        self.batch.scale(0, slots, sources)
+    def scale(
+        self,
+        slots: Sequence[int],
+        sources: Sequence[int],
+        partners: Sequence[int] | None = None,
+    ) -> None:
+        self.batch.scale(0, slots, sources, partners)
 
     def mutate(self, instance: int) -> None:
         self.batch.mutate(0, instance)

@@ -21,6 +21,7 @@ from llmscale_env.sim.fast.batch import (
     preempted_row,
 )
 from llmscale_env.sim.fast.memory import (
+    co_at,
     const_of,
     fit_at,
     flow_at,
@@ -33,6 +34,7 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     route_at,
 )
+from llmscale_env.sim.fast.pairs import let_go
 from llmscale_env.sim.fast.records import DECODE, IDLE, PREFILL
 from llmscale_env.sim.fast.routing import pick, pick_custom
 from llmscale_env.sim.fast.structures import (
@@ -44,7 +46,7 @@ from llmscale_env.sim.fast.structures import (
     unlink_aux,
 )
 from llmscale_env.sim.fast.timing import kv_now
-from llmscale_env.sim.fast.wake import cut_at, look_up
+from llmscale_env.sim.fast.wake import call_helper, cut_at, look_up
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import RequestState, RouterKind
 
@@ -103,7 +105,7 @@ def route_handed(S, i, t, router, features):
 
 @njit
 def lose_held(S, i, r, t):
-    """Instance `i` fails, and with it the KV of request `r`, which leaves wherever it is."""
+    """The KV of request `r`, which instance `i` holds, is lost: it leaves wherever it is."""
     inst = inst_at(S, i)
     req = req_at(S, r)
     unlink_aux(S, held_row(S, i), r)
@@ -195,21 +197,47 @@ def reserve(S, j, t, at_boundary):
         inst.kv += _kv(S, r)
         inst.n_coming += 1
         push_back(S, flight_row(S, j), r)
-        source = flow_at(S, r).source
-        tokens = req_at(S, r).input + req_at(S, r).emitted
-        size = tokens * prof_at(S, inst_at(S, source).profile).kv_bytes
-        network.start(S, r, network.path_between(S, source, j), size, t)
+        _send(S, r, j, t)
         reserved = True
     if reserved and not at_boundary and inst.mode == DECODE:
         cut_at(S, j, (cap - inst.kv) // inst.n_dec)
 
 
 @njit
-def end_flow(S, r, t):
-    """The KV of request `r` has been copied: it has landed."""
+def _co_number(S, r):
+    """Of the flow of what a helper has of request `r`'s KV."""
+    glob, const = glob_of(S), const_of(S)
+    return glob.n_requests + const.n_inst + const.n_llms + r
+
+
+@njit
+def _send(S, r, j, t):
+    """The flow of request `r`'s KV to instance `j` begins, or two if another one has its first layers."""
+    flow = flow_at(S, r)
+    source = inst_at(S, flow.source)
+    tokens = req_at(S, r).input + req_at(S, r).emitted
+    size = tokens * prof_at(S, source.profile).kv_bytes
+    flow.pending = 1
+    if const_of(S).live and co_at(S, r).helper >= 0:
+        helper = np.int64(co_at(S, r).helper)
+        theirs = size * co_at(S, r).layers // pool_at(S, source.pool).layers
+        network.start(S, _co_number(S, r), network.path_between(S, helper, j), theirs, t)
+        flow.pending = 2
+        size -= theirs
+    network.start(S, r, network.path_between(S, flow.source, j), size, t)
+
+
+@njit
+def end_flow(S, number, r, t):
+    """A flow of the KV of request `r` has ended: with the last one it has landed."""
     req = req_at(S, r)
     i, j = flow_at(S, r).source, np.int64(req.at)
-    network.stop(S, r, t)
+    network.stop(S, number, t)
+    flow_at(S, r).pending -= 1
+    if flow_at(S, r).pending > 0:
+        return
+    if const_of(S).live:
+        let_go(S, r, t)
     source, inst = inst_at(S, i), inst_at(S, j)
     unlink_aux(S, held_row(S, i), r)
     source.kv -= _kv(S, r)
@@ -217,6 +245,8 @@ def end_flow(S, r, t):
     flow_at(S, r).source = -1
     if source.mode == IDLE:
         look_up(S, i, t)
+    else:
+        call_helper(S, i, t)
     unlink(S, flight_row(S, j), r)
     push_back(S, landed_row(S, j), r)
     if inst.n_run < inst.limit or pool_at(S, inst.pool).controller != 0:
@@ -226,7 +256,11 @@ def end_flow(S, r, t):
 @njit
 def _leave_flight(S, j, r, t):
     inst = inst_at(S, j)
-    network.stop(S, r, t)
+    flow_at(S, r).pending = 0
+    if flow_at(S, r).active:
+        network.stop(S, r, t)
+    if const_of(S).live and flow_at(S, _co_number(S, r)).active:
+        network.stop(S, _co_number(S, r), t)
     unlink(S, flight_row(S, j), r)
     inst.kv -= _kv(S, r)
     inst.n_coming -= 1
@@ -238,7 +272,7 @@ def give_up(S, j, r, t):
     """Request `r`, which has not landed, leaves decode instance `j`."""
     inst = inst_at(S, j)
     req = req_at(S, r)
-    if flow_at(S, r).active:
+    if flow_at(S, r).pending > 0:
         _leave_flight(S, j, r, t)
     else:
         unlink(S, j, r)

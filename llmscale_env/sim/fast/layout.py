@@ -13,16 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.records import (
     AGING,
     CLS,
     CONST,
     FIT,
-    FLOW,
     GLOB,
-    HOME,
     INST,
-    LOAD,
     NO_EVENT,
     POOL,
     POOL_SEEN,
@@ -42,6 +40,7 @@ from llmscale_env.sim.spec import (
     ClusterSpec,
     InstanceState,
     PlacementSpec,
+    PoolPhase,
     RequestState,
     first_warm,
 )
@@ -99,6 +98,8 @@ class State(NamedTuple):
     norms: NDArray[np.float64]  # (E, I)
     load: NDArray  # (E, I) see `loading`
     home: NDArray  # (E, M)
+    live: NDArray  # (E, I) see `live`
+    co: NDArray  # (E, R), or (E, 1) where there are no live pairs
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
@@ -114,14 +115,23 @@ class State(NamedTuple):
 
 STATE_FIELDS = State._fields
 EPISODE_FIELDS = STATE_FIELDS[: STATE_FIELDS.index("prof")]
-PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long")
+PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long", "co")
 """Arrays whose last axis grows with the requests: see `length`."""
 
 
+def may_be_live(spec: ClusterSpec) -> bool:
+    """Whether any pool's instances can be pairs (docs/engine.md, section 16)."""
+    return any(
+        pool.phase == PoolPhase.PREFILL and pool.weight_bytes > 0 and pool.chunk_tokens == 0
+        for pool in spec.pools
+    )
+
+
 def n_flows(spec: ClusterSpec, requests: int) -> int:
-    """Numbers of flows that there may be with so many requests (docs/engine.md, sections 11 and 15)."""
+    """Numbers of flows that there may be with so many requests (docs/engine.md, sections 11, 15, 16)."""
     if any(pool.weight_bytes > 0 for pool in spec.pools):
-        return requests + spec.n_instances + spec.n_llms
+        more = requests if may_be_live(spec) else 0
+        return requests + spec.n_instances + spec.n_llms + more
     return requests if spec.splits else 1
 
 
@@ -129,7 +139,7 @@ def length(spec: ClusterSpec, name: str, requests: int) -> int:
     """Of an array of `PER_REQUEST` the last axis with so many requests."""
     if name in ("flow", "flows"):
         return n_flows(spec, requests)
-    if name == "fit_long" and not spec.places:
+    if (name == "fit_long" and not spec.places) or (name == "co" and not may_be_live(spec)):
         return 1
     return requests
 
@@ -269,6 +279,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["link_width"] = links.shape[1]
     const["fit_width"] = placing
     const["weights"] = any(pool.weight_bytes > 0 for pool in spec.pools)
+    const["live"] = may_be_live(spec)
     e = episodes
     n_lists = 8 * n_inst + 2 * n_queues + 2 * n_llms
     return State(
@@ -310,6 +321,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         norms=np.zeros((e, n_inst), np.float64),
         load=np.zeros((e, n_inst), LOAD),
         home=np.zeros((e, n_llms), HOME),
+        live=np.zeros((e, n_inst), LIVE),
+        co=np.zeros((e, capacity if may_be_live(spec) else 1), CO),
         prof=prof,
         tab=tab,
         knots=knots,
@@ -342,6 +355,14 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     states.home["there"][e] = homes >= 0
     states.home["restored_from"][e] = NO_SOURCE
     states.home["bytes"][e] = 0
+    states.live[e] = 0
+    for name in ("helper", "first", "last", "executing", "leader", "work"):
+        states.live[name][e] = -1
+    for name in ("held_first", "held_last"):
+        states.live[name][e] = -1
+    states.co[e] = 0
+    for name in ("helper", "origin", "prev", "after", "later"):
+        states.co[name][e] = -1
     states.flow[e] = 0
     states.flow["source"][e] = -1
     states.report[e] = -1
@@ -491,6 +512,7 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
             0,
             pool.weight_bytes,
             pool.layers,
+            pool.live_mode,
         )
     leaves = int(states.const["leaves"][0])
     tree = states.tree[e]

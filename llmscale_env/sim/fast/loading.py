@@ -10,11 +10,13 @@ from llmscale_env.sim.fast.memory import (
     home_at,
     host_gone_of,
     inst_at,
+    live_at,
     load_at,
     pool_at,
 )
 from llmscale_env.sim.fast.parameter_pool import found, kind_of, nearest, offers, serves
 from llmscale_env.sim.fast.structures import schedule
+from llmscale_env.sim.fast.wake import wake_helper
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import NO_SOURCE, InstanceState
 
@@ -73,7 +75,9 @@ def come(S, i, t):
     network.stop(S, _number(S, i), t)
     load.flows = 0
     load.layers += 1
-    if load.layers == pool_at(S, inst.pool).layers:
+    if load.layers < pool_at(S, inst.pool).layers:
+        wake_helper(S, i, t)
+    elif live_at(S, i).work < 0:  # otherwise it serves at the end of what it executes
         schedule(S, i, 2 * t)
     look_all(S, inst.llm, t)
 
@@ -236,7 +240,7 @@ def rehome(S, host, t):
 
 @njit
 def read_loading(S, out):
-    """Fill `out` (I, LOADING_DTYPE)."""
+    """Fill `out` (I, LOADING_DTYPE), but for what it says of live pairs."""
     for i in range(const_of(S).n_inst):
         out[i].layers_loaded = layers_of(S, i)
         out[i].load_from = load_at(S, i).code

@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.layout import (
     STATE_FIELDS,
 )
@@ -30,11 +31,8 @@ from llmscale_env.sim.fast.records import (
     CLS,
     CONST,
     FIT,
-    FLOW,
     GLOB,
-    HOME,
     INST,
-    LOAD,
     POOL,
     POOL_SEEN,
     PROF,
@@ -169,6 +167,8 @@ flow_at = _records("flow", FLOW)
 report_at = _records("report", REPORT)
 fit_at = _records("fit", FIT)
 load_at = _records("load", LOAD)
+live_at = _records("live", LIVE)
+co_at = _records("co", CO)
 home_at = _records("home", HOME)
 
 key_of = _array("key", np.int64)

@@ -139,7 +139,7 @@ def _read_list_under_way(S, row, i, t, out, k):
         # Who has landed is held by nobody.
         out[k].movable = req.state == _GATEWAY or req.state == _OWN_QUEUE
         if req.state == _HANDOVER:
-            out[k].movable = flow_at(S, r).source >= 0 and flow_at(S, r).active == 0
+            out[k].movable = flow_at(S, r).source >= 0 and flow_at(S, r).pending == 0
         out[k].input_tokens = req.input
         out[k].predicted_tokens = req.predicted
         out[k].emitted_tokens = req.emitted

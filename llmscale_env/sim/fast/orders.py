@@ -73,7 +73,7 @@ class PlacementOrders(ABC):
         # One that has landed is held by nobody.
         if self.spec.splits:
             flows = self.states.flow[e, self._known(e, ids)]
-            waits |= handed & (flows["source"] >= 0) & (flows["active"] == 0)
+            waits |= handed & (flows["source"] >= 0) & (flows["pending"] == 0)
         placeable = {
             int(r): (int(llm), bool(prefilled))
             for r, llm, prefilled, waiting in zip(

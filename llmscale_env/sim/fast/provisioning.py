@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import handover, loading, parameter_pool, weights
+from llmscale_env.sim.fast import handover, live, loading, parameter_pool, weights
 from llmscale_env.sim.fast.batch import (
     commit_decode,
     demand,
@@ -20,6 +20,8 @@ from llmscale_env.sim.fast.controller import clear_window
 from llmscale_env.sim.fast.itl import clear_items
 from llmscale_env.sim.fast.memory import (
     active_of,
+    const_of,
+    flow_at,
     glob_of,
     host_count_of,
     host_gone_of,
@@ -27,11 +29,13 @@ from llmscale_env.sim.fast.memory import (
     host_used_of,
     inst_at,
     lists_of,
+    live_at,
     load_at,
     pool_at,
     req_at,
     served_of,
 )
+from llmscale_env.sim.fast.pairs import let_go, wake_serving
 from llmscale_env.sim.fast.queues import enter_front
 from llmscale_env.sim.fast.records import (
     DECODE,
@@ -124,6 +128,7 @@ def activate(S, i, t, router, features):
         host_count_of(S)[inst.host, inst.llm] += 1
         schedule(S, i, NO_EVENT)
         clear_window(S, i, t)
+        live.finish(S, i, t)
         loading.look_all(S, inst.llm, t)
     if pool_at(S, inst.pool).phase == _DECODES:
         handover.route_decode_gateway(S, inst.llm, t, router, features)
@@ -185,8 +190,10 @@ def swap(S, i, t):
 def _last_to_restart(S, i):
     """Of those that a failure of instance `i` makes start again, in reverse order, the next; -1: none.
 
-    In order: preempted, running by admission, landed, those whose KV it holds.
+    In order: preempted, running by admission, landed, those whose KV it holds, or a part of it.
     """
+    if live_at(S, i).n_held > 0:
+        return live_at(S, i).held_last
     for row in (held_row(S, i), landed_row(S, i)):
         if lists_of(S)[row, 2] > 0:
             return lists_of(S)[row, 1]
@@ -229,25 +236,24 @@ def fail(S, i, t, router, features):
     loading.source_gone(S, i, t)
     schedule(S, i, NO_EVENT)
     hand_over(S, i)
+    if const_of(S).live:
+        live.stop_leading(S, i, t)
+        live.lose_helper(S, i, t, router, features)
     # Who has no queue to go back to is routed again, after the instance's state is settled.
-    first, last = np.int64(-1), np.int64(-1)
+    homeless = np.int64(-1)
     while True:
         r = _last_to_restart(S, i)
         if r < 0:
             break
-        if inst.kv_held > 0:
+        if live_at(S, i).n_held > 0:
+            _lose_part(S, r, t)
+        elif inst.kv_held > 0:
             handover.lose_held(S, i, r, t)
             req_at(S, r).emitted = 0
             req_at(S, r).restarts += 1
         else:
             restart(S, i, r, boundary)
-        if req_at(S, r).queue >= 0:
-            enter_front(S, r, req_at(S, r).queue)
-        else:
-            req_at(S, r).aux_next = first
-            first = r
-            if last < 0:
-                last = r
+        homeless = _queue_again(S, r, homeless, t)
     if pool.phase == _PREFILLS:
         handover.look_at_touched(S, t)
     elif pool.phase == _DECODES:
@@ -262,12 +268,56 @@ def fail(S, i, t, router, features):
         glob_of(S).gpus_held -= pool.gpus
     else:
         acquire(S, i, pool.load_source, pool.repair_ps, t)
-    while first >= 0:
-        after = np.int64(req_at(S, first).aux_next)
-        req_at(S, first).aux_next = -1
-        route(S, first, t, router, features)
-        first = after
+    _route_all(S, homeless, t, router, features)
     _reroute_own(S, i, t, router, features)
+
+
+@njit
+def _lose_part(S, r, t):
+    """Request `r`, whose KV a helper has a part of, is to start again."""
+    holder = flow_at(S, r).source
+    handover.lose_held(S, holder, r, t)
+    wake_serving(S, holder, t)
+    req_at(S, r).emitted = 0
+    req_at(S, r).restarts += 1
+
+
+@njit
+def _queue_again(S, r, homeless, t):
+    """Request `r` goes to the front of its queue, or of the chain of those without one, which is returned."""
+    if const_of(S).live:
+        let_go(S, r, t)
+    if req_at(S, r).queue >= 0:
+        enter_front(S, r, req_at(S, r).queue)
+        return homeless
+    req_at(S, r).aux_next = homeless
+    return r
+
+
+@njit
+def _route_all(S, r, t, router, features):
+    """Route a chain of requests, in order."""
+    while r >= 0:
+        after = np.int64(req_at(S, r).aux_next)
+        req_at(S, r).aux_next = -1
+        route(S, r, t, router, features)
+        r = after
+
+
+@njit
+def cancel(S, i, t, router, features):
+    """Instance `i`, which acquires or loads, is given up."""
+    turn_off(S, i, t, router, features)
+    if not const_of(S).live:
+        return
+    live.lose_helper(S, i, t, router, features)
+    homeless = np.int64(-1)
+    while live_at(S, i).n_held > 0:
+        r = live_at(S, i).held_last
+        _lose_part(S, r, t)
+        homeless = _queue_again(S, r, homeless, t)
+    handover.look_at_touched(S, t)
+    _route_all(S, homeless, t, router, features)
 
 
 @njit
@@ -290,6 +340,7 @@ def turn_off(S, i, t, router, features):
     schedule(S, i, NO_EVENT)
     code = load_at(S, i).code
     loading.stop(S, i, t)
+    live.stop_leading(S, i, t)
     if load_at(S, i).mutating:
         load_at(S, i).mutating = 0
         _take_over(S, load_at(S, i).twin, i, source, code, t, router, features)

@@ -42,6 +42,7 @@ GLOB = np.dtype(
         ("flow_next", np.int64),
         ("first_cursor", np.int64),  # how much of the logs has been counted
         ("finish_cursor", np.int64),
+        ("n_pairs", np.int64),  # live pairs
         ("failing_host", np.int64),  # while the command lasts; -1: none
         ("error", np.int64),
         ("error_request", np.int64),
@@ -212,6 +213,7 @@ POOL = np.dtype(
         ("stopped", np.int64),
         ("weight_bytes", np.int64),  # 0: loads by `load_ps`
         ("layers", np.int64),
+        ("live_mode", np.int64),
     ]
 )
 
@@ -243,42 +245,6 @@ ROUTE = np.dtype(
         ("scaled", np.int64),
     ]
 )
-
-FLOW = np.dtype(
-    [
-        ("left", np.int64),  # millionths of a byte to move from `seen` on, at `rate` bytes/us
-        ("rate", np.int64),
-        ("seen", np.int64),
-        ("end", np.int64),
-        ("source", np.int64),  # who holds a request's KV until it has been copied, -1: nobody
-        ("first", np.int64),  # the two rows of links that are its path
-        ("second", np.int64),
-        ("fixed", np.int64),
-        ("active", np.int64),
-    ]
-)
-"""By number: KV of a request between its phases, weights (see `network`, `handover`, `loading`)."""
-
-LOAD = np.dtype(
-    [
-        ("code", np.int64),  # source code of the weights, also one that is only named yet
-        ("layers", np.int64),  # that have come
-        ("flows", np.int64),  # whether one is on its way
-        ("twin", np.int64),  # slot on the same GPUs, -1: none
-        ("mutating", np.int64),  # it drains to become its twin
-    ]
-)
-"""An instance slot's weights: see `loading`."""
-
-HOME = np.dtype(
-    [
-        ("host", np.int64),  # that keeps a copy of the LLM's weights, -1: none
-        ("there", np.int64),
-        ("restored_from", np.int64),  # source code of the copy on its way, `NO_SOURCE`: none is
-        ("bytes", np.int64),
-    ]
-)
-"""Per LLM: see `parameter_pool`."""
 
 REPORT = np.dtype(
     [
@@ -375,6 +341,7 @@ CONST = np.dtype(
             "link_width",
             "fit_width",
             "weights",  # whether any flow over links
+            "live",  # whether there may be live pairs
         )
     ]
 )

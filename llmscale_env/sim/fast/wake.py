@@ -15,6 +15,8 @@ from llmscale_env.sim.fast.memory import (
     inst_at,
     key_of,
     lists_of,
+    live_at,
+    load_at,
     pool_at,
     prof_at,
     pull_of,
@@ -35,6 +37,7 @@ from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState
 
 _ACTIVE = int(InstanceState.ACTIVE)
+_LOADING = int(InstanceState.LOADING)
 
 
 @njit
@@ -59,9 +62,32 @@ def cut_at(S, i, n):
 
 
 @njit
+def is_live(S, i):
+    """Whether slot `i` helps another one and has a layer to do so with."""
+    if live_at(S, i).leader < 0 or inst_at(S, i).state != _LOADING:
+        return False
+    return load_at(S, i).layers >= 1
+
+
+@njit
+def wake_helper(S, i, t):
+    """Slot `i` looks for work once this time's iterations and arrivals are through, if it can and is free."""
+    if is_live(S, i) and live_at(S, i).work < 0 and key_of(S)[i] > 2 * t + 1:
+        schedule(S, i, 2 * t + 1)
+
+
+@njit
+def call_helper(S, i, t):
+    """Whoever helps instance `i` looks for work."""
+    if glob_of(S).n_pairs > 0 and live_at(S, i).helper >= 0:
+        wake_helper(S, live_at(S, i).helper, t)
+
+
+@njit
 def look_up(S, i, t):
     """Instance `i` (active or draining) comes to a boundary as soon as it can."""
     inst = inst_at(S, i)
+    call_helper(S, i, t)
     if inst.mode == IDLE:
         if key_of(S)[i] > 2 * t + 1:
             schedule(S, i, 2 * t + 1)
@@ -96,6 +122,7 @@ def _must_learn(inst, controller):
 def notice_own(S, i, r, t):
     """Request `r` has just joined the end of instance `i`'s own queue."""
     inst = inst_at(S, i)
+    call_helper(S, i, t)
     if inst.mode == IDLE:
         look_up(S, i, t)
     elif inst.mode == DECODE and inst.seg_n > 1:
@@ -127,6 +154,8 @@ def _may_evict_for(S, i, place):
 def _idle_could(S, i):
     """Whether idle instance `i` could do something about its queues."""
     inst = inst_at(S, i)
+    if glob_of(S).n_pairs > 0 and live_at(S, i).helper >= 0 and is_live(S, live_at(S, i).helper):
+        return False  # its helper does it
     if lists_of(S)[preempted_row(S, i), 2] > 0:
         return False  # memory is being freed for it
     place = shared_place(S, i, inst.n_pull)
@@ -229,6 +258,9 @@ def call_for_changed(S, t, but):
     for k in range(glob.n_dirty):
         q = dirty_of(S)[k]
         queue_at(S, q).dirty = 0
+        if glob.n_pairs > 0:
+            for n in range(1, pulled_by_of(S)[q, 0] + 1):
+                call_helper(S, pulled_by_of(S)[q, n], t)
         if lists_of(S)[queue_row(S, q), 2] > 0:
             _call_for(S, q, t, but)
         else:

@@ -6,16 +6,20 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 |---|---|
 | `clock` | 1, the order of events |
 | `request` | 2 |
-| `instance` | 3 and 4: life of a slot, the iteration boundary, KV cache |
+| `life` | 3, and of 8 to 10, 15 and 16 what moves a slot from state to state |
+| `instance` | 4: the iteration boundary, KV cache |
 | `scheduler` | 4: admission and launch, prefill first and chunked |
 | `router` | 6 |
 | `controller` | 7 |
-| `engine` | 8 and the public interface |
+| `engine` | 8 and the public interface, with `fleet` (orders to instances) and `observing` |
 | `weights` | 9, host memory |
 | `network` | 11 |
 | `handover` | 12 |
 | `placement` | 13 |
 | `best_fit` | 14 |
+| `loading` | 15: the layers of one instance |
+| `parameter_pool` | 15, and of 3: where weights are |
+| `live` | 16 |
 """
 
 from llmscale_env.sim.reference.engine import ReferenceEngine

@@ -227,6 +227,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
         for instance in self.instances_of[pool]:
             instance.controller.set_limit(limit, ControllerKind(self.controller_kind[pool]))
             instance.controller.restart = True
+            instance.leading.call_helper()
 
     def set_instance_limit(self, instance: int, limit: int) -> None:
         """Running requests allowed on one instance."""
@@ -235,6 +236,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
         kind = ControllerKind(self.controller_kind[which.pool_index])
         which.controller.set_limit(limit, kind)
         which.controller.restart = True
+        which.leading.call_helper()
 
     def set_controller(self, pool: int, kind: int) -> None:
         """How the batch limits of a pool move from now on."""

@@ -153,8 +153,7 @@ class Instance(SlotLife):
 
         Whoever helps it looks, too.
         """
-        if self.leading.helper is not None:
-            self.leading.helper.helping.wake()
+        self.leading.call_helper()
         here = self.state in HOLDING_WEIGHTS
         if here and not self._busy and not self._wake_up.triggered:
             self._wake_up.at(self.engine.now_ps)

@@ -57,11 +57,15 @@ class Leader:
         self.batches: deque[Batch] = deque()
         self.executing: Batch | None = None
 
+    def call_helper(self) -> None:
+        """Whoever helps it looks for work."""
+        if self.helper is not None:
+            self.helper.helping.wake()
+
     def plan(self) -> Iteration | None:
         """What it runs after a boundary: the first batch, or what it admits itself."""
         self.executing = None
-        if self.helper is not None:
-            self.helper.helping.wake()
+        self.call_helper()
         if self.batches:
             batch = self.batches[0]
             if batch.helper.helping.work is batch:
