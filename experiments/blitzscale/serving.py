@@ -151,7 +151,9 @@ class Watched:
         pools = scenario.fleet.pools
         self._tp = np.array([pool.tp for pool in pools])
         self._pool = np.repeat(np.arange(len(pools)), [pool.max_instances for pool in pools])
-        self._all_gpus = scenario.fleet.max_gpus
+        # Twins have the same links: those of one count.
+        own = np.array([0 if pool.twin_of else pool.tp for pool in pools])
+        self._own = own[self._pool] / scenario.fleet.max_gpus
         self.time_s, self.sent, self.gpus, self.loading = [], [], [], []
 
     def act(self, view: ClusterView) -> Command:
@@ -161,7 +163,7 @@ class Watched:
         held = ~np.isin(state, (InstanceState.OFF, InstanceState.ACQUIRING))
         count = np.bincount(self._pool[held], minlength=len(self._tp))
         # A slot's link is as wide as those of all its GPUs.
-        sent = float((seen.out_use[0] * self._tp[self._pool]).sum()) / self._all_gpus
+        sent = float((seen.out_use[0] * self._own).sum())
         self.time_s.append(view.time_s)
         self.sent.append(sent)
         self.gpus.append(count * self._tp)
