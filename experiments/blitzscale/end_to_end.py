@@ -31,6 +31,8 @@ COLUMNS = {
     "azure-code": "AzureCode, Llama-2-7B, cluster A",
     "azure-conv": "AzureConv, Llama-3-8B, cluster B",
 }
+FEW = 50
+"""Episodes with fewer requests have no latencies to speak of."""
 QUANTILES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9)
 
 
@@ -40,19 +42,22 @@ class EndToEnd(Parameters):
     columns: Annotated[tuple[str, ...], paper("section 6.1", min_length=1)] = tuple(COLUMNS)
     systems: Annotated[tuple[str, ...], paper("section 6", min_length=1)]
     arrivals_s: Annotated[float, ours("some thousand requests", gt=0)] = 900.0
+    bursty_arrivals_s: Annotated[float, ours("of BurstGPT's: bursts are rare", gt=0)] = 3600.0
     patience_s: Annotated[float, ours("until all have ended", gt=0)] = 60.0
     trigger: Annotated[str, paper('section 5.3; "code" is the released code\'s')] = "paper"
 
 
 def cases(parameters: EndToEnd) -> list[dict[str, Any]]:
     """A run per column, system and seed."""
-    common = parameters.model_dump(include={"arrivals_s", "patience_s", "trigger"})
+    common = parameters.model_dump(include={"patience_s", "trigger"})
+    long, usual = parameters.bursty_arrivals_s, parameters.arrivals_s
     return [
-        {**common, "column": column, "system": system, "seed": seed}
+        {**common, "column": column, "system": system, "seed": seed,
+         "arrivals_s": long if column == "burstgpt" else usual}
         for column in parameters.columns
         for system in parameters.systems
         for seed in parameters.seed_list()
-    ]
+    ]  # fmt: skip
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -109,10 +114,11 @@ def as_deployed(scenario: Scenario, policy: DistServePolicy) -> Scenario:
 
 
 def runs(frame: DataFrame, column: str, system: str, value: str) -> Any:
-    """A value of every run, by seed; of runs with requests."""
+    """A value of every run, by seed; of runs with requests to speak of."""
     mine = frame[
         (frame["column"] == column) & (frame["system"] == system) & (frame["kind"] == "run")
     ]
+    mine = mine[mine["requests"].astype(float) >= FEW]
     return mine.set_index("seed")[value].dropna().astype(float)
 
 
@@ -120,6 +126,12 @@ def shorter(frame: DataFrame, column: str, system: str, other: str, value: str) 
     """By how many per cent a value is below another system's, over seeds."""
     one, two = (runs(frame, column, name, value) for name in (system, other))
     return mean_interval((100 * (1 - one / two)).dropna().to_numpy())
+
+
+def longer(frame: DataFrame, column: str, system: str, other: str, value: str) -> Interval:
+    """By how many per cent a value is above another system's, over seeds."""
+    one, two = (runs(frame, column, name, value) for name in (system, other))
+    return mean_interval((100 * (one / two - 1)).dropna().to_numpy())
 
 
 def ratio(frame: DataFrame, column: str, system: str, other: str, value: str) -> Interval:

@@ -30,7 +30,7 @@ __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 FIGURE = "Figure 17"
 STEPS = ("serverlessllm", "network", "interference-free", "blitzscale")
 PARAMETERS = {
-    "quick": EndToEnd(systems=STEPS, seeds=3, arrivals_s=400.0),
+    "quick": EndToEnd(systems=STEPS, seeds=3, arrivals_s=300.0, bursty_arrivals_s=1200.0),
     "paper": EndToEnd(systems=STEPS, seeds=5),
 }
 

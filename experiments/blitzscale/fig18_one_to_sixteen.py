@@ -50,9 +50,9 @@ class OneToSixteen(Parameters):
     instances: Annotated[int, paper("Figure 18", ge=2, le=16)] = 16
     prompt_tokens: Annotated[int, paper("section 5.2: a moderate batch", ge=1)] = 2000
     load: Annotated[float, ours("of what 16 instances prefill", gt=0)] = 0.9
-    arrivals_s: Annotated[float, ours("until after ServerlessLLM's last load", gt=0)] = 14.0
+    arrivals_s: Annotated[float, ours("until after ServerlessLLM's last load", gt=0)] = 13.5
     look_s: Annotated[float, ours("resolution of times", gt=0)] = 0.01
-    bin_s: Annotated[float, ours("of throughput", gt=0)] = 0.1
+    bin_s: Annotated[float, ours("a prompt takes 0.145 s", gt=0)] = 0.15
 
 
 PARAMETERS = {"quick": OneToSixteen(seeds=5), "paper": OneToSixteen()}
