@@ -1,4 +1,4 @@
-"""BlitzScale's Figures 3, 9 and 18 in small: what they measure, by hand and on the cluster."""
+"""BlitzScale's Figures 3, 9, 13 to 15, 17 and 18 in small: what they measure, by hand and on the cluster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from baselines import make_policy
+from experiments.blitzscale import end_to_end
 from experiments.blitzscale import fig03_stop_times as fig03
 from experiments.blitzscale import fig09_interference as fig09
+from experiments.blitzscale import fig13_end_to_end as fig13
+from experiments.blitzscale import fig14_gpu_time as fig14
+from experiments.blitzscale import fig17_ablation as fig17
 from experiments.blitzscale import fig18_one_to_sixteen as fig18
 from experiments.blitzscale.serving import measured, scenario_of, with_stop
 from experiments.harness.claims import Verdict
@@ -110,6 +115,12 @@ def test_times_in_intervals():
     assert not fig09.within(np.array([1.0]), np.array([]), np.array([])).any()
 
 
+def test_time_between_tokens_over_tokens():
+    means, outputs = pd.Series([0.1, 0.02, math.nan]), pd.Series([2, 5, 9])
+    assert fig09.over_tokens(means, outputs) == pytest.approx((0.1 + 4 * 0.02) / 5)
+    assert fig09.over_tokens(pd.Series([math.nan]), pd.Series([3])) is None
+
+
 @pytest.fixture(scope="module")
 def interference():
     parameters = fig09.Interference(seeds=2, workloads=("azure-code",), loads=(0.7,), times=6)
@@ -128,7 +139,7 @@ def test_a_load_from_who_sends_nothing_has_the_link_to_itself(interference):
 
 def test_no_interference_is_not_reproduced(interference):
     frame, parameters = interference
-    same = frame.assign(load_s=1.0, tbt_mean_s=0.02)
+    same = frame.assign(load_s=1.0, tbt_mean_s=0.02, tbt_token_s=0.02)
     assert {c.verdict for c in fig09.claims(same, parameters)} == {Verdict.NOT}
 
 
@@ -154,3 +165,63 @@ def test_figure_18_in_small():
     made = bins["tokens_per_s"].astype(float).groupby([bins["system"], bins["seed"]]).sum()
     came = frame[frame["kind"] == "times"].set_index(["system", "seed"])["arriving_tokens_per_s"]
     assert (made * parameters.bin_s <= came.astype(float) * parameters.arrivals_s + 1).all()
+
+
+# ---- Figures 13, 14, 15 and 17 ----
+
+
+def test_what_figures_compare_by_hand():
+    rows = [
+        {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
+         "ttft_mean_s": seconds}
+        for system, times in (("blitzscale", (0.1, 0.3)), ("serverlessllm", (0.2, 0.4)))
+        for seed, seconds in enumerate(times)
+    ]  # fmt: skip
+    frame = pd.DataFrame(
+        [*rows, {**rows[0], "seed": 2, "requests": 3.0}, {**rows[2], "seed": 2, "requests": 3.0}]
+    )
+    names = ("blitzscale", "serverlessllm", "ttft_mean_s")
+    assert end_to_end.shorter(frame, "azure-code", *names).mean == pytest.approx((50 + 25) / 2)
+    assert end_to_end.longer(frame, "azure-code", *names).mean == pytest.approx(-(50 + 25) / 2)
+    assert end_to_end.ratio(frame, "azure-code", *names).mean == pytest.approx((0.5 + 0.75) / 2)
+
+
+def test_distserve_is_there_from_the_beginning():
+    policy = make_policy("distserve:share=0.5")
+    scenario = end_to_end.as_deployed(scenario_of("azure-code", "distserve-half"), policy)
+    held = [pool.initial_instances for pool in scenario.fleet.pools]
+    assert min(held) >= 1
+    assert sum(held) == 16
+
+
+@pytest.mark.parametrize("figure", [fig13, fig14, fig17], ids=["fig13", "fig14", "fig17"])
+def test_systems_side_by_side_in_small(figure):
+    systems = figure.PARAMETERS["quick"].systems
+    parameters = end_to_end.EndToEnd(
+        seeds=1, columns=("azure-code",), systems=systems, arrivals_s=40.0, patience_s=30.0
+    )
+    frame = frame_of(figure, parameters)
+    mine = frame[frame["kind"] == "run"].set_index("system")
+    assert (mine["requests"] == mine["requests"].iloc[0]).all()  # the same requests for everybody
+    assert (mine["gpu_s"].astype(float) <= 32 * 40.0).all()
+    gpus = frame[frame["kind"] == "gpus"]
+    held = gpus["prefill_gpus"].astype(float) + gpus["decode_gpus"].astype(float)
+    assert (2 * held.groupby(gpus["system"]).sum()).to_dict() == pytest.approx(
+        mine["gpu_s"].astype(float).to_dict()
+    )
+    assert len(figure.claims(frame, parameters)) >= 5
+    figure.plot(frame, parameters)
+
+
+def test_equal_systems_reproduce_nothing():
+    frame = pd.DataFrame(
+        [
+            {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
+             "gpu_s": 100.0 + seed, "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5,
+             "tbt_p99_s": 0.1}
+            for system in fig14.COMPARED
+            for seed in range(3)
+        ]
+    )  # fmt: skip
+    found = {c.sentence: c.verdict for c in fig14.claims(frame, fig14.PARAMETERS["quick"])}
+    assert [v for s, v in found.items() if "p99" not in s] == 3 * [Verdict.NOT]
