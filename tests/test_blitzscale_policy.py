@@ -119,6 +119,38 @@ def test_blitzscale_follows_a_burst_and_comes_back(trigger: str) -> None:
     assert result.summary["joint/unfinished"] <= 2
 
 
+def test_instances_that_load_over_slow_links_help_at_once() -> None:
+    of = scenario(**{"network.nvlink": False})
+    live, stopped = run("blitzscale:mutate=never", of), run("blitzscale:live=false", of)
+    helped = [
+        (slot, partner)
+        for d in live.decisions
+        if "scale" in d
+        for slot, partner in zip(d["scale"]["slots"], d["scale"]["partners"], strict=False)
+        if partner >= 0
+    ]
+    assert helped
+    # Prefill instances help each other, each at most one at a time.
+    assert all(slot < 32 and partner < 32 for slot, partner in helped)
+    assert helped[0][1] == 0
+    assert live.summary["clipped"] == 0
+    assert live.summary["joint/ttft_s_mean"] < stopped.summary["joint/ttft_s_mean"]
+    assert live.summary["joint/arrivals"] == stopped.summary["joint/arrivals"]
+    # Loads over NVLink end before a target is missed: nobody helps.
+    near = run("blitzscale:mutate=never", scenario(horizon_s=6.0))
+    assert not any(d["scale"]["partners"] for d in near.decisions if "scale" in d)
+
+
+def test_what_waits_is_work_also_when_nobody_comes() -> None:
+    # The burst ends at 7 s; as long as the queue is long nobody goes, whatever the arrivals.
+    of = scenario(work=workload(factor=150.0), **{"fleet.max_gpus": 6})
+    series = run("blitzscale:live=false,timeout_s=0", of).series
+    long = series["prefill/waiting"] > 40
+    after = series["time_s"] > 9.0
+    assert (long & after).any()
+    assert series.loc[long & after, "prefill/active"].min() >= 3
+
+
 def test_without_pruning_weights_come_from_who_sends_kv_caches() -> None:
     of = scenario(**{"network.nvlink": False})
     assert loads(run("blitzscale:live=false", of))[0][2][0] in (63, MEMORY)
