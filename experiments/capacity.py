@@ -10,7 +10,8 @@
     arrivals=KIND      without a trace: poisson, or a shipped table of counts, for real bursts
     slo=ttft:S,itl:S   targets: time to first token, mean time between the tokens of a request
     policy=NAMES       aladdin, jsq, power-of-two, machine-wide (aladdin,jsq if left out), with
-                       parameters as in aladdin:gamma=0.7+theta=0.8
+                       parameters as in aladdin:gamma=0.7+theta=0.8; machine-wide with
+                       tp=gpus_per_host only
     attainment=SHARE   of the requests that have to be in time (0.99)
     llm=, gpu=         names of cards (llama-2-13b, a100-80gb)
     iteration_times=   of your own GPU: a file of `python -m llmscale_env.calibrate`
@@ -27,7 +28,8 @@ For every policy and number of GPUs per worker: the least number of workers with
 bound of the share of requests in time reaches the target, by bisection; every number meets the same
 windows. Writes capacity.csv (every number tried) and capacity.png. Finished windows are kept in
 DIRECTORY/cache: an interrupted command goes on where it stopped when it is given again. Exit code 0
-when a configuration was found, 1 when none of those tried is enough, 2 for a slip, 130 when interrupted.
+when a configuration was found, 1 when none of those tried is enough, 2 for a slip (also for a load too
+small to show the target), 130 when interrupted.
 """
 
 from __future__ import annotations
@@ -35,22 +37,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.capacity_load import trace_of, window
-from experiments.capacity_options import Request, ask
-from experiments.capacity_search import Share, least, share_interval
-from experiments.capacity_serve import guess, idle_share, run, scenario_of
+import numpy as np
+
+from experiments.capacity_load import room, trace_of, window
+from experiments.capacity_options import MACHINE_WIDE, MOST_WINDOWS, Request, ask
+from experiments.capacity_search import (
+    Share,
+    best_bound,
+    requests_needed,
+    share_interval,
+    windows_needed,
+)
+from experiments.capacity_serve import guess, idle_in_time, run, scenario_of
 from experiments.harness.cache import RunCache
 from experiments.harness.fingerprint import fingerprint
+from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import HELP_WORDS, Slip
 from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.workload.config import StreamConfig
 from llmscale_env.workload.requests import PS_PER_S
 
-MACHINE_WIDE = "machine-wide"
 HEAD = (
     "policy", "tp", "workers", "gpus", "windows", "requests", "in_time", "attainment", "low", "high",
     "enough",
@@ -210,22 +221,70 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
         else:
             loads = [window(scenario, {**case, "window": k}) for k in range(case["windows"])]
             counted = [int(load.counted.sum()) for load in loads]
-            if sum(counted) == 0:
-                raise Slip("the windows hold no requests: take more, or longer ones")
+            check_load(request, scenario.workload.streams[0], counted)
             trials.sizes(counted)
-            idle = idle_share(scenario, loads)
+            idle = share_interval(idle_in_time(scenario, loads), counted)
             if request.max_gpus < tp:
                 note = f"max_gpus = {request.max_gpus} is less than one worker"
-            elif idle < request.target:
+            elif idle.seen < request.target:
                 note = (
-                    f"even an idle worker keeps the SLOs of only {100 * idle:.2f} % of the requests"
+                    f"even an idle worker keeps the SLOs of only {100 * idle.seen:.2f} % of the "
+                    "requests"
                 )
         if note:
             found += [Answer(policy[0], tp, None, note=note) for policy in asked]
             continue
         start = guess(scenario, _rate(request))
-        found += [search(trials, policy, tp, start) for policy in asked]
+        for policy in asked:
+            answer = search(trials, policy, tp, start)
+            if answer.found is None and idle.low < request.target:
+                words = f"{answer.note}; nor is an idle worker sure to be: {idle}: more windows"
+                answer = replace(answer, note=words)
+            found.append(answer)
     return found
+
+
+def check_load(request: Request, stream: StreamConfig, counted: Sequence[int]) -> None:
+    """Whether the windows hold enough requests to show the target if all of them are in time.
+
+    Args:
+        request: what is asked.
+        stream: the load.
+        counted: (n,) requests of each window.
+
+    Raises:
+        Slip: they do not; it says how many requests or windows it takes.
+    """
+    target = request.target
+    total, filled = sum(counted), sum(n > 0 for n in counted)
+    if total == 0:
+        raise Slip("the windows hold no requests: take more, or longer ones")
+    bound = best_bound(total, filled)
+    if bound >= target:
+        return
+    seen = f"{_many(total, 'request')} in {_many(filled, 'window')}"
+    if filled < len(counted):
+        seen += f" (of {len(counted)}, the others are empty)"
+    if filled < 2:
+        why = "one window says nothing of others"
+    else:
+        why = f"all in time would show {_floor_percent(bound)} (95 % confidence)"
+    space = room(stream, request.case)
+    needed = requests_needed(target, len(counted))
+    advice = [f"{_many(needed, 'request')} in {len(counted)} windows"]
+    windows = windows_needed(target, counted, int(min(space, MOST_WINDOWS)))
+    if windows is not None:
+        advice.append(f"about windows={windows}")
+    short = "; the windows hold all of the trace" if space <= len(counted) else ""
+    raise Slip(
+        f"attainment = {target:g}: cannot be shown with {seen}: {why}; "
+        f"it takes {', or '.join(advice)}{short}"
+    )
+
+
+def _floor_percent(share: float) -> str:
+    """Two digits, never more than there is."""
+    return f"{np.floor(1e4 * share) / 100:.2f} %"
 
 
 def _rate(request: Request) -> float:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.arrivals import Arrivals
 from llmscale_env.workload.config import StreamConfig, TraceArrivals
-from llmscale_env.workload.generate import generate_requests, predict_outputs
+from llmscale_env.workload.generate import draw_lengths, generate_requests, predict_outputs
 from llmscale_env.workload.readers import Trace, load_trace
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
@@ -98,6 +99,15 @@ def place(
     return warm_up_s + number * part + draw * (part - length), length
 
 
+def room(stream: StreamConfig, case: Mapping[str, Any]) -> float:
+    """Windows of `window_s` that a stream has beside each other: of a trace, its length allows no more."""
+    if stream.lengths.kind != "trace":
+        return np.inf
+    trace, factor = trace_of(stream)
+    duration_s = factor * trace.period_ps / PS_PER_S
+    return (duration_s - case["warm_up_s"]) / case["window_s"]
+
+
 def _of_trace(
     scenario: Scenario, stream: StreamConfig, case: Mapping[str, Any], rng: np.random.Generator
 ) -> Window:
@@ -116,16 +126,15 @@ def _of_trace(
         round(s * PS_PER_S)
         for s in (start_s - before_s, start_s + length_s, start_s + length_s + before_s)
     )
-    rows = slice(*np.searchsorted(arrival_ps, [begin, last]).tolist())
-    inputs = np.minimum(trace.input_tokens[rows], stream.lengths.max_input_tokens).astype(np.int32)
-    outputs = np.minimum(trace.output_tokens[rows], stream.lengths.max_output_tokens)
-    outputs = outputs.astype(np.int32)
-    n = len(inputs)
+    rows = np.arange(*np.searchsorted(arrival_ps, [begin, last]).tolist())
+    arrivals = Arrivals(arrival_ps[rows] - begin, trace, rows)
+    inputs, outputs = draw_lengths(stream.lengths, arrivals, rng)
     predicted = predict_outputs(
-        scenario.workload.predictor, stream.lengths, trace, inputs, outputs, rng
+        scenario.workload.predictor, stream.lengths, arrivals, inputs, outputs, rng
     )
+    n = len(inputs)
     table = RequestTable(
-        arrival_ps=arrival_ps[rows] - begin,
+        arrival_ps=arrivals.arrival_ps,
         llm=np.zeros(n, np.int16),
         region=np.zeros(n, np.int16),
         slo_class=np.zeros(n, np.int16),

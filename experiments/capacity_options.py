@@ -21,6 +21,11 @@ from llmscale_env.cluster.kv import TP_DEGREES
 from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.workload import tables
 
+MACHINE_WIDE = "machine-wide"
+"""Default vLLM: all GPUs of a host are one worker."""
+
+MOST_WINDOWS = 1000
+
 KEYS = (
     "trace", "format", "sort", "rate_per_s", "lengths", "arrivals", "slo", "policy", "attainment", "llm",
     "gpu", "iteration_times", "tp", "gpus_per_host", "max_gpus", "batch_limit", "predictor", "windows",
@@ -65,7 +70,7 @@ def ask(words: Sequence[str]) -> Request:
         "gpus_per_host": whole(options, "gpus_per_host", 8, 1, 8),
         "batch_limit": whole(options, "batch_limit", 256, 1, 4096),
         "predictor": one_of(options, "predictor", ("conditional_mean", "noisy", "oracle")),
-        "windows": whole(options, "windows", 10, 2, 1000),
+        "windows": whole(options, "windows", 10, 2, MOST_WINDOWS),
         "window_s": _number(options, "window_s", 120.0, 1.0, 1e6),
         "warm_up_s": _number(options, "warm_up_s", 30.0, 0.0, 1e5),
         "seed": whole(options, "seed", 0, 0, 2**31),
@@ -83,8 +88,22 @@ def ask(words: Sequence[str]) -> Request:
     )
     if request.out.exists() and not request.out.is_dir():
         raise Slip(f"out = {str(request.out)!r}: must be a directory")
+    _check_machine_wide(request)
     _check_load(case)
     return request
+
+
+def _check_machine_wide(request: Request) -> None:
+    """One worker per host has to be among the degrees."""
+    most = request.case["gpus_per_host"]
+    for text, name, _ in request.policies:
+        if name == MACHINE_WIDE and most not in request.degrees:
+            tried = ",".join(str(tp) for tp in request.degrees)
+            allowed = ",".join(str(tp) for tp in TP_DEGREES)
+            raise Slip(
+                f"policy = {text!r}: is one worker per host, but tp = {tried} leaves out "
+                f"gpus_per_host = {most}, which must be among tp (some of {allowed})"
+            )
 
 
 def _check_load(case: Mapping[str, Any]) -> None:
@@ -103,16 +122,23 @@ def _check_load(case: Mapping[str, Any]) -> None:
 
 def _slo(options: Mapping[str, str]) -> tuple[float, float]:
     text = options.get("slo", "")
-    parts = dict(part.partition(":")[::2] for part in text.split(","))
-    try:
-        ttft_s, itl_s = float(parts.pop("ttft")), float(parts.pop("itl"))
-        if parts or not (0 < ttft_s < math.inf and 0 < itl_s < math.inf):
-            raise ValueError
-    except (KeyError, ValueError):
-        raise Slip(
-            f"slo = {text!r}: must be ttft:SECONDS,itl:SECONDS, as in slo=ttft:0.6,itl:0.03"
-        ) from None
-    return ttft_s, itl_s
+    form = "must be ttft:SECONDS,itl:SECONDS, as in slo=ttft:0.6,itl:0.03"
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        key, colon, number = part.partition(":")
+        if key not in ("ttft", "itl") or not colon:
+            raise Slip(f"slo = {text!r}: {form}")
+        if key in found:
+            raise Slip(f"slo = {text!r}: {key} is given twice; {form}")
+        try:
+            found[key] = float(number)
+        except ValueError:
+            found[key] = math.nan
+        if not 0 < found[key] < math.inf:
+            raise Slip(f"slo = {text!r}: {key} = {number!r}: must be a positive number of seconds")
+    if len(found) < 2:
+        raise Slip(f"slo = {text!r}: {form}")
+    return found["ttft"], found["itl"]
 
 
 def _number(
@@ -192,7 +218,7 @@ def _policies(options: Mapping[str, str]) -> tuple[tuple[str, str, dict[str, Any
             name, parameters = parse_policy(text)
             if name not in PLACEMENT_POLICIES:
                 raise Slip(f"policy = {text!r}: must be some of {','.join(PLACEMENT_POLICIES)}")
-            for key in ("tp", "workers", "prefill_workers", "scale"):
+            for key in ("tp", "workers", "prefill_workers", "scale", "fleet"):
                 if key in parameters:
                     raise Slip(f"policy = {text!r}: {key} is what is searched here; leave it out")
             make_policy(name, **parameters)

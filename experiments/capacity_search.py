@@ -1,4 +1,4 @@
-"""How sure a share is that was seen in some windows of load, and the least number that is enough.
+"""How sure a share is that was seen in some windows of load, and how much load it takes to be sure.
 
 Requests of one window meet the same queue, so they are not independent. The interval is Wilson's for
 a share, with two corrections that surveys of clusters use (Korn and Graubard, Survey Methodology 24,
@@ -13,11 +13,13 @@ t interval of the windows' shares in 87 to 95 %, of a bootstrap in 85 to 94 %.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
+
+from experiments.least import least
 
 CONFIDENCE = 0.95
 """Of each bound by itself; both together hold the share with 90 %."""
@@ -77,10 +79,61 @@ def share_interval(in_time: Sequence[int], requests: Sequence[int]) -> Share:
     if 0 < share < 1:
         between = windows / (windows - 1) * ((good - share * n) ** 2).sum() / total**2
         effect = max(1.0, between / (share * (1 - share) / total))
+    return Share(*seen, *_wilson(float(share), float(total / effect), _quantile(windows)))
+
+
+def best_bound(requests: float, windows: int) -> float:
+    """Lower bound of the share where every request was in time: no number of workers does better.
+
+    Args:
+        requests: of all windows together.
+        windows: that hold requests.
+
+    Returns:
+        The bound; NaN from fewer than two windows.
+    """
+    return _wilson(1.0, requests, _quantile(windows))[0] if windows > 1 else np.nan
+
+
+def requests_needed(target: float, windows: int) -> int:
+    """The least number of requests, in so many windows (two or more), that can show a share of `target`.
+
+    Raises:
+        ValueError: fewer than two windows.
+    """
+    if windows < 2:
+        raise ValueError(f"windows = {windows}: must be at least 2")
+    number = max(1, int(_quantile(windows) ** 2 * target / (1 - target)))
+    while best_bound(number, windows) < target:
+        number += 1
+    return number
+
+
+def windows_needed(target: float, requests: Sequence[int], most: int) -> int | None:
+    """About how many windows like these it takes to be able to show a share of `target`.
+
+    Args:
+        target: share of requests.
+        requests: (n,) of each window.
+        most: windows that there can be.
+
+    Returns:
+        Their number; None: not even the most do.
+    """
+    n = len(requests)
+    filled, each = sum(k > 0 for k in requests) / n, sum(requests) / n
+
+    def enough(windows: int) -> bool:
+        have = round(windows * filled)
+        return have > 1 and best_bound(each * windows, have) >= target
+
+    return least(enough, most, n) if most > n else None
+
+
+def _quantile(windows: int) -> float:
     from scipy.stats import t
 
-    quantile = float(t.ppf(CONFIDENCE, windows - 1))
-    return Share(*seen, *_wilson(float(share), float(total / effect), quantile))
+    return float(t.ppf(CONFIDENCE, windows - 1))
 
 
 def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
@@ -89,45 +142,3 @@ def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
     middle = (share + square / 2) / (1 + square)
     half = quantile * sqrt(share * (1 - share) / n + square / (4 * n)) / (1 + square)
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def least(enough: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """The least number in 1..most that is enough; None: not even the most is.
-
-    What is enough is taken to stay so with more. Steps from a guess double until the answer is
-    bracketed, then the bracket is halved. No number is asked for twice; the one below the answer is
-    always asked for, and is not enough.
-
-    Args:
-        enough: whether a number is.
-        most: largest number.
-        start: a guess.
-    """
-    known: dict[int, bool] = {}
-
-    def asked(number: int) -> bool:
-        if number not in known:
-            known[number] = enough(number)
-        return known[number]
-
-    low, high = 0, min(max(1, start), most)
-    step = max(1, high // 4)
-    while not asked(high):
-        if high == most:
-            return None
-        low, high = high, min(high + step, most)
-        step *= 2
-    step = 1
-    while low == 0 and high > 1:
-        below = max(1, high - step)
-        if not asked(below):
-            low = below
-            break
-        high, step = below, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        if asked(middle):
-            high = middle
-        else:
-            low = middle
-    return high

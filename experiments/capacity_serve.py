@@ -74,10 +74,8 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     load = window(scenario, case)
     if not load.counted.any():
         return [{"requests": 0, "in_time": 0}]
-    fixed = {"scale": False} if case["policy"] == "aladdin" else {}
     policy = make_policy(
-        case["policy"],
-        **{**case["parameters"], **fixed, "tp": case["tp"], "workers": case["workers"]},
+        case["policy"], **{**case["parameters"], "tp": case["tp"], "workers": case["workers"]}
     )
     scenario = load_scenario(
         scenario,
@@ -98,24 +96,25 @@ def _end_s(scenario: Scenario, load: Window) -> float:
     return float(np.ceil(max(latest[load.counted].max(), arrival_s.max()))) + 1.0
 
 
-def idle_share(scenario: Scenario, loads: list[Window]) -> float:
-    """Share of the counted requests that a worker with nothing else to do would serve in time.
+def idle_in_time(scenario: Scenario, loads: list[Window]) -> list[int]:
+    """Counted requests of each window that a worker with nothing else to do would serve in time.
 
     No number of workers does better: work of others only adds to an iteration.
     """
     (pool,), (slo,) = scenario.fleet.pools, scenario.classes
     model = iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
     capacity = model.profile(max_batch=1).kv_capacity_tokens
-    good = total = 0
+    found = []
     for load in loads:
+        good = 0
         inputs = load.requests.input_tokens[load.counted].tolist()
         outputs = load.requests.output_tokens[load.counted].tolist()
         for a, b in zip(inputs, outputs, strict=True):
             early = a + b <= capacity and model.prefill_s(a) <= slo.ttft_s
             # Times are linear in the context, which is (a + b / 2) on average.
             good += early and (b == 1 or model.decode_s(1, a + b / 2) <= slo.itl_s)
-        total += len(inputs)
-    return good / total
+        found.append(good)
+    return found
 
 
 def guess(scenario: Scenario, rate_per_s: float) -> int:

@@ -28,16 +28,15 @@ def test_whole_pages_by_hand():
 def test_without_pages_the_line_is_exact():
     frame, parameters = rows(page_tokens=1)
     assert (frame["predicted"] / frame["bytes"] - 1).abs().max() < 1e-9
-    assert verdicts(fig08.claims(frame, parameters)) == ["reproduced"] * 10
+    assert verdicts(fig08.claims(frame, parameters)) == ["reproduced"] * 4
 
 
 def test_large_pages_are_no_line():
     frame, parameters = rows(page_tokens=256)
     found = fig08.claims(frame, parameters)
-    requests, batches = found[:3], found[3:6]
-    assert verdicts(requests) == ["not reproduced"] * 3
-    assert all("pages of 256 tokens" in claim.reason for claim in requests)
-    # A batch's errors cancel in part.
-    assert all(a.ours.mean > b.ours.mean for a, b in zip(requests, batches, strict=True))
+    request, batch = found[:2]
+    assert request.verdict == "not reproduced"
+    assert "pages of 256 tokens" in request.reason
+    assert request.ours.mean > batch.ours.mean  # a batch's errors cancel in part
     assert found[-1].ours.mean > 2
     fig08.plot(frame, parameters)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines.aladdin.constraints import Request, Rules
-from baselines.aladdin.gap import generate, study, summary
+from baselines.aladdin.gap import generate
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.placement import (
     best_fit,
@@ -154,30 +154,3 @@ def test_shortest_queue_and_the_smallest_peak():
             place(requests, [])
     with pytest.raises(ValueError, match="too many"):
         smallest_peak([Request(1, 1)] * 30, [(), ()], rules())
-
-
-# ---- the gap ----
-
-
-def test_the_gap_is_never_negative():
-    rows = study(range(9), new=5, ongoing=2)
-    assert {row["scarce"] for row in rows} == {"memory", "decode", "prefill"}
-    for row in rows:
-        assert row["optimum"] >= 1
-        assert min(row["best_fit"], row["scaled"], row["first_fit"]) >= row["optimum"]
-    found = summary(rows)
-    assert found["cases"] == 9
-    assert 0 <= found["mean_gap"] <= found["worst_gap"]
-
-
-def test_the_summary_by_hand():
-    rows = [
-        {"optimum": 2, "best_fit": 2},
-        {"optimum": 2, "best_fit": 3},
-        {"optimum": -1, "best_fit": 9},
-    ]
-    assert summary(rows) == {"cases": 2, "optimal": 0.5, "mean_gap": 0.25, "worst_gap": 0.5}
-    with pytest.raises(ValueError, match="optimum"):
-        summary(rows[2:])
-    with pytest.raises(ValueError, match="new"):
-        generate(0, new=0)

@@ -12,7 +12,7 @@ from baselines.aladdin.configuration import RequestTokens
 from baselines.aladdin.constraints import Rules
 from baselines.aladdin.demand import WorkerLine
 from baselines.aladdin.fleet import choose, history, starting_number
-from baselines.aladdin.moves import Seen, errors_of, moves
+from baselines.aladdin.moves import Outlived, Seen, errors_of, moves
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.rebalance import PredictionErrors
 from baselines.aladdin.scaling import WorkerDemand, requests_per_worker
@@ -115,10 +115,10 @@ def test_the_degrees_of_table_3_on_a100():
         tokens = RequestTokens.of(*history(scenario))
         found = choose(scenario, "x", tokens, None)
         assert scenario.fleet.pools[found.pool].tp == tp
-        assert starting_number(scenario, found, None, "x") == 4 // tp
+        assert starting_number(scenario, found, None, None, "x") == 4 // tp
         wide = choose(scenario, "x", tokens, None, "largest")
         assert scenario.fleet.pools[wide.pool].tp == 4
-        assert starting_number(scenario, wide, None, "x") == 1
+        assert starting_number(scenario, wide, None, None, "x") == 1
         assert {found.pool, *found.others} == set(range(len(scenario.fleet.pools)))
 
 
@@ -126,7 +126,92 @@ def test_split_phases_have_prefill_workers_besides():
     scenario = load_scenario("aladdin-split")
     found = choose(scenario, "x", RequestTokens.of(*history(scenario)), None)
     assert (found.pool, found.prefill, found.others) == (1, 0, ())
-    assert starting_number(scenario, found, 20, "x") == 20
+    assert starting_number(scenario, found, 20, None, "x") == 20
+
+
+def split(prefill_tp, prefill, most_prefill, decode, max_gpus, tp=1):
+    """`aladdin-split` with other pools: prefill workers (and at most how many), decode workers."""
+    return load_scenario(
+        "aladdin-split",
+        **{
+            "fleet.max_gpus": max_gpus,
+            "fleet.pools.prefill.tp": prefill_tp,
+            "fleet.pools.prefill.initial_instances": prefill,
+            "fleet.pools.prefill.max_instances": most_prefill,
+            "fleet.pools.decode.tp": tp,
+            "fleet.pools.decode.initial_instances": decode,
+            "impossible_commands": "error",
+            "horizon_s": 2.0,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "policy, prefill_tp, message",
+    [
+        # Four prefill workers of 2 GPUs hold 8 of 12.
+        ("jsq:workers=8", 2, "workers = 8: must be at most 4 of 1 GPUs each beside 8 GPUs of prefill"),
+        ("jsq:workers=10+prefill_workers=8", 1, "workers = 10: must be at most 4 of 1 GPUs each beside 8"),
+        ("jsq:prefill_workers=6", 2, "prefill_workers = 6: must be at most 5 of 2 GPUs each"),
+        ("aladdin:workers=8", 2, "workers = 8: must be at most 4"),
+        ("aladdin:prefill_workers=12", 1, "prefill_workers = 12: must be at most 11 of 1 GPUs each"),
+    ],
+)  # fmt: skip
+def test_more_workers_than_there_are_gpus_beside_prefill_are_refused(policy, prefill_tp, message):
+    scenario = split(prefill_tp, 4, 12, 4, 12)
+    with pytest.raises(PolicyError, match=message):
+        make_policy(policy).reset(scenario, 0)
+
+
+@pytest.mark.parametrize(
+    "policy, prefill_tp, prefill, decode",
+    [
+        ("jsq", 2, 4, 4),
+        ("jsq:workers=4", 2, 4, 4),
+        ("jsq:workers=10+prefill_workers=1", 2, 1, 10),
+        ("jsq:prefill_workers=5", 2, 5, 2),  # as many as are left beside them
+        ("aladdin:workers=2+prefill_workers=5", 2, 5, 2),
+    ],
+)
+def test_workers_beside_prefill_are_as_many_as_was_said(policy, prefill_tp, prefill, decode):
+    scenario = split(prefill_tp, 4, 5, 4, 12)
+    result = run_episode(make_policy(policy), scenario, 0)
+    assert set(result.series["prefill/active"][1:]) == {prefill}
+    assert set(result.series["decode/active"][1:]) == {decode}
+
+
+def test_prefill_workers_that_leave_nothing_are_told():
+    scenario = split(1, 12, 12, 0, 12)
+    with pytest.raises(PolicyError, match="prefill workers hold 12 of max_gpus = 12: at least 1"):
+        make_policy("jsq").reset(scenario, 0)
+
+
+def test_a_fleet_of_split_phases_grows_into_what_prefill_leaves():
+    def most(policy, scenario):
+        made = make_policy(policy)
+        made.reset(scenario, 0)
+        return made.demand.most
+
+    # Prefill may grow to 4 workers of 2 GPUs; of 20 GPUs 12 are left.
+    assert most("aladdin", split(2, 1, 4, 4, 20)) == 12
+    # Two prefill workers that stay two hold 4.
+    assert most("aladdin:prefill_workers=2", split(2, 1, 4, 4, 20)) == 16
+    # Where prefill may take all GPUs, decode keeps what it starts with.
+    assert most("aladdin", split(1, 4, 20, 8, 20)) == 8
+    # A fleet that is full with its prefill workers does not grow.
+    made = make_policy("aladdin:prefill_workers=12")
+    made.reset(split(1, 4, 20, 8, 20), 0)
+    assert made.demand is None
+
+
+def test_prefill_grows_no_further_than_decode_leaves():
+    scenario = split(1, 4, 20, 14, 20)
+    scenario = load_scenario(
+        scenario, **{"horizon_s": 25.0, "workload.streams.chat.rate_per_s": 150.0}
+    )
+    result = run_episode(make_policy("aladdin"), scenario, 0)  # impossible commands are errors
+    assert result.series["prefill/active"].max() == 6
+    assert result.series["decode/active"].max() <= 14
 
 
 def test_history_is_the_same_for_all_episodes():
@@ -150,6 +235,8 @@ def test_history_is_the_same_for_all_episodes():
         ("jsq", "chiron-both", "serves one LLM, scenario 'chiron-both' has"),
         ("jsq", "mixed-slo", "all classes need routes to the same pools"),
         ("jsq:by=age", "aladdin-13b-a100", "by = 'age'"),
+        ("power-of-two:by=tokens", "aladdin-13b-a100", "by = 'tokens': must be 'requests'"),
+        ("jsq:prefill_workers=2", "aladdin-13b-a100", "prefill_workers = 2: must be left out"),
     ],
 )  # fmt: skip
 def test_bad_input_is_told_in_one_line(text, scenario, message):
@@ -315,7 +402,7 @@ def test_errors_by_hand():
         ),
         np.array([50, 40, 90]),
     )
-    outlived = tuple(np.array(x) for x in ([1, 1, 3], [20, 30, 10], [60, 50, 99]))
+    outlived = Outlived(*np.array([[1, 2, 3], [1, 1, 3], [20, 30, 10], [60, 50, 99]]))
     # 7 ended 20 tokens early, 5 as predicted, 9 and 11 were at no worker when last seen.
     ended = finished((7, 30), (5, 40), (9, 10), (11, 10))
     assert errors_of([0, 1], before, ended, outlived) == [

@@ -192,9 +192,12 @@ def test_claims_of_figures_11_and_12_on_made_up_rows():
     assert queue.ours.mean == pytest.approx(40)
     assert {wide.verdict, queue.verdict} == {Verdict.REPRODUCED}
     assert fleets.bound(frame, "llama-2-13b", 0.99, "jsq") == pytest.approx(60)
+    assert fleets.best_setting(frame, "llama-2-13b", 0.99, fig11.ALADDIN[::2]) == fig11.ALADDIN[2]
     never = made_up("decode", {"aladdin": None, "jsq": 5, "power-of-two": 5})
     for claim in fig12.claims(never, fig12.PARAMETERS["quick"]):
         assert claim.verdict == Verdict.UNMEASURED
+        assert "at 2 of 2 rates no number of GPUs is enough for Aladdin," in claim.reason
+        assert "no answer to 5 at 5/s" in claim.note
 
 
 @pytest.mark.parametrize("figure", [fig11, fig12])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from baselines.aladdin.configuration import DegreeRow
 from experiments.aladdin import table3_configuration as table3
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
@@ -34,8 +35,9 @@ def test_a_run():
     assert (pcie["throughput"].iloc[1:].to_numpy() < nvlink["throughput"].iloc[1:].to_numpy()).all()
     slow = frame[(frame["overhead_ms"] == 8) & (frame["link"] == "nvlink")]
     assert slow["throughput"].iloc[1] < nvlink["throughput"].iloc[1]
-    (claim,) = table3.claims(frame, parameters)
+    claim, line = table3.claims(frame, parameters)
     assert claim.paper == "1 GPU"
+    assert line.ours.mean == pytest.approx(100 * plain["eq5_error"].abs().max())
     assert "with NVLink" in claim.note
     table3.plot(frame, parameters)
 
@@ -54,9 +56,9 @@ def test_claims_on_made_up_degrees():
         table3.DEGREES.get((llm, gpu), 0)
         for llm, gpu in zip(frame["llm"], frame["gpu"], strict=True)
     ]
-    assert {claim.verdict for claim in table3.claims(frame, parameters)} == {"reproduced"}
+    assert {claim.verdict for claim in table3.claims(frame, parameters)[:-1]} == {"reproduced"}
     frame["best"] = 3
-    found = table3.claims(frame, parameters)
+    *found, _ = table3.claims(frame, parameters)
     assert {claim.verdict for claim in found} == {"not reproduced"}
     assert len(found) == 6
     assert all("by GPUs: 1: " in claim.reason for claim in found)
@@ -64,4 +66,16 @@ def test_claims_on_made_up_degrees():
 
 def test_the_links_of_the_paper_are_needed():
     frame, parameters = rows(links=("nvlink",), llms=("llama-2-7b",))
-    assert len(table3.claims(frame, parameters)) == 1  # that of V100
+    assert len(table3.claims(frame, parameters)) == 2  # that of V100, and Eq. 5
+
+
+def test_eq_5_by_hand():
+    """4 / N + 6 ms is met; with 1 ms more at two GPUs the line is off at all three."""
+    rows = [DegreeRow(n, 1.0, "", single_s=(4 / n + 6) / 1e3) for n in (1, 2, 4)]
+    assert table3.eq5_errors(rows) == pytest.approx({1: 0, 2: 0, 4: 0}, abs=1e-9)
+    rows[1] = DegreeRow(2, 1.0, "", single_s=9e-3)
+    # Least squares over 1 / N = 1, 0.5, 0.25: slope 26 / 7 ms, at the means 7 / 12 and 26 / 3 ms.
+    line = {n: 26 / 3 + 26 / 7 * (1 / n - 7 / 12) for n in (1, 2, 4)}
+    wanted = {1: line[1] / 10 - 1, 2: line[2] / 9 - 1, 4: line[4] / 7 - 1}
+    assert table3.eq5_errors(rows) == pytest.approx(wanted, rel=1e-6)
+    assert table3.eq5_errors(rows[:2]) == {}

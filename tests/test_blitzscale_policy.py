@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from baselines import make_policy
@@ -14,8 +15,10 @@ from baselines.parameters import PolicyError
 from baselines.registry import policies_for
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.control.command import Command
 from llmscale_env.control.result import EpisodeResult
 from llmscale_env.control.run import run_episode
+from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD
 
@@ -119,6 +122,38 @@ def test_blitzscale_follows_a_burst_and_comes_back(trigger: str) -> None:
     assert result.summary["joint/unfinished"] <= 2
 
 
+def test_instances_that_load_over_slow_links_help_at_once() -> None:
+    of = scenario(**{"network.nvlink": False})
+    live, stopped = run("blitzscale:mutate=never", of), run("blitzscale:live=false", of)
+    helped = [
+        (slot, partner)
+        for d in live.decisions
+        if "scale" in d
+        for slot, partner in zip(d["scale"]["slots"], d["scale"]["partners"], strict=False)
+        if partner >= 0
+    ]
+    assert helped
+    # Prefill instances help each other, each at most one at a time.
+    assert all(slot < 32 and partner < 32 for slot, partner in helped)
+    assert helped[0][1] == 0
+    assert live.summary["clipped"] == 0
+    assert live.summary["joint/ttft_s_mean"] < stopped.summary["joint/ttft_s_mean"]
+    assert live.summary["joint/arrivals"] == stopped.summary["joint/arrivals"]
+    # Loads over NVLink end before a target is missed: nobody helps.
+    near = run("blitzscale:mutate=never", scenario(horizon_s=6.0))
+    assert not any(d["scale"]["partners"] for d in near.decisions if "scale" in d)
+
+
+def test_what_waits_is_work_also_when_nobody_comes() -> None:
+    # The burst ends at 7 s; as long as the queue is long nobody goes, whatever the arrivals.
+    of = scenario(work=workload(factor=150.0), **{"fleet.max_gpus": 6})
+    series = run("blitzscale:live=false,timeout_s=0", of).series
+    long = series["prefill/waiting"] > 40
+    after = series["time_s"] > 9.0
+    assert (long & after).any()
+    assert series.loc[long & after, "prefill/active"].min() >= 3
+
+
 def test_without_pruning_weights_come_from_who_sends_kv_caches() -> None:
     of = scenario(**{"network.nvlink": False})
     assert loads(run("blitzscale:live=false", of))[0][2][0] in (63, MEMORY)
@@ -148,6 +183,49 @@ def test_prefill_instances_become_decode_instances() -> None:
     assert result.series["decode/active"].max() >= 3
     assert result.summary["clipped"] == 0
     assert result.summary["joint/unfinished"] <= 20
+
+
+class Killing:
+    """BlitzScale, and machine 0 breaks down a quarter of a second after the first loads were ordered."""
+
+    name = "killing"
+
+    def __init__(self) -> None:
+        self.policy = make_policy("blitzscale")
+        self.killed_s = -1.0
+        self.homes: list[tuple[int, bool]] = []
+
+    def reset(self, of: Any, seed: int) -> None:
+        self.policy.reset(of, seed)
+        self.ordered = False
+
+    def act(self, view: ClusterView) -> Command:
+        command = self.policy.act(view)
+        self.homes.append((int(view.homes["host"][0]), bool(view.homes["there"][0])))
+        if self.ordered and self.killed_s < 0:
+            self.killed_s = view.time_s
+            assert np.isin(view.instances["state"], (1, 2)).any()  # somebody loads
+            return Command(fail_host=(0,))
+        self.ordered |= command.scale is not None
+        return command
+
+
+def test_a_machine_killed_in_mid_scale_loses_no_request_and_the_copy_comes_back() -> None:
+    of = scenario(30.0, **{"network.nvlink": False})
+    policy = Killing()
+    result = run_episode(policy, of, seed=3)
+    assert policy.killed_s > 5.0
+    assert policy.homes[0] == (0, True)
+    at = round(policy.killed_s / of.control_interval_s)
+    host = policy.homes[at + 1][0]
+    assert host != 0
+    # 13 GB over 100 Gbps take 1.1 s, but all that failed load again from the decode instance as well.
+    back = next(k for k, home in enumerate(policy.homes) if k > at and home == (host, True))
+    assert 1.0 < (back - at) * of.control_interval_s < 15.0
+    assert result.requests["restarts"].sum() > 0
+    assert result.summary["joint/rejected"] == 0
+    gone = result.requests[result.requests["arrival_s"] < 25.0]
+    assert set(gone["outcome"]) <= {"on_time", "late"}  # everybody is served
 
 
 # ---- baselines ----

@@ -144,6 +144,29 @@ def test_masks_say_what_is_possible() -> None:
     assert masks()[2] == [True, True, False, True]
 
 
+BUSY = {
+    "workload.rate_scale": 3.0,
+    "workload.streams.code.arrivals": "poisson",
+    "network.inter_host_bytes_per_s": 4e9,
+}
+"""37 requests per second all the time, over slow links."""
+
+
+def test_live_instances_help_those_with_requests_waiting() -> None:
+    # Far more requests than two prefill instances take: after 1 s both have queues.
+    env = make(**BUSY)
+    env.step(act(2, 2))
+    entries = seen(env, act(4, 2, live=1))
+    weights = env.view().weights
+    helpers = np.flatnonzero(weights.partner[0] >= 0)
+    assert set(helpers) & {2, 3}
+    assert set(weights.partner[0, helpers]) == set(helpers)
+    assert entries["prefill/helping"] == pytest.approx(len(set(helpers) & {2, 3}) / 16)
+    env = make(**BUSY)
+    env.step(act(2, 2))
+    assert seen(env, act(4, 2, live=0))["prefill/helping"] == 0
+
+
 def test_too_many_are_clipped_or_an_error() -> None:
     env = make()
     assert env.step(act(12, 6))[4]["clipped"] == 2

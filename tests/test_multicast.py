@@ -234,7 +234,7 @@ class Loading:
         self.clock = simpy.Environment()
         spec = NetworkSpec(np.array(links.capacity), *rows)
         self.network = Network(self.clock, spec, links.hosts, Counter())
-        self.plan, self.volumes = plan, volumes
+        self.topology, self.plan, self.volumes = found, plan, volumes
         self.came: dict[int, list[int]] = {slot: [] for slot in plan.slots}
         self.under_way: set[int] = set()
         for slot in plan.slots:
@@ -248,7 +248,8 @@ class Loading:
         if layer == len(self.volumes) or slot in self.under_way or not ready:
             return
         self.under_way.add(slot)
-        self.network.start(slot, sender, slot, self.volumes[layer], lambda: self.end(slot))
+        path = self.topology.path(sender, slot)
+        self.network.start(slot, path, self.volumes[layer], lambda: self.end(slot))
 
     def end(self, slot: int) -> None:
         self.under_way.discard(slot)

@@ -131,7 +131,7 @@ def predicted(kind: str, config, n: int = N, **keys):
     arrivals = Arrivals(np.zeros(n, dtype=np.int64))
     x, y = draw_lengths(config, arrivals, np.random.default_rng(3))
     predictor = PredictorConfig(kind=kind, **keys)
-    return x, y, predict_outputs(predictor, config, None, x, y, np.random.default_rng(4))
+    return x, y, predict_outputs(predictor, config, arrivals, x, y, np.random.default_rng(4))
 
 
 @pytest.mark.parametrize("name", ["long-output", "azure-conv", "m-small", "reasoning"])

@@ -14,7 +14,7 @@ the programmes `solver`; both are imported where they are used.
 | how long will an output be | `prediction` (sections 2.3 and 4.3) |
 | what can a worker take | `constraints` (section 4.2, b to e) |
 | which worker gets a request | `placement` (Algorithm 1, Figure 3) |
-| how few workers would do | `programme` (section 4.2, a to h); how far is best fit from it: `gap` |
+| how few workers would do | `programme` (section 4.2, a to h); how far are the heuristics from it: `gap` |
 | who moves when predictions fail | `rebalance` (section 4.3, Algorithm 2) |
 | how many workers does a rate need, when has it changed | `demand` (section 5.2, Eq. 7) |
 | how many groups of schedulers | `groups` (appendix A, Eq. 8) |

@@ -23,7 +23,7 @@ from llmscale_env.scenarios.schema import PoolConfig, Scenario
 from llmscale_env.workload.arrivals import Arrivals
 from llmscale_env.workload.config import CountArrivals, StreamConfig, TraceArrivals
 from llmscale_env.workload.generate import draw_lengths
-from llmscale_env.workload.readers import load_trace
+from llmscale_env.workload.readers import Trace, load_trace
 
 HISTORY = 4000
 """Requests that are known before an episode."""
@@ -58,7 +58,7 @@ def history(scenario: Scenario) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(n,) input and (n,) output tokens of earlier requests: the paper's historical data.
 
     Drawn from the distributions of the scenario's streams (by rate) with a seed of their own, not from the
-    episode; of a replayed trace, rows drawn from all of it (what a service's log tells).
+    episode; of a replayed trace, rows drawn from all of it (what a service's log tells), none twice.
 
     Raises:
         PolicyError: there are no streams.
@@ -68,28 +68,36 @@ def history(scenario: Scenario) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     if not parts:
         raise PolicyError(f"scenario {scenario.name!r}: no streams, so there is no history")
     rates = np.array([s.rate_per_s or 1.0 for s in parts])
+    shares = (rates / rates.sum()).tolist()
+    traces = [_trace_of(part) for part in parts]
+    # A short trace has no 4,000 rows to tell of: repeated, each would be its own history many times.
+    total = min(
+        [float(HISTORY)]
+        + [len(t) / share for t, share in zip(traces, shares, strict=True) if t is not None]
+    )
     drawn = []
-    for part, share in zip(parts, rates / rates.sum(), strict=True):
-        n = max(1, round(HISTORY * float(share)))
+    for part, trace, share in zip(parts, traces, shares, strict=True):
+        n = max(1, round(total * share))
         rng = np.random.default_rng(0)
-        drawn.append(draw_lengths(part.lengths, _earlier(part, n, rng), rng))
+        nothing = np.zeros(n, np.int64)
+        earlier = Arrivals(nothing)
+        if trace is not None:
+            earlier = Arrivals(nothing, trace, rng.choice(len(trace), n, replace=False))
+        drawn.append(draw_lengths(part.lengths, earlier, rng))
     inputs, outputs = (np.concatenate(column) for column in zip(*drawn, strict=True))
     return inputs, outputs
 
 
-def _earlier(part: StreamConfig, n: int, rng: np.random.Generator) -> Arrivals:
-    """As many requests of a stream, with rows of its trace where the trace says how long they are."""
-    nothing = np.zeros(n, np.int64)
+def _trace_of(part: StreamConfig) -> Trace | None:
+    """The trace that says how long a stream's requests are."""
     if part.lengths.kind != "trace":
-        return Arrivals(nothing)
+        return None
     source = part.arrivals
     if isinstance(source, TraceArrivals):
-        trace = load_trace(source.path, source.format, source.sort, source.only_llm)
-    else:
-        assert isinstance(source, CountArrivals)
-        assert source.trace_path is not None
-        trace = load_trace(source.trace_path, source.trace_format)
-    return Arrivals(nothing, trace, rng.integers(0, len(trace), n))
+        return load_trace(source.path, source.format, source.sort, source.only_llm)
+    assert isinstance(source, CountArrivals)
+    assert source.trace_path is not None
+    return load_trace(source.trace_path, source.trace_format)
 
 
 def choose(
@@ -155,35 +163,95 @@ def choose(
     return Workers(numbers[chosen], prefill, others, tuple(rows.values()))
 
 
-def most_workers(scenario: Scenario, workers: Workers, prefill_workers: int | None = None) -> int:
-    """Workers that there are slots and GPUs for, beside the prefill workers of split phases; at least 1."""
-    pools = scenario.fleet.pools
-    pool, held = pools[workers.pool], 0
-    if workers.prefill is not None:
-        prefill = pools[workers.prefill]
-        held = prefill.tp * (prefill_workers or prefill.initial_instances)
-    return max(1, min((scenario.fleet.max_gpus - held) // pool.tp, pool.max_instances))
+def prefill_number(scenario: Scenario, workers: Workers, given: int | None) -> int:
+    """Prefill workers at the start: as given, or as the scenario starts, at least one.
+
+    Where phases are not split there are none.
+    """
+    if workers.prefill is None:
+        return 0
+    return given or max(1, scenario.fleet.pools[workers.prefill].initial_instances)
 
 
-def starting_number(scenario: Scenario, workers: Workers, given: int | None, policy: str) -> int:
-    """Workers at the start: as given, or as many as the GPUs that the scenario starts with allow.
+def prefill_gpus(scenario: Scenario, workers: Workers, given: int | None) -> int:
+    """GPUs of these prefill workers."""
+    if workers.prefill is None:
+        return 0
+    return scenario.fleet.pools[workers.prefill].tp * prefill_number(scenario, workers, given)
+
+
+def most_workers(
+    scenario: Scenario, workers: Workers, prefill_workers: int | None, policy: str
+) -> int:
+    """Workers that there are slots and GPUs for (decode workers, where phases are split), at least one.
+
+    Args:
+        scenario: the cluster.
+        workers: the pools that serve.
+        prefill_workers: prefill workers beside them; None: as the scenario starts.
+        policy: for errors.
 
     Raises:
-        PolicyError: more than there are slots or GPUs for.
+        PolicyError: more prefill workers than there are slots or GPUs for, with one worker beside them, or
+            any where phases are not split.
+    """
+    pools, most_gpus = scenario.fleet.pools, scenario.fleet.max_gpus
+    pool = pools[workers.pool]
+    if prefill_workers is not None:
+        if workers.prefill is None:
+            raise PolicyError(
+                f"{policy}: prefill_workers = {prefill_workers}: must be left out, since scenario "
+                f"{scenario.name!r} does not split phases"
+            )
+        prefill = pools[workers.prefill]
+        most = min((most_gpus - pool.tp) // prefill.tp, prefill.max_instances)
+        if prefill_workers > most:
+            raise PolicyError(
+                f"{policy}: prefill_workers = {prefill_workers}: must be at most {most} of "
+                f"{prefill.tp} GPUs each"
+            )
+    held = prefill_gpus(scenario, workers, prefill_workers)
+    most = min((most_gpus - held) // pool.tp, pool.max_instances)
+    if most < 1:
+        raise PolicyError(
+            f"{policy}: scenario {scenario.name!r}: prefill workers hold {held} of max_gpus = "
+            f"{most_gpus}: at least {pool.tp} have to be left for a worker"
+        )
+    return most
+
+
+def starting_number(
+    scenario: Scenario,
+    workers: Workers,
+    given: int | None,
+    prefill_workers: int | None,
+    policy: str,
+) -> int:
+    """Workers at the start (decode workers, where phases are split).
+
+    Args:
+        scenario: the cluster.
+        workers: the pools that serve.
+        given: how many; None: as many as the GPUs that the scenario starts with allow.
+        prefill_workers: prefill workers beside them; None: as the scenario starts.
+        policy: for errors.
+
+    Raises:
+        PolicyError: more than there are slots or GPUs for, or prefill workers as in `most_workers`.
     """
     pools = scenario.fleet.pools
     pool = pools[workers.pool]
-    held = 0 if workers.prefill is None else pools[workers.prefill].initial_instances
+    most = most_workers(scenario, workers, prefill_workers, policy)
     if given is not None:
-        room = (scenario.fleet.max_gpus - held) // pool.tp
-        if given > min(room, pool.max_instances):
+        if given > most:
+            held = prefill_gpus(scenario, workers, prefill_workers)
+            beside = f" beside {held} GPUs of prefill workers" if held else ""
             raise PolicyError(
-                f"{policy}: workers = {given}: must be at most {min(room, pool.max_instances)} of {pool.tp} "
-                f"GPUs each"
+                f"{policy}: workers = {given}: must be at most {most} of {pool.tp} GPUs each{beside}"
             )
         return given
     started = sum(pools[p].initial_instances * pools[p].tp for p in (workers.pool, *workers.others))
-    return max(1, min(started // pool.tp, pool.max_instances))
+    return min(max(1, started // pool.tp), most)
 
 
 def profiled(

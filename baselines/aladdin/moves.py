@@ -1,9 +1,14 @@
-"""Re-balancing at a heartbeat (Algorithm 2): the workers' errors, and which waiting requests move."""
+"""Re-balancing at a heartbeat (Algorithm 2): the workers' errors, and which waiting requests move.
+
+"l_e is the accumulated error of output length for outstanding requests" (section 4.3), and Algorithm
+2 goes through all ongoing ones: `ErrorLedger` keeps an error as long as what it is about is
+outstanding. `errors_of` has only what has come to light since the last heartbeat.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +43,49 @@ class Seen:
         return self.request[at] == requests, at
 
 
+@dataclass(frozen=True)
+class Outlived:
+    """Requests that have emitted what was predicted and go on: (n,) each.
+
+    Attributes:
+        request: ids.
+        instance: where they are.
+        planned: the prediction that has failed.
+        predicted: the new one.
+    """
+
+    request: Ints
+    instance: Ints
+    planned: Ints
+    predicted: Ints
+
+    def rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """One by one."""
+        columns = (self.request, self.instance, self.planned, self.predicted)
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def early(before: Seen | None, finished: FinishedRequests) -> list[tuple[int, int, int]]:
+    """Instance, real and predicted output of requests that have ended early since the last heartbeat.
+
+    Those that came and went between two heartbeats are not known.
+    """
+    if before is None or len(finished.request_id) == 0:
+        return []
+    there, at = before.find(finished.request_id)
+    outputs = finished.output_tokens
+    return [
+        (int(before.instance[k]), int(outputs[n]), int(before.predicted[k]))
+        for n, k in enumerate(at.tolist())
+        if there[n] and outputs[n] < before.predicted[k]
+    ]
+
+
 def errors_of(
     workers: list[int],
     before: Seen | None,
     finished: FinishedRequests,
-    outlived: tuple[Ints, Ints, Ints],
+    outlived: Outlived,
     printed: bool = False,
 ) -> list[PredictionErrors]:
     """l_e and b_e of each worker for one heartbeat (lines 4 to 13 of Algorithm 2).
@@ -51,31 +94,94 @@ def errors_of(
         workers: instances.
         before: the last heartbeat.
         finished: requests that ended since.
-        outlived: instance, old and new prediction of requests that have been predicted again.
+        outlived: requests that have been predicted again.
         printed: all of a new prediction counts, as printed; otherwise only what it is more.
     """
-    place = {i: k for k, i in enumerate(workers)}
-    long: list[list[tuple[int, int]]] = [[] for _ in workers]
-    early: list[list[tuple[float, float]]] = [[] for _ in workers]
-    for i, old, new in zip(*(column.tolist() for column in outlived), strict=True):
-        if i in place:
-            long[place[i]].append((new, old))
-    if before is not None and len(finished.request_id):
-        there, at = before.find(finished.request_id)
-        for known, k, real in zip(
-            there.tolist(), at.tolist(), finished.output_tokens.tolist(), strict=True
-        ):
-            if not known:
-                continue  # came and went between two heartbeats
-            i, predicted = int(before.instance[k]), int(before.predicted[k])
-            if i in place and real < predicted:
-                early[place[i]].append((float(real), float(predicted)))
-    return [
-        PredictionErrors.of(
-            [new for new, _ in mine], gone, None if printed else [old for _, old in mine]
+    ledger = ErrorLedger(token_s=0.0, printed=printed)
+    ledger.fail(outlived)
+    ledger.end(early(before, finished), 0.0)
+    return ledger.errors(workers)
+
+
+@dataclass
+class ErrorLedger:
+    """l_e and b_e of each worker, accumulated for outstanding requests.
+
+    A request that has outlived its prediction counts while it is where it did so, against the first
+    prediction that failed. One that has ended early leaves an error until the iteration at which it
+    was predicted to end. One that was moved (lines 17 to 20) counts at both workers while it is
+    outstanding, or the same errors would move others again at every heartbeat.
+
+    Attributes:
+        token_s: time that an iteration is taken to last until a predicted end (T_dec: ours).
+        printed: as of `errors_of`.
+    """
+
+    token_s: float
+    printed: bool = False
+    _outlived: dict[int, tuple[int, int, int]] = field(default_factory=dict, init=False)
+    _early: list[tuple[int, int, int, float]] = field(default_factory=list, init=False)
+    _moved: dict[int, tuple[int, int, int]] = field(default_factory=dict, init=False)
+
+    def forget(self, under_way: RequestsUnderWay, now_s: float) -> None:
+        """Drop what is about requests that are no longer there, and ends that would have come by now."""
+        some = {*self._outlived, *self._moved}
+        known = np.isin(under_way.request_id, np.fromiter(some, np.int64, len(some)))
+        where = dict(
+            zip(
+                under_way.request_id[known].tolist(),
+                under_way.instance[known].tolist(),
+                strict=True,
+            )
         )
-        for mine, gone in zip(long, early, strict=True)
-    ]
+        self._outlived = {j: e for j, e in self._outlived.items() if where.get(j) == e[0]}
+        self._moved = {j: e for j, e in self._moved.items() if where.get(j) == e[1]}
+        self._early = [e for e in self._early if e[3] > now_s]
+
+    def fail(self, outlived: Outlived) -> None:
+        """Requests that have outlived their predictions (lines 6 to 8)."""
+        for request, instance, planned, predicted in outlived.rows():
+            if request in self._outlived:
+                planned = self._outlived[request][1]
+            self._outlived[request] = instance, planned, predicted
+
+    def end(self, ended: list[tuple[int, int, int]], now_s: float) -> None:
+        """Instance, real and predicted output of requests that have ended early (lines 10 to 12)."""
+        for instance, real, predicted in ended:
+            until_s = now_s + (predicted - real) * self.token_s
+            self._early.append((instance, real, predicted, until_s))
+
+    def move(self, request: int, source: int, to: int, tokens: int) -> None:
+        """A request has been moved with its predicted tokens; a second one counts from where it was first."""
+        if request in self._moved:
+            source = self._moved.pop(request)[0]
+        if source != to:
+            self._moved[request] = source, to, tokens
+
+    def errors(self, workers: list[int]) -> list[PredictionErrors]:
+        """Of each instance."""
+        long: dict[int, list[tuple[int, int]]] = {i: [] for i in workers}
+        gone: dict[int, list[tuple[float, float]]] = {i: [] for i in workers}
+        moved = {i: [0, 0] for i in workers}
+        for instance, planned, predicted in self._outlived.values():
+            if instance in long:
+                long[instance].append((predicted, planned))
+        for instance, real, predicted, _ in self._early:
+            if instance in gone:
+                gone[instance].append((real, predicted))
+        for source, to, tokens in self._moved.values():
+            for instance, sign in ((source, -1), (to, 1)):
+                if instance in moved:
+                    moved[instance][0] += sign * tokens
+                    moved[instance][1] += sign
+        found = []
+        for i in workers:
+            new = [predicted for predicted, _ in long[i]]
+            old = None if self.printed else [planned for _, planned in long[i]]
+            wrong = PredictionErrors.of(new, gone[i], old)
+            tokens, requests = moved[i]
+            found.append(PredictionErrors(wrong.tokens + tokens, wrong.requests + requests))
+        return found
 
 
 def moves(

@@ -7,6 +7,7 @@ predictions, moves what has not started, routes what waits, and sets the number 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,19 +21,27 @@ from baselines.aladdin.fleet import (
     PREFILL_LOAD,
     choose,
     history,
+    prefill_gpus,
     profiled,
     starting_number,
 )
 from baselines.aladdin.learning import WorkerBook
-from baselines.aladdin.moves import Seen, errors_of, moves
+from baselines.aladdin.moves import ErrorLedger, Outlived, Seen, early, errors_of, moves
 from baselines.aladdin.online import SATURATING_TOKENS
 from baselines.aladdin.performance import KvUse
-from baselines.aladdin.prediction import ConditionalMean, under_estimated
-from baselines.aladdin.scaling import WorkerDemand, requests_per_worker
+from baselines.aladdin.prediction import (
+    ConditionalMean,
+    Constant,
+    Oracle,
+    OutputPredictor,
+    under_estimated,
+)
+from baselines.aladdin.scaling import Rate, WorkerDemand, requests_per_worker
 from baselines.aladdin.simple import starting_command
 from baselines.fleet import Period
 from baselines.parameters import Parameters, PolicyError, Positive, PositiveCount, checked
 from llmscale_env.control.command import Command
+from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.view import ClusterView, RequestsUnderWay
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_tables
@@ -56,10 +65,16 @@ class AladdinParameters(Parameters):
         theta: share of the slack in (b) and (d).
         norm: of a worker's load: as printed ("literal"), or in shares of what it holds ("scaled").
         fallback: what becomes of a request that no worker may take: it waits, or goes to the least full.
-        predict: output lengths: as the scenario "given" them, or of new requests by the mean of the
-            finished ones with such a prompt ("history").
-        repredict: requests that outlive their prediction are predicted again.
+        predict: output lengths of new requests: as the scenario has "given" them, by the mean of the
+            finished ones with such a prompt ("history"), the same for all ("constant"), or as they
+            will be ("oracle", which no system has: the policy's name says so). The policy's own
+            reach the router at the first heartbeat that sees a request; it is placed by the
+            scenario's if that is later.
+        constant_tokens: that "constant" predicts; None: the mean of the history.
+        repredict: the router is told when requests that outlive their prediction are predicted again.
         rebalance: Algorithm 2.
+        span: its errors are accumulated for "outstanding" requests, or are those that have come to
+            light since the last "heartbeat".
         objective: its sum of distances, or of their squares.
         errors: of outlived predictions only the "increase" counts, or all of the new one ("printed").
         check: a move has to keep the constraints (the paper does not ask).
@@ -72,6 +87,9 @@ class AladdinParameters(Parameters):
             that has drifted is fitted at once.
         period_s: of the count of arrivals for Eq. 7.
         false_alarm: chance of a false change point at one look.
+        rate: that Eq. 7 is asked for: since the last change point ("changes"), of the whole "window"
+            that is remembered, or of the "last" period.
+        line: Eq. 7 is fitted to experience ("learnt"), or stays what models and history say ("prior").
         patience: share of the TTFT target that a request may wait for a worker before one is opened
             (0: Algorithm 1's at once).
     """
@@ -84,9 +102,11 @@ class AladdinParameters(Parameters):
     theta: Annotated[float, Field(gt=0, le=1)] = 0.9
     norm: Literal["literal", "scaled"] = "literal"
     fallback: Literal["wait", "least"] = "wait"
-    predict: Literal["given", "history"] = "given"
+    predict: Literal["given", "history", "constant", "oracle"] = "given"
+    constant_tokens: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     repredict: bool = True
     rebalance: bool = True
+    span: Literal["outstanding", "heartbeat"] = "outstanding"
     objective: Literal["sum", "squares"] = "sum"
     errors: Literal["increase", "printed"] = "increase"
     check: bool = True
@@ -95,6 +115,8 @@ class AladdinParameters(Parameters):
     refit_s: Positive = 5.0
     period_s: Positive = 10.0
     false_alarm: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+    rate: Rate = "changes"
+    line: Literal["learnt", "prior"] = "learnt"
     patience: Annotated[float, Field(ge=0, le=1)] = 0.25
 
 
@@ -102,13 +124,37 @@ class AladdinPolicy:
     """See `AladdinParameters`.
 
     Args:
-        name: as it is shown in tables.
+        name: as it is shown in tables; " (oracle)" follows where the predictor knows the truth.
+        predictor: of output lengths, in place of `predict`; every episode begins with a copy of it,
+            to which the history is told.
         values: fields of the parameters.
+
+    Attributes:
+        oracle: whether output lengths are known beforehand, as no system knows them.
+
+    Raises:
+        PolicyError: an unknown parameter, a value that is not allowed, or a predictor that is none.
     """
 
-    def __init__(self, name: str = "aladdin", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, AladdinParameters, values)
+    def __init__(
+        self, name: str = "aladdin", predictor: OutputPredictor | None = None, **values: object
+    ) -> None:
+        self.parameters = p = checked(name, AladdinParameters, values)
+        if predictor is not None:
+            if not isinstance(predictor, OutputPredictor):
+                raise PolicyError(
+                    f"{name}: predictor = {predictor!r}: must be an OutputPredictor "
+                    "(by name: predict=history, constant or oracle)"
+                )
+            if "predict" in values:
+                raise PolicyError(f"{name}: predict = {p.predict!r}: not beside a predictor")
+        if p.constant_tokens is not None and p.predict != "constant":
+            raise PolicyError(
+                f"{name}: constant_tokens = {p.constant_tokens:g}: needs predict=constant"
+            )
+        self._given = predictor
+        self.oracle = p.predict == "oracle" if predictor is None else bool(predictor.oracle)
+        self.name = f"{name} (oracle)" if self.oracle else name
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode: choose the workers' degree, profile them, take up the history.
@@ -128,7 +174,7 @@ class AladdinPolicy:
         self.scenario = scenario
         self._pool = scenario.fleet.pools[self.workers.pool]
         self._split = self.workers.prefill is not None
-        number = starting_number(scenario, self.workers, p.workers, self.name)
+        number = starting_number(scenario, self.workers, p.workers, p.prefill_workers, self.name)
         prompts = inputs if p.prompts == "history" else None
         decode = profiled(scenario, self._pool, prompts)
         prefill = decode
@@ -138,14 +184,15 @@ class AladdinPolicy:
         self._prefill_s = prefill.prefill.seconds(float(np.mean(inputs)))
         short = 0.0 if p.prompts == "history" else SATURATING_TOKENS
         self.book = WorkerBook(prefill, decode, shortest_tokens=short)
-        self.history = ConditionalMean()
-        self.history.observe(inputs, outputs)
+        self.predictor = self._predictor(scenario, seed, outputs)
+        self.predictor.observe(inputs, outputs)
         self._itl_s = min(c.itl_s for c in scenario.classes)
         self._ttft_s = min(c.ttft_s for c in scenario.classes)
         self.demand = self._demand(number, inputs, outputs)
         self._refit = Period(p.refit_s)
         self._ended: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._before: Seen | None = None
+        self._errors = ErrorLedger(self._itl_s, p.errors == "printed")
         self._pool_of: NDArray[np.int64] = np.zeros(0, np.int64)
         self._rules: dict[int, Rules] = {}
         self._tables = pool_tables(scenario, self._pool)
@@ -164,23 +211,41 @@ class AladdinPolicy:
         }
         self._start = replace(start, placement={c.name: settings for c in scenario.classes})
 
+    def _predictor(
+        self, scenario: Scenario, seed: int, outputs: NDArray[np.int32]
+    ) -> OutputPredictor:
+        p = self.parameters
+        self._truth: NDArray[np.int32] | None = None
+        if self._given is not None:
+            return deepcopy(self._given)
+        if p.predict == "constant":
+            return Constant(p.constant_tokens or float(np.mean(outputs)))
+        if p.predict == "oracle":
+            drawn = draw_requests(scenario, np.random.default_rng(seed))
+            self._truth = drawn.input_tokens
+            return Oracle(drawn.output_tokens)
+        return ConditionalMean()
+
     def _demand(
         self, number: int, inputs: NDArray[np.int32], outputs: NDArray[np.int32]
     ) -> WorkerDemand | None:
-        p, pools = self.parameters, self.scenario.fleet.pools
-        used = [self.workers.pool, *self.workers.others]
-        if self.workers.prefill is not None:
-            used.append(self.workers.prefill)
-        left = self.scenario.fleet.max_gpus - sum(
-            pools[k].initial_instances * pools[k].tp for k in used
+        p, fleet = self.parameters, self.scenario.fleet
+        pools, tp = fleet.pools, self._pool.tp
+        started = sum(
+            pools[k].initial_instances * pools[k].tp
+            for k in (self.workers.pool, *self.workers.others)
         )
-        if not (p.scale if p.scale is not None else p.workers is None and left >= self._pool.tp):
+        held = prefill_gpus(self.scenario, self.workers, p.prefill_workers)
+        left = fleet.max_gpus - started - held
+        if not (p.scale if p.scale is not None else p.workers is None and left >= tp):
             return None
-        held = 0
-        if self.workers.prefill is not None:
-            prefill = pools[self.workers.prefill]
+        prefill = None if self.workers.prefill is None else pools[self.workers.prefill]
+        if prefill is not None and not p.prefill_workers:  # their number follows the rate, too
             held = prefill.tp * prefill.max_instances
-        room = (self.scenario.fleet.max_gpus - held) // self._pool.tp
+        most = min(max((fleet.max_gpus - held) // tp, number), self._pool.max_instances)
+        if prefill is not None:
+            rest = (fleet.max_gpus - most * tp) // prefill.tp
+            self._most_prefill = min(rest, prefill.max_instances)
         try:
             per_worker = requests_per_worker(
                 None if self._split else self._profile.prefill,
@@ -199,7 +264,9 @@ class AladdinPolicy:
             outputs,
             period_s=p.period_s,
             false_alarm=p.false_alarm,
-            most=max(1, min(room, self._pool.max_instances)),
+            most=most,
+            rate_of=p.rate,
+            learns=p.line == "learnt",
         )
 
     def act(self, view: ClusterView) -> Command:
@@ -215,7 +282,7 @@ class AladdinPolicy:
         refit = self._refit.due(view.time_s)
         if refit:
             inputs, outputs = zip(*self._ended, strict=True)
-            self.history.observe(np.concatenate(inputs), np.concatenate(outputs))
+            self.predictor.observe(np.concatenate(inputs), np.concatenate(outputs))
             self._ended.clear()
         serving = np.flatnonzero(
             (self._pool_of == self.workers.pool) & (view.instances["state"] == InstanceState.ACTIVE)
@@ -227,11 +294,17 @@ class AladdinPolicy:
             for i in models:
                 self._rules.pop(i, None)
         under_way = view.under_way
-        predicted, outlived, corrections = self._predict(under_way)
+        predicted, believed, outlived, corrections = self._predict(under_way)
         assign = None
         if p.rebalance and len(serving) > 1:
             workers = serving.tolist()
-            errors = errors_of(workers, self._before, finished, outlived, p.errors == "printed")
+            if p.span == "outstanding":
+                self._errors.forget(under_way, view.time_s)
+                self._errors.fail(outlived)
+                self._errors.end(early(self._before, finished), view.time_s)
+                errors = self._errors.errors(workers)
+            else:
+                errors = errors_of(workers, self._before, finished, outlived, p.errors == "printed")
             found = moves(
                 workers,
                 errors,
@@ -242,10 +315,12 @@ class AladdinPolicy:
                 self._rules_of if p.check else None,
                 p.objective,
             )
-            assign = found if len(found[0]) else None
+            if len(found[0]):
+                assign = found
+                self._note_moves(under_way, predicted, found)
         waiting = (under_way.instance < 0) & ((under_way.emitted_tokens > 0) == self._split)
         targets = self._scale(view, under_way, waiting, serving)
-        self._before = Seen.of(under_way, predicted)
+        self._before = Seen.of(under_way, believed)
         if models or corrections or assign or targets or waiting.any():
             command = Command(
                 targets=targets,
@@ -261,36 +336,66 @@ class AladdinPolicy:
         self, under_way: RequestsUnderWay
     ) -> tuple[
         NDArray[np.int64],
-        tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+        NDArray[np.int64],
+        Outlived,
         tuple[NDArray[np.int64], NDArray[np.int64]] | None,
     ]:
-        """Predictions from now on; instance, old and new one of those outlived; what the engine is told."""
-        p = self.parameters
-        old = under_way.predicted_output_tokens.astype(np.int64)
-        now = old.copy()
-        if p.predict == "history":
-            fresh = under_way.movable & (under_way.emitted_tokens == 0)
-            if self._before is not None:
-                fresh &= ~self._before.find(under_way.request_id)[0]
-            guess = self.history.predict(under_way.request_id[fresh], under_way.input_tokens[fresh])
+        """The router's predictions from now on, the policy's, what has been outlived, and what the
+        engine is told.
+
+        The policy's differ where the router is not told that a prediction has failed: Algorithm 2
+        asks for the new one in any case.
+        """
+        p, ids = self.parameters, under_way.request_id
+        told = under_way.predicted_output_tokens.astype(np.int64)
+        now = told.copy()
+        there, at = np.zeros(len(ids), bool), np.zeros(len(ids), np.int64)
+        if self._before is not None:
+            there, at = self._before.find(ids)
+        if (p.predict != "given" or self._given is not None) and not there.all():
+            fresh = ~there
+            self._check(ids[fresh], under_way.input_tokens[fresh])
+            guess = self.predictor.predict(ids[fresh], under_way.input_tokens[fresh])
             now[fresh] = np.clip(np.rint(guess), 1, LONGEST).astype(np.int64)
-        outlived = np.zeros(0, np.int64)
+        planned = now.copy()
+        if self._before is not None and not p.repredict:
+            planned[there] = self._before.predicted[at[there]]
+        some, new = under_estimated(
+            self.predictor, ids, under_way.input_tokens, planned, under_way.emitted_tokens
+        )
+        failed = np.flatnonzero(np.isin(ids, some))
+        known = planned.copy()
+        known[failed] = np.clip(np.ceil(new), 1, LONGEST).astype(np.int64)
+        outlived = Outlived(ids[failed], under_way.instance[failed], planned[failed], known[failed])
         if p.repredict:
-            ids, new = under_estimated(
-                self.history,
-                under_way.request_id,
-                under_way.input_tokens,
-                now,
-                under_way.emitted_tokens,
-            )
-            outlived = np.flatnonzero(np.isin(under_way.request_id, ids))
-            now[outlived] = np.clip(np.ceil(new), 1, LONGEST).astype(np.int64)
-        changed = np.flatnonzero(now != old)
-        told = None
+            now = known
+        changed = np.flatnonzero(now != told)
+        corrections = None
         if len(changed):
-            told = under_way.request_id[changed].astype(np.int64), now[changed]
-        triple = under_way.instance[outlived], old[outlived], now[outlived]
-        return now, triple, told
+            corrections = ids[changed].astype(np.int64), now[changed]
+        return now, known, outlived, corrections
+
+    def _check(self, requests: NDArray[np.int64], inputs: NDArray[np.int64]) -> None:
+        """The oracle's requests are those of the episode, or it would be wrong without a word."""
+        truth = self._truth
+        if truth is None:
+            return
+        if int(requests.max()) >= len(truth) or (truth[requests] != inputs).any():
+            raise PolicyError(
+                f"{self.name}: predict = 'oracle' knows the requests that the scenario draws from the "
+                "episode's seed; of others give AladdinPolicy(predictor=Oracle(output_tokens))"
+            )
+
+    def _note_moves(
+        self,
+        under_way: RequestsUnderWay,
+        predicted: NDArray[np.int64],
+        found: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ) -> None:
+        """Lines 17 to 20 of Algorithm 2 for the heartbeats to come."""
+        for request, to in zip(*(column.tolist() for column in found), strict=True):
+            (k,) = np.flatnonzero(under_way.request_id == request)
+            self._errors.move(request, int(under_way.instance[k]), to, int(predicted[k]))
 
     def _rules_of(self, instance: int) -> Rules:
         """Limits of a worker, with the models that the router has of it."""
@@ -345,7 +450,7 @@ class AladdinPolicy:
         if wanted is not None and prefill is not None and not self.parameters.prefill_workers:
             pool = self.scenario.fleet.pools[prefill]
             load = self.demand.rate * self._prefill_s / PREFILL_LOAD
-            targets[pool.name] = int(np.clip(np.ceil(load) + 1, 1, pool.max_instances))
+            targets[pool.name] = int(np.clip(np.ceil(load) + 1, 1, self._most_prefill))
         return targets
 
 

@@ -97,12 +97,14 @@ class Rebalanced:
         assigned: for each new request, its worker.
         moved: how many changed theirs.
         before, after: the objective.
+        proved: no other answer is better (`exact` within the limits of its solver).
     """
 
     assigned: tuple[int, ...]
     moved: int
     before: float
     after: float
+    proved: bool = False
 
 
 def offset(errors: PredictionErrors, decode: DecodeTime) -> float:
@@ -186,7 +188,7 @@ def exact(
     before = float(np.abs(start).sum())
     unit = max(float(adds.max(initial=0.0)), float(np.abs(start).max(initial=0.0)))
     if unit == 0 or not requests:
-        return _result([r.worker for r in requests], requests, before, before)
+        return _result([r.worker for r in requests], requests, before, before, proved=True)
     pulp = import_pulp()
     programme = pulp.LpProblem("rebalance", pulp.LpMinimize)
     workers = range(len(start))
@@ -215,7 +217,7 @@ def exact(
     for j, r in enumerate(requests):
         now[r.worker] -= adds[j, r.worker]
         now[assigned[j]] += adds[j, assigned[j]]
-    return _result(assigned, requests, before, float(np.abs(now).sum()))
+    return _result(assigned, requests, before, float(np.abs(now).sum()), outcome.optimal)
 
 
 def _parts(
@@ -243,7 +245,11 @@ def _score(objective: Objective) -> Callable[[Floats], Floats]:
 
 
 def _result(
-    assigned: Sequence[int], requests: Sequence[NewRequest], before: float, after: float
+    assigned: Sequence[int],
+    requests: Sequence[NewRequest],
+    before: float,
+    after: float,
+    proved: bool = False,
 ) -> Rebalanced:
     moved = sum(i != r.worker for i, r in zip(assigned, requests, strict=True))
-    return Rebalanced(tuple(assigned), moved, before, after)
+    return Rebalanced(tuple(assigned), moved, before, after, proved)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from baselines.aladdin.configuration import RequestTokens
 from baselines.aladdin.demand import DemandMonitor, WorkerLine, fit_workers, lower_rate
 from baselines.aladdin.performance import DecodeTime, PrefillTime
+
+Rate = Literal["changes", "window", "last"]
 
 PAIRS = 36
 """Periods that are remembered."""
@@ -73,6 +76,9 @@ class WorkerDemand:
         period_s: between two looks at the rate (a heartbeat of placement is too short to count in).
         false_alarm: of the change points.
         least, most: workers.
+        rate_of: the rate since the last change point ("changes"), of all periods that are remembered
+            ("window"), or of the "last" one.
+        learns: Eq. 7 follows experience; False: it stays `line`.
     """
 
     line: WorkerLine
@@ -80,6 +86,8 @@ class WorkerDemand:
     false_alarm: float
     least: int
     most: int
+    rate_of: Rate = "changes"
+    learns: bool = True
     _arrivals: int = field(default=0, init=False)
     _since_s: float = field(default=0.0, init=False)
     _used: int = field(default=0, init=False)
@@ -88,6 +96,7 @@ class WorkerDemand:
     def __post_init__(self) -> None:
         self.monitor = DemandMonitor(self.period_s, self.false_alarm)
         self.pairs: deque[tuple[float, int]] = deque(maxlen=PAIRS)
+        self._recent: deque[float] = deque(maxlen=self.monitor.window)
         self.changes: list[float] = []
         self.rate = 0.0
 
@@ -102,13 +111,15 @@ class WorkerDemand:
         false_alarm: float,
         most: int,
         below: str = "margin",
+        rate_of: Rate = "changes",
+        learns: bool = True,
     ) -> WorkerDemand:
         """From history (see the module)."""
         lowest = lower_rate(inputs, outputs, period_s)
         line = WorkerLine(
             1 / per_worker, 1.0, lowest, below="line" if below == "line" else "margin"
         )
-        return cls(line, period_s, false_alarm, 1, most)
+        return cls(line, period_s, false_alarm, 1, most, rate_of, learns)
 
     def observe(self, time_s: float, arrivals: int, used: int) -> int | None:
         """One heartbeat.
@@ -133,7 +144,12 @@ class WorkerDemand:
             self._settling -= 1
         elif self._arrivals:
             self.pairs.append((self._arrivals / self.period_s, self._used))
-        self.rate = demand.rate
+        self._recent.append(self._arrivals / self.period_s)
+        self.rate = {
+            "changes": demand.rate,
+            "window": float(np.mean(self._recent)),
+            "last": self._recent[-1],
+        }[self.rate_of]
         self._arrivals, self._used, self._since_s = 0, 0, time_s
         return self.workers()
 
@@ -144,7 +160,7 @@ class WorkerDemand:
     def learnt(self) -> WorkerLine:
         """Eq. 7 from experience, as far as there is any."""
         line = self.line
-        if len(self.pairs) < 3:
+        if len(self.pairs) < 3 or not self.learns:
             return line
         rates, used = (np.array(column, float) for column in zip(*self.pairs, strict=True))
         if rates.max() > 1.5 * rates.min() and len(rates) >= 6:

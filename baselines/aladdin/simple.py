@@ -7,8 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from baselines.aladdin.configuration import RequestTokens
-from baselines.aladdin.fleet import Degree, Workers, choose, history, most_workers, starting_number
-from baselines.parameters import Parameters, PositiveCount, checked
+from baselines.aladdin.fleet import (
+    Degree,
+    Workers,
+    choose,
+    history,
+    most_workers,
+    prefill_number,
+    starting_number,
+)
+from baselines.parameters import Parameters, PolicyError, PositiveCount, checked
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -23,7 +31,7 @@ class FixedParameters(Parameters):
         fleet: as many as the scenario has GPUs for ("all": these do not scale, so this is a fleet for the
             peak), or as those allow that it starts with ("start").
         prefill_workers: of split phases; None: as the scenario starts.
-        by: what a queue's length is: its "requests", or their "tokens" (shortest queue only).
+        by: what a queue's length is: its "requests", or their "tokens" (not for `power-of-two`).
     """
 
     tp: Annotated[int, Field(ge=1, le=8)] | None = None
@@ -41,6 +49,9 @@ class FixedWorkersPolicy:
         rule: "jsq" or "power-of-two".
         degree: of a worker, where `tp` does not say.
         values: fields of `FixedParameters`.
+
+    Raises:
+        PolicyError: an unknown parameter, or a value that is not allowed.
     """
 
     def __init__(
@@ -48,21 +59,27 @@ class FixedWorkersPolicy:
     ) -> None:
         self.name = name
         self.parameters = checked(name, FixedParameters, values)
+        if rule != "jsq" and self.parameters.by != "requests":
+            raise PolicyError(
+                f"{name}: by = {self.parameters.by!r}: must be 'requests', which the shorter of two "
+                "queues is told by; jsq takes both"
+            )
         self._rule, self._degree = rule, degree
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Choose the workers.
 
         Raises:
-            PolicyError: several LLMs, an unknown degree, or too many workers.
+            PolicyError: several LLMs, an unknown degree, too many workers, or prefill workers where phases
+                are not split.
         """
         p = self.parameters
         tokens = RequestTokens.of(*history(scenario))
         self.workers = choose(scenario, self.name, tokens, p.tp, self._degree)
         number = p.workers
         if number is None and p.fleet == "all":
-            number = most_workers(scenario, self.workers, p.prefill_workers)
-        number = starting_number(scenario, self.workers, number, self.name)
+            number = most_workers(scenario, self.workers, p.prefill_workers, self.name)
+        number = starting_number(scenario, self.workers, number, p.prefill_workers, self.name)
         rule = f"jsq-{p.by}" if self._rule == "jsq" else self._rule
         self._start = starting_command(scenario, self.workers, number, p.prefill_workers, rule)
 
@@ -84,8 +101,8 @@ def starting_command(
     else:
         # Prefill has no queue to speak of: the least tokens, whoever decodes (section 5.1).
         routers, decode = dict.fromkeys(classes, "jsq-tokens"), dict.fromkeys(classes, rule)
-        name = pools[workers.prefill].name
-        targets[name] = prefill_workers or pools[workers.prefill].initial_instances
+        number_of_prefill = prefill_number(scenario, workers, prefill_workers)
+        targets[pools[workers.prefill].name] = number_of_prefill
     return Command(
         targets=targets,
         routers=routers,

@@ -1,7 +1,8 @@
 """What BlitzScale's monitor knows: what an instance can do, and what is asked of all of them (section 5.3).
 
-Ours: tokens per second are those of arrivals in a sliding window, since a saturated cluster completes no more
-than it can, however much comes; KV in use is that of decode instances, with the contexts of requests that
+Ours: tokens per second are those of arrivals in a sliding window and of what waits from before, since a
+saturated cluster completes no more than it can, however much comes, and a queue is work also when nobody
+comes any more; KV in use is that of decode instances, with the contexts of requests that
 wait for a decode instance's memory.
 """
 
@@ -135,20 +136,32 @@ class Monitor:
     window_s: float
     _arrived: deque[tuple[float, float, float]] = field(default_factory=deque, repr=False)
 
-    def tokens_per_s(self, view: ClusterView) -> float:
-        """Prompt tokens that have come per second of the window; to be called once per decision."""
+    def tokens_per_s(self, view: ClusterView, under_way: RequestsUnderWay) -> float:
+        """Prompt tokens per second that are to be prefilled; to be called once per decision.
+
+        Those that have come in the window, and those that came before and wait still.
+        """
         window = view.window
         self._arrived.append((view.time_s, window.length_s, float(window.input_tokens.sum())))
         while self._arrived[0][0] <= view.time_s - self.window_s + 1e-9:
             self._arrived.popleft()
         seconds = sum(length for _, length, _ in self._arrived)
-        return sum(tokens for *_, tokens in self._arrived) / seconds if seconds > 0 else 0.0
+        if seconds <= 0:
+            return 0.0
+        before = under_way.arrival_s < view.time_s - seconds
+        late = waits_for_prefill(under_way) & before
+        tokens = sum(tokens for *_, tokens in self._arrived)
+        return (tokens + float(under_way.input_tokens[late].sum())) / seconds
+
+
+def waits_for_prefill(under_way: RequestsUnderWay) -> NDArray[np.bool_]:
+    """(n,) who waits for its first token, wherever."""
+    return np.isin(under_way.state, _TO_PREFILL) & (under_way.emitted_tokens == 0)
 
 
 def waiting_tokens(under_way: RequestsUnderWay) -> float:
     """Prompt tokens that wait to be prefilled, wherever."""
-    waits = np.isin(under_way.state, _TO_PREFILL) & (under_way.emitted_tokens == 0)
-    return float(under_way.input_tokens[waits].sum())
+    return float(under_way.input_tokens[waits_for_prefill(under_way)].sum())
 
 
 def kv_tokens(

@@ -71,15 +71,15 @@ class BlitzScaleParameters(ScalingParameters):
         interference_free: the planner prunes instances that send already.
         live: prefill instances that load help overloaded ones (section 5.2).
         mutate: prefill instances become decode ones, and others start in their place: "any" of them, the
-            least busy first, those that are "idle", or "none"; None: "any" with `live`, of which the paper
-            counts it a part, else "none".
+            least busy first, those that are "idle", or "never"; None: "any" with `live`, of which the paper
+            counts it a part, else "never".
         keep_alive_s: without `network`, as `ServerlessLlmParameters`.
     """
 
     network: bool = True
     interference_free: bool = True
     live: bool = True
-    mutate: Literal["any", "idle", "none"] | None = None
+    mutate: Literal["any", "idle", "never"] | None = None
     keep_alive_s: NonNegative | None = None
 
 
@@ -145,7 +145,7 @@ class ScalingPolicy(ABC):
         becoming = int(seen.mutating[slots[prefill]].sum())
         have = [self.scaler.present(seen, prefill), self.scaler.present(seen, decode) + becoming]
         under_way = view.under_way
-        rate = self._monitor.tokens_per_s(view)
+        rate = self._monitor.tokens_per_s(view, under_way)
         loads = (
             rate if self.parameters.trigger == "paper" else waiting_tokens(under_way),
             kv_tokens(view.weights.instances[0], slots[decode], under_way),
@@ -162,7 +162,9 @@ class ScalingPolicy(ABC):
             f"prefill {have[0]} -> {want[0]} ({loads[0]:.0f} tokens), "
             f"decode {have[1]} -> {want[1]} ({loads[1]:.0f} tokens)"
         )
-        mutate = self.mutations(seen, want[1] - have[1])
+        # Who becomes a decode instance is to be replaced, so only as many as there are GPUs for.
+        free = self.scaler.free_gpus(seen) // self.scaler.spec.pools[prefill].gpus
+        mutate = self.mutations(seen, min(want[1] - have[1], have[0] + free - want[0]))
         have[0] -= len(mutate)
         have[1] += len(mutate)
         targets, drain, wanted = {}, [], {}
@@ -272,7 +274,7 @@ class BlitzScalePolicy(ScalingPolicy):
                 f"{self.name}: mutate = {p.mutate!r}: needs twin_of in one of the pools of scenario "
                 f"{scenario.name!r}"
             )
-        usual = "any" if p.live and self.pair.twins else "none"
+        usual = "any" if p.live and self.pair.twins else "never"
         self._mutate = usual if p.mutate is None else p.mutate
         keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
         self.caches = HostCaches(self.scaler, keep)
@@ -282,7 +284,7 @@ class BlitzScalePolicy(ScalingPolicy):
 
     def mutations(self, seen: FleetSeen, count: int) -> list[int]:
         """Prefill instances that become decode ones, of which there shall be so many more."""
-        if self._mutate == "none":
+        if self._mutate == "never":
             return []
         return self.scaler.mutations(seen, self.pair.prefill, count, idle=self._mutate == "idle")
 

@@ -20,7 +20,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmscale_env.cluster.iteration_time import IterationTables, IterationTimeModel
+from llmscale_env.cluster.iteration_time import (
+    IterationTables,
+    IterationTimeModel,
+    iteration_time_model,
+)
+from llmscale_env.cluster.kv import kv_capacity_tokens
 
 RELEASED_PREFILL_TOKENS_PER_S = {
     "llama-2-7b": 13_000.0,
@@ -71,6 +76,33 @@ def prefill_tokens_per_s(
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens = {batch_tokens}: must be at least 1")
     return batch_tokens / model.prefill_s(batch_tokens)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the rules compare loads with.
+
+    Attributes:
+        prefill_tokens_per_s: of a prefill instance.
+        kv_tokens: of a decode instance.
+    """
+
+    prefill_tokens_per_s: float
+    kv_tokens: int
+
+
+def profiled(llm: str, gpu: str, tp: int = 1, *, batch_tokens: int = 2000) -> Capacity:
+    """Capacity of an instance from its calibrated iteration times and its cards.
+
+    Args:
+        llm, gpu, tp: what is profiled.
+        batch_tokens: see `prefill_tokens_per_s`.
+
+    Raises:
+        ValueError: there are no times for them, or the weights do not fit.
+    """
+    model = iteration_time_model(llm, gpu, tp)
+    return Capacity(prefill_tokens_per_s(model, batch_tokens), kv_capacity_tokens(llm, gpu, tp))
 
 
 def instances_for(load: float, capacity: float, share: float) -> int:

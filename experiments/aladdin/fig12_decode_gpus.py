@@ -11,17 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.aladdin.fleets import (
-    Fleets,
-    bound,
-    cases,
-    gpus_of,
-    most_saved,
-    plot,
-    run,
-    saved,
-)
-from experiments.harness.claims import Claim, about
+from experiments.aladdin.fleets import Fleets, cases, plot, run, saving_claims
+from experiments.harness.claims import Claim
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,34 +33,11 @@ PARAMETERS = {
 
 def claims(frame: DataFrame, parameters: Fleets) -> list[Claim]:
     """Section 6.4."""
-    mine = tuple(p for p in parameters.policies if p.startswith("aladdin"))
-    found = []
-    for other, (name, percent) in OTHERS.items():
-        if other not in parameters.policies or not mine:
-            continue
-        for llm in parameters.llms:
-            for target in parameters.targets:
-                ours, rate = most_saved(saved(frame, llm, target, mine, other))
-                one = gpus_of(frame, llm, target, mine)
-                two = gpus_of(frame, llm, target, (other,))
-                found.append(
-                    about(
-                        f"{llm.removeprefix('llama-2-').upper()}, {100 * target:g} %: up to {percent} % "
-                        f"fewer GPUs for decode than {name}",
-                        percent,
-                        ours,
-                        nothing=0,
-                        unit=f"% fewer at {rate:g} requests/s, the most",
-                        paper=f"up to {percent} %",
-                        note="GPUs, Aladdin against the other: "
-                        + ", ".join(
-                            f"{one[r].mean():.3g} to {two[r].mean():.3g} at {r:g}/s"
-                            for r in one.columns
-                        ),
-                        reason="the fluid bound leaves no more than "
-                        f"{bound(frame, llm, target, other):.0f} % to any placement on such workers, at any "
-                        "rate shown: batches of tens of requests differ little in context, so counting "
-                        "requests balances decode times well",
-                    )
-                )
-    return found
+    return saving_claims(
+        frame,
+        parameters,
+        OTHERS,
+        "{llm}, {target}: up to {percent} % fewer GPUs for decode than {name}",
+        "batches of tens of requests differ little in context, so counting requests balances decode times "
+        "well",
+    )

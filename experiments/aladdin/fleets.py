@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -12,11 +12,12 @@ from agents.statistics import Interval, mean_interval
 from experiments.aladdin.least import Search
 from experiments.aladdin.serving import capacity_per_worker, decode_only, large, serve
 from experiments.aladdin.setting import DEGREES, shown
+from experiments.harness.claims import Claim, about
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 WIDE_GPUS = 4
 STYLES = {
@@ -27,13 +28,14 @@ STYLES = {
     "power-of-two": ("power of two", "C2", "D", "-"),
     "machine-wide": ("default vLLM, 4 GPUs per worker", "C3", "^", "-"),
 }
-FLUID = "what the best placement could do"
+FLUID = "a fluid at this rate"
 
 
 class Fleets(Parameters):
     """Parameters of both figures."""
 
     llms: Annotated[tuple[str, ...], paper("section 6.1, those on A100", min_length=1)] = (
+        "llama-2-7b",
         "llama-2-13b",
         "llama-2-70b",
     )
@@ -90,7 +92,10 @@ def degree(case: Mapping[str, Any]) -> int:
 
 
 def fluid_gpus(case: Mapping[str, Any]) -> float:
-    """GPUs that Table 3's workers need if requests were a fluid: no placement needs fewer."""
+    """GPUs that Table 3's workers need if requests came as a fluid at the nominal rate.
+
+    No placement needs fewer for long; a window of a minute may hold fewer requests, and starts empty.
+    """
     tp = DEGREES[case["llm"], case["gpu"]]
     alone = case["study"] == "decode"
     return (
@@ -146,7 +151,9 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
                 # A seed without an answer would make the mean look better than it is.
                 whole = part.count() == part.size()
                 mean, low, high = part.mean()[whole], part.min()[whole], part.max()[whole]
-                suffix = "" if whole.all() else f" (at {int((~whole).sum())} rates never)"
+                suffix = (
+                    "" if whole.all() else f" (no answer at {int((~whole).sum())} of {len(whole)})"
+                )
                 axes.plot(mean, color=colour, marker=marker, ms=4, ls=style, label=name + suffix)
                 axes.fill_between(mean.index, low, high, color=colour, alpha=0.12, lw=0)
             axes.plot(
@@ -169,21 +176,28 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
 # ---- what claims are made of ----
 
 
-def gpus_of(frame: DataFrame, llm: str, target: float, policies: tuple[str, ...]) -> DataFrame:
-    """Least GPUs by seed (rows) and rate: the least of several policies; NaN where none has an answer."""
+def gpus_of(frame: DataFrame, llm: str, target: float, policy: str) -> DataFrame:
+    """Least GPUs by seed (rows) and rate; NaN where not even the most do."""
     mine = frame[
-        (frame["llm"] == llm) & np.isclose(frame["target"], target) & frame["policy"].isin(policies)
+        (frame["llm"] == llm) & np.isclose(frame["target"], target) & (frame["policy"] == policy)
     ]
-    return mine.pivot_table(
-        index="seed", columns="rate_per_s", values="gpus", aggfunc="min", dropna=False
-    ).astype(float)
+    return mine.pivot_table(index="seed", columns="rate_per_s", values="gpus", dropna=False).astype(
+        float
+    )
 
 
-def saved(
-    frame: DataFrame, llm: str, target: float, first: tuple[str, ...], second: str
-) -> DataFrame:
+def best_setting(frame: DataFrame, llm: str, target: float, policies: Sequence[str]) -> str:
+    """One setting of Aladdin for all rates: most answers, then fewest GPUs in all, then the first."""
+    tables = {policy: gpus_of(frame, llm, target, policy) for policy in policies}
+    return min(
+        policies,
+        key=lambda p: (int(tables[p].isna().sum().sum()), float(np.nansum(tables[p].to_numpy()))),
+    )
+
+
+def saved(frame: DataFrame, llm: str, target: float, first: str, second: str) -> DataFrame:
     """GPUs saved in per cent by seed and rate; NaN where either has no answer."""
-    one, two = gpus_of(frame, llm, target, first), gpus_of(frame, llm, target, (second,))
+    one, two = gpus_of(frame, llm, target, first), gpus_of(frame, llm, target, second)
     return 100 * (1 - one / two)
 
 
@@ -197,9 +211,76 @@ def most_saved(table: DataFrame) -> tuple[Interval, float]:
 
 
 def bound(frame: DataFrame, llm: str, target: float, other: str) -> float:
-    """Most that any placement could save against a policy, in per cent (NaN without an answer)."""
+    """By how much a fluid needs less than a policy, in per cent, at the rate where that is most."""
     mine = frame[
         (frame["llm"] == llm) & np.isclose(frame["target"], target) & (frame["policy"] == other)
     ]
     means = mine.groupby("rate_per_s")[["gpus", "fluid_gpus"]].mean()
     return float((100 * (1 - means["fluid_gpus"] / means["gpus"])).max())
+
+
+def saving_claims(
+    frame: DataFrame,
+    parameters: Fleets,
+    others: Mapping[str, tuple[str, float]],
+    sentence: str,
+    reason: str,
+) -> list[Claim]:
+    """Up to how many per cent fewer GPUs Aladdin needs than each of `others` (policy: its name, the number).
+
+    Args:
+        frame: rows of all runs.
+        parameters: that they had.
+        others: compared with.
+        sentence: with places for {llm}, {target}, {percent}, {name}.
+        reason: what the data showed besides the bound and the answers.
+    """
+    there = set(frame["policy"])
+    mine = [p for p in parameters.policies if p.startswith("aladdin") and p in there]
+    found = []
+    for other, (name, percent) in others.items():
+        if other not in there or not mine:
+            continue
+        for llm in parameters.llms:
+            for target in parameters.targets:
+                setting = best_setting(frame, llm, target, mine)
+                one, two = (gpus_of(frame, llm, target, p) for p in (setting, other))
+                ours, rate = most_saved(saved(frame, llm, target, setting, other))
+                short = llm.removeprefix("llama-2-").upper()
+                found.append(
+                    about(
+                        sentence.format(
+                            llm=short, target=f"{100 * target:g} %", percent=percent, name=name
+                        ),
+                        percent,
+                        ours,
+                        nothing=0,
+                        unit=f"% fewer at {rate:g} requests/s, the most",
+                        paper=f"up to {percent} %",
+                        note=f"GPUs, {STYLES[setting][0]} against the other: "
+                        + ", ".join(
+                            f"{_mean(one[r])} to {_mean(two[r])} at {r:g}/s" for r in one.columns
+                        ),
+                        reason=_unanswered(one, setting)
+                        + "a fluid at the nominal rate would need at most "
+                        f"{bound(frame, llm, target, other):.0f} % less than the other, at any rate "
+                        f"shown; {reason}",
+                    )
+                )
+    return found
+
+
+def _mean(column: Series[float]) -> str:
+    return "no answer" if column.isna().any() else f"{column.mean():.3g}"
+
+
+def _unanswered(table: DataFrame, setting: str) -> str:
+    """Where Aladdin does not attain the target however many GPUs it has."""
+    n = int(table.isna().any().sum())
+    if n == 0:
+        return ""
+    return (
+        f"at {n} of {len(table.columns)} rates no number of GPUs is enough for "
+        f"{STYLES[setting][0]}, the strictness with most answers: best fit fills a worker before it takes "
+        "the next, so what its constraints let through misses on any fleet; "
+    )

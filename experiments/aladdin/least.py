@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from experiments.least import least
+
 
 @dataclass
 class Search:
@@ -38,23 +40,4 @@ class Search:
             target: share of requests.
             start: a guess.
         """
-        high = min(max(1, start), self.most)
-        step = max(1, high // 4)
-        low = 0
-        while self.at(high) < target:
-            if high == self.most:
-                return None
-            low, high = high, min(high + step, self.most)
-            step *= 2
-        if low == 0:
-            low, step = high - 1, 1
-            while low > 0 and self.at(low) >= target:
-                high, low = low, max(0, low - step)
-                step *= 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.at(middle) >= target:
-                high = middle
-            else:
-                low = middle
-        return high
+        return least(lambda workers: self.at(workers) >= target, self.most, start)

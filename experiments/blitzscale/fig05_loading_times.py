@@ -31,7 +31,7 @@ from llmscale_env.cluster.topology import FROM_SSD, PoolLayout, topology
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FIGURE = "Figure 5 and times of sections 1, 4, 5.1, 5.2 and 6.1"
+FIGURE = "Figure 5"
 
 # What is loaded: words, LLM, tensor parallelism, machine, from where, the paper's seconds, where it says so.
 LOADS = {

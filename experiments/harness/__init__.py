@@ -1,7 +1,8 @@
 """What runs experiments: one module per figure or table of a paper, run, cached, judged, reported.
 
 An experiment is a module in the folder of its paper (`experiments/chiron/fig09_interactive_load.py` is
-`chiron-fig09`). Its docstring says what is shown and in which setting; the first line is its title. It has
+`chiron-fig09`); what a paper leaves out is a study (`experiments/aladdin/study_gap_to_optimum.py` is
+`aladdin-gap`). Its docstring says what is shown and in which setting; the first line is its title. It has
 
 | name | what |
 |---|---|

@@ -88,8 +88,10 @@ def entries() -> tuple[Entry, ...]:
     found = []
     for paper in PAPERS:
         for path in sorted((home / paper).glob("*.py")):
-            kind = path.stem.partition("_")[0]
-            if not kind.startswith(("fig", "table")):
+            kind, _, words = path.stem.partition("_")
+            if kind == "study":
+                kind = words.partition("_")[0]
+            elif not kind.startswith(("fig", "table")):
                 continue
             doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
             title, _, text = doc.partition("\n")

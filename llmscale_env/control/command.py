@@ -228,8 +228,7 @@ class Dispatcher:
         return clipped
 
     def _scale(self, e: int, loads: Loads) -> None:
-        helpers = (loads.partners,) if loads.partners else ()
-        self.engine.scale(e, loads.slots, loads.sources, *helpers)
+        self.engine.scale(e, loads.slots, loads.sources, loads.partners or None)
 
     def _operate(self, e: int, name: str, changes: Mapping[str, Any]) -> int:
         where = f"operations.{name}"

@@ -88,8 +88,7 @@ class FleetSeen:
     @property
     def in_pair(self) -> NDArray[np.bool_]:
         """(I,) whether it helps somebody, or is helped."""
-        who = np.arange(len(self.partner))
-        return (self.partner >= 0) & (self.partner[self.partner] == who) & (self.partner != who)
+        return self.partner >= 0
 
     @property
     def sends_weights(self) -> NDArray[np.bool_]:
@@ -386,9 +385,8 @@ class ScaleOrders:
         A lower target may have stopped a source; then the loads are impossible.
         """
         for e, loads in self.loads:
-            helpers = (loads.partners,) if loads.partners else ()
             try:
-                engine.scale(e, loads.slots, loads.sources, *helpers)
+                engine.scale(e, loads.slots, loads.sources, loads.partners or None)
             except ValueError:
                 self.impossible[e] += len(loads)
 

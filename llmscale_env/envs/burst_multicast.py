@@ -73,64 +73,66 @@ class BurstMulticastEnv(ServingEnv):
     | 10 | `code/itl_mean` | 0 | 1 | mean ITL / target / 2 |
     | 11 | `code/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
     | 12 | `code/violations` | 0 | 1 | violations / (violations + on time) |
-    | 13 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
-    | 14 | `prefill/active` | 0 | 1 | active instances / slots |
-    | 15 | `prefill/draining` | 0 | 1 | draining instances / slots |
-    | 16 | `prefill/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 17 | `prefill/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 18 | `prefill/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 19 | `prefill/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 20 | `prefill/running` | 0 | 1 | running requests / sum of batch limits |
-    | 21 | `prefill/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 22 | `prefill/kv` | 0 | 1 | KV use / capacity |
-    | 23 | `prefill/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 24 | `prefill/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 25 | `prefill/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 26 | `prefill/busy` | 0 | 1 | share of active instances with any request |
-    | 27 | `decode/active` | 0 | 1 | active instances / slots |
-    | 28 | `decode/draining` | 0 | 1 | draining instances / slots |
-    | 29 | `decode/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 30 | `decode/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 31 | `decode/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 32 | `decode/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 33 | `decode/running` | 0 | 1 | running requests / sum of batch limits |
-    | 34 | `decode/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 35 | `decode/kv` | 0 | 1 | KV use / capacity |
-    | 36 | `decode/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 37 | `decode/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 38 | `decode/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 39 | `decode/busy` | 0 | 1 | share of active instances with any request |
-    | 40 | `prefill/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
-    | 41 | `prefill/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
-    | 42 | `prefill/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
-    | 43 | `prefill/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
-    | 44 | `prefill/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
-    | 45 | `prefill/sending` | 0 | 1 | share of active instances from which others load |
-    | 46 | `prefill/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
-    | 47 | `prefill/becoming` | 0 | 1 | instances that drain to become a twin / slots |
-    | 48 | `decode/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
-    | 49 | `decode/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
-    | 50 | `decode/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
-    | 51 | `decode/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
-    | 52 | `decode/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
-    | 53 | `decode/sending` | 0 | 1 | share of active instances from which others load |
-    | 54 | `decode/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
-    | 55 | `decode/becoming` | 0 | 1 | instances that drain to become a twin / slots |
-    | 56 | `llama-3.1-8b/copy` | 0 | 1 | 1: some machine's memory has the copy |
-    | 57 | `prefill/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
-    | 58 | `prefill/out_max` | 0 | 1 | use of links to other machines, the fullest one |
-    | 59 | `prefill/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
-    | 60 | `prefill/in_max` | 0 | 1 | use of links from other machines, the fullest one |
-    | 61 | `decode/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
-    | 62 | `decode/out_max` | 0 | 1 | use of links to other machines, the fullest one |
-    | 63 | `decode/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
-    | 64 | `decode/in_max` | 0 | 1 | use of links from other machines, the fullest one |
-    | 65 | `last/prefill/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 66 | `last/decode/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 67 | `last/weights/from` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 68 | `last/weights/chains` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 69 | `last/weights/live` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 70 | `last/decode/by` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 13 | `llama-3.1-8b/unplaced` | 0 | 1 | requests without a worker, log scale to 256 |
+    | 14 | `llama-3.1-8b/unplaced_age` | 0 | 1 | age of the first / longest TTFT target / 2 |
+    | 15 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
+    | 16 | `prefill/active` | 0 | 1 | active instances / slots |
+    | 17 | `prefill/draining` | 0 | 1 | draining instances / slots |
+    | 18 | `prefill/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 19 | `prefill/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 20 | `prefill/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 21 | `prefill/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 22 | `prefill/running` | 0 | 1 | running requests / sum of batch limits |
+    | 23 | `prefill/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 24 | `prefill/kv` | 0 | 1 | KV use / capacity |
+    | 25 | `prefill/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 26 | `prefill/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 27 | `prefill/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 28 | `prefill/busy` | 0 | 1 | share of active instances with any request |
+    | 29 | `decode/active` | 0 | 1 | active instances / slots |
+    | 30 | `decode/draining` | 0 | 1 | draining instances / slots |
+    | 31 | `decode/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 32 | `decode/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 33 | `decode/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 34 | `decode/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 35 | `decode/running` | 0 | 1 | running requests / sum of batch limits |
+    | 36 | `decode/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 37 | `decode/kv` | 0 | 1 | KV use / capacity |
+    | 38 | `decode/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 39 | `decode/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 40 | `decode/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 41 | `decode/busy` | 0 | 1 | share of active instances with any request |
+    | 42 | `prefill/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
+    | 43 | `prefill/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
+    | 44 | `prefill/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
+    | 45 | `prefill/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
+    | 46 | `prefill/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
+    | 47 | `prefill/sending` | 0 | 1 | share of active instances from which others load |
+    | 48 | `prefill/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
+    | 49 | `prefill/becoming` | 0 | 1 | instances that drain to become a twin / slots |
+    | 50 | `decode/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
+    | 51 | `decode/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
+    | 52 | `decode/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
+    | 53 | `decode/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
+    | 54 | `decode/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
+    | 55 | `decode/sending` | 0 | 1 | share of active instances from which others load |
+    | 56 | `decode/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
+    | 57 | `decode/becoming` | 0 | 1 | instances that drain to become a twin / slots |
+    | 58 | `llama-3.1-8b/copy` | 0 | 1 | 1: some machine's memory has the copy |
+    | 59 | `prefill/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
+    | 60 | `prefill/out_max` | 0 | 1 | use of links to other machines, the fullest one |
+    | 61 | `prefill/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
+    | 62 | `prefill/in_max` | 0 | 1 | use of links from other machines, the fullest one |
+    | 63 | `decode/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
+    | 64 | `decode/out_max` | 0 | 1 | use of links to other machines, the fullest one |
+    | 65 | `decode/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
+    | 66 | `decode/in_max` | 0 | 1 | use of links from other machines, the fullest one |
+    | 67 | `last/prefill/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 68 | `last/decode/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 69 | `last/weights/from` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 70 | `last/weights/chains` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 71 | `last/weights/live` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 72 | `last/decode/by` | 0 | 1 | choice / (choices - 1); 0 at the start |
 
     ## Rewards
 
@@ -209,6 +211,7 @@ class BurstMulticastEnv(ServingEnv):
         "forecast",
         "lengths",
         "latency",
+        "gateway",
         "fleet",
         "weights",
         "links",

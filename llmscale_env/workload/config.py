@@ -296,8 +296,9 @@ class PredictorConfig(_Frozen):
 
     Attributes:
         kind: "conditional_mean": the mean output of requests with such an input (what a router
-            can learn from its own log); "noisy": the true length times a log-normal factor of mean
-            1; "oracle": the true length, a bound and nothing that a service could have.
+            can learn from its own log; of a replayed trace, from the half of its rows that does not
+            hold the request, see `log_means`); "noisy": the true length times a log-normal factor
+            of mean 1; "oracle": the true length, a bound and nothing that a service could have.
         sigma: log-standard deviation of the factor of "noisy".
     """
 

@@ -22,9 +22,9 @@ from llmscale_env.workload.config import (
     TraceLengths,
     WorkloadConfig,
 )
-from llmscale_env.workload.readers import Labels, Trace
+from llmscale_env.workload.readers import Labels
 from llmscale_env.workload.requests import RequestTable
-from llmscale_env.workload.tables import N_BINS, LengthTable, load_lengths, round_tokens
+from llmscale_env.workload.tables import LengthTable, load_lengths, round_tokens
 
 AnyLengths = TableLengths | FixedLengths | LognormalLengths | TraceLengths
 
@@ -80,9 +80,12 @@ def draw_lengths(
 
 
 def _conditional_mean(
-    config: AnyLengths, trace: Trace | None, input_tokens: NDArray[np.int32]
+    config: AnyLengths, arrivals: Arrivals, input_tokens: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """Mean output of requests with these inputs, under the distribution they are drawn from."""
+    """Mean output of requests with these inputs, under the distribution they are drawn from.
+
+    Of a trace: of its other rows, as in `LogMeans`.
+    """
     if isinstance(config, FixedLengths):
         return np.full(len(input_tokens), float(config.output_tokens))
     if isinstance(config, LognormalLengths):
@@ -92,12 +95,12 @@ def _conditional_mean(
         left = config.output_sigma**2 * (1 - rho**2) / 2
         return np.exp(mu_out + rho * config.output_sigma * z + left)
     if isinstance(config, TraceLengths):
-        assert trace is not None
-        if len(trace.input_tokens) < N_BINS:
-            return np.full(len(input_tokens), float(trace.output_tokens.mean()))
-        table = trace.length_table
-    else:
-        table = load_lengths(config.table)
+        assert arrivals.trace is not None
+        assert arrivals.rows is not None
+        most = config.max_input_tokens, config.max_output_tokens
+        trace = arrivals.trace
+        return trace.log_means.predict(arrivals.rows, trace.output_tokens, *most)
+    table = load_lengths(config.table)
     clipped = np.minimum(table.output_tokens, config.max_output_tokens)
     return LengthTable(table.input_tokens, clipped).mean_output_given_input(input_tokens)
 
@@ -105,7 +108,7 @@ def _conditional_mean(
 def predict_outputs(
     predictor: PredictorConfig,
     config: AnyLengths,
-    trace: Trace | None,
+    arrivals: Arrivals,
     input_tokens: NDArray[np.int32],
     output_tokens: NDArray[np.int32],
     rng: np.random.Generator,
@@ -117,7 +120,7 @@ def predict_outputs(
         z = rng.standard_normal(len(output_tokens))
         factor = np.exp(predictor.sigma * z - predictor.sigma**2 / 2)
         return round_tokens(output_tokens.astype(np.float64) * factor, MAX_TOKENS)
-    mean = _conditional_mean(config, trace, input_tokens)
+    mean = _conditional_mean(config, arrivals, input_tokens)
     return round_tokens(mean, config.max_output_tokens)
 
 
@@ -187,7 +190,7 @@ def _stream(
 
     inputs, outputs = draw_lengths(stream.lengths, arrivals, rngs[1])
     predicted = predict_outputs(
-        workload.predictor, stream.lengths, arrivals.trace, inputs, outputs, rngs[2]
+        workload.predictor, stream.lengths, arrivals, inputs, outputs, rngs[2]
     )
     return _Part(
         arrivals.arrival_ps,
@@ -218,7 +221,9 @@ def _batch_queue(
     slo_class = _index(f"{where}.slo_class", queue.slo_class, names[1])
     arrivals = Arrivals(np.full(n, to_ps(queue.at_s), dtype=np.int64))
     inputs, outputs = draw_lengths(queue.lengths, arrivals, rngs[1])
-    predicted = predict_outputs(workload.predictor, queue.lengths, None, inputs, outputs, rngs[2])
+    predicted = predict_outputs(
+        workload.predictor, queue.lengths, arrivals, inputs, outputs, rngs[2]
+    )
     return _Part(
         arrivals.arrival_ps,
         np.full(n, llm, dtype=np.int16),

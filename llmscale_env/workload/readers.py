@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.workload.log_means import LogMeans
 from llmscale_env.workload.requests import PS_PER_S
-from llmscale_env.workload.tables import LengthTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,9 +76,9 @@ class Trace:
         return span + max(span // max(len(self) - 1, 1), PS_PER_S // 1000)
 
     @cached_property
-    def length_table(self) -> LengthTable:
-        """Joint quantiles of the trace's lengths (at least 64 rows)."""
-        return LengthTable.from_pairs(self.input_tokens, self.output_tokens)
+    def log_means(self) -> LogMeans:
+        """What the trace, taken for a log, tells of outputs by input."""
+        return LogMeans.of(self.input_tokens)
 
 
 @dataclass(frozen=True)
