@@ -253,7 +253,7 @@ def claims(frame: DataFrame, parameters: Interference) -> list[Claim]:
                 paper="32 %",
                 note=f"by load: {_words(worse, '{:+.0f}')}; over tokens: {_words(tokens, '{:+.0f}')}",
                 reason="only the first gap between tokens holds a KV transfer, so what a slower one adds "
-                "is spread over the answer: long ones hide it, in a mean over requests short ones count in full",
+                "is spread over the answer: long ones hide it, and a mean over requests counts each alike",
             )
         )
     return found
