@@ -46,7 +46,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
         top.set_title(COLUMNS[column], fontsize=9)
     panels[0][0].set_ylabel("TTFT, mean (ms)")
     panels[1][0].set_ylabel("time between tokens, mean (ms)")
-    panels[0][0].legend(fontsize=7)
+    panels[0][0].legend(fontsize=7, loc="upper right")
     return figure
 
 
@@ -58,18 +58,33 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
         for what in ("ttft", "tbt"):
             value = f"{what}_mean_s"
             seen = f"ms: {means(frame, column, parameters.systems, value)}"
-            found.append(
-                at_least(
-                    f"{name}: the network shortens {what.upper()}",
-                    0.0,
-                    shorter(frame, column, "network", "serverlessllm", value),
-                    nothing=None,
-                    unit="% shorter",
-                    paper="not for the TBT of AzureConv" if column == "azure-conv" else "shorter",
-                    note=seen,
-                    reason=REASONS.get((column, what, "network"), ""),
+            step = shorter(frame, column, "network", "serverlessllm", value)
+            if (column, what) == ("azure-conv", "tbt"):
+                found.append(
+                    between(
+                        f"{name}: TBT stays as it is with the network",
+                        -5.0,
+                        5.0,
+                        step,
+                        nothing=None,
+                        unit="% shorter",
+                        paper="no improvement (within 5 %: ours)",
+                        note=seen,
+                    )
                 )
-            )
+            else:
+                found.append(
+                    at_least(
+                        f"{name}: the network shortens {what.upper()}",
+                        0.0,
+                        step,
+                        nothing=None,
+                        unit="% shorter",
+                        paper="shorter",
+                        note=seen,
+                        reason=REASONS.get((column, what, "network"), ""),
+                    )
+                )
             found.append(
                 between(
                     f"{name}: an interference-free plan shortens {what.upper()} by 0.4 to 5 %",
@@ -108,5 +123,28 @@ def _live(frame: DataFrame, parameters: EndToEnd) -> str:
     return f"% shorter: {'; '.join(parts)}"
 
 
-REASONS: dict[tuple[str, str, str], str] = {}
+_MEMORY = (
+    "ServerlessLLM never loads from SSD here, as both machines always run an instance, and their memory is "
+    "faster (128 Gbps) than the network (100 Gbps)"
+)
+_SOURCES = (
+    "without it weights come from the instance of the lowest number (ours); the planner also takes the copy in "
+    "a machine's memory and several sources, so the step is more than the lack of interference"
+)
+_NONE = "what interference there is hits few loads: the interval has no effect in it"
+REASONS = {
+    ("azure-conv", "ttft", "network"): _MEMORY,
+    ("burstgpt", "ttft", "interference-free"): _SOURCES,
+    ("azure-code", "ttft", "interference-free"): _SOURCES,
+    ("burstgpt", "tbt", "interference-free"): _NONE,
+    ("azure-code", "tbt", "interference-free"): _NONE,
+    ("azure-conv", "ttft", "interference-free"): _NONE,
+    ("azure-conv", "tbt", "interference-free"): _NONE,
+    (
+        "azure-code",
+        "tbt",
+        "live",
+    ): "with weights over the network no KV cache ever waits for a decode instance "
+    "here, live or not, so prefill instances that become decode ones have nothing to shorten",
+}
 """Why a claim does not reproduce, where it does not."""
