@@ -116,8 +116,8 @@ _QUEUE = (
     "(AllCache's TTFT of seconds are all such); a live pair works on that queue together and halves it"
 )
 _DECODE = (
-    "ServerlessLLM's TBT suffers only in bursts that fill the KV memory of decode instances while others load "
-    "from SSD (of the runs looked at one had such a burst, of 7 s); otherwise KV caches find room"
+    "ServerlessLLM's TBT suffers only in bursts that fill the KV memory of decode instances while others "
+    "load from SSD (of the runs looked at one had such a burst, of 7 s); otherwise KV caches find room"
 )
 REASONS = {
     ("azure-code", "tbt"): _DECODE,

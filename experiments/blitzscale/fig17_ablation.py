@@ -128,8 +128,8 @@ _MEMORY = (
     "faster (128 Gbps) than the network (100 Gbps)"
 )
 _SOURCES = (
-    "without it weights come from the instance of the lowest number (ours); the planner also takes the copy in "
-    "a machine's memory and several sources, so the step is more than the lack of interference"
+    "without it weights come from the instance of the lowest number (ours); the planner also takes the copy "
+    "in a machine's memory and several sources, so the step is more than the lack of interference"
 )
 _NONE = "what interference there is hits few loads: the interval has no effect in it"
 REASONS = {
