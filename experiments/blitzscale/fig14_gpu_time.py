@@ -122,7 +122,7 @@ REASONS = {
     "systems follow the same demand and stop 2 s after it (upper left)",
     "ttft": "by run: where bursts need more than half of the GPUs BlitzScale is faster, where they do not, "
     "DistServe is, as its instances are there",
-    "tbt": "the paper does not say how DistServe's GPUs are split between the phases; ours are by the profile",
+    "tbt": "the paper does not say how DistServe's GPUs are split between the phases; ours by the profile",
     "ttft/p99": _BURST,
     "tbt/p99": _BURST,
 }
