@@ -90,16 +90,15 @@ def test_seconds_of_links():
 
 def test_figure_3_in_small():
     parameters = fig03.StopTimes(
-        seeds=2, stops_s=(0.0, 20.0), arrivals_s=400.0, patience_s=60.0, network_s=60.0
+        seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0, network_s=60.0
     )
     frame = frame_of(fig03, parameters)
     few = fig03.FEW
     fig03.FEW = 1
     try:
-        for llm in fig03.SERVED:
-            kept = fig03.attained(frame, llm, "ttft_attainment")
-            assert (kept[0.0] > kept[20.0]).any(), llm
-        assert len(fig03.claims(frame, parameters)) == 4  # without a stop of 0.5 s
+        kept = fig03.attained(frame, fig03.LARGE, "ttft_attainment")
+        assert (kept[0.0] > kept[20.0]).any()
+        assert len(fig03.claims(frame, parameters)) == 3  # none about a stop of 0.5 s
         fig03.plot(frame, parameters)
     finally:
         fig03.FEW = few
@@ -164,7 +163,8 @@ def test_figure_18_in_small():
     # What has been prefilled has come: nobody makes tokens.
     made = bins["tokens_per_s"].astype(float).groupby([bins["system"], bins["seed"]]).sum()
     came = frame[frame["kind"] == "times"].set_index(["system", "seed"])["arriving_tokens_per_s"]
-    assert (made * parameters.bin_s <= came.astype(float) * parameters.arrivals_s + 1).all()
+    came = came.astype(float).reindex(made.index)
+    assert (made * parameters.bin_s <= came * parameters.arrivals_s + 1).all()
 
 
 # ---- Figures 13, 14, 15 and 17 ----
