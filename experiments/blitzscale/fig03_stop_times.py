@@ -6,8 +6,9 @@ it is over. (a) to (d): requests that keep the TTFT and the TBT target, by that 
 the links between machines that KV caches take when all GPUs serve (DistServe, full). Ours: the workload
 imitates BurstGPT (the paper's hour is not named); the peak second fills 0.7 of all instances, which is
 where the trigger asks for all of them (with `peak=1`, and for 7B with stops of 2 s and more, it gives
-nearly all GPUs to prefill as a burst begins, and decode finds none: the fall of TBT in (b)); a request's TBT is its mean; who has no first token at the end counts
-with the time it has waited; links are looked at 20 times a second and averaged over each second.
+nearly all GPUs to prefill as a burst begins, and decode finds none: the fall of TBT in (b)); a
+request's TBT is its mean; who has no first token at the end counts with the time it has waited; links
+are looked at 20 times a second and averaged over each second.
 """
 
 from __future__ import annotations
