@@ -7,6 +7,8 @@ from typing import Any
 
 from baselines.aladdin.policy import AladdinPolicy
 from baselines.aladdin.simple import FixedWorkersPolicy
+from baselines.blitzscale.distserve import DistServePolicy
+from baselines.blitzscale.policy import AllCachePolicy, BlitzScalePolicy, ServerlessLlmPolicy
 from baselines.chiron import ChironPolicy
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
@@ -44,6 +46,11 @@ def _machine_wide(name: str, **values: Any) -> Policy:
     return FixedWorkersPolicy(name, degree="largest", **values)
 
 
+def _distserve_half(name: str, **values: Any) -> Policy:
+    """On half of the GPUs (BlitzScale, section 6.2)."""
+    return DistServePolicy(name, **{"share": 0.5, **values})
+
+
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
@@ -60,6 +67,11 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "jsq": FixedWorkersPolicy,
     "power-of-two": _power_of_two,
     "machine-wide": _machine_wide,
+    "blitzscale": BlitzScalePolicy,
+    "serverlessllm": ServerlessLlmPolicy,
+    "allcache": AllCachePolicy,
+    "distserve": DistServePolicy,
+    "distserve-half": _distserve_half,
 }
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
@@ -73,17 +85,23 @@ PLACEMENT_POLICIES = ("jsq", "power-of-two", "machine-wide", "aladdin")
 """Those that choose the workers of one LLM among pools of several degrees, and who gets a request."""
 
 
+WEIGHT_POLICIES = ("blitzscale", "serverlessllm", "allcache", "distserve", "distserve-half")
+"""Those that say from where instances load, on clusters whose weights flow."""
+
+
 def policies_for(scenario: Scenario) -> tuple[str, ...]:
     """Names of the policies that a scenario is made for."""
     if any(route.placement is not None for route in scenario.fleet.routes):
         # Left as it is, a cluster whose requests wait to be placed serves nobody.
         held = any(route.kind == "hold" for route in scenario.fleet.routes)
         return PLACEMENT_POLICIES if held else ("static", *PLACEMENT_POLICIES)
+    if any(pool.flows for pool in scenario.fleet.pools):
+        cached = scenario.fleet.host_cache == "always"
+        return ("static", *(name for name in WEIGHT_POLICIES if cached or name != "allcache"))
+    others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES)
     ordered = scenario.fleet.group_queues > 0
     return tuple(
-        name
-        for name in POLICY_NAMES
-        if name not in PLACEMENT_POLICIES and (name in QUEUE_POLICIES) == ordered
+        name for name in POLICY_NAMES if name not in others and (name in QUEUE_POLICIES) == ordered
     )
 
 

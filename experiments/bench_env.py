@@ -21,6 +21,7 @@ IDS = (
     "llmscale/MultiModelQueue-v0",
     "llmscale/Placement-v0",
     "llmscale/PlacementPerRequest-v0",
+    "llmscale/BurstMulticast-v0",
 )
 CARTPOLE = "CartPole-v1"
 HEAD = (

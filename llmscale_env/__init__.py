@@ -60,6 +60,12 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         entry_point="llmscale_env.envs.placement_per_request:PlacementPerRequestEnv",
         vector_entry_point="llmscale_env.envs.placement_per_request:PlacementPerRequestVectorEnv",
     ),
+    EnvironmentEntry(
+        id="llmscale/BurstMulticast-v0",
+        short_name="burst-multicast",
+        entry_point="llmscale_env.envs.burst_multicast:BurstMulticastEnv",
+        vector_entry_point="llmscale_env.envs.burst_multicast:BurstMulticastVectorEnv",
+    ),
 )
 """Every environment of the package."""
 

@@ -48,10 +48,20 @@ def placed():
 
 
 @pytest.fixture(scope="module")
-def results(short, queues, placed):
+def flowing():
+    return load_scenario(
+        "blitzscale-azure-code-7b",
+        horizon_s=60,
+        impossible_commands="error",
+        **{"fleet.host_cache": "always", "fleet.host_keep_alive_s": 20},
+    )
+
+
+@pytest.fixture(scope="module")
+def results(short, queues, placed, flowing):
     return {
         name: run_episode(make_policy(name), made, seed=3)
-        for made in (placed, short, queues)
+        for made in (flowing, placed, short, queues)
         for name in policies_for(made)
     }
 
@@ -71,9 +81,9 @@ def table(scenario, arrival_s, slo_class, input_tokens, output_tokens):
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_every_policy_keeps_to_the_contract(name, short, queues, placed, results):
+def test_every_policy_keeps_to_the_contract(name, short, queues, placed, flowing, results):
     policy = make_policy(name)
-    made_for = (s for s in (short, queues, placed) if name in policies_for(s))
+    made_for = (s for s in (short, queues, placed, flowing) if name in policies_for(s))
     short = next(made_for)
     assert isinstance(policy, Policy)
     assert policy.name == name

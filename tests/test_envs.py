@@ -16,6 +16,7 @@ from gymnasium.utils.env_checker import check_env
 import llmscale_env
 from llmscale_env.control.run import run_episode
 from llmscale_env.envs.actions import ActionDecoder
+from llmscale_env.envs.burst_multicast import BurstMulticastEnv, BurstMulticastVectorEnv
 from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
 from llmscale_env.envs.placement import PlacementEnv, PlacementVectorEnv
@@ -62,7 +63,14 @@ REQUEST = Kind(
     {"horizon_s": 3, "control_interval_s": 0.5, "workload.rate_scale": 1.5},
     [2],
 )
-KINDS = (MIXED, QUEUE, PLACEMENT, REQUEST)
+MULTICAST = Kind(
+    "llmscale/BurstMulticast-v0",
+    BurstMulticastEnv,
+    BurstMulticastVectorEnv,
+    {"horizon_s": 12, "workload.rate_scale": 1.5},
+    [3, 2, 0, 3, 0, 0],
+)
+KINDS = (MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id.partition("/")[2])
 
 

@@ -1,7 +1,7 @@
-"""The mathematics of BlitzScale (Zhang et al., "Fast and Live Model Auto Scaling with O(1) Host Caching").
+"""BlitzScale (Zhang et al., "Fast and Live Model Auto Scaling with O(1) Host Caching") and its baselines.
 
-Plain functions and records, which know nothing of the simulator. The programme needs the extra
-`solver`, imported where it is used.
+The mathematics are plain functions and records, which know nothing of the simulator. The programme needs
+the extra `solver`, imported where it is used.
 
 | question | module |
 |---|---|
@@ -9,4 +9,7 @@ Plain functions and records, which know nothing of the simulator. The programme 
 | how many layers of a batch does a loading instance execute | `zigzag` (section 5.2, Eq. 1, C1 to C3) |
 | what both instances do, step by step | `live` (Figure 12) |
 | when and how far to scale | `trigger` (section 5.3) |
+| what an instance can do, what is asked of all of them | `monitor` |
+| the policies `blitzscale`, `serverlessllm`, `allcache` | `policy`, by `llmscale_env.control.scaling` |
+| `distserve` | `distserve` |
 """

@@ -1,1 +1,1 @@
-"""Figures of BlitzScale (Zhang et al., 2024)."""
+"""Figures of BlitzScale (Zhang et al., "Fast and Live Model Auto Scaling with O(1) Host Caching", 2024)."""

@@ -47,6 +47,10 @@ class NetworkConfig(BaseModel):
     host_network_bytes_per_s: float | None = Field(default=None, gt=0)
     """What a host's GPUs together can send to, and get from, other hosts; None: enough for all."""
     startup_s: float = Field(default=3.0, ge=0)
+    communicator_s: float = Field(default=0.0, ge=0)
+    """Before the first byte of a load that crosses links moves: 0 with connections made beforehand, some
+    0.1 s for a group of NCCL's (BlitzScale, section 5.3). Where loading takes a time by its source it is not
+    counted."""
     pcie_bytes_per_s: float | None = Field(default=None, gt=0)
     """The PCIe link that neighbouring GPUs share, each way; None: they share none."""
     gpus_per_pcie: int = Field(default=2, ge=1)

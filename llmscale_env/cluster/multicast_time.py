@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.cluster.multicast import Plan
-from llmscale_env.cluster.topology import Topology
+from llmscale_env.cluster.loading import NetworkConfig
+from llmscale_env.cluster.multicast import Plan, scale_plan, sources_of, targets_of
+from llmscale_env.cluster.topology import PoolLayout, Topology, topology
 
 PS_PER_S = 10**12
 MILLIONTHS = 10**6
@@ -197,6 +199,32 @@ def layer_times_ps(
         for k in ended:
             for each in (k, *children[k]):
                 flow(each, now_ps)
+
+
+@lru_cache(maxsize=256)
+def planned_load_s(
+    network: NetworkConfig, gpus_per_host: int, tp: int, weight_bytes: int, layers: int
+) -> float:
+    """Seconds that weights take to one instance from one on another machine, by the planner's plan.
+
+    Nobody else uses the links. Without start-up; what `loading.load_times_s` has in closed form, but that it
+    knows of what a machine's GPUs share with each other.
+
+    Args:
+        network: speeds.
+        gpus_per_host: GPUs of a machine.
+        tp: GPUs of an instance.
+        weight_bytes: of the LLM.
+        layers: of the LLM.
+    """
+    slots = gpus_per_host // tp + 1 if tp <= gpus_per_host else 2
+    cluster = topology(network, gpus_per_host, [PoolLayout(tp, slots)])
+    hosts = cluster.links.hosts
+    target = next(slot for slot, host in enumerate(hosts) if host != hosts[0])
+    plan = scale_plan(
+        sources_of(cluster, [0]), targets_of(cluster, [target]), nvlink=cluster.nvlink
+    )
+    return float(done_s(layer_times_ps(cluster, plan, weight_bytes, layers))[0])
 
 
 def done_s(came_ps: NDArray[np.int64]) -> NDArray[np.float64]:

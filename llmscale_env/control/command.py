@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,26 @@ Pairs = tuple[Sequence[int] | NDArray[Any], Sequence[int] | NDArray[Any]]
 """Requests, and for each where it goes or how it is to be, as two arrays."""
 
 _OPERATIONS = ("pull_rule", "evicts_in_order", "swap_flushes", "static_batch")
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Instances to start, each with the source of its weights (docs/engine.md, section 15).
+
+    Attributes:
+        slots: instances that are off, of pools whose weights flow, in the order in which they start.
+        sources: of each a source code: an instance that has the weights, is getting them, or comes earlier in
+            `slots`; the number of instances plus that of a machine that has them in memory; -1: its SSD.
+        partners: of each an active prefill instance of its pool that it helps while it loads, -1: nobody;
+            empty: nobody helps.
+    """
+
+    slots: tuple[int, ...]
+    sources: tuple[int, ...]
+    partners: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.slots)
 
 
 class CommandError(ValueError):
@@ -69,7 +89,11 @@ class Command:
         assign: (request, instance) pairs as two arrays: these requests, which wait in gateways or at
             instances, go to the ends of those instances' own queues, in this order.
         route_gateway: LLMs whose requests in gateways are routed again, after all the above.
+        mutate: active instances (by number) that drain, and whose twins serve in their place; before all the
+            above.
+        scale: loads to start, all of them or none, after all the other orders but those of failures.
         fail: instances (by number) that break down.
+        fail_host: machines (by number) that break down with all that they have in memory.
         reason: for the decision log; the engine does not read it.
     """
 
@@ -96,7 +120,10 @@ class Command:
     drift: Mapping[int, float] = field(default_factory=dict)
     assign: Pairs | None = None
     route_gateway: tuple[str, ...] = ()
+    mutate: tuple[int, ...] = ()
+    scale: Loads | None = None
     fail: tuple[int, ...] = ()
+    fail_host: tuple[int, ...] = ()
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,6 +132,8 @@ class Command:
         for name in ("regroup", "predictions", "assign"):
             if given[name] is not None:
                 given[name] = len(given[name][0])
+        if self.scale is not None:
+            given["scale"] = asdict(self.scale) if len(self.scale) else None
         given["arrival_queues"] = {
             "/".join(key): value for key, value in self.arrival_queues.items()
         }
@@ -136,6 +165,10 @@ class Dispatcher:
                 `impossible_commands: error` also a value out of range.
         """
         clipped = 0
+        for (
+            instance
+        ) in command.mutate:  # first: who becomes another is no longer counted by a target
+            clipped += self._refused("mutate", self.engine.mutate, e, instance)
         plan = self._targets(command)
         # Falling targets first: they free GPUs for the rising ones.
         have = self.engine.states.inst["state"][e]
@@ -186,9 +219,16 @@ class Dispatcher:
             clipped += self._operate(e, name, changes)
         clipped += self._queues(e, command)
         clipped += self._placement(e, command)
+        if command.scale is not None:
+            clipped += self._refused("scale", self._scale, e, command.scale)
         for instance in command.fail:
             clipped += self._refused("fail", self.engine.fail, e, instance)
+        for host in command.fail_host:
+            clipped += self._refused("fail_host", self.engine.fail_host, e, host)
         return clipped
+
+    def _scale(self, e: int, loads: Loads) -> None:
+        self.engine.scale(e, loads.slots, loads.sources, loads.partners or None)
 
     def _operate(self, e: int, name: str, changes: Mapping[str, Any]) -> int:
         where = f"operations.{name}"

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
+from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Snapshot, Window
 from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
+from llmscale_env.control.weights import Weights, see_weights
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch, gateways
@@ -96,16 +98,24 @@ class ClusterSimulation:
         self._finished_before = np.zeros(n_episodes, np.int64)
         self._virtual: VirtualQueues | None = None
         self._gateways: dict[bool, Gateways] = {}
+        self._weights: Weights | None = None
 
     # ---- pickling: threads stay behind ----
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_executor": None, "_virtual": None, "_gateways": {}}
+        return {
+            **self.__dict__,
+            "_executor": None,
+            "_virtual": None,
+            "_gateways": {},
+            "_weights": None,
+        }
 
     def _look_again(self) -> None:
         """What has been seen of the cluster is no longer true."""
         self._virtual = None
         self._gateways = {}
+        self._weights = None
 
     @property
     def n_episodes(self) -> int:
@@ -147,6 +157,16 @@ class ClusterSimulation:
         """Carry out orders about placement in all episodes now."""
         self._look_again()
         orders.carry_out(self.engine)
+
+    def order_mutations(self, orders: ScaleOrders) -> None:
+        """Let instances of all episodes become others now: before targets are set."""
+        self._look_again()
+        orders.before(self.engine)
+
+    def order_loads(self, orders: ScaleOrders) -> None:
+        """Start instances of all episodes from their sources now: after targets are set."""
+        self._look_again()
+        orders.after(self.engine)
 
     def interval_end_ps(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
         """(E,) time at which control interval `number` ends."""
@@ -338,6 +358,7 @@ class ClusterSimulation:
             forecast_error=forecast_error,
             see_virtual=self.virtual_queues,
             see_gateways=self.gateways,
+            see_weights=self.weights,
         )
 
     def virtual_queues(self) -> VirtualQueues:
@@ -352,6 +373,12 @@ class ClusterSimulation:
             seen = see_gateways(self.engine, 0, self.n_episodes, with_workers)
             self._gateways[with_workers] = seen
         return self._gateways[with_workers]
+
+    def weights(self) -> Weights:
+        """Weights of all episodes; looked at once between two orders."""
+        if self._weights is None:
+            self._weights = see_weights(self.engine, 0, self.n_episodes)
+        return self._weights
 
     # ---- forks ----
 

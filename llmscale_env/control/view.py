@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.gateways import Gateways, see_gateways
 from llmscale_env.control.virtual import VirtualQueues, see_virtual_queues
+from llmscale_env.control.weights import Weights, see_weights
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.fast.fleet import will_have
 from llmscale_env.sim.fast.records import TALLY
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -158,7 +160,8 @@ class Snapshot:
         step, interval: (E,) number of the decision, intervals that have ended: the same unless decisions
             are made at arrivals.
         forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
-        see_virtual, see_gateways: make `virtual`, `gateways` and `workers` when they are asked for.
+        see_virtual, see_gateways, see_weights: make `virtual`, `gateways` and `workers`, `weights` when they
+            are asked for.
     """
 
     time_s: NDArray[np.float64]
@@ -175,6 +178,7 @@ class Snapshot:
     forecast_error: NDArray[np.float64]
     see_virtual: Callable[[], VirtualQueues]
     see_gateways: Callable[[bool], Gateways]
+    see_weights: Callable[[], Weights]
 
     @cached_property
     def virtual(self) -> VirtualQueues:
@@ -185,6 +189,11 @@ class Snapshot:
     def gateways(self) -> Gateways:
         """Who waits for a place."""
         return self.see_gateways(False)
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Where weights are."""
+        return self.see_weights()
 
     @cached_property
     def workers(self) -> Gateways:
@@ -304,12 +313,41 @@ class ClusterView:
             forecast_error=(none if error is None else error)[None],
             see_virtual=partial(see_virtual_queues, self._engine, self._e, self._e + 1),
             see_gateways=partial(see_gateways, self._engine, self._e, self._e + 1),
+            see_weights=lambda: self.weights,
         )
 
     @property
     def instances(self) -> NDArray[Any]:
         """(I,) INSTANCE_DTYPE, every instance slot."""
         return _frozen(self._engine.instances(self._e))
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Where weights are, of this episode alone: who loads from whom, for how long; use of links."""
+        return see_weights(self._engine, self._e, self._e + 1)
+
+    @property
+    def loading(self) -> NDArray[Any]:
+        """(I,) LOADING_DTYPE, the weights of every instance slot."""
+        return _locked(self._engine.loading(self._e))
+
+    @property
+    def homes(self) -> NDArray[Any]:
+        """(M,) HOME_DTYPE, the machine that is to keep each LLM's copy, and whether it has it."""
+        return _locked(self._engine.homes(self._e))
+
+    def host_has(self, host: int, llm: str) -> bool:
+        """Whether a machine has an LLM's weights in memory, or is to have them as its home.
+
+        Raises:
+            KeyError, IndexError: there is no such LLM or machine.
+        """
+        llms = self.scenario.fleet.llms
+        if llm not in llms:
+            raise KeyError(f"llm {llm!r}: there are {list(llms)}")
+        if not 0 <= host < self._engine.spec.n_hosts:
+            raise IndexError(f"host = {host}: must be in 0..{self._engine.spec.n_hosts - 1}")
+        return bool(will_have(int(self._engine.handles[self._e]), host, llms.index(llm)))
 
     @property
     def reports(self) -> NDArray[Any]:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command
 from llmscale_env.control.gateways import PlaceOrders
+from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.view import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.groups import GroupLayout
+from llmscale_env.envs.multicast import Multicast, PlannedLoads
 from llmscale_env.envs.placing import Placement, PlaceRequest
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
@@ -33,6 +35,7 @@ class Orders:
         shares: (E, C) overflow share by class.
         queues: orders for virtual queues, if any head gives them.
         places: orders about placement, likewise.
+        scaling: loads with their sources, likewise.
     """
 
     targets: NDArray[np.int64]
@@ -41,6 +44,7 @@ class Orders:
     shares: NDArray[np.float64]
     queues: QueueOrders | None = None
     places: PlaceOrders | None = None
+    scaling: ScaleOrders | None = None
 
     @classmethod
     def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
@@ -86,6 +90,7 @@ class Orders:
             },
             **({} if self.queues is None else self.queues.fields(e, scenario)),
             **({} if self.places is None else self.places.fields(e, scenario)),
+            **({} if self.scaling is None else self.scaling.fields(e)),
         )
 
 
@@ -301,6 +306,7 @@ HEADS = {
     "make_way": MakeWay,
     "placement": Placement,
     "place_request": PlaceRequest,
+    "multicast": Multicast,
 }
 """Known heads; an environment is given their names, in order."""
 
@@ -325,6 +331,9 @@ class ActionDecoder:
         self.choices = [choices for head in self.heads for choices in head.choices]
         self.nvec = np.array([len(choices) for choices in self.choices], np.int64)
         self._shape = (len(scenario.fleet.pools), len(scenario.classes))
+        flows = any(pool.flows for pool in scenario.fleet.pools)
+        own = any(isinstance(head, Multicast) for head in self.heads)
+        self._planned = PlannedLoads(scenario) if flows and not own else None
 
     def check(self, action: object, n_episodes: int) -> NDArray[np.int64]:
         """`action` as (E, parts) integers.
@@ -359,6 +368,8 @@ class ActionDecoder:
         for head in self.heads:
             head.write(action[:, at : at + len(head.parts)], now, orders)
             at += len(head.parts)
+        if self._planned is not None:
+            self._planned.write(now, orders)
         return orders
 
     def masks(self, now: Snapshot) -> NDArray[np.bool_]:

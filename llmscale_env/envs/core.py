@@ -134,6 +134,8 @@ class ServingCore:
         """
         checked = self.codec.decoder.check(action, self.n)
         orders = self.codec.decoder.orders(checked, self.snapshot())
+        if orders.scaling is not None:
+            self.sim.order_mutations(orders.scaling)
         clipped = self.sim.engine.order(
             orders.targets, orders.sources, orders.limits, orders.shares
         )
@@ -143,7 +145,9 @@ class ServingCore:
                 f"action[{e}]: {clipped[e]} instances more than max_gpus = "
                 f"{self.scenario.fleet.max_gpus} allows"
             )
-        for more in (orders.queues, orders.places):
+        if orders.scaling is not None:
+            self.sim.order_loads(orders.scaling)
+        for more in (orders.queues, orders.places, orders.scaling):
             if more is not None:
                 self._refuse(more.impossible)
                 clipped += more.impossible

@@ -19,6 +19,7 @@ from llmscale_env.control.view import Snapshot
 from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
+from llmscale_env.envs.weight_blocks import Links, WeightsBlock
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
@@ -433,6 +434,8 @@ BLOCKS = {
     "lengths": Lengths,
     "request": Request,
     "workers": Workers,
+    "weights": WeightsBlock,
+    "links": Links,
     "last_action": LastAction,
 }
 """Known blocks; an environment is given their names, in order."""

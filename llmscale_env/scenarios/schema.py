@@ -74,6 +74,13 @@ class PoolConfig(_Frozen):
             iteration times.
         mtbf_s: mean time between failures of an instance (exponential); None: it never fails by itself.
         repair_s: from a failure to the start of loading.
+        weights: "timed": loading takes a time by its source; "flow": weights, as many and in as many layers
+            as the LLM's card says, come over the network's links (docs/engine.md, section 15), after
+            `acquire_s` and the network's `startup_s` and `communicator_s`.
+        twin_of: another pool on whose GPUs this one's instances sit, slot by slot; one may become the
+            other (`Command.mutate`).
+        live: how an instance that loads helps one that serves (`Command.scale`): it comes back to a batch
+            when it has more layers, or works on it once.
     """
 
     name: Name
@@ -113,6 +120,14 @@ class PoolConfig(_Frozen):
     drifts: tuple[Positive, ...] = ()
     mtbf_s: Positive | None = None
     repair_s: NonNegative = 0.0
+    weights: Literal["timed", "flow"] = "timed"
+    twin_of: Name | None = None
+    live: Literal["zigzag", "best-effort"] = "zigzag"
+
+    @property
+    def flows(self) -> bool:
+        """Whether its weights come over links."""
+        return self.weights == "flow"
 
     @property
     def llms(self) -> tuple[str, ...]:
@@ -151,6 +166,9 @@ class PoolConfig(_Frozen):
         kv_capacity_tokens(self.llm, self.gpu, self.tp, draft=draft)
         self._check_swaps()
         self._check_phase()
+        for name in ("swaps_to", "load_s", "speculative"):
+            if self.flows and getattr(self, name):
+                raise ValueError(f"{name}: not together with weights = 'flow'")
         return self
 
     def _check_phase(self) -> None:
@@ -274,6 +292,10 @@ class FleetConfig(_Frozen):
         max_gpus: GPUs that all instances together may hold.
         gpus_per_host: GPUs of a machine; instances are packed in order.
         host_keep_alive_s: how long a machine keeps weights in memory after its last instance left.
+        host_cache: "keep-alive": machines have in memory what that leaves there; "always": all of them have
+            all weights all the time, whatever `host_keep_alive_s` says.
+        host_copies: "none", or "one": of every LLM whose weights flow there is one copy for ever in some
+            machine's memory, LLM by LLM on the next machine (BlitzScale, section 5.3).
         block_tokens: KV tokens per page; half of one is charged to each running request.
         pools, queues, routes: as their classes say.
         group_queues: shared queues without a name, for requests of any LLM, that policies use for request
@@ -283,6 +305,8 @@ class FleetConfig(_Frozen):
     max_gpus: Annotated[int, Field(ge=1, le=100_000)] = 16
     gpus_per_host: Annotated[int, Field(ge=1, le=64)] = 8
     host_keep_alive_s: NonNegative = 300.0
+    host_cache: Literal["keep-alive", "always"] = "keep-alive"
+    host_copies: Literal["none", "one"] = "none"
     block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
     queues: tuple[QueueConfig, ...] = ()
@@ -329,7 +353,38 @@ class FleetConfig(_Frozen):
                 _known(route.queue, queues, f"routes.{k}.queue")
             elif route.kind == "shared-queue":
                 raise ValueError(f"routes.{k}.queue is missing: kind shared-queue needs one")
+        self._check_twins(pools)
+        if self.host_copies != "none" and not any(pool.flows for pool in self.pools):
+            raise ValueError(
+                f"host_copies = {self.host_copies!r}: no pool has weights = 'flow' to load from them"
+            )
         return self
+
+    def _check_twins(self, pools: dict[str, PoolConfig]) -> None:
+        named: set[str] = set()
+        for pool in self.pools:
+            if pool.twin_of is None:
+                continue
+            where = f"pools.{pool.name}.twin_of"
+            twin = _known(pool.twin_of, pools, where)
+            if twin.name == pool.name or twin.twin_of is not None or twin.name in named:
+                raise ValueError(
+                    f"{where} = {twin.name!r}: must be another pool that names no twin and is nobody's yet"
+                )
+            named.add(twin.name)
+            if not (pool.flows and twin.flows):
+                raise ValueError(f"{where}: both pools need weights = 'flow'")
+            for name in ("llm", "gpu", "tp", "max_instances"):
+                if getattr(pool, name) != getattr(twin, name):
+                    raise ValueError(
+                        f"{where}: {name} = {getattr(pool, name)!r} must be {getattr(twin, name)!r} as in "
+                        f"{twin.name!r}"
+                    )
+            both = pool.initial_instances + twin.initial_instances
+            if both > pool.max_instances:
+                raise ValueError(
+                    f"{where}: {both} initial instances of both pools, on GPUs for {pool.max_instances}"
+                )
 
     @property
     def llms(self) -> tuple[str, ...]:

@@ -13,12 +13,19 @@ from llmscale_env.cluster.iteration_time import (
     iteration_time_model,
 )
 from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.cluster.optimisations import (
     PrefixCacheConfig,
     SpeculativeConfig,
     optimised_tables,
 )
-from llmscale_env.cluster.topology import PoolLayout, Topology, link_tables, topology
+from llmscale_env.cluster.topology import (
+    PoolLayout,
+    Topology,
+    first_gpus,
+    link_tables,
+    topology,
+)
 from llmscale_env.scenarios.schema import (
     FleetConfig,
     PlacementConfig,
@@ -34,6 +41,7 @@ from llmscale_env.sim.spec import (
     ClusterSpec,
     ControllerKind,
     Fallback,
+    LiveMode,
     LoadSource,
     NetworkSpec,
     PlacementSpec,
@@ -63,15 +71,27 @@ def ps(seconds: float) -> int:
 
 
 def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
-    """Seconds to load one instance of a pool, by source; a draft is loaded after its target."""
-    times = dict(load_times_s(pool.llm, pool.gpu, pool.tp, scenario.network))
+    """Seconds to load one instance of a pool, by source; a draft is loaded after its target.
+
+    Multicast: from an instance on another machine, by the scale planner, with nobody else on the links.
+    """
+    times = _load_times_s(scenario, pool, pool.llm)
     if pool.speculative is not None:
-        drafts = load_times_s(pool.speculative.draft_llm, pool.gpu, pool.tp, scenario.network)
+        drafts = _load_times_s(scenario, pool, pool.speculative.draft_llm)
         for source, seconds in drafts.items():
             times[source] += seconds - scenario.network.startup_s
     for source, seconds in (pool.load_s or {}).items():
         times[source] = seconds
     return times
+
+
+def _load_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> dict[str, float]:
+    network, card = scenario.network, llm_card(llm)
+    planned = planned_load_s(
+        network, scenario.fleet.gpus_per_host, pool.tp, card.weight_bytes, card.layers
+    )
+    times = load_times_s(llm, pool.gpu, pool.tp, network)
+    return {**times, "multicast": network.startup_s + planned}
 
 
 def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> ClusterSpec:
@@ -86,10 +106,12 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     """
     fleet = scenario.fleet
     llms = fleet.llms
+    always = fleet.host_cache == "always"
     profiles: list[ProfileSpec] = []
     known: dict[object, int] = {}
     pools = []
     queue_names = [queue.name for queue in fleet.queues]
+    pool_names = [pool.name for pool in fleet.pools]
 
     def profile_of(pool: PoolConfig) -> int:
         optimised = pool.prefix_cache is not None or pool.speculative is not None
@@ -131,7 +153,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 prefill_tokens=pool.prefill_tokens,
                 preemption=PreemptionMode[pool.preemption.upper()],
                 evicts=pool.evicts,
-                acquire_ps=ps(pool.acquire_s),
+                acquire_ps=ps(pool.acquire_s + before_flow_s(scenario, pool)),
                 load_ps=(ps(load["ssd"]), ps(load["host"]), ps(load["multicast"])),
                 load_source=SOURCES[pool.load_source],
                 host_kv_bytes=int(pool.host_kv_bytes),
@@ -151,6 +173,10 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 repair_ps=ps(pool.repair_s),
                 phase=PoolPhase[pool.phase.upper()],
                 drifts=tuple(drifted(number, factor) for factor in pool.drifts),
+                weight_bytes=llm_card(pool.llm).weight_bytes if pool.flows else 0,
+                layers=llm_card(pool.llm).layers if pool.flows else 1,
+                live_mode=LiveMode[pool.live.replace("-", "_").upper()],
+                twin_of=-1 if pool.twin_of is None else pool_names.index(pool.twin_of),
             )
         )
     routes = tuple(
@@ -180,11 +206,32 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         ),
         max_gpus=fleet.max_gpus,
         gpus_per_host=fleet.gpus_per_host,
-        host_keep_alive_ps=ps(fleet.host_keep_alive_s),
+        host_keep_alive_ps=int(NEVER) if always else ps(fleet.host_keep_alive_s),
         half_block_tokens=fleet.block_tokens // 2,
         custom_router=custom_router,
-        network=_links(scenario) if any(pool.phase != "both" for pool in fleet.pools) else None,
+        network=_links(scenario)
+        if any(pool.flows or pool.phase != "both" for pool in fleet.pools)
+        else None,
+        homes=homes(fleet),
+        host_cache_at_start=always,
     )
+
+
+def before_flow_s(scenario: Scenario, pool: PoolConfig) -> float:
+    """From the end of `acquire_s` to the first byte of weights that flow; 0 where loading takes a time."""
+    if not pool.flows:
+        return 0.0
+    return scenario.network.startup_s + scenario.network.communicator_s
+
+
+def homes(fleet: FleetConfig) -> tuple[int, ...]:
+    """Per LLM the host that keeps a copy of its weights: LLM by LLM on the next one; empty: none does."""
+    if fleet.host_copies == "none":
+        return ()
+    places = first_gpus(pool_layout(fleet))
+    n_hosts = 1 + max(gpu for row in places for gpu in row) // fleet.gpus_per_host
+    kept = [llm for llm in fleet.llms if any(p.flows and p.llm == llm for p in fleet.pools)]
+    return tuple(kept.index(llm) % n_hosts if llm in kept else -1 for llm in fleet.llms)
 
 
 def serving(pool: PoolConfig, llm: str) -> PoolConfig:
@@ -331,7 +378,15 @@ def placement_spec(
 
 def pool_layout(fleet: FleetConfig) -> tuple[PoolLayout, ...]:
     """How the instances of a fleet lie on hosts."""
-    return tuple(PoolLayout(pool.tp, pool.max_instances) for pool in fleet.pools)
+    names = [pool.name for pool in fleet.pools]
+    return tuple(
+        PoolLayout(
+            pool.tp,
+            pool.max_instances,
+            -1 if pool.twin_of is None else names.index(pool.twin_of),
+        )
+        for pool in fleet.pools
+    )
 
 
 def cluster_topology(scenario: Scenario) -> Topology:
@@ -341,13 +396,10 @@ def cluster_topology(scenario: Scenario) -> Topology:
 
 
 def _links(scenario: Scenario) -> NetworkSpec:
-    """Links that KV caches cross, from `NetworkConfig`."""
+    """Links that KV caches cross, from `NetworkConfig`; where weights flow, theirs too."""
     fleet = scenario.fleet
-    tables = link_tables(scenario.network, fleet.gpus_per_host, pool_layout(fleet), loading=False)
-    return NetworkSpec(
-        np.array(tables.capacity),
-        tables.out_links,
-        tables.in_links,
-        tables.local_out_links,
-        tables.local_in_links,
-    )
+    flows = any(pool.flows for pool in fleet.pools)
+    tables = link_tables(scenario.network, fleet.gpus_per_host, pool_layout(fleet), loading=flows)
+    named = tables._asdict()
+    capacity, _ = np.array(named.pop("capacity")), named.pop("hosts")
+    return NetworkSpec(capacity, **named)

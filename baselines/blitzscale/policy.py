@@ -1,0 +1,357 @@
+"""BlitzScale and what it compares itself with, on a cluster: who scales when, and loads from where.
+
+All of them that scale go by the same trigger (`trigger`); they differ in where weights come from and in
+whether instances work while they load.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from baselines.blitzscale.monitor import (
+    Capacity,
+    Monitor,
+    Pair,
+    capacity_of,
+    kv_tokens,
+    pair_of,
+    waiting_tokens,
+)
+from baselines.blitzscale.trigger import (
+    DECODE,
+    PREFILL,
+    CodeTrigger,
+    PaperTrigger,
+    Trigger,
+)
+from baselines.parameters import (
+    NonNegative,
+    Parameters,
+    PolicyError,
+    Positive,
+    PositiveCount,
+    checked,
+)
+from llmscale_env.control.command import Command, Loads
+from llmscale_env.control.scaling import FleetSeen, Scaler
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.spec import FROM_SSD, InstanceState
+
+
+class ScalingParameters(Parameters):
+    """When instances start and stop.
+
+    Attributes:
+        trigger: the "paper"'s rule, or the released "code"'s (`trigger`).
+        timeout_s: of the scale-down; None: 2 s (paper), 1.5 s (code).
+        window_s: of the tokens per second that the paper's rule goes by (ours).
+        prefill_tokens_per_s, decode_tokens: of one instance; None: profiled.
+        min_prefill, min_decode: instances that always stay.
+    """
+
+    trigger: Literal["paper", "code"] = "paper"
+    timeout_s: NonNegative | None = None
+    window_s: Positive = 1.0
+    prefill_tokens_per_s: Positive | None = None
+    decode_tokens: Positive | None = None
+    min_prefill: PositiveCount = 1
+    min_decode: PositiveCount = 1
+
+
+class BlitzScaleParameters(ScalingParameters):
+    """What BlitzScale's ablation switches off (its Figure 17, the other way round).
+
+    Attributes:
+        network: weights come from other instances, by the scale planner; otherwise as ServerlessLLM has them.
+        interference_free: the planner prunes instances that send already.
+        live: prefill instances that load help overloaded ones (section 5.2).
+        mutate: prefill instances become decode ones, and others start in their place: "any" of them, the
+            least busy first, those that are "idle", or "never"; None: "any" with `live`, of which the paper
+            counts it a part, else "never".
+        keep_alive_s: without `network`, as `ServerlessLlmParameters`.
+    """
+
+    network: bool = True
+    interference_free: bool = True
+    live: bool = True
+    mutate: Literal["any", "idle", "never"] | None = None
+    keep_alive_s: NonNegative | None = None
+
+
+class ServerlessLlmParameters(ScalingParameters):
+    """ServerlessLLM: weights from a machine's own memory, where they are kept for a while, else from SSD.
+
+    Attributes:
+        keep_alive_s: how long after its last instance a machine has them; None: as the scenario says. Not
+            longer than that.
+    """
+
+    keep_alive_s: NonNegative | None = None
+
+
+class ScalingPolicy(ABC):
+    """Prefill and decode instances by the trigger; a subclass says where weights come from.
+
+    Args:
+        name: as it is shown in tables.
+        values: fields of the parameters.
+    """
+
+    parameters_type: ClassVar[type[ScalingParameters]] = ScalingParameters
+
+    def __init__(self, name: str, **values: object) -> None:
+        self.name = name
+        self.parameters = checked(name, self.parameters_type, values)
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode: profile an instance.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve.
+        """
+        p = self.parameters
+        self.scenario = scenario
+        self.pair: Pair = pair_of(scenario, self.name)
+        self.scaler = Scaler(scenario)
+        self.capacity: Capacity = capacity_of(scenario, self.pair)
+        self._monitor = Monitor(p.window_s)
+        self.caches: HostCaches | None = None
+        speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s
+        memory = p.decode_tokens or self.capacity.decode_tokens
+        self._triggers: tuple[Trigger, Trigger]
+        if p.trigger == "paper":
+            timeout = 2.0 if p.timeout_s is None else p.timeout_s
+            self._triggers = (
+                PaperTrigger(speed, PREFILL, timeout, p.min_prefill),
+                PaperTrigger(memory, DECODE, timeout, p.min_decode),
+            )
+        else:
+            ttl = 1.5 if p.timeout_s is None else p.timeout_s
+            self._triggers = (
+                CodeTrigger(speed, PREFILL, ttl, p.min_prefill),
+                CodeTrigger(memory, DECODE, ttl, p.min_decode),
+            )
+
+    def act(self, view: ClusterView) -> Command:
+        """Look at the loads, and order what the trigger asks for."""
+        seen = FleetSeen.of(view.weights)
+        prefill, decode = self.pair.prefill, self.pair.decode
+        slots = self.scaler.slots
+        becoming = int(seen.mutating[slots[prefill]].sum())
+        have = [self.scaler.present(seen, prefill), self.scaler.present(seen, decode) + becoming]
+        under_way = view.under_way
+        rate = self._monitor.tokens_per_s(view, under_way)
+        loads = (
+            rate if self.parameters.trigger == "paper" else waiting_tokens(under_way),
+            kv_tokens(view.weights.instances[0], slots[decode], under_way),
+        )
+        want = [
+            trigger.target(view.time_s, load, number)
+            for trigger, load, number in zip(self._triggers, loads, have, strict=True)
+        ]
+        if self.caches is not None:
+            self.caches.look(view, seen)
+        if want == have:
+            return Command()
+        reason = (
+            f"prefill {have[0]} -> {want[0]} ({loads[0]:.0f} tokens), "
+            f"decode {have[1]} -> {want[1]} ({loads[1]:.0f} tokens)"
+        )
+        # Who becomes a decode instance is to be replaced, so only as many as there are GPUs for.
+        free = self.scaler.free_gpus(seen) // self.scaler.spec.pools[prefill].gpus
+        mutate = self.mutations(seen, min(want[1] - have[1], have[0] + free - want[0]))
+        have[0] -= len(mutate)
+        have[1] += len(mutate)
+        targets, drain, wanted = {}, [], {}
+        # Decode first: what has been prefilled is to go on.
+        for p, rise in ((decode, want[1] - have[1]), (prefill, want[0] - have[0])):
+            if rise < 0:
+                active = int((seen.state[slots[p]] == InstanceState.ACTIVE).sum())
+                gone = len(mutate) if p == prefill else 0
+                idle = [i for i in self.scaler.release(seen, p, -rise + gone) if i not in mutate]
+                drain += idle[: min(-rise, active - gone - 1)]
+            elif rise > 0:
+                back = 0 if mutate else min(rise, self.scaler.revivable(seen, p))
+                if back:
+                    present = self.scaler.present(seen, p)
+                    targets[self.scenario.fleet.pools[p].name] = present + back
+                wanted[p] = rise - back
+        found = self.loads(view, seen, wanted, [*mutate, *drain])
+        return Command(
+            targets=targets,
+            drain=tuple(drain),
+            mutate=tuple(mutate),
+            scale=found if len(found) else None,
+            reason=reason,
+        )
+
+    def mutations(self, seen: FleetSeen, count: int) -> list[int]:
+        """Prefill instances that become decode ones, of which there shall be so many more."""
+        return []
+
+    @abstractmethod
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """Loads that start so many more instances by pool, while those `going` stop."""
+
+
+class HostCaches:
+    """Which machines have the weights in memory because an instance was there a short while ago.
+
+    The copy that BlitzScale's pool of parameters keeps is not counted. An instance that has gone between two
+    decisions is remembered from the last one on which it was seen, so nothing is counted on for too long.
+    """
+
+    def __init__(self, scaler: Scaler, keep_alive_s: float) -> None:
+        self.scaler = scaler
+        self.keep_alive_s = keep_alive_s
+        self._seen_s = np.full(scaler.spec.n_hosts, -np.inf)
+
+    def look(self, view: ClusterView, seen: FleetSeen) -> None:
+        """Remember where instances are now."""
+        has = np.isin(seen.state, (InstanceState.ACTIVE, InstanceState.DRAINING))
+        self._seen_s[self.scaler.hosts[has]] = view.time_s
+
+    def has(self, view: ClusterView, host: int) -> bool:
+        """Whether a machine has the weights."""
+        if view.time_s - self._seen_s[host] > self.keep_alive_s:
+            return False
+        return view.host_has(host, self.scaler.scenario.fleet.llms[0])
+
+    def loads(self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int]) -> Loads:
+        """From the own machine's memory or SSD, first where memory has them."""
+        scaler = self.scaler
+        cached = [self.has(view, host) for host in range(scaler.spec.n_hosts)]
+        slots = scaler.choose(seen, wanted, first=lambda i: (not cached[scaler.hosts[i]], i))
+        hosts = scaler.hosts[slots].tolist()
+        memory = scaler.topology.memory
+        return Loads(
+            tuple(slots), tuple(memory(host) if cached[host] else FROM_SSD for host in hosts)
+        )
+
+
+def keep_alive_of(scenario: Scenario, given: float | None, policy: str) -> float:
+    """Seconds that machines keep weights.
+
+    Raises:
+        PolicyError: longer than the scenario's do.
+    """
+    fleet = scenario.fleet
+    most = np.inf if fleet.host_cache == "always" else fleet.host_keep_alive_s
+    if given is None:
+        return fleet.host_keep_alive_s
+    if given > most:
+        raise PolicyError(
+            f"{policy}: keep_alive_s = {given:g}: must be at most {most:g}, host_keep_alive_s of scenario "
+            f"{scenario.name!r}"
+        )
+    return given
+
+
+class BlitzScalePolicy(ScalingPolicy):
+    """See `BlitzScaleParameters`."""
+
+    parameters_type = BlitzScaleParameters
+    parameters: BlitzScaleParameters
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or pools without twins where instances are to
+                become others.
+        """
+        super().reset(scenario, seed)
+        p = self.parameters
+        if p.mutate in ("any", "idle") and not self.pair.twins:
+            raise PolicyError(
+                f"{self.name}: mutate = {p.mutate!r}: needs twin_of in one of the pools of scenario "
+                f"{scenario.name!r}"
+            )
+        usual = "any" if p.live and self.pair.twins else "never"
+        self._mutate = usual if p.mutate is None else p.mutate
+        keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
+        self.caches = HostCaches(self.scaler, keep)
+        # A request that waits for a load of this length misses its target.
+        ttft_s = min(c.ttft_s for c in scenario.classes)
+        self._slow_s = max(0.0, ttft_s - self.capacity.prefill_s)
+
+    def mutations(self, seen: FleetSeen, count: int) -> list[int]:
+        """Prefill instances that become decode ones, of which there shall be so many more."""
+        if self._mutate == "never":
+            return []
+        return self.scaler.mutations(seen, self.pair.prefill, count, idle=self._mutate == "idle")
+
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """By the scale planner."""
+        p = self.parameters
+        if not p.network:
+            assert self.caches is not None
+            return self.caches.loads(view, seen, wanted)
+        return self.scaler.loads(
+            seen,
+            wanted,
+            prefer="planner" if p.interference_free else "any",
+            live=p.live,
+            live_above_s=self._slow_s,
+            going=going,
+        )
+
+
+class ServerlessLlmPolicy(ScalingPolicy):
+    """See `ServerlessLlmParameters`."""
+
+    parameters_type = ServerlessLlmParameters
+    parameters: ServerlessLlmParameters
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or a keep-alive longer than its machines'.
+        """
+        super().reset(scenario, seed)
+        keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
+        self.caches = HostCaches(self.scaler, keep)
+
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """From memory where it has them, else from SSD."""
+        assert self.caches is not None
+        return self.caches.loads(view, seen, wanted)
+
+
+class AllCachePolicy(ScalingPolicy):
+    """ServerlessLLM if every machine always had the weights in memory."""
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: a scenario that it cannot serve, or whose machines do not have them.
+        """
+        super().reset(scenario, seed)
+        if scenario.fleet.host_cache != "always":
+            raise PolicyError(
+                f"{self.name}: fleet.host_cache = {scenario.fleet.host_cache!r} in scenario "
+                f"{scenario.name!r}: must be 'always'"
+            )
+
+    def loads(
+        self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
+    ) -> Loads:
+        """From the own machine's memory."""
+        slots = self.scaler.choose(seen, wanted, first=lambda i: i)
+        memory = self.scaler.topology.memory
+        return Loads(
+            tuple(slots), tuple(memory(host) for host in self.scaler.hosts[slots].tolist())
+        )

@@ -1,0 +1,173 @@
+"""Systems side by side on the paper's three workloads: what Figures 13, 14, 15 and 17 share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from baselines import make_policy
+from baselines.blitzscale.distserve import DistServePolicy
+from experiments.blitzscale.serving import (
+    DECODE,
+    PREFILL,
+    SYSTEMS,
+    Watched,
+    episode,
+    measured,
+    scenario_of,
+)
+from experiments.harness.parameters import Parameters, ours, paper
+from llmscale_env.scenarios.load import load_scenario
+from llmscale_env.scenarios.schema import Scenario
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+COLUMNS = {
+    "burstgpt": "BurstGPT-like, Llama-2-70B, cluster A",
+    "azure-code": "AzureCode, Llama-2-7B, cluster A",
+    "azure-conv": "AzureConv, Llama-3-8B, cluster B",
+}
+FEW = 50
+"""Episodes with fewer requests have no latencies to speak of."""
+QUANTILES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9)
+
+
+class EndToEnd(Parameters):
+    """Parameters of these figures."""
+
+    columns: Annotated[tuple[str, ...], paper("section 6.1", min_length=1)] = tuple(COLUMNS)
+    systems: Annotated[tuple[str, ...], paper("section 6", min_length=1)]
+    arrivals_s: Annotated[float, ours("some thousand requests", gt=0)] = 900.0
+    bursty_arrivals_s: Annotated[float, ours("of BurstGPT's: bursts are rare", gt=0)] = 3600.0
+    patience_s: Annotated[float, ours("until all have ended", gt=0)] = 60.0
+    trigger: Annotated[str, paper('section 5.3; "code" is the released code\'s')] = "paper"
+
+
+def cases(parameters: EndToEnd) -> list[dict[str, Any]]:
+    """A run per column, system and seed."""
+    common = parameters.model_dump(include={"patience_s", "trigger"})
+    long, usual = parameters.bursty_arrivals_s, parameters.arrivals_s
+    return [
+        {**common, "column": column, "system": system, "seed": seed,
+         "arrivals_s": long if column == "burstgpt" else usual}
+        for column in parameters.columns
+        for system in parameters.systems
+        for seed in parameters.seed_list()
+    ]  # fmt: skip
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One episode: a row of what is measured, and rows of GPUs over time and of the distribution."""
+    system = SYSTEMS[case["system"]]
+    scenario = scenario_of(case["column"], case["system"])
+    fixed = system.policy.startswith("distserve")
+    more = {} if fixed else {"trigger": case["trigger"]}
+    policy = make_policy(system.policy, **more)
+    if isinstance(policy, DistServePolicy):
+        scenario = as_deployed(scenario, policy)
+    watched = Watched(policy)
+    arrivals_s = case["arrivals_s"]
+    result = episode(scenario, watched, case["seed"], arrivals_s, case["patience_s"])
+    gpus, times = np.array(watched.gpus), np.array(watched.time_s)
+    coming = times < arrivals_s
+    row = measured(result, scenario)
+    # Everybody has the same requests to end after the last arrival: GPU time is that until then.
+    row["gpu_s"] = float(gpus[coming].sum() * scenario.control_interval_s)
+    rows: list[dict[str, Any]] = [{"kind": "run", **row}]
+    second = times.astype(np.int64)
+    for t in range(0, int(arrivals_s), 2):
+        mine = gpus[(second >= t) & (second < t + 2)]
+        if len(mine):
+            rows.append(
+                {"kind": "gpus", "time_s": float(t), "prefill_gpus": float(mine[:, PREFILL].mean()),
+                 "decode_gpus": float(mine[:, DECODE].mean())}
+            )  # fmt: skip
+    table = result.requests
+    waited = result.summary["horizon_s"] - table["arrival_s"]
+    for what, values in (
+        ("ttft", table["ttft_s"].fillna(waited)),
+        ("tbt", table["itl_mean_s"].dropna()),
+    ):
+        rows += [
+            {"kind": "quantile", "what": what, "q": float(q), "seconds": float(values.quantile(q / 100))}
+            for q in QUANTILES
+            if len(values)
+        ]  # fmt: skip
+    return rows
+
+
+def as_deployed(scenario: Scenario, policy: DistServePolicy) -> Scenario:
+    """With the instances of a fixed fleet there from the beginning."""
+    policy.reset(scenario, 0)
+    pools = scenario.fleet.pools
+    return load_scenario(
+        scenario,
+        **{f"fleet.pools.{pools[p].name}.initial_instances": n for p, n in policy.numbers.items()},
+    )
+
+
+# ---- what claims are made of ----
+
+
+def runs(frame: DataFrame, column: str, system: str, value: str) -> Any:
+    """A value of every run, by seed; of runs with requests to speak of."""
+    mine = frame[
+        (frame["column"] == column) & (frame["system"] == system) & (frame["kind"] == "run")
+    ]
+    mine = mine[mine["requests"].astype(float) >= FEW]
+    return mine.set_index("seed")[value].dropna().astype(float)
+
+
+def shorter(frame: DataFrame, column: str, system: str, other: str, value: str) -> Interval:
+    """By how many per cent a value is below another system's, over seeds."""
+    one, two = (runs(frame, column, name, value) for name in (system, other))
+    return mean_interval((100 * (1 - one / two)).dropna().to_numpy())
+
+
+def longer(frame: DataFrame, column: str, system: str, other: str, value: str) -> Interval:
+    """By how many per cent a value is above another system's, over seeds."""
+    one, two = (runs(frame, column, name, value) for name in (system, other))
+    return mean_interval((100 * (one / two - 1)).dropna().to_numpy())
+
+
+def ratio(frame: DataFrame, column: str, system: str, other: str, value: str) -> Interval:
+    """A value over another system's, over seeds."""
+    one, two = (runs(frame, column, name, value) for name in (system, other))
+    return mean_interval((one / two).dropna().to_numpy())
+
+
+def means(
+    frame: DataFrame, column: str, systems: Sequence[str], value: str, scale: float = 1e3
+) -> str:
+    """Means of a value in words."""
+    return ", ".join(
+        f"{SYSTEMS[name].shown} {scale * runs(frame, column, name, value).mean():.4g}"
+        for name in systems
+    )
+
+
+def bars(axes: Any, frame: DataFrame, column: str, systems: Sequence[str], what: str) -> None:
+    """Means of every system, with the lowest and highest run; p95 as a mark."""
+    for k, name in enumerate(systems):
+        system = SYSTEMS[name]
+        values = 1e3 * runs(frame, column, name, f"{what}_mean_s")
+        if len(values) == 0:
+            continue
+        mean = float(values.mean())
+        axes.bar(
+            k, mean, color=system.colour, alpha=0.9 if system.line == "-" else 0.45,
+            yerr=[[mean - values.min()], [values.max() - mean]], capsize=3, ecolor="0.3",
+        )  # fmt: skip
+        p95 = 1e3 * runs(frame, column, name, f"{what}_p95_s").mean()
+        axes.plot(k, p95, "k_", ms=12, label="p95, mean of the runs" if k == 0 else None)
+        axes.annotate(f"{mean:.0f}", (k, mean), ha="right", va="bottom", fontsize=8)
+    axes.set_xticks(
+        range(len(systems)), [SYSTEMS[name].shown.replace(", ", ",\n") for name in systems],
+        fontsize=7,
+    )  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3, axis="y")

@@ -1,0 +1,402 @@
+"""From numbers of instances to orders: who starts, who loads from whom, who helps whom, who becomes another.
+
+The scale planner of `cluster.multicast` on a cluster as it stands, for whoever decides how many instances
+there shall be: reference policies and environments.
+
+Ours, where BlitzScale says nothing: of the free GPUs those come first that share a machine with an instance
+that has the weights (with NVLink), then those on the machine that keeps the copy, then by number; an
+instance that already sends weights counts as one that sends; of active instances those go first that
+nobody loads from, the least busy first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.cluster.multicast import (
+    Plan,
+    Source,
+    live_pairs,
+    scale_plan,
+    sources_of,
+    targets_of,
+)
+from llmscale_env.cluster.multicast_time import layer_times_ps
+from llmscale_env.control.command import Loads
+from llmscale_env.control.weights import Weights
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import cluster_topology, compile_cluster
+from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.spec import FROM_SSD, InstanceState, PoolPhase
+from llmscale_env.workload.requests import PS_PER_S
+
+Preference = Literal["planner", "decode", "any", "host", "ssd"]
+"""Whose weights are sent:
+
+- planner: those of instances that send nothing yet, and the copy in a machine's memory (Algorithm 1);
+- decode: those of decode instances;
+- any: those of any instance, whatever it sends already, the lowest number first;
+- host: the copy in a machine's memory;
+- ssd: everybody loads from the own SSD.
+
+What is not there gives way: to any instance, to the copy, to SSD.
+"""
+
+UP = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
+
+
+@dataclass(frozen=True)
+class FleetSeen:
+    """One episode's instances, as scaling needs them; see `Weights`.
+
+    Attributes:
+        state, requests, source, partner, mutating: (I,) `requests` running, waiting or under way to it.
+        waiting: (I,) requests in its own queue.
+        home, there: (M,).
+    """
+
+    state: NDArray[np.int64]
+    requests: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    source: NDArray[np.int64]
+    partner: NDArray[np.int64]
+    mutating: NDArray[np.bool_]
+    home: NDArray[np.int64]
+    there: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, weights: Weights, e: int = 0) -> FleetSeen:
+        """Of an episode of `weights`."""
+        rows = weights.instances[e]
+        names = ("running", "waiting", "preempted", "in_flight", "landed")
+        return cls(
+            state=rows["state"].astype(np.int64),
+            requests=np.sum([rows[name].astype(np.int64) for name in names], axis=0),
+            waiting=rows["waiting"].astype(np.int64),
+            source=weights.source[e],
+            partner=weights.partner[e],
+            mutating=weights.mutating[e],
+            home=weights.home[e],
+            there=weights.there[e],
+        )
+
+    @property
+    def in_pair(self) -> NDArray[np.bool_]:
+        """(I,) whether it helps somebody, or is helped."""
+        return self.partner >= 0
+
+    @property
+    def sends_weights(self) -> NDArray[np.bool_]:
+        """(I,) whether somebody loads from it."""
+        loads = np.isin(self.state, (InstanceState.ACQUIRING, InstanceState.LOADING))
+        found = np.zeros(len(self.state), bool)
+        from_slots = self.source[loads & (self.source >= 0) & (self.source < len(found))]
+        found[from_slots] = True
+        return found
+
+
+class Scaler:
+    """Orders for a scenario's cluster.
+
+    Args:
+        scenario: with pools whose weights flow.
+
+    Raises:
+        ValueError: it has none.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        if not any(pool.flows for pool in pools):
+            raise ValueError(
+                f"scenario {scenario.name!r}: no pool has weights = 'flow', so none can be told from where "
+                "to load"
+            )
+        self.scenario = scenario
+        self.spec = spec = compile_cluster(scenario)
+        self.topology = cluster_topology(scenario)
+        self.pool_of = np.array(spec.pool_of_slot)
+        self.hosts = np.array(spec.host_of_slot)
+        self.twins = np.array(spec.twin_of_slot)
+        self.llm_of = np.array([pool.llm for pool in spec.pools])[self.pool_of]
+        self.gpus = np.array([pool.gpus for pool in spec.pools])[self.pool_of]
+        self.phase_of = np.array([pool.phase for pool in spec.pools])[self.pool_of]
+        self.slots = [np.flatnonzero(self.pool_of == p) for p in range(len(pools))]
+
+    # ---- what there is ----
+
+    def present(self, seen: FleetSeen, p: int) -> int:
+        """Instances of pool `p` that a target counts."""
+        return int(np.isin(seen.state[self.slots[p]], UP).sum())
+
+    def free_gpus(self, seen: FleetSeen) -> int:
+        """GPUs that may still be taken."""
+        held = int(self.gpus[seen.state != InstanceState.OFF].sum())
+        return self.spec.max_gpus - held
+
+    def revivable(self, seen: FleetSeen, p: int) -> int:
+        """Draining instances that a higher target takes back; 0 while one of them becomes another."""
+        mine = self.slots[p]
+        if seen.mutating[mine].any():
+            return 0
+        return int((seen.state[mine] == InstanceState.DRAINING).sum())
+
+    # ---- who starts, and from where ----
+
+    def choose(
+        self,
+        seen: FleetSeen,
+        wanted: Mapping[int, int],
+        *,
+        first: Callable[[int], object] | None = None,
+        gpus: int | None = None,
+    ) -> list[int]:
+        """Slots to start: so many more of each pool, or as many as there are free ones and GPUs for.
+
+        Args:
+            seen: the cluster.
+            wanted: instances by pool; the first pools choose first.
+            first: sorts free slots; None: the nearest to the weights first (see the module).
+            gpus: that may be taken; None: all that are free.
+        """
+        room = self.free_gpus(seen) if gpus is None else gpus
+        chosen: list[int] = []
+        for p, count in wanted.items():
+            mine, twins = self.slots[p], self.twins[self.slots[p]]
+            free = seen.state[mine] == InstanceState.OFF
+            free &= (twins < 0) | (seen.state[twins] == InstanceState.OFF)
+            free &= ~np.isin(mine, chosen) & ~np.isin(twins, chosen)
+            order = sorted(mine[free].tolist(), key=first or self._nearness(seen, p))  # type: ignore[arg-type]
+            size = self.spec.pools[p].gpus
+            some = order[: min(max(0, count), max(0, room) // size)]
+            room -= len(some) * size
+            chosen += some
+        return chosen
+
+    def _nearness(self, seen: FleetSeen, p: int) -> Callable[[int], object]:
+        llm = self.spec.pools[p].llm
+        running: set[int] = set()
+        if self.topology.nvlink:
+            has = (seen.state == InstanceState.ACTIVE) & (self.llm_of == llm)
+            running = set(self.hosts[has].tolist())
+        home = int(seen.home[llm]) if seen.there[llm] else -1
+        return lambda i: (self.hosts[i] not in running, self.hosts[i] != home, i)
+
+    def loads(
+        self,
+        seen: FleetSeen,
+        wanted: Mapping[int, int],
+        *,
+        prefer: Preference = "planner",
+        chains: int | None = None,
+        live: bool = False,
+        live_above_s: float = 0.0,
+        going: Sequence[int] = (),
+        gpus: int | None = None,
+    ) -> Loads:
+        """Loads that start so many more instances, or as many as there are slots and GPUs for.
+
+        Args:
+            seen: the cluster.
+            wanted: instances by pool.
+            prefer: see `Preference`.
+            chains: of the sources only the first so many; None: all.
+            live: overloaded prefill instances are helped by those that load (section 5.2).
+            live_above_s: only by those that load longer than this (the planner's estimate).
+            going: instances about to stop or to become others: no sources, and nobody's partners.
+            gpus: that may be taken; None: all that are free.
+        """
+        by_llm: dict[int, list[int]] = {}
+        for slot in self.choose(seen, wanted, gpus=gpus):
+            by_llm.setdefault(int(self.llm_of[slot]), []).append(slot)
+        edges: list[tuple[int, int]] = []
+        partners: dict[int, int] = {}
+        for llm, slots in by_llm.items():
+            plan = self.plan(seen, llm, slots, prefer, chains, going)
+            if plan is None:
+                edges += [(FROM_SSD, slot) for slot in slots]
+                continue
+            edges += plan.edges
+            if live:
+                partners |= self._partners(seen, plan, live_above_s, going)
+        return Loads(
+            tuple(slot for _, slot in edges),
+            tuple(source for source, _ in edges),
+            tuple(partners.get(slot, -1) for _, slot in edges) if partners else (),
+        )
+
+    def plan(
+        self,
+        seen: FleetSeen,
+        llm: int,
+        slots: Sequence[int],
+        prefer: Preference = "planner",
+        chains: int | None = None,
+        going: Sequence[int] = (),
+    ) -> Plan | None:
+        """Who sends an LLM's weights to which of `slots`; None: nobody has them, or wants to send."""
+        sources = self._sources(seen, llm, prefer, set(going))
+        if not sources:
+            return None
+        sources = sources[:chains]
+        sending = np.flatnonzero(
+            (seen.state == InstanceState.ACTIVE) & (self.phase_of == PoolPhase.PREFILL)
+        )
+        targets = targets_of(self.topology, slots, sending.tolist())
+        return scale_plan(sources, targets, nvlink=self.topology.nvlink)
+
+    def _sources(
+        self, seen: FleetSeen, llm: int, prefer: Preference, going: set[int]
+    ) -> list[Source]:
+        has = (seen.state == InstanceState.ACTIVE) & (self.llm_of == llm)
+        everybody = [int(i) for i in np.flatnonzero(has) if i not in going]
+        decode = [i for i in everybody if self.phase_of[i] == PoolPhase.DECODE]
+        copy = [int(seen.home[llm])] if seen.there[llm] and seen.home[llm] >= 0 else []
+        if prefer == "ssd":
+            return []
+        if prefer == "host" and copy:
+            return sources_of(self.topology, hosts=copy)
+        if prefer == "decode" and decode:
+            return sources_of(self.topology, decode)
+        if prefer != "planner" and everybody and prefer != "host":
+            return sources_of(self.topology, everybody)
+        if prefer == "planner":
+            loading = seen.sends_weights
+            busy = [i for i in everybody if self.phase_of[i] == PoolPhase.PREFILL or loading[i]]
+            quiet = [i for i in everybody if i not in busy]
+            return sources_of(self.topology, [*quiet, *busy], copy, busy)
+        return sources_of(self.topology, everybody) or sources_of(self.topology, hosts=copy)
+
+    def _partners(
+        self, seen: FleetSeen, plan: Plan, above_s: float, going: Sequence[int]
+    ) -> dict[int, int]:
+        """Whom targets help while they load: by prefill pool, the fullest queue first."""
+        found: dict[int, int] = {}
+        slow = set(self.slow(plan, above_s))
+        for p, pool in enumerate(self.spec.pools):
+            if pool.phase != PoolPhase.PREFILL:
+                continue
+            mine = self.slots[p]
+            want = (seen.state[mine] == InstanceState.ACTIVE) & (seen.waiting[mine] > 0)
+            want &= ~seen.in_pair[mine] & ~np.isin(mine, going)
+            overloaded = sorted(mine[want].tolist(), key=lambda i: (-seen.waiting[i], i))
+            edges = [edge for edge in plan.edges if self.pool_of[edge[1]] == p]
+            senders = {sender for sender, _ in plan.edges}
+            # Tails first also where a target of another pool loads from it.
+            order = [slot for slot in live_order(Plan(tuple(edges)), senders) if slot in slow]
+            found |= dict(zip(order, overloaded, strict=False))
+        return found
+
+    def slow(self, plan: Plan, above_s: float) -> list[int]:
+        """Targets that have not all layers after so many seconds, if nobody else used the links."""
+        if above_s <= 0:
+            return list(plan.slots)
+        done = self.done_s(plan)
+        return [slot for slot in plan.slots if done[slot] > above_s]
+
+    def done_s(self, plan: Plan) -> dict[int, float]:
+        """Seconds until each target serves, if nobody else used the links."""
+        pool = self.spec.pools[self.pool_of[plan.slots[0]]]
+        came = layer_times_ps(self.topology, plan, pool.weight_bytes, pool.layers)
+        before = pool.acquire_ps / PS_PER_S
+        return dict(zip(plan.slots, (came[:, -1] / PS_PER_S + before).tolist(), strict=True))
+
+    # ---- who stops, who becomes another ----
+
+    def release(self, seen: FleetSeen, p: int, count: int) -> list[int]:
+        """So many active instances of a pool that may go: those nobody loads from, the least busy first."""
+        mine = self.slots[p]
+        may = mine[(seen.state[mine] == InstanceState.ACTIVE) & ~seen.in_pair[mine]]
+        sends = seen.sends_weights
+        order = sorted(may.tolist(), key=lambda i: (sends[i], seen.requests[i], -i))
+        return order[: max(0, count)]
+
+    def stops(self, seen: FleetSeen, p: int, fewer: int, going: Sequence[int] = ()) -> list[int]:
+        """Active instances that drain if a pool's target falls by so many (docs/engine.md, section 8).
+
+        Nearly: queues that are routed again change who is the least busy.
+        """
+        mine = self.slots[p]
+        state = seen.state[mine]
+        fewer -= int(np.isin(state, (InstanceState.ACQUIRING, InstanceState.LOADING)).sum())
+        active = [i for i in mine[state == InstanceState.ACTIVE].tolist() if i not in going]
+        return sorted(active, key=lambda i: (seen.requests[i], -i))[: max(0, fewer)]
+
+    def mutations(self, seen: FleetSeen, p: int, count: int, *, idle: bool = False) -> list[int]:
+        """So many active instances of pool `p` whose twins may serve in their place, the least busy first.
+
+        With `idle` only those that have no requests, whose twins serve at once. One active instance stays.
+        None if no instance of the twins' pool is active: KV caches that they hold
+        would find no decode instance (docs/engine.md, section 15).
+        """
+        mine = self.slots[p]
+        twins = self.twins[mine]
+        active = seen.state[mine] == InstanceState.ACTIVE
+        if (twins < 0).any() or not len(mine):
+            return []
+        other = self.slots[self.pool_of[twins[0]]]
+        if not (seen.state[other] == InstanceState.ACTIVE).any():
+            return []
+        may = mine[active & ~seen.in_pair[mine]]
+        order = sorted(may.tolist(), key=lambda i: (seen.requests[i], -i))
+        order = [i for i in order if not (idle and seen.requests[i])]
+        return order[: max(0, min(count, int(active.sum()) - 1))]
+
+
+def live_order(plan: Plan, senders: set[int]) -> list[int]:
+    """Targets in the order in which they are chosen to work live (`live_pairs`): the tails first."""
+    order = list(live_pairs(plan, range(len(plan.slots))))
+    return sorted(order, key=lambda slot: slot in senders)
+
+
+@dataclass
+class ScaleOrders:
+    """Orders about weights in `E` episodes.
+
+    Attributes:
+        mutate: (episode, instances) that become others, before targets are set.
+        loads: (episode, loads), afterwards.
+        impossible: (E,) orders that were not possible and count for nothing.
+    """
+
+    impossible: NDArray[np.int64]
+    mutate: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    loads: list[tuple[int, Loads]] = field(default_factory=list)
+
+    @classmethod
+    def none(cls, n_episodes: int) -> ScaleOrders:
+        """Nothing ordered."""
+        return cls(np.zeros(n_episodes, np.int64))
+
+    def before(self, engine: EngineBatch) -> None:
+        """Carry out what comes before targets."""
+        for e, instances in self.mutate:
+            for instance in instances:
+                engine.mutate(e, instance)
+
+    def after(self, engine: EngineBatch) -> None:
+        """Carry out what comes after targets.
+
+        A lower target may have stopped a source; then the loads are impossible.
+        """
+        for e, loads in self.loads:
+            try:
+                engine.scale(e, loads.slots, loads.sources, loads.partners or None)
+            except ValueError:
+                self.impossible[e] += len(loads)
+
+    def fields(self, e: int) -> dict[str, Any]:
+        """The orders of episode `e` as fields of a `Command`."""
+        found: dict[str, Any] = {}
+        for number, instances in self.mutate:
+            if number == e:
+                found["mutate"] = instances
+        for number, loads in self.loads:
+            if number == e:
+                found["scale"] = loads
+        return found

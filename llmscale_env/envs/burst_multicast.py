@@ -1,0 +1,228 @@
+"""`llmscale/BurstMulticast-v0`: bursts met by instances that load over the network, as in BlitzScale."""
+
+from __future__ import annotations
+
+from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
+
+
+class BurstMulticastEnv(ServingEnv):
+    """Short bursts, split phases, weights over the network: how many instances, and who sends to whom?
+
+    ## Description
+
+    Llama-3.1-8B is served on up to 16 A100-80GB, four machines of four with the links of BlitzScale's
+    cluster B (100 Gbps per GPU between machines, shared PCIe within one). Prefill and decode run on
+    instances of their own; a request's KV cache goes from one to the other over the same links that weights
+    take. Code-completion requests (prompts of some 2,000 tokens, answers of some 30, as in the Azure code
+    trace) want their first token within 1 s and a token every 0.15 s on average. Their rate jumps between
+    1, 10 and 60 per second, where it stays for 30, 15 and 8 s on average: 12.5 in the mean. A prefill
+    instance does some 5 per second. Fleet, rate and first target are ours (the scenario says why).
+
+    Every second the agent sets how many prefill and decode instances there should be, and, for those
+    that start now, from whom their weights come, in how many chains, whether prefill instances work while
+    they load, and whether decode instances are made of prefill ones. Who exactly sends to whom is
+    the scale planner's matter (BlitzScale's Algorithm 1, docs/multicast.md): in a chain each instance
+    hands every layer on as soon as it has it. An instance serves after 1.3 s over a link of its own, 1.0 s
+    from the memory of its own machine, 13 s from SSD; later if links are shared with KV caches or with
+    other loads. Between decisions the cluster is simulated exactly to the token, flows of weights and KV
+    caches included (docs/engine.md, sections 11, 12, 15 and 16).
+
+    ## Action Space
+
+    `MultiDiscrete`. An order that is impossible (more GPUs than there are) is clipped and counted
+    in `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible
+    now, each part for itself (pools may still want more GPUs together than there are).
+
+    | Num | Part | Choices |
+    |---|---|---|
+    | 0 | `prefill/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
+    | 1 | `decode/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
+    | 2 | `weights/from` | decode, any, host, ssd |
+    | 3 | `weights/chains` | 1, 2, 4, all |
+    | 4 | `weights/live` | off, on |
+    | 5 | `decode/by` | load, mutate |
+
+    `POOL/instances`: how many the pool should have (acquiring, loading and active ones, and those that
+    others are about to become). `weights/from`: `decode` instances, which send no KV caches, so that
+    nothing is in the way; `any` instance, the lowest numbers first, whatever it sends; `host`: the one copy
+    that some machine's memory keeps (BlitzScale's parameter pool); `ssd`: the own machine's. What is not
+    there gives way to any instance, then to the copy, then to SSD. `weights/chains`: only so many of the
+    sources are used. `weights/live`: prefill instances that load help those with requests waiting, layer by
+    layer (section 5.2 of the paper). `decode/by`: `mutate` turns prefill instances, the least busy first,
+    into decode instances, with their weights and on their GPUs, once they have finished what they have; one
+    prefill instance stays. Instances that start are those on machines of the copy first, then by number;
+    a lower number stops instances that load, then the least busy.
+
+    ## Observation Space
+
+    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of
+    the scenario; a window is the last control interval.
+
+    | Num | Entry | Min | Max | Meaning |
+    |---|---|---|---|---|
+    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
+    | 1 | `code/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
+    | 2 | `code/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
+    | 3 | `code/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
+    | 4 | `code/forecast` | 0 | 1 | forecast rate 2 s ahead, log scale to 16 x expected |
+    | 5 | `code/forecast_error` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 6 | `code/input` | 0 | 1 | mean input tokens, log scale to 4096 |
+    | 7 | `code/predicted` | 0 | 1 | mean predicted output tokens, log scale to 4096 |
+    | 8 | `code/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
+    | 9 | `code/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
+    | 10 | `code/itl_mean` | 0 | 1 | mean ITL / target / 2 |
+    | 11 | `code/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
+    | 12 | `code/violations` | 0 | 1 | violations / (violations + on time) |
+    | 13 | `llama-3.1-8b/unplaced` | 0 | 1 | requests without a worker, log scale to 256 |
+    | 14 | `llama-3.1-8b/unplaced_age` | 0 | 1 | age of the first / longest TTFT target / 2 |
+    | 15 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
+    | 16 | `prefill/active` | 0 | 1 | active instances / slots |
+    | 17 | `prefill/draining` | 0 | 1 | draining instances / slots |
+    | 18 | `prefill/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 19 | `prefill/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 20 | `prefill/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 21 | `prefill/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 22 | `prefill/running` | 0 | 1 | running requests / sum of batch limits |
+    | 23 | `prefill/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 24 | `prefill/kv` | 0 | 1 | KV use / capacity |
+    | 25 | `prefill/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 26 | `prefill/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 27 | `prefill/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 28 | `prefill/busy` | 0 | 1 | share of active instances with any request |
+    | 29 | `decode/active` | 0 | 1 | active instances / slots |
+    | 30 | `decode/draining` | 0 | 1 | draining instances / slots |
+    | 31 | `decode/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
+    | 32 | `decode/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
+    | 33 | `decode/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
+    | 34 | `decode/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
+    | 35 | `decode/running` | 0 | 1 | running requests / sum of batch limits |
+    | 36 | `decode/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
+    | 37 | `decode/kv` | 0 | 1 | KV use / capacity |
+    | 38 | `decode/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 39 | `decode/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
+    | 40 | `decode/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
+    | 41 | `decode/busy` | 0 | 1 | share of active instances with any request |
+    | 42 | `prefill/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
+    | 43 | `prefill/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
+    | 44 | `prefill/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
+    | 45 | `prefill/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
+    | 46 | `prefill/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
+    | 47 | `prefill/sending` | 0 | 1 | share of active instances from which others load |
+    | 48 | `prefill/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
+    | 49 | `prefill/becoming` | 0 | 1 | instances that drain to become a twin / slots |
+    | 50 | `decode/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
+    | 51 | `decode/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
+    | 52 | `decode/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
+    | 53 | `decode/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
+    | 54 | `decode/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
+    | 55 | `decode/sending` | 0 | 1 | share of active instances from which others load |
+    | 56 | `decode/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
+    | 57 | `decode/becoming` | 0 | 1 | instances that drain to become a twin / slots |
+    | 58 | `llama-3.1-8b/copy` | 0 | 1 | 1: some machine's memory has the copy |
+    | 59 | `prefill/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
+    | 60 | `prefill/out_max` | 0 | 1 | use of links to other machines, the fullest one |
+    | 61 | `prefill/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
+    | 62 | `prefill/in_max` | 0 | 1 | use of links from other machines, the fullest one |
+    | 63 | `decode/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
+    | 64 | `decode/out_max` | 0 | 1 | use of links to other machines, the fullest one |
+    | 65 | `decode/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
+    | 66 | `decode/in_max` | 0 | 1 | use of links from other machines, the fullest one |
+    | 67 | `last/prefill/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 68 | `last/decode/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 69 | `last/weights/from` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 70 | `last/weights/chains` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 71 | `last/weights/live` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 72 | `last/decode/by` | 0 | 1 | choice / (choices - 1); 0 at the start |
+
+    ## Rewards
+
+    Minus the cost of the interval (`llmscale_env.control.reward`), the sum of
+
+    - `gpu`: GPU-seconds held (loading and draining included) over those of all 16 GPUs;
+    - `violations`: 2 x the requests that became certain to miss a target (or were rejected) over
+      the requests *expected* per interval;
+    - `loads`: 0.02 per instance started (one that becomes another counts);
+    - `leftover`: at the horizon, the GPU-seconds that serving the unfinished requests one by one
+      would take, in the unit of `gpu`.
+
+    Each request is charged at most once, when its violation becomes certain; dividing by expected
+    arrivals leaves nothing to gain by serving fewer. `info["reward_parts"]` has the four with their
+    sign.
+
+    ## Starting State
+
+    Two prefill and two decode instances serve, none is loading, nobody waits, the first machine's memory
+    has the copy. The requests of the episode are drawn from `self.np_random`: one seed, one episode,
+    whatever the agent does.
+
+    ## Episode End
+
+    Truncated after 300 s (300 decisions). There is no termination.
+
+    ## Arguments
+
+    - `scenario="burst-multicast"`: name, YAML file or `Scenario`. All pools need `weights: flow`;
+      `weights/live` is there if a pool has `phase: prefill`, `decode/by` if it has a decode twin;
+    - `overrides={}`: its fields by dotted path, such as `{"network": "blitzscale-a",
+      "workload.rate_scale": 0.5}`;
+    - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
+      (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
+    - `forecaster="ewma"`: what the forecast entries show (`llmscale_env.control.forecast`);
+    - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances
+      and attainment over the episode so far).
+
+    The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) takes
+    `num_envs` and `threads` besides, advances all episodes in one call, and resets a finished one
+    in the same step. Episode `e` of it equals a single environment reset with `seed + e`.
+
+    ## Information
+
+    - `metrics`: of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
+      `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`,
+      `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `reward`;
+    - `reward_parts`, `clipped`, `action_mask`: see above;
+    - `cost`: violations of the interval, for constrained RL;
+    - `episode_summary`: the metrics at the end of an episode, attainment as the share of all
+      arrivals (in `metrics`, of those whose fate is known).
+
+    `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows
+    it as a handwritten policy sees it.
+
+    ## What is not as in BlitzScale
+
+    Decisions come every second, not whenever a load crosses a bound, and bursts may last only a few.
+    Which slots start and which prefill instance becomes a decode one follows fixed rules of ours
+    (docs/policies.md). There is one LLM.
+
+    ## References
+
+    Zhang et al., "Fast and Live Model Auto Scaling with O(1) Host Caching" (BlitzScale, 2024). Azure LLM
+    inference traces 2023: Patel et al., "Splitwise" (ISCA 2024), CC-BY 4.0.
+
+    ## Version History
+
+    - v0: first version.
+    """
+
+    scenario_name = "burst-multicast"
+    observation = (
+        "clock",
+        "arrivals",
+        "forecast",
+        "lengths",
+        "latency",
+        "gateway",
+        "fleet",
+        "weights",
+        "links",
+        "last_action",
+    )
+    action = ("multicast",)
+
+
+class BurstMulticastVectorEnv(ServingVectorEnv):
+    """Many episodes of `llmscale/BurstMulticast-v0` advanced in one call: see `BurstMulticastEnv`."""
+
+    scenario_name = BurstMulticastEnv.scenario_name
+    observation = BurstMulticastEnv.observation
+    action = BurstMulticastEnv.action

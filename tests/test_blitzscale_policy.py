@@ -1,0 +1,328 @@
+"""BlitzScale and its baselines on a cluster: who scales when, and from where weights come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from baselines import make_policy
+from baselines.blitzscale.distserve import DistServePolicy
+from baselines.blitzscale.monitor import capacity_of, pair_of
+from baselines.blitzscale.policy import BlitzScalePolicy
+from baselines.parameters import PolicyError
+from baselines.registry import policies_for
+from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.control.command import Command
+from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios import load_scenario
+from llmscale_env.sim.spec import FROM_SSD
+
+SCENARIO = "blitzscale-azure-code-7b"
+MEMORY = 64
+"""Code of machine 0's memory: 32 slots twice."""
+
+
+def workload(spikes: Any = (5.0,), rate: float = 1.0, factor: float = 30.0, **lengths: int) -> Any:
+    """One request per second, and for two seconds thirty times as many."""
+    return {
+        "streams": [
+            {
+                "name": "code",
+                "llm": "llama-2-7b",
+                "slo_class": "interactive",
+                "arrivals": {
+                    "kind": "spikes",
+                    "factor": factor,
+                    "duration_s": 2.0,
+                    "at_s": list(spikes),
+                },
+                "lengths": {"kind": "fixed", "input_tokens": 1500, "output_tokens": 20, **lengths},
+                "rate_per_s": rate,
+            }
+        ]
+    }
+
+
+def scenario(horizon_s: float = 20.0, work: Any = None, **changes: Any) -> Any:
+    one = {f"fleet.pools.{name}.initial_instances": 1 for name in ("prefill", "decode")}
+    given = {"workload": work or workload(), "horizon_s": horizon_s, **one, **changes}
+    return load_scenario(SCENARIO, impossible_commands="error", **given)
+
+
+def run(policy: str, of: Any) -> EpisodeResult:
+    return run_episode(make_policy(policy), of, seed=3)
+
+
+def loads(result: EpisodeResult) -> list[tuple[float, tuple[int, ...], tuple[int, ...]]]:
+    """Time, slots and sources of every order to load."""
+    return [
+        (d["time_s"], d["scale"]["slots"], d["scale"]["sources"])
+        for d in result.decisions
+        if "scale" in d
+    ]
+
+
+# ---- what an instance can do ----
+
+
+def test_capacity_is_what_links_memory_and_targets_allow() -> None:
+    of = scenario()
+    found = capacity_of(of, pair_of(of, "x"))
+    model = iteration_time_model("llama-2-7b", "a100-80gb", 1)
+    assert found.input_tokens == 1500
+    assert found.prefill_tokens_per_s == pytest.approx(2000 / model.prefill_s(2000))
+    # 1500 tokens of 512 KiB are 0.79 GB: 15.9 caches per second cross a link of 100 Gbps. Answers are
+    # short, so a batch of few keeps up with that.
+    link = 12.5e9 / (1500 * 512 * 1024)
+    assert link - 5 < found.decode_per_s <= link
+    assert found.decode_tokens < 15_000
+    # Both phases take the same rate with this share.
+    rate = found.prefill_share() * found.prefill_tokens_per_s / 1500
+    assert rate == pytest.approx((1 - found.prefill_share()) * found.decode_per_s)
+    # Of short prompts with long answers memory holds fewest.
+    long = scenario(work=workload(input_tokens=100, output_tokens=1500))
+    found = capacity_of(long, pair_of(long, "x"))
+    most = kv_capacity_tokens("llama-2-7b", "a100-80gb", 1)
+    assert 0.98 * most < found.decode_tokens <= most
+    # The target, where it is tight.
+    tight = scenario(
+        work=workload(input_tokens=100, output_tokens=1500),
+        classes=[{"name": "interactive", "ttft_s": 0.45, "itl_s": 0.02}],
+    )
+    found = capacity_of(tight, pair_of(tight, "x"))
+    batch = round(found.decode_tokens / 850)
+    assert model.decode_s(batch, batch * 850) <= 0.02 < model.decode_s(batch + 1, (batch + 1) * 850)
+
+
+# ---- BlitzScale ----
+
+
+@pytest.mark.parametrize("trigger", ["paper", "code"])
+def test_blitzscale_follows_a_burst_and_comes_back(trigger: str) -> None:
+    result = run(f"blitzscale:live=false,trigger={trigger}", scenario())
+    first, slots, sources = loads(result)[0]
+    assert 5.0 < first <= 6.0
+    # The nearest GPU is a neighbour of the prefill instance's; NVLink carries the weights.
+    assert (slots[0], sources[0]) == (1, 0)
+    # Prefill instances send KV caches to other machines, so they send weights to none of them.
+    for _, some, senders in loads(result):
+        for slot, source in zip(some, senders, strict=True):
+            assert source not in range(32) or source // 8 == slot % 32 // 8
+    assert result.summary["loads_ssd"] == 0
+    assert result.series["prefill/active"].max() >= 3
+    # The burst ends at 7 s; what is left over goes after the timeout.
+    end = result.series.iloc[-1]
+    assert (end["prefill/active"], end["decode/active"]) == (1, 1)
+    assert result.summary["clipped"] == 0
+    assert result.summary["joint/unfinished"] <= 2
+
+
+def test_instances_that_load_over_slow_links_help_at_once() -> None:
+    of = scenario(**{"network.nvlink": False})
+    live, stopped = run("blitzscale:mutate=never", of), run("blitzscale:live=false", of)
+    helped = [
+        (slot, partner)
+        for d in live.decisions
+        if "scale" in d
+        for slot, partner in zip(d["scale"]["slots"], d["scale"]["partners"], strict=False)
+        if partner >= 0
+    ]
+    assert helped
+    # Prefill instances help each other, each at most one at a time.
+    assert all(slot < 32 and partner < 32 for slot, partner in helped)
+    assert helped[0][1] == 0
+    assert live.summary["clipped"] == 0
+    assert live.summary["joint/ttft_s_mean"] < stopped.summary["joint/ttft_s_mean"]
+    assert live.summary["joint/arrivals"] == stopped.summary["joint/arrivals"]
+    # Loads over NVLink end before a target is missed: nobody helps.
+    near = run("blitzscale:mutate=never", scenario(horizon_s=6.0))
+    assert not any(d["scale"]["partners"] for d in near.decisions if "scale" in d)
+
+
+def test_what_waits_is_work_also_when_nobody_comes() -> None:
+    # The burst ends at 7 s; as long as the queue is long nobody goes, whatever the arrivals.
+    of = scenario(work=workload(factor=150.0), **{"fleet.max_gpus": 6})
+    series = run("blitzscale:live=false,timeout_s=0", of).series
+    long = series["prefill/waiting"] > 40
+    after = series["time_s"] > 9.0
+    assert (long & after).any()
+    assert series.loc[long & after, "prefill/active"].min() >= 3
+
+
+def test_without_pruning_weights_come_from_who_sends_kv_caches() -> None:
+    of = scenario(**{"network.nvlink": False})
+    assert loads(run("blitzscale:live=false", of))[0][2][0] in (63, MEMORY)
+    result = run("blitzscale:live=false,interference_free=false", of)
+    assert loads(result)[0][2][0] == 0
+
+
+def test_without_network_it_is_serverlessllm() -> None:
+    one = run("blitzscale:live=false,network=false", scenario())
+    other = run("serverlessllm", scenario())
+    assert loads(one) == loads(other) != []
+    assert one.summary["joint/ttft_s_mean"] == other.summary["joint/ttft_s_mean"]
+
+
+def test_prefill_instances_become_decode_instances() -> None:
+    # Long answers: after the burst many decode, few prefill.
+    work = workload(input_tokens=600, output_tokens=300, factor=60.0)
+    of = scenario(work=work, **{"fleet.pools.prefill.initial_instances": 8})
+    result = run("blitzscale:live=false,mutate=any,min_prefill=8,decode_tokens=20000", of)
+    orders = [d for d in result.decisions if "mutate" in d]
+    assert orders
+    for order in orders:
+        assert all(slot < 32 for slot in order["mutate"])
+        # As many prefill instances start in their place (others may start besides).
+        started = [slot for slot in order["scale"]["slots"] if slot < 32]
+        assert len(started) >= len(order["mutate"])
+    assert result.series["decode/active"].max() >= 3
+    assert result.summary["clipped"] == 0
+    assert result.summary["joint/unfinished"] <= 20
+
+
+class Killing:
+    """BlitzScale, and machine 0 breaks down a quarter of a second after the first loads were ordered."""
+
+    name = "killing"
+
+    def __init__(self) -> None:
+        self.policy = make_policy("blitzscale")
+        self.killed_s = -1.0
+        self.homes: list[tuple[int, bool]] = []
+
+    def reset(self, of: Any, seed: int) -> None:
+        self.policy.reset(of, seed)
+        self.ordered = False
+
+    def act(self, view: ClusterView) -> Command:
+        command = self.policy.act(view)
+        self.homes.append((int(view.homes["host"][0]), bool(view.homes["there"][0])))
+        if self.ordered and self.killed_s < 0:
+            self.killed_s = view.time_s
+            assert np.isin(view.instances["state"], (1, 2)).any()  # somebody loads
+            return Command(fail_host=(0,))
+        self.ordered |= command.scale is not None
+        return command
+
+
+def test_a_machine_killed_in_mid_scale_loses_no_request_and_the_copy_comes_back() -> None:
+    of = scenario(30.0, **{"network.nvlink": False})
+    policy = Killing()
+    result = run_episode(policy, of, seed=3)
+    assert policy.killed_s > 5.0
+    assert policy.homes[0] == (0, True)
+    at = round(policy.killed_s / of.control_interval_s)
+    host = policy.homes[at + 1][0]
+    assert host != 0
+    # 13 GB over 100 Gbps take 1.1 s, but all that failed load again from the decode instance as well.
+    back = next(k for k, home in enumerate(policy.homes) if k > at and home == (host, True))
+    assert 1.0 < (back - at) * of.control_interval_s < 15.0
+    assert result.requests["restarts"].sum() > 0
+    assert result.summary["joint/rejected"] == 0
+    gone = result.requests[result.requests["arrival_s"] < 25.0]
+    assert set(gone["outcome"]) <= {"on_time", "late"}  # everybody is served
+
+
+# ---- baselines ----
+
+
+def test_serverlessllm_finds_weights_where_an_instance_was() -> None:
+    # Machine 0 has an instance (and the copy), machine 3 has the decode one.
+    of = scenario(45.0, workload([5.0, 15.0, 40.0], factor=80.0))
+    kept = run("serverlessllm", of)
+    cached = {MEMORY, MEMORY + 3}
+    assert {source for _, slots, some in loads(kept) for source in some} <= {
+        *cached,
+        FROM_SSD,
+        MEMORY + 1,
+        MEMORY + 2,
+    }
+    assert loads(kept)[0][2][0] in cached  # slots on machines that have them come first
+    for _, slots, sources in loads(kept):
+        for slot, source in zip(slots, sources, strict=True):
+            assert source in (FROM_SSD, MEMORY + slot % 32 // 8)
+    # Kept for no longer than a second, weights are only where an instance is.
+    short = run("serverlessllm:keep_alive_s=1", of)
+    assert short.summary["loads_host"] <= kept.summary["loads_host"]
+
+
+def test_the_copy_is_not_serverlessllms() -> None:
+    # All GPUs of machines 0 and 3 taken: the next ones load from SSD, on machine 1 though the copy is on 0.
+    of = scenario(
+        work=workload(rate=100.0, factor=1.0),
+        **{"fleet.pools.prefill.initial_instances": 8, "fleet.pools.decode.initial_instances": 8},
+    )
+    first = loads(run("serverlessllm", of))[0]
+    assert set(first[2]) == {FROM_SSD}
+    always = of.model_copy(update={"fleet": of.fleet.model_copy(update={"host_cache": "always"})})
+    assert loads(run("serverlessllm", always))[0] == first
+    first = loads(run("allcache", always))[0]
+    assert all(s == MEMORY + slot % 32 // 8 for slot, s in zip(first[1], first[2], strict=True))
+
+
+def test_distserve_is_a_fixed_split() -> None:
+    of = scenario()
+    share = capacity_of(of, pair_of(of, "x")).prefill_share()
+    full, half = DistServePolicy(), make_policy("distserve-half")
+    full.reset(of, 0)
+    half.reset(of, 0)
+    assert full.numbers == {0: round(32 * share), 1: 32 - round(32 * share)}
+    assert sum(half.numbers.values()) == 16  # type: ignore[attr-defined]
+    result = run("distserve:prefill=3,decode=2", of)
+    end = result.series.iloc[-1]
+    assert (end["prefill/active"], end["decode/active"]) == (3, 2)
+    assert len(loads(result)) == 1
+    large = load_scenario("blitzscale-burstgpt-70b")
+    full.reset(large, 0)
+    assert sum(full.numbers.values()) == 8  # of 4 GPUs each
+
+
+# ---- slips ----
+
+
+def timed() -> Any:
+    return load_scenario("aladdin-split")
+
+
+@pytest.mark.parametrize(
+    "policy, of, message",
+    [
+        ("blitzscale", timed, "blitzscale: needs one pool of phase 'prefill'.*weights.*timed"),
+        ("distserve", lambda: load_scenario("mixed-slo"), "distserve: needs one pool"),
+        ("serverlessllm", lambda: load_scenario("qlm-multi"), "serves one LLM"),
+        ("serverlessllm:keep_alive_s=301", scenario, "keep_alive_s = 301: must be at most 300"),
+        ("allcache", scenario, "allcache: fleet.host_cache = 'keep-alive'.*must be 'always'"),
+        ("distserve:prefill=32", scenario, "32 prefill and 0 decode instances"),
+        (
+            "blitzscale:mutate=any",
+            lambda: scenario(
+                **{"fleet.pools.decode.twin_of": None, "fleet.pools.decode.max_instances": 16}
+            ),
+            "mutate = 'any': needs twin_of",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused(policy: str, of: Any, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        make_policy(policy).reset(of(), 0)
+
+
+def test_names() -> None:
+    assert isinstance(make_policy("blitzscale"), BlitzScalePolicy)
+    with pytest.raises(PolicyError, match="trigger"):
+        make_policy("blitzscale:trigger=none")
+    assert policies_for(scenario()) == (
+        "static",
+        "blitzscale",
+        "serverlessllm",
+        "distserve",
+        "distserve-half",
+    )
+    assert "allcache" in policies_for(scenario(**{"fleet.host_cache": "always"}))
+    assert "blitzscale" not in policies_for(timed())
+    assert "blitzscale" not in policies_for(load_scenario("mixed-slo"))

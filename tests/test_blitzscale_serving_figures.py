@@ -1,0 +1,227 @@
+"""BlitzScale's Figures 3, 9, 13 to 15, 17 and 18 in small: what they measure, by hand and on the cluster."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from baselines import make_policy
+from experiments.blitzscale import end_to_end
+from experiments.blitzscale import fig03_stop_times as fig03
+from experiments.blitzscale import fig09_interference as fig09
+from experiments.blitzscale import fig13_end_to_end as fig13
+from experiments.blitzscale import fig14_gpu_time as fig14
+from experiments.blitzscale import fig17_ablation as fig17
+from experiments.blitzscale import fig18_one_to_sixteen as fig18
+from experiments.blitzscale.serving import measured, scenario_of, with_stop
+from experiments.harness.claims import Verdict
+from llmscale_env.sim.compile import cluster_topology
+
+
+def frame_of(module, parameters):
+    found = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
+    return pd.DataFrame(found)
+
+
+# ---- what is measured ----
+
+
+def test_latencies_by_hand():
+    nan = math.nan
+    table = pd.DataFrame(
+        {
+            "arrival_s": [0.0, 1.0, 2.0, 9.0],
+            "outcome": ["on_time", "late", "unfinished", "unfinished"],
+            "ttft_s": [0.1, 0.7, 0.2, nan],
+            "itl_mean_s": [0.02, 0.30, nan, nan],
+        }
+    )
+    summary = {
+        "horizon_s": 10.0, "gpu_seconds": 7.0, "loads_ssd": 1, "loads_host": 2, "loads_multicast": 3,
+    }  # fmt: skip
+    row = measured(
+        SimpleNamespace(requests=table, summary=summary),
+        scenario_of("azure-code", "blitzscale"),
+    )
+    assert row["ttft_mean_s"] == pytest.approx((0.1 + 0.7 + 0.2 + 1.0) / 4)  # the last waits still
+    assert row["ttft_attainment"] == 0.5
+    assert row["tbt_attainment"] == 0.25  # neither who is slow nor who has not ended
+    assert row["tbt_mean_s"] == pytest.approx(0.16)
+    assert (row["requests"], row["unfinished"]) == (4, 2)
+    assert (row["gpu_s"], row["loads_host"]) == (7.0, 2)
+
+
+def test_a_stop_takes_so_long_for_everybody():
+    for name in ("azure-code", "burstgpt"):
+        scenario = with_stop(scenario_of(name, "allcache"), 0.5)
+        topology = cluster_topology(scenario)
+        weights = 1e6 * 0.5 * topology.links.capacity[topology.links.from_host_links[0][0]]
+        pool = scenario.fleet.pools[0]
+        per_gpu = {"llama-2-7b": 13.5e9, "llama-2-70b": 138e9}[pool.llm]
+        assert weights == pytest.approx(per_gpu, rel=0.02), name
+        assert len({links for row in topology.links.from_host_links for links in row}) == (
+            32 // pool.tp
+        )
+
+
+# ---- Figure 3 ----
+
+
+def test_where_a_curve_crosses():
+    assert fig03.longest([0, 1, 2], [1.0, 0.8, 0.2], 0.5) == pytest.approx(1.5)
+    assert fig03.longest([0, 1], [1.0, 0.5], 0.5) != fig03.longest([0, 1], [1.0, 0.4], 0.5)
+    assert math.isnan(fig03.longest([0, 1, 2], [0.4, 0.3, 0.2], 0.5))
+    assert math.isnan(fig03.longest([0, 1, 2], [1.0, 0.9, 0.8], 0.5))
+    rising = pd.DataFrame([[0.1, 0.3], [0.1, 0.2]], columns=[0.0, 1.0])
+    assert fig03.crossing(rising, 0.15, -1).mean == pytest.approx((0.25 + 0.5) / 2)
+
+
+def test_seconds_of_links():
+    rows = fig03.by_second([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.5], [0, 0, 0.1, 0.3, 0.9, 0.0, 0.2])
+    assert rows == [  # nothing in the first second, one look only in the third
+        {"second": 1, "use": pytest.approx(0.2)},
+        {"second": 3, "use": pytest.approx(0.1)},
+    ]
+
+
+def test_figure_3_in_small():
+    parameters = fig03.StopTimes(
+        seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0, network_s=60.0
+    )
+    frame = frame_of(fig03, parameters)
+    few = fig03.FEW
+    fig03.FEW = 1
+    try:
+        kept = fig03.attained(frame, fig03.LARGE, "ttft_attainment")
+        assert (kept[0.0] > kept[20.0]).any()
+        assert len(fig03.claims(frame, parameters)) == 3  # none about a stop of 0.5 s
+        fig03.plot(frame, parameters)
+    finally:
+        fig03.FEW = few
+
+
+# ---- Figure 9 ----
+
+
+def test_times_in_intervals():
+    begun, ended = np.array([1.0, 5.0]), np.array([2.0, 6.0])
+    found = fig09.within(np.array([0.5, 1.5, 2.5, 5.0, 7.0, np.nan]), begun, ended)
+    assert found.tolist() == [False, True, False, True, False, False]
+    assert not fig09.within(np.array([1.0]), np.array([]), np.array([])).any()
+
+
+def test_time_between_tokens_over_tokens():
+    means, outputs = pd.Series([0.1, 0.02, math.nan]), pd.Series([2, 5, 9])
+    assert fig09.over_tokens(means, outputs) == pytest.approx((0.1 + 4 * 0.02) / 5)
+    assert fig09.over_tokens(pd.Series([math.nan]), pd.Series([3])) is None
+
+
+@pytest.fixture(scope="module")
+def interference():
+    parameters = fig09.Interference(seeds=2, workloads=("azure-code",), loads=(0.7,), times=6)
+    return frame_of(fig09, parameters), parameters
+
+
+def test_a_load_from_who_sends_nothing_has_the_link_to_itself(interference):
+    frame, parameters = interference
+    fast = fig09.by_load(frame, "azure-code", "decode", "load_s")[0.7]
+    alone = 13.5e9 / 12.5e9
+    assert fast.to_numpy() == pytest.approx(alone, abs=2 * parameters.look_s)
+    slow = fig09.by_load(frame, "azure-code", "prefill", "load_s")[0.7]
+    assert (slow > 1.2 * fast).all()
+    fig09.plot(frame, parameters)
+
+
+def test_no_interference_is_not_reproduced(interference):
+    frame, parameters = interference
+    same = frame.assign(load_s=1.0, tbt_mean_s=0.02, tbt_token_s=0.02)
+    assert {c.verdict for c in fig09.claims(same, parameters)} == {Verdict.NOT}
+
+
+# ---- Figure 18 ----
+
+
+def test_first_look_with_enough():
+    assert fig18.when([0.0, 0.1, 0.2], [1, 8, 16], 8) == 0.1
+    assert fig18.when([0.0, 0.1, 0.2], [1, 8, 9], 16) is None
+
+
+def test_figure_18_in_small():
+    parameters = fig18.OneToSixteen(seeds=2)
+    frame = frame_of(fig18, parameters)
+    for system, done_s in ((fig18.LIVE, 1.2), (fig18.STOP, 1.1), (fig18.SLLM, 10.8)):
+        assert fig18.times(frame, system, "done_s").to_numpy() == pytest.approx(done_s, abs=0.1)
+    bins = frame[frame["kind"] == "bin"]
+    assert bins["active"].astype(int).max() == 16
+    claims = fig18.claims(frame, parameters)
+    assert len(claims) == 5
+    fig18.plot(frame, parameters)
+    # What has been prefilled has come: nobody makes tokens.
+    made = bins["tokens_per_s"].astype(float).groupby([bins["system"], bins["seed"]]).sum()
+    came = frame[frame["kind"] == "times"].set_index(["system", "seed"])["arriving_tokens_per_s"]
+    came = came.astype(float).reindex(made.index)
+    assert (made * parameters.bin_s <= came * parameters.arrivals_s + 1).all()
+
+
+# ---- Figures 13, 14, 15 and 17 ----
+
+
+def test_what_figures_compare_by_hand():
+    rows = [
+        {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
+         "ttft_mean_s": seconds}
+        for system, times in (("blitzscale", (0.1, 0.3)), ("serverlessllm", (0.2, 0.4)))
+        for seed, seconds in enumerate(times)
+    ]  # fmt: skip
+    frame = pd.DataFrame(
+        [*rows, {**rows[0], "seed": 2, "requests": 3.0}, {**rows[2], "seed": 2, "requests": 3.0}]
+    )
+    names = ("blitzscale", "serverlessllm", "ttft_mean_s")
+    assert end_to_end.shorter(frame, "azure-code", *names).mean == pytest.approx((50 + 25) / 2)
+    assert end_to_end.longer(frame, "azure-code", *names).mean == pytest.approx(-(50 + 25) / 2)
+    assert end_to_end.ratio(frame, "azure-code", *names).mean == pytest.approx((0.5 + 0.75) / 2)
+
+
+def test_distserve_is_there_from_the_beginning():
+    policy = make_policy("distserve:share=0.5")
+    scenario = end_to_end.as_deployed(scenario_of("azure-code", "distserve-half"), policy)
+    held = [pool.initial_instances for pool in scenario.fleet.pools]
+    assert min(held) >= 1
+    assert sum(held) == 16
+
+
+@pytest.mark.parametrize("figure", [fig13, fig14, fig17], ids=["fig13", "fig14", "fig17"])
+def test_systems_side_by_side_in_small(figure):
+    systems = figure.PARAMETERS["quick"].systems
+    parameters = end_to_end.EndToEnd(
+        seeds=1, columns=("azure-code",), systems=systems, arrivals_s=40.0, patience_s=30.0
+    )
+    frame = frame_of(figure, parameters)
+    mine = frame[frame["kind"] == "run"].set_index("system")
+    assert (mine["requests"] == mine["requests"].iloc[0]).all()  # the same requests for everybody
+    assert (mine["gpu_s"].astype(float) <= 32 * 40.0).all()
+    gpus = frame[frame["kind"] == "gpus"]
+    held = gpus["prefill_gpus"].astype(float) + gpus["decode_gpus"].astype(float)
+    assert (2 * held.groupby(gpus["system"]).sum()).to_dict() == pytest.approx(
+        mine["gpu_s"].astype(float).to_dict()
+    )
+    assert len(figure.claims(frame, parameters)) >= 5
+    figure.plot(frame, parameters)
+
+
+def test_equal_systems_reproduce_nothing():
+    frame = pd.DataFrame(
+        [
+            {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
+             "gpu_s": 100.0 + seed, "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5,
+             "tbt_p99_s": 0.1}
+            for system in fig14.COMPARED
+            for seed in range(3)
+        ]
+    )  # fmt: skip
+    found = {c.sentence: c.verdict for c in fig14.claims(frame, fig14.PARAMETERS["quick"])}
+    assert [v for s, v in found.items() if "p99" not in s] == 3 * [Verdict.NOT]
