@@ -15,8 +15,10 @@ import pytest
 from llmscale_env.sim.fast import EngineBatch, FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from tests.engine_cases import DRAWN, Case, first_difference, mechanisms, run_case
+from tests.small_clusters import table
 from tests.test_engine_properties import Restless, attempt, later
 from tests.test_engines_agree import CHUNK, N_CASES, compared
+from tests.test_reference_live import live as prefill_and_decode
 from tests.weight_cases import LIVE_MECHANISMS, WEIGHT_MECHANISMS, make_weight_case
 
 AMONG = {False: WEIGHT_MECHANISMS, True: LIVE_MECHANISMS}
@@ -89,9 +91,9 @@ def test_episodes_with_weights_do_not_touch_each_other(seed: int, live: bool) ->
     case = make_weight_case(2000 + seed, live)
     tables = [case.requests, later(case.requests, 3), later(case.requests, 50)]
     batch = EngineBatch(case.spec, len(tables))
-    alone = [FastEngine(case.spec, table) for table in tables]
-    for e, table in enumerate(tables):
-        batch.reset(e, table)
+    alone = [FastEngine(case.spec, requests) for requests in tables]
+    for e, requests in enumerate(tables):
+        batch.reset(e, requests)
     for stop_ps in case.stops_ps:
         batch.advance_range(0, len(tables), np.full(len(tables), stop_ps))
         for engine in alone:
@@ -108,3 +110,16 @@ def test_episodes_with_weights_do_not_touch_each_other(seed: int, live: bool) ->
             assert np.array_equal(batch.instances(e), engine.instances())
             assert np.array_equal(batch.loading(e), engine.loading())
             assert np.array_equal(batch.homes(e), engine.homes())
+
+
+def test_an_environment_is_told_when_weights_will_be_there() -> None:
+    engine = FastEngine(prefill_and_decode(), table((0, 10, 1)))
+    engine.scale([1], [0])
+    for at_ps, left_ps in ((0, 420), (100, 320), (419, 1)):  # a layer every 60 ps, all seven at 420
+        engine.advance(at_ps)
+        engine.batch.close_windows(0, 1)
+        seen = engine.batch.states.pool_seen[0, 0]
+        assert (seen["loading"], seen["next_ready_ps"]) == (1, left_ps)
+    engine.advance(421)
+    engine.batch.close_windows(0, 1)
+    assert engine.batch.states.pool_seen[0, 0]["next_ready_ps"] == -1

@@ -48,6 +48,7 @@ from llmscale_env.sim.fast.wake import (
     call_helper,
     hand_over,
     look_up,
+    wake,
 )
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
@@ -290,7 +291,7 @@ def set_pull(S, i, queues):
         pullers[0] += 1
     weights.plan(S, i, t, -1)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
-        look_up(S, i, t)
+        wake(S, i, t)
     _after_command(S)
 
 
@@ -300,7 +301,7 @@ def operations_changed(S, p):
     pool = pool_at(S, p)
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
         if inst_at(S, i).state == _ACTIVE or inst_at(S, i).state == _DRAINING:
-            look_up(S, i, glob_of(S).now_ps)
+            wake(S, i, glob_of(S).now_ps)
     _after_command(S)
 
 

@@ -243,10 +243,9 @@ def end_flow(S, number, r, t):
     source.kv -= _kv(S, r)
     source.kv_held -= _kv(S, r)
     flow_at(S, r).source = -1
+    call_helper(S, i, t)
     if source.mode == IDLE:
         look_up(S, i, t)
-    else:
-        call_helper(S, i, t)
     unlink(S, flight_row(S, j), r)
     push_back(S, landed_row(S, j), r)
     if inst.n_run < inst.limit or pool_at(S, inst.pool).controller != 0:

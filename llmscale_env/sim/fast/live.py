@@ -22,7 +22,7 @@ from llmscale_env.sim.fast.records import IDLE, NO_EVENT
 from llmscale_env.sim.fast.routing import move_waiting, route
 from llmscale_env.sim.fast.structures import push_front, schedule
 from llmscale_env.sim.fast.timing import prefill_ps
-from llmscale_env.sim.fast.wake import is_live, look_up, wake_helper
+from llmscale_env.sim.fast.wake import is_live, look_up, wake, wake_helper
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import InstanceState, LiveMode, RequestState
 
@@ -51,7 +51,7 @@ def end_operation(S, i, t):
     live.work = -1
     live.helped_ps += live.work_ps
     schedule(S, i, NO_EVENT)
-    look_up(S, live.leader, t)
+    wake(S, live.leader, t)
     if load_at(S, i).layers == pool_at(S, inst_at(S, i).pool).layers:
         return True
     _look(S, i, t)

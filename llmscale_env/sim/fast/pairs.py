@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.memory import co_at, glob_of, inst_at, live_at, req_at
-from llmscale_env.sim.fast.wake import is_live, look_up, wake_helper
+from llmscale_env.sim.fast.wake import is_live, wake, wake_helper
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import InstanceState
 
@@ -44,7 +44,7 @@ def part(S, helper):
 def wake_serving(S, i, t):
     """Wake instance `i` if it serves and is idle."""
     if inst_at(S, i).state == _ACTIVE or inst_at(S, i).state == _DRAINING:
-        look_up(S, i, t)
+        wake(S, i, t)
 
 
 # ---- batches of the leader -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from llmscale_env.sim.fast.queues import change_prediction
 from llmscale_env.sim.fast.records import IDLE
 from llmscale_env.sim.fast.routing import route_gateway, to_instance
 from llmscale_env.sim.fast.structures import unlink
-from llmscale_env.sim.fast.wake import call_for_changed, look_up
+from llmscale_env.sim.fast.wake import call_for_changed, look_up, wake
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, PoolPhase, RequestState
 
@@ -72,7 +72,7 @@ def assign(S, requests, instances):
             fit_at(S, i).touched = 0
             if pool_at(S, inst_at(S, i).pool).phase == _DECODES:
                 handover.reserve(S, i, t, False)
-            look_up(S, i, t)
+            wake(S, i, t)
     call_for_changed(S, t, -1)
 
 

@@ -50,7 +50,7 @@ from llmscale_env.sim.fast.routing import route, route_gateway
 from llmscale_env.sim.fast.sources import head_at
 from llmscale_env.sim.fast.structures import pop_front, schedule
 from llmscale_env.sim.fast.timing import iterations_done, span_ps
-from llmscale_env.sim.fast.wake import hand_over, look_up
+from llmscale_env.sim.fast.wake import hand_over, wake
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, LoadSource, PoolPhase
 
@@ -134,7 +134,7 @@ def activate(S, i, t, router, features):
         handover.route_decode_gateway(S, inst.llm, t, router, features)
     else:
         route_gateway(S, inst.llm, t, router, features)
-    look_up(S, i, t)
+    wake(S, i, t)
 
 
 @njit
@@ -374,7 +374,7 @@ def drain(S, i, t, router, features):
         turn_off(S, i, t, router, features)
         hand_over(S, i)
     else:
-        look_up(S, i, t)
+        wake(S, i, t)
 
 
 @njit

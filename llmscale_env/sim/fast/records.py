@@ -386,7 +386,9 @@ POOL_SEEN = np.dtype(
         ("active", np.int64),
         ("draining", np.int64),
         ("load_bins", np.int64, (N_LOAD_BINS,)),  # acquiring and loading, by time left
-        ("next_ready_ps", np.int64),  # time until the next one is active, -1: none on its way
+        # time until the next one is active (of flowing weights at the present rate), -1: none on its way, or
+        # nobody knows
+        ("next_ready_ps", np.int64),
         ("running", np.int64),
         ("evictable", np.int64),
         ("waiting", np.int64),

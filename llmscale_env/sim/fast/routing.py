@@ -24,7 +24,7 @@ from llmscale_env.sim.fast.records import (
 )
 from llmscale_env.sim.fast.structures import pop_front, push_back, unlink
 from llmscale_env.sim.fast.timing import iterations_done, kv_now
-from llmscale_env.sim.fast.wake import look_up, notice_own
+from llmscale_env.sim.fast.wake import notice_own, wake
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import RequestState, RouterKind
 
@@ -298,7 +298,7 @@ def move_waiting(S, i, j, count, t):
         inst.fit_valid = 0
         to_instance(S, r, j, t)
         r = after
-    look_up(S, i, t)
+    wake(S, i, t)
 
 
 @njit

@@ -87,12 +87,18 @@ def call_helper(S, i, t):
 def look_up(S, i, t):
     """Instance `i` (active or draining) comes to a boundary as soon as it can."""
     inst = inst_at(S, i)
-    call_helper(S, i, t)
     if inst.mode == IDLE:
         if key_of(S)[i] > 2 * t + 1:
             schedule(S, i, 2 * t + 1)
     elif inst.mode == DECODE and inst.seg_n > 1:
         cut_at(S, i, next_boundary(S, i, t))
+
+
+@njit
+def wake(S, i, t):
+    """The same, and whoever helps it looks for work."""
+    call_helper(S, i, t)
+    look_up(S, i, t)
 
 
 @njit
