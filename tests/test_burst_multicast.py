@@ -14,8 +14,12 @@ from llmscale_env.envs.mixed_slo import MixedSLOEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 
-QUIET = {"horizon_s": 30, "workload.rate_scale": 0.01}
-"""Hardly any requests."""
+QUIET = {
+    "horizon_s": 30,
+    "workload.rate_scale": 0.01,
+    "fleet.pools.prefill.initial_instances": 2,
+}
+"""Hardly any requests, and few instances at the start."""
 
 DECODE, ANY, HOST, SSD = range(4)
 ALL = 3
@@ -183,7 +187,7 @@ def test_without_split_phases_and_twins_there_are_fewer_parts() -> None:
         "initial_instances": 1,
         "weights": "flow",
     }
-    changes = {"fleet.pools": [pool], "fleet.routes": [{"pools": ["all"]}], **QUIET}
+    changes = {"fleet.pools": [pool], "fleet.routes": [{"pools": ["all"]}], "horizon_s": 30}
     env = BurstMulticastEnv(overrides=changes)
     assert env.codec.decoder.parts == ["all/instances", "weights/from", "weights/chains"]
     env.reset(seed=0)

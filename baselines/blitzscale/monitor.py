@@ -62,8 +62,10 @@ def pair_of(scenario: Scenario, policy: str) -> Pair:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class InstanceCapacity:
     """What one instance can do at most, profiled before it serves.
+
+    `trigger.profiled` is the same without targets and network.
 
     Attributes:
         prefill_tokens_per_s: of a prefill instance with moderate batches.
@@ -85,8 +87,8 @@ class Capacity:
         return self.decode_per_s / (per_s + self.decode_per_s)
 
 
-def capacity_of(scenario: Scenario, pair: Pair) -> Capacity:
-    """Capacity of an LLM's instances under the tightest targets.
+def capacity_of(scenario: Scenario, pair: Pair) -> InstanceCapacity:
+    """InstanceCapacity of an LLM's instances under the tightest targets.
 
     The decode batch is the largest, of requests half done, that memory, the batch limit and the ITL target
     allow, and that can be kept up by the KV caches that come over the instance's link from other machines:
@@ -116,7 +118,7 @@ def capacity_of(scenario: Scenario, pair: Pair) -> Capacity:
     seconds = model.decode_s(batch, batch * context)
     # Besides those that decode there are those on their way.
     coming = batch / (mean_output * seconds) / most_per_s * mean_input
-    return Capacity(
+    return InstanceCapacity(
         prefill_tokens_per_s=prefill_tokens_per_s(pool_times(scenario, prefill)),
         prefill_s=pool_times(scenario, prefill).prefill_s(mean_input),
         decode_tokens=min(float(memory), batch * context + coming),

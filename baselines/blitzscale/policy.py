@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from baselines.blitzscale.monitor import (
-    Capacity,
+    InstanceCapacity,
     Monitor,
     Pair,
     capacity_of,
@@ -118,7 +118,7 @@ class ScalingPolicy(ABC):
         self.scenario = scenario
         self.pair: Pair = pair_of(scenario, self.name)
         self.scaler = Scaler(scenario)
-        self.capacity: Capacity = capacity_of(scenario, self.pair)
+        self.capacity: InstanceCapacity = capacity_of(scenario, self.pair)
         self._monitor = Monitor(p.window_s)
         self.caches: HostCaches | None = None
         speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s

@@ -151,8 +151,8 @@ class BurstMulticastEnv(ServingEnv):
 
     ## Starting State
 
-    Two prefill and two decode instances serve, none is loading, nobody waits, the first machine's memory
-    has the copy. The requests of the episode are drawn from `self.np_random`: one seed, one episode,
+    Twelve prefill and two decode instances serve, none is loading, nobody waits, the first machine's
+    memory has the copy. The requests of the episode are drawn from `self.np_random`: one seed, one episode,
     whatever the agent does.
 
     ## Episode End

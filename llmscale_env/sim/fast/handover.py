@@ -246,8 +246,6 @@ def end_flow(S, number, r, t):
     call_helper(S, i, t)
     if source.mode == IDLE:
         look_up(S, i, t)
-    else:
-        call_helper(S, i, t)
     unlink(S, flight_row(S, j), r)
     push_back(S, landed_row(S, j), r)
     if inst.n_run < inst.limit or pool_at(S, inst.pool).controller != 0:

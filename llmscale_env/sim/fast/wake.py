@@ -87,7 +87,6 @@ def call_helper(S, i, t):
 def look_up(S, i, t):
     """Instance `i` (active or draining) comes to a boundary as soon as it can."""
     inst = inst_at(S, i)
-    call_helper(S, i, t)
     if inst.mode == IDLE:
         if key_of(S)[i] > 2 * t + 1:
             schedule(S, i, 2 * t + 1)
