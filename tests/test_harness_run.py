@@ -167,12 +167,12 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     kept = tmp_path / "cache" / "test-example"
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 180
     while not list(kept.glob("*.json")) and time.monotonic() < give_up:
         time.sleep(0.1)
     process.send_signal(number)
     # Ends when all who hold the pipe have ended: the processes of the pool do not outlive the command.
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "the same command goes on from there" in errors
