@@ -20,6 +20,7 @@ from experiments.blitzscale.serving import (
     scenario_of,
 )
 from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 
@@ -171,3 +172,18 @@ def bars(axes: Any, frame: DataFrame, column: str, systems: Sequence[str], what:
     )  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3, axis="y")
+
+
+def panels(frame: DataFrame, parameters: EndToEnd, legend: str) -> Any:
+    """A column per workload: TTFT above, TBT below; the legend in a corner of the first."""
+    n = len(parameters.columns)
+    figure = new_figure(4.6 * n, 6.4)
+    grid = figure.subplots(2, n, squeeze=False)
+    for (top, bottom), column in zip(grid.T, parameters.columns, strict=True):
+        bars(top, frame, column, parameters.systems, "ttft")
+        bars(bottom, frame, column, parameters.systems, "tbt")
+        top.set_title(COLUMNS[column], fontsize=9)
+    grid[0][0].set_ylabel("TTFT, mean (ms)")
+    grid[1][0].set_ylabel("time between tokens, mean (ms)")
+    grid[0][0].legend(fontsize=7, loc=legend)
+    return figure

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from experiments.blitzscale.end_to_end import (
     COLUMNS,
     EndToEnd,
-    bars,
     cases,
     means,
+    panels,
     run,
     shorter,
 )
 from experiments.harness.claims import Claim, about, at_least, between
-from experiments.output import new_figure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,18 +35,8 @@ PARAMETERS = {
 
 
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
-    """A column per workload: TTFT above, TBT below."""
-    n = len(parameters.columns)
-    figure = new_figure(4.6 * n, 6.4)
-    panels = figure.subplots(2, n, squeeze=False)
-    for (top, bottom), column in zip(panels.T, parameters.columns, strict=True):
-        bars(top, frame, column, parameters.systems, "ttft")
-        bars(bottom, frame, column, parameters.systems, "tbt")
-        top.set_title(COLUMNS[column], fontsize=9)
-    panels[0][0].set_ylabel("TTFT, mean (ms)")
-    panels[1][0].set_ylabel("time between tokens, mean (ms)")
-    panels[0][0].legend(fontsize=7, loc="upper right")
-    return figure
+    """A column per workload."""
+    return panels(frame, parameters, "upper right")
 
 
 def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.reference.scheduler import Iteration
+from llmscale_env.sim.reference.scheduler import Iteration, PrefillFirst
 from llmscale_env.sim.spec import InstanceState, LiveMode, RequestState
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Leader:
         """Admit a batch whose first layers the helper executes; None if no request fits."""
         scheduler = self.instance.scheduler
         self.instance.pull_until = len(self.instance.pull)
+        assert isinstance(scheduler, PrefillFirst)  # a pair's pool has no chunked prefill
         whole = scheduler.form()
         if whole is None:
             return None

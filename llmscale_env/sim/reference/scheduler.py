@@ -66,10 +66,6 @@ class Scheduler(ABC):
     def plan(self) -> Iteration | None:
         """Admission, then the iteration to launch; None if nothing runs."""
 
-    def form(self) -> Iteration | None:
-        """Admission while other requests are being prefilled, for a live pair; None if nobody comes."""
-        raise NotImplementedError("only where prefill comes first")
-
     @abstractmethod
     def _due_to_emit(self, running: list[Request]) -> int:
         """Of these, how many may need one KV token more at the end of this iteration."""
@@ -246,6 +242,7 @@ class PrefillFirst(Scheduler):
         return self._decode(instance.running) if instance.running else None
 
     def form(self) -> Iteration | None:
+        """Admission while other requests are being prefilled, for a live pair; None if nobody comes."""
         self.fresh = []
         self._admit()
         return self._prefill() if self.fresh else None
