@@ -7,11 +7,20 @@ import pytest
 
 from experiments.blitzscale.demand import KV_BOUND, InstanceBounds, bounds, demand, held
 from experiments.blitzscale.fig16_host_cache import horizon_of
-from experiments.blitzscale.setting import SETTINGS, bounds_of, requests_of, scaled_workload
+from experiments.blitzscale.setting import (
+    SCALE_SEEDS,
+    SETTINGS,
+    bounds_of,
+    requests_of,
+    scaled_workload,
+)
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.workload import WorkloadConfig
+from llmscale_env.workload.generate import generate_requests
 from llmscale_env.workload.mixes import load_mix
+from llmscale_env.workload.rescale import scale_to_peak
 
 
 def test_what_is_held_by_hand():
@@ -83,4 +92,45 @@ def test_the_8b_targets_follow_the_rule_of_five():
     prompt = 1155
     assert 5 * model.prefill_s(prompt, prompt**2) == pytest.approx(
         SETTINGS["azure-conv"].ttft_s, rel=0.05
+    )
+
+
+def test_the_environment_s_rate_takes_its_cluster_at_the_peak():
+    scenario = load_scenario("burst-multicast")
+    (stream,) = scenario.workload.streams
+    horizon_s = horizon_of("azure-code")
+    whole = stream.model_copy(
+        update={"arrivals": stream.arrivals.model_copy(update={"start_s": 0.0})}
+    )
+    workload = scenario.workload.model_copy(update={"streams": (whole,)})
+    requests = draw(workload, horizon_s)
+    limits = bounds(
+        "llama-3.1-8b",
+        "a100-80gb-pcie",
+        1,
+        ttft_s=scenario.classes[0].ttft_s,
+        itl_s=scenario.classes[0].itl_s,
+        mean_input_tokens=float(requests.input_tokens.mean()),
+        mean_output_tokens=float(requests.output_tokens.mean()),
+    )
+    factor = scale_to_peak(
+        workload,
+        scenario.fleet.max_gpus,
+        lambda drawn: demand(drawn, limits, horizon_s).load("both"),
+        classes=scenario.classes,
+        llms=("llama-3.1-8b",),
+        horizon_s=horizon_s,
+        seeds=SCALE_SEEDS,
+    )
+    assert factor == pytest.approx(1.0, abs=0.03)
+
+
+def draw(workload, horizon_s):
+    scenario = load_scenario("burst-multicast")
+    return generate_requests(
+        workload,
+        classes=scenario.classes,
+        llms=("llama-3.1-8b",),
+        horizon_s=horizon_s,
+        rng=np.random.default_rng(1),
     )

@@ -150,6 +150,7 @@ def test_masks_say_what_is_possible() -> None:
 
 BUSY = {
     "workload.rate_scale": 3.0,
+    "workload.streams.code.rate_per_s": 12.5,
     "workload.streams.code.arrivals": "poisson",
     "network.inter_host_bytes_per_s": 4e9,
 }

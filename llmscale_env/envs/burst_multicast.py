@@ -14,9 +14,10 @@ class BurstMulticastEnv(ServingEnv):
     cluster B (100 Gbps per GPU between machines, shared PCIe within one). Prefill and decode run on
     instances of their own; a request's KV cache goes from one to the other over the same links that weights
     take. Code-completion requests (prompts of some 2,000 tokens, answers of some 30, as in the Azure code
-    trace) want their first token within 1 s and a token every 0.15 s on average. Their rate jumps between
-    1, 10 and 60 per second, where it stays for 30, 15 and 8 s on average: 12.5 in the mean. A prefill
-    instance does some 5 per second. Fleet, rate and first target are ours (the scenario says why).
+    trace) want their first token within 1 s and a token every 0.15 s on average. They come as in five
+    minutes of that trace, from anywhere in it: 3.2 per second in the mean, in bursts of seconds with
+    nothing between them; the trace's busiest second needs all GPUs. A prefill instance does some 5 per
+    second. Machines and first target are ours (the scenario says why).
 
     Every second the agent sets how many prefill and decode instances there should be, and, for those
     that start now, from whom their weights come, in how many chains, whether prefill instances work while
