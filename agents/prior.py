@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmscale_env.scenarios import Scenario
-from llmscale_env.scenarios.schema import PlacementConfig, RouteConfig
+from llmscale_env.scenarios.fleet import PlacementConfig, RouteConfig
 
 
 def as_is_choices(

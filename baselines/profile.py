@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llmscale_env.cluster.iteration_time import IterationTables, IterationTimeModel
+from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
 from llmscale_env.cluster.kv import kv_capacity_tokens
-from llmscale_env.scenarios.schema import PoolConfig, Scenario
+from llmscale_env.scenarios.pools import PoolConfig
+from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
 
 

@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from llmscale_env._cli import HELP_WORDS, Slip, parse_options
 from llmscale_env.cluster.cards import UnknownCardError, gpu_card, llm_card
-from llmscale_env.cluster.iteration_time import (
+from llmscale_env.cluster.iteration_data import (
     SCHEMA_VERSION,
     DataFileError,
-    FitError,
-    IterationTimeModel,
     load_models,
     model_to_json,
     read_data_file,
 )
+from llmscale_env.cluster.iteration_model import FitError, IterationTimeModel
 from llmscale_env.cluster.measurements import PARTS
 
 if TYPE_CHECKING:

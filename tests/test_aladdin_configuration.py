@@ -14,7 +14,8 @@ from baselines.aladdin.configuration import (
     degree_table,
     fit_degrees,
 )
-from llmscale_env.cluster.iteration_time import IterationTimeModel, all_reduce_s_per_token
+from llmscale_env.cluster.iteration_model import IterationTimeModel
+from llmscale_env.cluster.iteration_time import all_reduce_s_per_token
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.cluster.roofline import shipped_efficiency
 from llmscale_env.workload.tables import load_lengths

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from llmscale_env import calibrate
-from llmscale_env.cluster.iteration_time import iteration_time_model, load_models
+from llmscale_env.cluster.iteration_data import load_models
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.readers import CSV_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from llmscale_env.cluster.cards import GpuCard
 from llmscale_env.cluster.fitting import FitDataError, fit
-from llmscale_env.cluster.iteration_time import (
+from llmscale_env.cluster.iteration_data import (
     DataFileError,
-    IterationTimeModel,
-    NoSuchModelError,
-    all_reduce_s_per_token,
-    iteration_time_model,
     load_models,
     model_from_json,
     model_to_json,
+)
+from llmscale_env.cluster.iteration_model import IterationTimeModel
+from llmscale_env.cluster.iteration_time import (
+    NoSuchModelError,
+    all_reduce_s_per_token,
+    iteration_time_model,
 )
 from llmscale_env.cluster.readers import Row, measurements
 from llmscale_env.sim.spec import ProfileSpec

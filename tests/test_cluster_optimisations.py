@@ -13,11 +13,9 @@ from pydantic import ValidationError
 from baselines.profile import pool_tokens_per_s
 from experiments import best_batch_size
 from llmscale_env.cluster.cards import gpu_card, llm_card
-from llmscale_env.cluster.iteration_time import (
-    IterationTables,
-    iteration_time_model,
-    load_models,
-)
+from llmscale_env.cluster.iteration_data import load_models
+from llmscale_env.cluster.iteration_model import IterationTables
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import (
     DoesNotFitError,
     activation_reserve_bytes,

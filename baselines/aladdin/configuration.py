@@ -27,11 +27,8 @@ from numpy.typing import ArrayLike
 
 from baselines.aladdin.performance import fit_line
 from llmscale_env.cluster.cards import gpu_card
-from llmscale_env.cluster.iteration_time import (
-    IterationTimeModel,
-    all_reduce_s_per_token,
-    iteration_time_model,
-)
+from llmscale_env.cluster.iteration_model import IterationTimeModel
+from llmscale_env.cluster.iteration_time import all_reduce_s_per_token, iteration_time_model
 from llmscale_env.cluster.kv import DoesNotFitError
 
 LARGEST_BATCH = 4096

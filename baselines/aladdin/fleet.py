@@ -19,7 +19,8 @@ from baselines.aladdin.configuration import DegreeRow, RequestTokens, degree_tab
 from baselines.aladdin.profiling import PROMPT_TOKENS, Profile, profile
 from baselines.parameters import PolicyError
 from llmscale_env.cluster.iteration_time import iteration_time_model
-from llmscale_env.scenarios.schema import PoolConfig, Scenario
+from llmscale_env.scenarios.pools import PoolConfig
+from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.arrivals import Arrivals
 from llmscale_env.workload.config import CountArrivals, StreamConfig, TraceArrivals
 from llmscale_env.workload.generate import draw_lengths

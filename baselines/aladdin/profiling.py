@@ -14,7 +14,7 @@ from baselines.aladdin.performance import (
     fit_decode,
     fit_prefill,
 )
-from llmscale_env.cluster.iteration_time import IterationTimeModel
+from llmscale_env.cluster.iteration_model import IterationTimeModel
 
 PROMPT_TOKENS: tuple[int, ...] = (64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 BATCHES: tuple[int, ...] = (2, 4, 8, 16, 24, 32, 48, 64)

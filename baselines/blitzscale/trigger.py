@@ -20,11 +20,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmscale_env.cluster.iteration_time import (
-    IterationTables,
-    IterationTimeModel,
-    iteration_time_model,
-)
+from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import kv_capacity_tokens
 
 RELEASED_PREFILL_TOKENS_PER_S = {

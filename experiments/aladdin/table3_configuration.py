@@ -37,7 +37,8 @@ from experiments.harness.claims import Claim, about, at_most, exact
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import gpu_card
-from llmscale_env.cluster.iteration_time import IterationTimeModel, iteration_time_model
+from llmscale_env.cluster.iteration_model import IterationTimeModel
+from llmscale_env.cluster.iteration_time import iteration_time_model
 
 if TYPE_CHECKING:
     from pandas import DataFrame

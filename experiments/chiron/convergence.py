@@ -18,7 +18,8 @@ from pydantic import PositiveFloat
 
 from experiments.chiron.instance import MAX_REQUEST_TOKENS
 from experiments.harness.parameters import Parameters, ours, paper
-from llmscale_env.cluster.iteration_time import IterationTables, iteration_time_model
+from llmscale_env.cluster.iteration_model import IterationTables
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.optimisations import (
     PrefixCacheConfig,
     SpeculativeConfig,

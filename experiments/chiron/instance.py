@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmscale_env.cluster.iteration_time import IterationTimeModel
+from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.optimisations import (
     PrefixCacheConfig,
     SpeculativeConfig,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.cluster.iteration_time import IterationTimeModel
+from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.spec import ClusterSpec, PoolSpec, ProfileSpec, RouterKind, RouteSpec
 from llmscale_env.workload.requests import PS_PER_S, RequestTable

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
-from llmscale_env.cluster.iteration_time import FitError, IterationTimeModel, derive_mixed
+from llmscale_env.cluster.iteration_model import FitError, IterationTimeModel, derive_mixed
 from llmscale_env.cluster.measurements import PARTS, Floats, Ints, Measurements
 
 FOLDS = 10

@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from llmscale_env.cluster.cards import LlmCard, known_llms, llm_card
-from llmscale_env.cluster.iteration_time import (
-    IterationTables,
-    IterationTimeModel,
-    NoSuchModelError,
-    iteration_time_model,
-)
+from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
+from llmscale_env.cluster.iteration_time import NoSuchModelError, iteration_time_model
 from llmscale_env.cluster.kv import ACTIVATION_TOKENS, kv_capacity_tokens
 
 Ints = NDArray[np.int64]

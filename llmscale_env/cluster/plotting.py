@@ -11,7 +11,7 @@ from llmscale_env.cluster.fitting import predict
 from llmscale_env.cluster.measurements import PARTS
 
 if TYPE_CHECKING:
-    from llmscale_env.cluster.iteration_time import IterationTimeModel
+    from llmscale_env.cluster.iteration_model import IterationTimeModel
     from llmscale_env.cluster.measurements import Measurements
 
 OVERVIEW = (

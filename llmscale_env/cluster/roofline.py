@@ -15,13 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.cluster.cards import GpuCard, LlmCard, gpu_card, llm_card
-from llmscale_env.cluster.iteration_time import (
-    DataFileError,
-    FitError,
-    IterationTimeModel,
-    derive_mixed,
-    read_data_file,
-)
+from llmscale_env.cluster.iteration_data import DataFileError, read_data_file
+from llmscale_env.cluster.iteration_model import FitError, IterationTimeModel, derive_mixed
 
 BATCH_GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 FLOPS_PER_WEIGHT = 2.0

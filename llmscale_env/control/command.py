@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.scenarios.schema import PlacementConfig, Scenario
+from llmscale_env.scenarios.fleet import PlacementConfig
+from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.spec import (

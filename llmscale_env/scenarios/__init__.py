@@ -1,5 +1,6 @@
 """Named, validated configurations (YAML) that put a cluster and a workload together."""
 
+from llmscale_env.scenarios.fleet import FleetConfig, QueueConfig, RouteConfig
 from llmscale_env.scenarios.load import (
     ScenarioError,
     load_scenario,
@@ -7,14 +8,8 @@ from llmscale_env.scenarios.load import (
     validate_scenario,
     with_overrides,
 )
-from llmscale_env.scenarios.schema import (
-    FleetConfig,
-    PoolConfig,
-    QueueConfig,
-    RewardConfig,
-    RouteConfig,
-    Scenario,
-)
+from llmscale_env.scenarios.pools import PoolConfig
+from llmscale_env.scenarios.schema import RewardConfig, Scenario
 
 __all__ = [
     "FleetConfig",

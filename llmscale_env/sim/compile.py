@@ -7,11 +7,8 @@ from functools import lru_cache
 import numpy as np
 
 from llmscale_env.cluster.cards import llm_card
-from llmscale_env.cluster.iteration_time import (
-    IterationTables,
-    IterationTimeModel,
-    iteration_time_model,
-)
+from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.loading import load_times_s
 from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.cluster.optimisations import (
@@ -26,13 +23,9 @@ from llmscale_env.cluster.topology import (
     link_tables,
     topology,
 )
-from llmscale_env.scenarios.schema import (
-    FleetConfig,
-    PlacementConfig,
-    PoolConfig,
-    RouteConfig,
-    Scenario,
-)
+from llmscale_env.scenarios.fleet import FleetConfig, PlacementConfig, RouteConfig
+from llmscale_env.scenarios.pools import PoolConfig
+from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.kinds import MODEL_NAMES
 from llmscale_env.sim.linear import linear_times, slower
 from llmscale_env.sim.spec import (

@@ -26,14 +26,11 @@ from llmscale_env.sim.fast.layout import (
     addresses,
     allocate,
     length,
-    reset_episode,
 )
 from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
-from llmscale_env.sim.fast.records import (
-    BAD_ROUTER_ANSWER,
-    QUEUED_DTYPE,
-    RUN_DTYPE,
-)
+from llmscale_env.sim.fast.queue_records import QUEUED_DTYPE, RUN_DTYPE
+from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
+from llmscale_env.sim.fast.reset import reset_episode
 from llmscale_env.sim.router import features_buffer, no_router
 from llmscale_env.sim.spec import (
     INSTANCE_DTYPE,

@@ -14,19 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
+from llmscale_env.sim.fast.queue_records import AGING, QUEUE, QUEUE_SEEN
 from llmscale_env.sim.fast.records import (
-    AGING,
     CLS,
     CONST,
     FIT,
     GLOB,
     INST,
-    NO_EVENT,
     POOL,
     POOL_SEEN,
     PROF,
-    QUEUE,
-    QUEUE_SEEN,
     REPORT,
     REQ,
     ROUTE,
@@ -35,16 +32,9 @@ from llmscale_env.sim.fast.records import (
 )
 from llmscale_env.sim.links import HOST_TABLES, LINK_TABLES, WEIGHT_TABLES
 from llmscale_env.sim.spec import (
-    MAX_ARRIVAL_QUEUES,
-    NO_SOURCE,
     ClusterSpec,
-    InstanceState,
-    PlacementSpec,
     PoolPhase,
-    RequestState,
-    first_warm,
 )
-from llmscale_env.workload.requests import RequestTable
 
 
 class State(NamedTuple):
@@ -174,21 +164,6 @@ def links_of(spec: ClusterSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return spec.network.capacity, table
 
 
-def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]:
-    """What a route's record holds of a placement, in its order."""
-    if placement is None:
-        return (0.0,) * 7 + (0,) * 4
-    return (
-        *placement.model,
-        placement.gamma,
-        placement.theta,
-        placement.ttft_ps,
-        placement.itl_ps,
-        placement.fallback,
-        placement.scaled_norm,
-    )
-
-
 def llm_capacity(spec: ClusterSpec) -> NDArray[np.int64]:
     """(M,) longest request (KV tokens) that every pool of the LLM can hold; -1 without pools."""
     caps = np.full(spec.n_llms, -1, dtype=np.int64)
@@ -200,7 +175,7 @@ def llm_capacity(spec: ClusterSpec) -> NDArray[np.int64]:
 
 
 def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
-    """Empty arrays for `episodes` episodes of up to `capacity` requests; `reset_episode` fills one."""
+    """Empty arrays for `episodes` episodes of up to `capacity` requests; `reset.reset_episode` fills one."""
     n_inst, n_pools, n_queues = spec.n_instances, len(spec.pools), len(spec.queue_llm)
     n_llms, n_classes, batch = spec.n_llms, len(spec.classes), spec.max_batch
     slots = max(pool.n_slots for pool in spec.pools)
@@ -334,188 +309,3 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         llm_cap=llm_capacity(spec),
         const=const,
     )
-
-
-def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTable) -> None:
-    """Put episode `e` at time 0 with `requests`; its arrays must be large enough."""
-    n = len(requests)
-    hosts = np.array(spec.host_of_slot)
-
-    glob = states.glob[e]
-    glob[:] = 0
-    glob["n_requests"] = n
-    glob["capacity"] = states.req.shape[1]
-    glob["flow_key"] = NO_EVENT
-    glob["failing_host"] = -1
-    states.load[e] = 0
-    states.load["code"][e] = NO_SOURCE
-    states.load["twin"][e] = spec.twin_of_slot
-    homes = np.array(spec.homes if spec.homes else (-1,) * spec.n_llms, np.int64)
-    states.home["host"][e] = homes
-    states.home["there"][e] = homes >= 0
-    states.home["restored_from"][e] = NO_SOURCE
-    states.home["bytes"][e] = 0
-    states.live[e] = 0
-    for name in ("helper", "first", "last", "executing", "leader", "work"):
-        states.live[name][e] = -1
-    for name in ("held_first", "held_last"):
-        states.live[name][e] = -1
-    states.co[e] = 0
-    for name in ("helper", "origin", "prev", "after", "later"):
-        states.co[name][e] = -1
-    states.flow[e] = 0
-    states.flow["source"][e] = -1
-    states.report[e] = -1
-    states.fit[e] = 0
-
-    req = states.req[e]
-    req[:n] = 0
-    req["arrival"][:n] = requests.arrival_ps
-    req["input"][:n] = requests.input_tokens
-    req["output"][:n] = requests.output_tokens
-    req["predicted"][:n] = requests.predicted_output_tokens
-    req["llm"][:n] = requests.llm
-    req["cls"][:n] = requests.slo_class
-    for name in ("admitted", "first", "finished", "max_itl", "last_token"):
-        req[name][:n] = -1
-    for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
-        req[name][:n] = -1
-    for name in ("queue", "at"):
-        req[name][:n] = -1
-    req["state"][:n] = RequestState.FUTURE
-    evictable = np.array(
-        [
-            [
-                c.priority == 1 and route.queue >= 0
-                for c, route in zip(spec.classes, row, strict=True)
-            ]
-            for row in spec.routes
-        ],
-        np.int8,
-    )
-    req["evictable"][:n] = evictable[requests.llm, requests.slo_class]
-
-    states.lists[e, :, :2] = -1
-    states.lists[e, :, 2] = 0
-    states.running_cls[e] = 0
-    states.host_count[e] = 0
-    states.host_gone[e] = 0 if spec.host_cache_at_start else -1
-    states.arrived[e] = 0
-    states.by_class[e, :n] = np.argsort(requests.slo_class, kind="stable")
-    states.tally[e] = 0
-    states.pool_seen[e] = 0
-    states.queue_seen[e] = 0
-    states.queue[e] = 0
-    states.aging[e] = 0
-    ends = np.cumsum(np.bincount(requests.slo_class, minlength=len(spec.classes)))
-    states.tally["end"][e] = ends
-    states.tally["cursor"][e, 1:] = ends[:-1]
-    states.aging["end"][e] = ends
-    states.aging["cursor"][e, 1:] = ends[:-1, None]
-    states.key[e] = NO_EVENT
-
-    for m, row in enumerate(spec.routes):
-        for c, route in enumerate(row):
-            states.route[e, m, c] = (
-                route.kind,
-                route.queue,
-                route.overflow_share,
-                len(route.pools),
-                len(route.overflow),
-                0,
-                0,
-                (0,) * MAX_ARRIVAL_QUEUES,
-                (route.queue,) * MAX_ARRIVAL_QUEUES,
-                route.decode_kind,
-                len(route.decode_pools),
-                0,
-                *placement_fields(route.placement),
-            )
-
-    inst = states.inst[e]
-    inst[:] = 0
-    inst["host"] = hosts
-    inst["billed_ps"] = -1
-    inst["loaded_ps"] = -1
-    inst["loaded_from"] = -1
-    inst["thr_prev"] = -1.0
-    inst["foreign"] = -1
-    n_queues = len(spec.queue_llm)
-    states.place[e] = n_queues
-    states.pulled_by[e] = 0
-    states.host_ready[e] = -1
-    states.host_used[e] = 0
-    for p, pool in enumerate(spec.pools):
-        first = spec.first_slot[p]
-        mine = slice(first, first + pool.n_slots)
-        limit = pool.batch_limit
-        if pool.controller != 0:
-            limit = min(max(limit, pool.controller_min_batch), pool.controller_max_batch)
-        inst["pool"][mine] = p
-        inst["llm"][mine] = pool.llm
-        inst["profile"][mine] = pool.profile
-        inst["watermark"][mine] = next(s.watermark_tokens for s in pool.served if s.llm == pool.llm)
-        inst["limit"][mine] = limit
-        inst["x"][mine] = limit
-        inst["source"][mine] = pool.load_source
-        inst["n_pull"][mine] = len(pool.pull)
-        states.pull[e, mine, : len(pool.pull)] = pool.pull
-        for place, q in enumerate(pool.pull):
-            states.place[e, mine, q] = place
-            count = int(states.pulled_by[e, q, 0])
-            pullers = states.pulled_by[e, q]
-            pullers[1 + count : 1 + count + pool.n_slots] = np.arange(first, first + pool.n_slots)
-            pullers[0] = count + pool.n_slots
-        states.host_ready[e, mine, list(first_warm(pool))] = 0
-        up = first + np.flatnonzero(spec.active_at_start[mine])
-        inst["state"][up] = InstanceState.ACTIVE
-        inst["billed_ps"][up] = 0
-        states.active[e, p, : pool.initial_active] = up
-        states.home["bytes"][e, pool.llm] = max(
-            states.home["bytes"][e, pool.llm], pool.weight_bytes
-        )
-        for host in hosts[up]:
-            states.host_count[e, host, pool.llm] += 1
-        glob["gpus_held"] += pool.initial_active * pool.gpus
-        glob["n_choosers"] += pool.n_slots if len(pool.pull) > 1 else 0
-        states.pool[e, p] = (
-            pool.llm,
-            pool.profile,
-            first,
-            pool.n_slots,
-            pool.gpus,
-            pool.initial_active,
-            pool.controller,
-            pool.controller_alpha,
-            pool.controller_min_batch,
-            min(pool.controller_max_batch, spec.profiles[pool.profile].max_batch),
-            pool.controller_window_iterations,
-            pool.chunk_tokens,
-            pool.prefill_tokens,
-            pool.preemption,
-            pool.evicts,
-            pool.acquire_ps,
-            pool.load_ps,
-            pool.host_kv_bytes,
-            pool.pull_rule,
-            pool.evicts_in_order,
-            pool.static_batch,
-            pool.async_kv,
-            len(pool.served),
-            pool.swap_flushes,
-            pool.host_weight_bytes,
-            pool.repair_ps,
-            pool.phase,
-            pool.load_source,
-            (0, 0, 0),
-            0,
-            0,
-            pool.weight_bytes,
-            pool.layers,
-            pool.live_mode,
-        )
-    leaves = int(states.const["leaves"][0])
-    tree = states.tree[e]
-    tree[leaves:] = np.minimum(np.arange(leaves), spec.n_instances - 1)
-    for node in range(leaves - 1, 0, -1):
-        tree[node] = tree[2 * node]  # nothing is scheduled: the lowest index wins

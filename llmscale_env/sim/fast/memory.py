@@ -26,8 +26,8 @@ from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.layout import (
     STATE_FIELDS,
 )
+from llmscale_env.sim.fast.queue_records import AGING, QUEUE, QUEUE_SEEN
 from llmscale_env.sim.fast.records import (
-    AGING,
     CLS,
     CONST,
     FIT,
@@ -36,8 +36,6 @@ from llmscale_env.sim.fast.records import (
     POOL,
     POOL_SEEN,
     PROF,
-    QUEUE,
-    QUEUE_SEEN,
     REPORT,
     REQ,
     ROUTE,

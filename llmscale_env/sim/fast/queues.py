@@ -28,7 +28,7 @@ from llmscale_env.sim.fast.memory import (
     queue_at,
     req_at,
 )
-from llmscale_env.sim.fast.records import N_SLACK_BINS
+from llmscale_env.sim.fast.queue_records import N_SLACK_BINS
 from llmscale_env.sim.fast.structures import (
     push_back,
     push_back_aux,

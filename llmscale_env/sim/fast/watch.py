@@ -28,12 +28,9 @@ from llmscale_env.sim.fast.memory import (
     running_cls_of,
     tally_at,
 )
+from llmscale_env.sim.fast.queue_records import N_SLACK_BINS
 from llmscale_env.sim.fast.queues import age, oldest_row, queue_row
-from llmscale_env.sim.fast.records import (
-    N_LOAD_BINS,
-    N_SLACK_BINS,
-    N_TTFT_BINS,
-)
+from llmscale_env.sim.fast.records import N_LOAD_BINS, N_TTFT_BINS
 from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState

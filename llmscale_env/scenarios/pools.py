@@ -1,0 +1,172 @@
+"""What a scenario says of instances of one kind."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
+from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
+
+
+class PoolConfig(Frozen):
+    """Instances of one kind.
+
+    Attributes:
+        name: unique in the fleet.
+        role: what policies take the pool for (Chiron's three kinds; "general" serves everything).
+        llm, gpu, tp: what an instance is: names of cards, tensor-parallel degree.
+        max_instances, initial_instances: slots, and how many are active at time 0.
+        batch_limit: running requests per instance at the start.
+        max_batch: the largest batch limit that anybody may set.
+        controller: who moves the limit (docs/engine.md, section 7); `controller_*` its parameters.
+        pull: shared queues that the instances pull from, in order.
+        chunk_tokens: token budget of a chunked-prefill iteration; 0: prefill first.
+        prefill_tokens: token budget of a prefill-first iteration.
+        preemption: what becomes of the KV cache of a preempted request.
+        evicts: priority-0 requests evict running priority-1 requests.
+        acquire_s: from the order to the start of loading.
+        host_kv_bytes: host memory per instance for KV caches that were moved out.
+        kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
+        load_source: where weights come from unless a command says otherwise.
+        load_s: seconds to load by source, in place of those computed from weight size and links.
+        prefix_cache, speculative: optimisations that change iteration times and KV memory
+            (docs/calibration.md); None: without.
+        swaps_to: other LLMs that an instance can load in turn (docs/engine.md, section 9). Such a pool is
+            in no route: its instances take requests of all their LLMs from shared queues.
+        swap_flushes: a swap does not wait for running requests that come later in the virtual queue.
+        host_weight_bytes: host memory per instance for weights of those LLMs.
+        warm: LLMs whose weights are there at the start.
+        pull_rule: which of its shared queues an instance takes from next.
+        evicts_in_order: requests of an earlier queue evict running ones of later queues.
+        static_batch: nobody joins a batch that has begun to decode.
+        async_kv: KV of evicted requests is copied out beside the iterations.
+        phase: whether instances serve requests from prompt to last token, or one of the two phases
+            (docs/engine.md, section 12). A "decode" pool is named in `decode_pools` of a route.
+        drifts: other speeds that an instance can be made to have (`Command.drift`), as factors of its
+            iteration times.
+        mtbf_s: mean time between failures of an instance (exponential); None: it never fails by itself.
+        repair_s: from a failure to the start of loading.
+        weights: "timed": loading takes a time by its source; "flow": weights, as many and in as many layers
+            as the LLM's card says, come over the network's links (docs/engine.md, section 15), after
+            `acquire_s` and the network's `startup_s` and `communicator_s`.
+        twin_of: another pool on whose GPUs this one's instances sit, slot by slot; one may become the
+            other (`Command.mutate`).
+        live: how an instance that loads helps one that serves (`Command.scale`): it comes back to a batch
+            when it has more layers, or works on it once.
+    """
+
+    name: Name
+    role: Literal["general", "interactive", "mixed", "batch"] = "general"
+    llm: str
+    gpu: str = "a100-80gb"
+    tp: Annotated[int, Field(ge=1, le=8)] = 1
+    max_instances: Annotated[int, Field(ge=1, le=10_000)]
+    initial_instances: Annotated[int, Field(ge=0, le=10_000)] = 1
+    batch_limit: Annotated[int, Field(ge=1, le=4096)] = 256
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = 4096
+    controller: Literal["fixed", "chiron", "chiron-literal"] = "fixed"
+    controller_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
+    controller_min_batch: Annotated[int, Field(ge=1, le=4096)] = 1
+    controller_window_iterations: Annotated[int, Field(ge=1, le=100_000)] = 16
+    pull: tuple[Name, ...] = ()
+    chunk_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    prefill_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    preemption: Literal["recompute", "swap"] = "recompute"
+    evicts: bool = False
+    acquire_s: NonNegative = 0.0
+    host_kv_bytes: NonNegative = 64e9
+    kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
+    load_source: Literal["ssd", "host", "multicast"] = "ssd"
+    load_s: dict[Literal["ssd", "host", "multicast"], NonNegative] | None = None
+    prefix_cache: PrefixCacheConfig | None = None
+    speculative: SpeculativeConfig | None = None
+    swaps_to: tuple[str, ...] = ()
+    swap_flushes: bool = False
+    host_weight_bytes: NonNegative = 320e9
+    warm: tuple[str, ...] = ()
+    pull_rule: Literal["in-order", "earliest-deadline"] = "in-order"
+    evicts_in_order: bool = False
+    static_batch: bool = False
+    async_kv: bool = False
+    phase: Literal["both", "prefill", "decode"] = "both"
+    drifts: tuple[Positive, ...] = ()
+    mtbf_s: Positive | None = None
+    repair_s: NonNegative = 0.0
+    weights: Literal["timed", "flow"] = "timed"
+    twin_of: Name | None = None
+    live: Literal["zigzag", "best-effort"] = "zigzag"
+
+    @property
+    def flows(self) -> bool:
+        """Whether its weights come over links."""
+        return self.weights == "flow"
+
+    @property
+    def llms(self) -> tuple[str, ...]:
+        """Every LLM that an instance can serve, the first one first."""
+        return (self.llm, *self.swaps_to)
+
+    @field_validator("llm")
+    @classmethod
+    def _known_llm(cls, value: str) -> str:
+        return llm_card(value).name
+
+    @field_validator("swaps_to", "warm")
+    @classmethod
+    def _known_llms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(llm_card(name).name for name in value)
+
+    @field_validator("gpu")
+    @classmethod
+    def _known_gpu(cls, value: str) -> str:
+        return gpu_card(value).name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PoolConfig:
+        if self.initial_instances > self.max_instances:
+            raise ValueError(
+                f"initial_instances = {self.initial_instances}: must be at most "
+                f"max_instances = {self.max_instances}"
+            )
+        if self.batch_limit > self.max_batch:
+            raise ValueError(
+                f"batch_limit = {self.batch_limit}: must be at most max_batch = {self.max_batch}"
+            )
+        draft = None
+        if self.speculative is not None:
+            draft = check_draft(self.llm, self.tp, self.speculative)
+        kv_capacity_tokens(self.llm, self.gpu, self.tp, draft=draft)
+        self._check_swaps()
+        self._check_phase()
+        for name in ("swaps_to", "load_s", "speculative"):
+            if self.flows and getattr(self, name):
+                raise ValueError(f"{name}: not together with weights = 'flow'")
+        return self
+
+    def _check_phase(self) -> None:
+        if self.phase == "both":
+            return
+        for name in ("evicts", "evicts_in_order", "swaps_to", "static_batch", "async_kv"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: not together with phase = {self.phase!r}")
+        for name in ("pull", "chunk_tokens"):
+            if self.phase == "decode" and getattr(self, name):
+                raise ValueError(f"{name}: not together with phase = 'decode'")
+
+    def _check_swaps(self) -> None:
+        for llm in self.swaps_to:
+            kv_capacity_tokens(llm, self.gpu, self.tp)
+        if len(set(self.llms)) < len(self.llms):
+            raise ValueError(f"swaps_to = {list(self.swaps_to)}: names an LLM twice")
+        for llm in self.warm:
+            if llm not in self.llms:
+                raise ValueError(f"warm: {llm!r} must be one of {list(self.llms)}")
+        for name in ("prefix_cache", "speculative", "load_s"):
+            if self.swaps_to and getattr(self, name) is not None:
+                raise ValueError(f"{name}: not together with swaps_to")
+        if self.static_batch and self.chunk_tokens > 0:
+            raise ValueError("static_batch: not together with chunk_tokens")
