@@ -356,6 +356,60 @@ def test_the_loading_instance_is_lost(engine_class: Engine, how: str, at_ps: int
 
 
 @every
+def test_a_batch_that_is_executed_breaks_off_with_the_loss_of_who_helped(
+    engine_class: Engine,
+) -> None:
+    engine = helped(engine_class, (415, 10, 1))
+    engine.advance(430)
+    # A layer until 425 there, where the pair ends; the others are executed here.
+    assert (states(engine)[1], engine.loading()["partner"].tolist()) == (ACTIVE, [-1, -1, -1])
+    engine.fail(1)
+    assert (engine.own_queue(0), seen(engine, 0, "running")) == ([0], (0,))
+    engine.advance(1000)
+    # All of it again, at once; the 5 ps were work as well.
+    assert (column(engine, "first_token_ps"), column(engine, "restarts")) == ([430 + 70], [0])
+    if engine_class is FastEngine:
+        engine.batch.close_windows(0, 1)
+        assert engine.batch.states.pool_seen[0, 0]["busy_ps"] == 5 + 70
+
+
+def two_helpers(engine_class: Engine, arrival_ps: int, **changes: Any) -> Any:
+    """Slot 0 prefills 500 tokens until 3010 and is helped by 1, from 427 on by 2; two requests come."""
+    rows = ((0, 500, 1), (arrival_ps, 10, 1), (arrival_ps, 10, 1))
+    engine = engine_class(live(n_slots=3, **changes), table(*rows))
+    engine.scale([1], [0], [0])
+    engine.advance(427)
+    assert states(engine)[:3] == [ACTIVE, ACTIVE, OFF]
+    engine.scale([2], [0], [0])
+    return engine
+
+
+@every
+def test_who_helps_leaves_the_batches_of_another_one_alone(engine_class: Engine) -> None:
+    engine = two_helpers(engine_class, 396, batch_limit=2)
+    engine.advance(840)
+    # Slot 1 had executed three layers of the second request when it became active at 426; its leader has no
+    # place for the third, so slot 2, which has six layers by now, has nothing to do.
+    assert (layers(engine)[2], engine.loading()["batches"][0]) == (6, 1)
+    assert engine.loading()["helped_ps"].tolist() == [0, 30, 0, 0]
+    engine.advance(4000)
+    assert column(engine, "first_token_ps")[1] == 3010 + 40
+
+
+@every
+def test_who_helps_looks_when_another_one_is_lost(engine_class: Engine) -> None:
+    engine = two_helpers(engine_class, 60, batch_limit=3)
+    engine.advance(500)
+    assert (layers(engine)[2], engine.loading()["batches"][0]) == (1, 2)
+    engine.fail(1)  # with six layers of both requests: they come back while their leader is busy
+    assert engine.own_queue(0) == [1, 2]
+    engine.advance(530)
+    # Slot 2 has one layer, and has executed that of both by now.
+    assert engine.own_queue(0) == []
+    assert engine.loading()["helped_ps"].tolist() == [0, 120, 20, 0]
+
+
+@every
 def test_the_serving_instance_fails(engine_class: Engine) -> None:
     engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), repair_ps=10**4)
     engine.advance(100)

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from llmscale_env.sim.spec import ClusterSpec, PoolPhase, RequestState, RouterKind, RouteSpec
+from llmscale_env.sim.spec import (
+    FROM_SSD,
+    ClusterSpec,
+    PoolPhase,
+    RequestState,
+    RouterKind,
+    RouteSpec,
+)
 from tests.small_clusters import column, pool, table
 from tests.test_reference_weights import (
     ACTIVE,
@@ -107,6 +114,26 @@ def test_flows_go_on_from_the_twin(engine_class: Engine) -> None:
     engine.mutate(1)
     assert engine.loading()["load_from"][2] == 4
     assert active_from(engine, range(2, 3)) == [12]
+
+
+@every
+def test_a_copy_that_comes_from_a_twin_starts_again_if_that_fails(engine_class: Engine) -> None:
+    first = flowing(n_slots=3, initial_active=0, phase=PoolPhase.PREFILL)
+    second = replace(first, phase=PoolPhase.DECODE, twin_of=0)
+    route = RouteSpec(RouterKind.JSQ_REQUESTS, (0,), decode_pools=(1,))
+    engine = engine_class(cluster(first, second, routes=((route,),), homes=(1,)), NOBODY)
+    engine.scale([2], [FROM_SSD])
+    engine.advance(13)
+    engine.fail_host(1)
+    engine.advance(15)  # to host 0 from slot 2 in 12 ps, until 25
+    engine.mutate(2)
+    assert states(engine)[2::3] == [OFF, ACTIVE]
+    engine.advance(20)
+    engine.fail(5)
+    engine.advance(32)  # from SSD now, all of it: until 32
+    assert engine.homes().tolist() == [(0, False)]
+    engine.advance(33)
+    assert engine.homes().tolist() == [(0, True)]
 
 
 # --- what is refused ---
