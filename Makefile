@@ -14,8 +14,10 @@ VENV ?= .venv
 ARGS ?=
 # Two test processes suit the smallest machine that we support; more threads in each would compete.
 TEST_PROCESSES ?= 2
-# Generated cases on which `make engines` compares the two engines.
+# Generated cases on which `make engines` compares the two engines: of whole and of split instances, and of weights that
+# flow, without and with live scaling.
 CASES ?= 2500
+WEIGHT_CASES ?= 2000
 PYTHON ?=
 TORCH_INDEX ?=
 
@@ -84,9 +86,12 @@ test: $(READY) ## run the tests
 test-slow: $(READY) ## run the tests that are marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m slow $(ARGS)
 
-engines: $(READY) ## compare the two engines on CASES generated cases
+engines: $(READY) ## compare the two engines on CASES and WEIGHT_CASES generated cases
+	@# A file stays in one process: its last test asks what the cases before it have reached.
 	@OMP_NUM_THREADS=1 LLMSCALE_CASES=$(CASES) LLMSCALE_SPLIT_CASES=$(CASES) \
-		$(BIN)/python -m pytest tests/test_engines_agree.py tests/test_split_engines_agree.py $(ARGS)
+		LLMSCALE_WEIGHT_CASES=$(WEIGHT_CASES) $(BIN)/python -m pytest \
+		-n $(TEST_PROCESSES) --dist loadfile tests/test_engines_agree.py \
+		tests/test_split_engines_agree.py tests/test_weights_engines_agree.py $(ARGS)
 
 lint: $(READY) ## check style and format
 	@$(BIN)/ruff check .

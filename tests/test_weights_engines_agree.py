@@ -1,10 +1,11 @@
 """Both engines agree to the picosecond while weights flow and instances help one another (engine.md 15, 16).
 
-`LLMSCALE_CASES=5000 pytest tests/test_weights_engines_agree.py` compares more cases.
+`LLMSCALE_WEIGHT_CASES=3000 pytest tests/test_weights_engines_agree.py` compares more cases.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -17,10 +18,11 @@ from llmscale_env.sim.reference import ReferenceEngine
 from tests.engine_cases import DRAWN, Case, first_difference, mechanisms, run_case
 from tests.small_clusters import table
 from tests.test_engine_properties import Restless, attempt, later
-from tests.test_engines_agree import CHUNK, N_CASES, compared
+from tests.test_engines_agree import CHUNK, compared
 from tests.test_reference_live import live as prefill_and_decode
 from tests.weight_cases import LIVE_MECHANISMS, WEIGHT_MECHANISMS, make_weight_case
 
+N_CASES = int(os.environ.get("LLMSCALE_WEIGHT_CASES", "300"))
 AMONG = {False: WEIGHT_MECHANISMS, True: LIVE_MECHANISMS}
 _reached: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
 _compared: dict[bool, set[int]] = {False: set(), True: set()}
