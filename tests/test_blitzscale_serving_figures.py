@@ -17,9 +17,10 @@ from experiments.blitzscale import fig13_end_to_end as fig13
 from experiments.blitzscale import fig14_gpu_time as fig14
 from experiments.blitzscale import fig17_ablation as fig17
 from experiments.blitzscale import fig18_one_to_sixteen as fig18
-from experiments.blitzscale.serving import measured, scenario_of, with_stop
+from experiments.blitzscale.serving import DOING, measured, scenario_of, with_stop
 from experiments.harness.claims import Verdict
 from llmscale_env.sim.compile import cluster_topology
+from llmscale_env.workload.tables import load_counts
 
 
 def frame_of(module, parameters):
@@ -194,8 +195,10 @@ def test_distserve_is_there_from_the_beginning():
     assert sum(held) == 16
 
 
-@pytest.mark.parametrize("figure", [fig13, fig14, fig17], ids=["fig13", "fig14", "fig17"])
-def test_systems_side_by_side_in_small(figure):
+@pytest.mark.parametrize(
+    "figure, claims", [(fig13, 4), (fig14, 8), (fig17, 5)], ids=["fig13", "fig14", "fig17"]
+)
+def test_systems_side_by_side_in_small(figure, claims):
     systems = figure.PARAMETERS["quick"].systems
     parameters = end_to_end.EndToEnd(
         seeds=1, columns=("azure-code",), systems=systems, arrivals_s=40.0, patience_s=30.0
@@ -209,19 +212,46 @@ def test_systems_side_by_side_in_small(figure):
     assert (2 * held.groupby(gpus["system"]).sum()).to_dict() == pytest.approx(
         mine["gpu_s"].astype(float).to_dict()
     )
-    assert len(figure.claims(frame, parameters)) >= 5
+    doing = sum(mine[f"gpu_{what}_s"].astype(float) for what in DOING)
+    assert doing.to_dict() == pytest.approx(mine["gpu_s"].astype(float).to_dict())
+    assert len(figure.claims(frame, parameters)) == claims
     figure.plot(frame, parameters)
+
+
+def test_no_seconds_given_are_the_whole_trace_from_its_start():
+    found = {
+        case["column"]: (case["whole"], case["arrivals_s"])
+        for case in end_to_end.cases(end_to_end.EndToEnd(systems=("allcache",), seeds=1))
+    }
+    code, conversation = (
+        len(load_counts(f"azure-{name}-2023").counts) for name in ("code", "conv")
+    )
+    assert found == {
+        "burstgpt": (True, 3600.0), "azure-code": (True, code), "azure-conv": (True, conversation),
+    }  # fmt: skip
+    assert end_to_end.span("azure-code", 60.0) == {"whole": False, "arrivals_s": 60.0}
+    workload = end_to_end.scenario_for(
+        {"column": "azure-code", "system": "allcache", "whole": True}
+    ).workload
+    assert [stream.arrivals.start_s for stream in workload.streams] == [0.0]
+    usual = end_to_end.scenario_for({"column": "azure-code", "system": "allcache", "whole": False})
+    assert [stream.arrivals.start_s for stream in usual.workload.streams] == ["random"]
+    assert workload.streams[0].rate_per_s == usual.workload.streams[0].rate_per_s
 
 
 def test_equal_systems_reproduce_nothing():
     frame = pd.DataFrame(
         [
             {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-             "gpu_s": 100.0 + seed, "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5,
+             "gpu_s": 100.0 + seed, "gpu_loading_s": 10.0, "gpu_working_s": 50.0,
+             "gpu_idle_s": 40.0 + seed, "loads_ssd": 1, "loads_host": 2, "loads_multicast": 0,
+             "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5,
              "tbt_p99_s": 0.1}
             for system in fig14.COMPARED
             for seed in range(3)
         ]
     )  # fmt: skip
     found = {c.sentence: c.verdict for c in fig14.claims(frame, fig14.PARAMETERS["quick"])}
-    assert [v for s, v in found.items() if "p99" not in s] == 3 * [Verdict.NOT]
+    assert [v for s, v in found.items() if "shorter" in s or "less" in s] == 3 * [Verdict.NOT]
+    spent = fig14.claims(frame, fig14.PARAMETERS["quick"])[0].note
+    assert "BlitzScale: 10 % loading, 50 % working, 41 % idle, 3 loads, 1 from SSD" in spent

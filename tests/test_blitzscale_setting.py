@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from experiments.blitzscale.demand import KV_BOUND, InstanceBounds, bounds, demand, held
-from experiments.blitzscale.fig16_host_cache import horizon_of
 from experiments.blitzscale.setting import (
     SCALE_SEEDS,
     SETTINGS,
     bounds_of,
+    horizon_of,
     requests_of,
     scaled_workload,
 )

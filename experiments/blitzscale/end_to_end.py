@@ -12,6 +12,7 @@ from baselines import make_policy
 from baselines.blitzscale.distserve import DistServePolicy
 from experiments.blitzscale.serving import (
     DECODE,
+    DOING,
     PREFILL,
     SYSTEMS,
     Watched,
@@ -19,6 +20,7 @@ from experiments.blitzscale.serving import (
     measured,
     scenario_of,
 )
+from experiments.blitzscale.setting import SETTINGS, horizon_of, workload_of
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -42,8 +44,13 @@ class EndToEnd(Parameters):
 
     columns: Annotated[tuple[str, ...], paper("section 6.1", min_length=1)] = tuple(COLUMNS)
     systems: Annotated[tuple[str, ...], paper("section 6", min_length=1)]
-    arrivals_s: Annotated[float, ours("some thousand requests", gt=0)] = 900.0
-    bursty_arrivals_s: Annotated[float, ours("of BurstGPT's: bursts are rare", gt=0)] = 3600.0
+    arrivals_s: Annotated[
+        float,
+        paper("section 6: the traces. 0: each whole, else parts at random places, for cost", ge=0),
+    ] = 0.0
+    bursty_arrivals_s: Annotated[
+        float, ours("of BurstGPT's, whose part is not named; 0: an hour, as the others have", ge=0)
+    ] = 0.0
     patience_s: Annotated[float, ours("until all have ended", gt=0)] = 60.0
     trigger: Annotated[str, paper('section 5.3; "code" is the released code\'s')] = "paper"
 
@@ -51,20 +58,34 @@ class EndToEnd(Parameters):
 def cases(parameters: EndToEnd) -> list[dict[str, Any]]:
     """A run per column, system and seed."""
     common = parameters.model_dump(include={"patience_s", "trigger"})
-    long, usual = parameters.bursty_arrivals_s, parameters.arrivals_s
+    parts = {"burstgpt": parameters.bursty_arrivals_s}
     return [
         {**common, "column": column, "system": system, "seed": seed,
-         "arrivals_s": long if column == "burstgpt" else usual}
+         **span(column, parts.get(column, parameters.arrivals_s))}
         for column in parameters.columns
         for system in parameters.systems
         for seed in parameters.seed_list()
     ]  # fmt: skip
 
 
+def span(column: str, part_s: float) -> dict[str, Any]:
+    """For how long requests come, and whether that is the whole trace; a part of 0 s: that is."""
+    whole = part_s == 0
+    return {"whole": whole, "arrivals_s": horizon_of(column) if whole else part_s}
+
+
+def scenario_for(case: Mapping[str, Any]) -> Scenario:
+    """The cluster of a case, with its trace from the start if all of it is to come."""
+    scenario = scenario_of(case["column"], case["system"])
+    if not case["whole"]:
+        return scenario
+    return load_scenario(scenario, workload=workload_of(SETTINGS[case["column"]]))
+
+
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One episode: a row of what is measured, and rows of GPUs over time and of the distribution."""
     system = SYSTEMS[case["system"]]
-    scenario = scenario_of(case["column"], case["system"])
+    scenario = scenario_for(case)
     fixed = system.policy.startswith("distserve")
     more = {} if fixed else {"trigger": case["trigger"]}
     policy = make_policy(system.policy, **more)
@@ -78,6 +99,8 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     row = measured(result, scenario)
     # Everybody has the same requests to end after the last arrival: GPU time is that until then.
     row["gpu_s"] = float(gpus[coming].sum() * scenario.control_interval_s)
+    doing = np.array(watched.doing)[coming].sum(axis=0) * scenario.control_interval_s
+    row |= {f"gpu_{name}_s": float(seconds) for name, seconds in zip(DOING, doing, strict=True)}
     rows: list[dict[str, Any]] = [{"kind": "run", **row}]
     second = times.astype(np.int64)
     for t in range(0, int(arrivals_s), 2):

@@ -235,8 +235,8 @@ def claims(frame: DataFrame, parameters: Interference) -> list[Claim]:
                 nothing=1,
                 unit=f"times at a load of {100 * at:g} %",
                 note=f"by load: {_words(longer, '{:.2f}')}; s from decode: {_words(fast, '{:.2f}')}",
-                reason="the load gets what KV caches leave of the link, so the factor grows with the load, "
-                "which the paper does not name",
+                reason="the load gets what KV caches leave of the link, so the factor grows with "
+                "the load, which the paper does not name",
             )
         )
         bad, good = (by_load(frame, workload, s, "tbt_mean_s") for s in ("prefill", "decode"))
@@ -252,8 +252,9 @@ def claims(frame: DataFrame, parameters: Interference) -> list[Claim]:
                 unit=f"% at a load of {100 * at:g} %",
                 paper="32 %",
                 note=f"by load: {_words(worse, '{:+.0f}')}; over tokens: {_words(tokens, '{:+.0f}')}",
-                reason="only the first gap between tokens holds a KV transfer, so what a slower one adds "
-                "is spread over the answer: long ones hide it, and a mean over requests counts each alike",
+                reason="looked at gap by gap (the same requests, from both sources), all that is "
+                "added is in the longest gap of a request, the one with its KV transfer, so the "
+                "shorter an answer the more its mean grows; the paper's lengths are not known",
             )
         )
     return found

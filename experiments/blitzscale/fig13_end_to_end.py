@@ -1,11 +1,13 @@
 """BlitzScale, ServerlessLLM and AllCache on three workloads.
 
 The paper's three columns (trace, model, cluster), prefill and decode split, all with the same trigger, and
-the peak scaled to what the cluster can serve. ServerlessLLM keeps host copies for the paper's 5 minutes and
-for the released code's 30 s. Bars are means over requests, whiskers the lowest and highest run. Ours:
-a request's TBT is its mean time between tokens, KV transfer included; who has no first token at the
-end counts with the time it has waited; processes are there before they are needed (no start-up); the
-BurstGPT-like workload imitates the trace. `trigger=code` is the rule of the released code.
+the peak scaled to what the cluster can serve. One LLM on a cluster, as in the paper. The Azure traces are
+whole, from their start; seeds draw lengths and places within each second. The BurstGPT-like workload
+imitates the trace, an hour anew with each seed. ServerlessLLM keeps host copies for the paper's 5 minutes
+(section 6.2) and for the released code's 30 s. Bars are means over requests, whiskers the lowest and
+highest run. Ours: a request's TBT is its mean time between tokens, KV transfer included; who has no
+first token at the end counts with the time it has waited; processes are there before they are needed (no
+start-up). `trigger=code` is the rule of the released code.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 FIGURE = "Figure 13"
 COMPARED = ("blitzscale", "serverlessllm", "serverlessllm-30s", "allcache")
 PARAMETERS = {
-    "quick": EndToEnd(systems=COMPARED, seeds=3, arrivals_s=300.0, bursty_arrivals_s=1200.0),
-    "paper": EndToEnd(systems=COMPARED, seeds=5),
+    "quick": EndToEnd(systems=COMPARED, seeds=3, arrivals_s=600.0, bursty_arrivals_s=1800.0),
+    # A whole trace costs 10 to 16 s of a core: 4 seeds, 9 core-minutes.
+    "paper": EndToEnd(systems=COMPARED, seeds=4),
 }
 SHORTER = {
     "burstgpt": {"ttft": 86.1, "tbt": 18.1},
@@ -41,6 +44,8 @@ SHORTER = {
     "azure-conv": {"ttft": 31.0, "tbt": 1.1},
 }
 """Per cent, section 6.1."""
+FASTER = "azure-code"
+"""Where the paper's system is not only close to AllCache, but faster; one claim each, not two."""
 
 
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
@@ -68,6 +73,8 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     reason=REASONS.get((column, what), ""),
                 )
             )
+        if column == FASTER:
+            continue
         for what in ("ttft", "tbt"):
             found.append(
                 about(
@@ -80,39 +87,50 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     reason=REASONS.get((column, f"{what}/allcache"), ""),
                 )
             )
-    if "azure-code" in parameters.columns:
+    if FASTER in parameters.columns:
         for what in ("ttft", "tbt"):
             found.append(
                 at_most(
                     f"AzureCode: {what.upper()} shorter than AllCache's",
                     1.0,
-                    ratio(frame, "azure-code", "blitzscale", "allcache", f"{what}_mean_s"),
+                    ratio(frame, FASTER, "blitzscale", "allcache", f"{what}_mean_s"),
                     nothing=None,
                     unit="times AllCache's",
                     paper="faster",
-                    reason=REASONS.get(("azure-code", f"{what}/faster"), ""),
+                    reason=REASONS.get((FASTER, f"{what}/allcache"), ""),
                 )
             )
     return found
 
 
 _MEMORY = (
-    "ServerlessLLM never loads from SSD here: each of the two machines always runs an instance, so both have "
-    "the weights in memory, and it is AllCache"
+    "ServerlessLLM is AllCache here: in a whole trace looked at none of its loads came from SSD, "
+    "as each of the two machines always runs an instance of the cluster's one LLM and so has the "
+    "weights in memory"
 )
-_QUEUE = (
-    "requests that come while the first instances of a burst load stay in the queue of the one that serves "
-    "(AllCache's TTFT of seconds are all such); a live pair works on that queue together and halves it"
+_HITS = (
+    "of the loads looked at (a whole trace) most find the weights in memory: the cluster serves "
+    "one LLM, on four machines of which each keeps them for 5 minutes; with 30 s (the note) more "
+    "come from SSD"
 )
-_DECODE = (
-    "ServerlessLLM's TBT suffers only in bursts that fill the KV memory of decode instances while others "
-    "load from SSD (of the runs looked at one had such a burst, of 7 s); otherwise KV caches find room"
+_BURSTS = (
+    "in the hour looked at nearly all TTFTs of over a second are waits during a load, in every "
+    "system; the loads that make them take a fraction of a second over NVLink, two to three over "
+    "the network or from memory, by where the burst before left instances, and only those from "
+    "SSD take 28"
+)
+_GAP = (
+    "looked at gap by gap the systems differ in a request's longest gap alone, which holds the KV "
+    "transfer and the wait for a decode instance; waits of over a second are those of a few "
+    "bursts of the trace, in one of which AllCache's are as long as ServerlessLLM's"
 )
 REASONS = {
-    ("azure-code", "tbt"): _DECODE,
+    ("azure-code", "ttft"): _HITS,
+    ("azure-code", "tbt"): _GAP,
     ("azure-conv", "ttft"): _MEMORY,
     ("azure-conv", "tbt"): _MEMORY,
-    ("burstgpt", "ttft/allcache"): _QUEUE,
-    ("azure-code", "ttft/allcache"): _QUEUE,
+    ("burstgpt", "ttft"): f"{_HITS}. {_BURSTS[0].upper()}{_BURSTS[1:]}",
+    ("burstgpt", "tbt"): _HITS,
+    ("burstgpt", "ttft/allcache"): _BURSTS,
 }
 """Why a claim does not reproduce, where it does not."""

@@ -1,18 +1,21 @@
 """GPU time and latencies on AzureCode, with DistServe.
 
-Llama-2-7B on cluster A as in Figure 13, besides DistServe, which does not scale: with all GPUs (full) and
-with half of them, split between prefill and decode by the same profile, deployed from the beginning.
-GPU time is that of instances that load, serve or drain while requests come; a request's TBT is its mean
-time between tokens, KV transfer included.
+Llama-2-7B on cluster A as in Figure 13 (the whole trace, one LLM on the cluster), besides DistServe, which
+does not scale: with all GPUs (full) and with half of them, split between prefill and decode by the same
+profile, deployed from the beginning. ServerlessLLM has copies for 5 minutes, as section 6.2 says, and
+beside it for the released code's 30 s. GPU time is that of instances that load, serve or drain while
+requests come, parted here by what they do; a request's TBT is its mean time between tokens, KV transfer
+included. Ours: instances that load count in the trigger, and ServerlessLLM's stop after the same 2 s.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agents.statistics import mean_interval
 from experiments.blitzscale.end_to_end import EndToEnd, cases, longer, means, run, runs, shorter
-from experiments.blitzscale.serving import SYSTEMS
-from experiments.harness.claims import Claim, about, at_most
+from experiments.blitzscale.serving import DOING, SYSTEMS
+from experiments.harness.claims import Claim, about, at_least, at_most
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -22,11 +25,18 @@ __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figures 14 and 15"
 CODE = "azure-code"
-COMPARED = ("blitzscale", "serverlessllm", "allcache", "distserve", "distserve-half")
+SLLM = ("serverlessllm", "serverlessllm-30s")
+COMPARED = ("blitzscale", *SLLM, "allcache", "distserve", "distserve-half")
 PARAMETERS = {
-    "quick": EndToEnd(columns=(CODE,), systems=COMPARED, seeds=4, arrivals_s=500.0),
-    "paper": EndToEnd(columns=(CODE,), systems=COMPARED, seeds=10),
+    "quick": EndToEnd(columns=(CODE,), systems=COMPARED, seeds=4, arrivals_s=600.0),
+    # The whole trace costs 8 to 14 s of a core: 6 seeds, 7 core-minutes.
+    "paper": EndToEnd(columns=(CODE,), systems=COMPARED, seeds=6),
 }
+TARGETS_S = {"ttft": 0.45, "tbt": 0.15}
+"""Section 3; five times the time without load (section 6.2)."""
+
+
+SHOWN = {"loading": "loads", "working": "has requests", "idle": "has none"}
 
 
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
@@ -41,11 +51,13 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
         seen = mine[(mine["kind"] == "gpus") & (mine["seed"] == first)].sort_values("time_s")
         gpus = seen["prefill_gpus"].astype(float) + seen["decode_gpus"].astype(float)
         over.plot(seen["time_s"], gpus, label=system.shown, **style)
-        hours = runs(frame, CODE, name, "gpu_s") / 3600
-        total.bar(k, hours.mean(), color=system.colour, alpha=0.9 if system.line == "-" else 0.45)
-        total.annotate(
-            f"{hours.mean():.2f}", (k, hours.mean()), ha="center", va="bottom", fontsize=8
-        )
+        below = 0.0
+        for what, alpha in zip(DOING, (1.0, 0.65, 0.25), strict=True):
+            hours = runs(frame, CODE, name, f"gpu_{what}_s").mean() / 3600
+            label = f"its instance {SHOWN[what]}" if k == 0 else None
+            total.bar(k, hours, bottom=below, color=system.colour, alpha=alpha, label=label)
+            below += hours
+        total.annotate(f"{below:.2f}", (k, below), ha="center", va="bottom", fontsize=8)
         for axes, what in ((ttft, "ttft"), (tbt, "tbt")):
             part = mine[(mine["kind"] == "quantile") & (mine["what"] == what)]
             curve = part.astype({"q": float, "seconds": float}).groupby("q")["seconds"].mean()
@@ -54,10 +66,14 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     over.set_ylabel("GPUs held")
     over.set_ylim(bottom=0)
     total.set_xticks(
-        range(len(parameters.systems)), [SYSTEMS[n].shown for n in parameters.systems], fontsize=7
+        range(len(parameters.systems)),
+        [SYSTEMS[n].shown.replace(", ", ",\n").replace(" (", "\n(") for n in parameters.systems],
+        fontsize=7,
     )
     total.set_ylabel("GPU time, mean of the runs (hours)")
-    for axes, what, target in ((ttft, "TTFT", 450), (tbt, "TBT", 150)):
+    total.legend(fontsize=7, loc="upper left", title="a GPU while", title_fontsize=7)
+    for axes, what in ((ttft, "TTFT"), (tbt, "TBT")):
+        target = 1e3 * TARGETS_S[what.lower()]
         axes.axvline(target, color="grey", lw=0.8, ls=":", label="target")
         axes.set_xscale("log")
         axes.set_xlabel(f"{what} (ms), mean of the runs' quantiles")
@@ -72,6 +88,9 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
     """Section 6.2."""
     names = parameters.systems
     hours = means(frame, CODE, names, "gpu_s", 1 / 3600)
+    less = shorter(frame, CODE, "blitzscale", "serverlessllm-30s", "gpu_s").mean
+    others = [name for name in names if name != "blitzscale"]
+    nearest = min(others, key=lambda name: runs(frame, CODE, name, "gpu_s").mean())
     found = [
         about(
             "40 % less GPU time than ServerlessLLM",
@@ -79,9 +98,18 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
             shorter(frame, CODE, "blitzscale", "serverlessllm", "gpu_s"),
             nothing=0,
             unit="%",
-            note=f"hours: {hours}",
-            reason=REASONS.get("gpu", ""),
-        )
+            note=f"hours: {hours}; {less:.0f} % less than with a keep-alive of 30 s; {_spent(frame)}",
+            reason=REASONS["gpu"],
+        ),
+        at_least(
+            "BlitzScale has the lowest GPU time of all",
+            0,
+            shorter(frame, CODE, "blitzscale", nearest, "gpu_s"),
+            nothing=None,
+            unit=f"% less than {SYSTEMS[nearest].shown}",
+            paper="the lowest",
+            reason=REASONS["gpu"],
+        ),
     ]
     for what, number in (("ttft", 35), ("tbt", 41)):
         value = f"{what}_mean_s"
@@ -93,11 +121,12 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 nothing=0,
                 unit="%",
                 note=f"ms: {means(frame, CODE, names, value)}",
-                reason=REASONS.get(what, ""),
+                reason=REASONS[what],
             )
         )
-    for what in ("ttft", "tbt"):
+    for what, target_s in TARGETS_S.items():
         value = f"{what}_p99_s"
+        seen = f"ms: {means(frame, CODE, names, value)}"
         found.append(
             at_most(
                 f"p99 {what.upper()} at most 2 % longer than DistServe's with all GPUs",
@@ -106,24 +135,62 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 nothing=None,
                 unit="% longer",
                 paper="2 % longer",
-                note=f"ms: {means(frame, CODE, names, value)}",
-                reason=REASONS.get(f"{what}/p99", ""),
+                note=seen,
+                reason=REASONS[f"{what}/p99"],
+            )
+        )
+        found.append(
+            at_most(
+                f"p99 {what.upper()} within the target of {1e3 * target_s:g} ms",
+                1e3 * target_s,
+                mean_interval(1e3 * runs(frame, CODE, "blitzscale", value).to_numpy()),
+                nothing=None,
+                unit="ms",
+                paper="no violation of the SLO",
+                reason=REASONS[f"{what}/slo"],
             )
         )
     return found
 
 
-_BURST = (
-    "between bursts BlitzScale holds two GPUs, and the first second of a burst waits for loads over 100 Gbps "
-    "(1.1 s); DistServe has all 32 at any time"
-)
+def _spent(frame: DataFrame) -> str:
+    """What instances do with GPU time, and how many loads there are, in words."""
+    parts = []
+    for name in ("blitzscale", *SLLM):
+        total = runs(frame, CODE, name, "gpu_s").mean()
+        if not total > 0:
+            continue
+        share = [
+            f"{100 * runs(frame, CODE, name, f'gpu_{what}_s').mean() / total:.0f} % {what}"
+            for what in DOING
+        ]
+        loads = [runs(frame, CODE, name, f"loads_{x}").mean() for x in ("ssd", "host", "multicast")]
+        parts.append(
+            f"{SYSTEMS[name].shown}: {', '.join(share)}, {sum(loads):.0f} loads, {loads[0]:.0f} from SSD"
+        )
+    return "; ".join(parts)
+
+
 REASONS = {
-    "gpu": "an instance that loads counts as one in the trigger here, so slow loading orders few more: all "
-    "systems follow the same demand and stop 2 s after it (upper left)",
-    "ttft": "by run: where bursts need more than half of the GPUs BlitzScale is faster, where they do not, "
-    "DistServe is, as its instances are there",
-    "tbt": "the paper does not say how DistServe's GPUs are split between the phases; ours by the profile",
-    "ttft/p99": _BURST,
-    "tbt/p99": _BURST,
+    "gpu": "most of both systems' GPU time is that of instances that serve, or have stood idle "
+    "for less than the 2 s after which both stop here; only loading differs, and few loads are "
+    "from SSD, as one LLM (in the paper too) is kept by four machines. Tried on one trace: "
+    "without copies kept, or with a trigger that does not count instances that load (the paper's "
+    "cause: more scaling than is needed), the gap is larger, but not half the paper's; with "
+    "ServerlessLLM's instances stopping after 5 s it is, with 15 s larger than the paper's. The "
+    "paper gives the 2 s as BlitzScale's, and does not say when ServerlessLLM's stop",
+    "ttft": "looked at by time, nearly all of the difference comes from two bursts of the trace, "
+    "in which half of the GPUs have a queue for many seconds; the paper does not say how they are "
+    "split between the phases (ours: by the profile)",
+    "tbt": "looked at gap by gap, only a request's longest gap differs, the one with the KV "
+    "transfer: DistServe's prefill and decode instances are on different machines, BlitzScale's "
+    "fewer ones often share one (tried: with NVLink's speed between machines TBT of both of its "
+    "fleets falls by several milliseconds)",
+    "ttft/p99": "who comes while instances load waits for them, and the full fleet never loads",
+    "tbt/p99": "in a few bursts KV caches wait for a decode instance that loads, and the full "
+    "fleet never loads (looked at: gaps of over a second, of which DistServe's requests have none)",
+    "ttft/slo": "prompts queue in the largest bursts of the trace, for which also all GPUs are "
+    "not enough: the full fleet's p99 is beyond the target as well",
+    "tbt/slo": "in a few bursts KV caches wait for a decode instance that loads",
 }
 """Why a claim does not reproduce, where it does not."""

@@ -19,13 +19,10 @@ import numpy as np
 
 from agents.statistics import mean_interval
 from experiments.blitzscale.host_cache import PLACEMENTS, simulate
-from experiments.blitzscale.setting import HOUR_S, SETTINGS, scaled_demand
+from experiments.blitzscale.setting import SETTINGS, horizon_of, scaled_demand
 from experiments.harness.claims import Claim, at_least, at_most
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from llmscale_env.workload.config import CountArrivals
-from llmscale_env.workload.mixes import load_mix
-from llmscale_env.workload.tables import load_counts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,14 +57,6 @@ def cases(parameters: HostCopies) -> list[dict[str, Any]]:
         for name in parameters.workloads
         for keep in parameters.keep_alives_s
     ]
-
-
-def horizon_of(name: str) -> float:
-    """Seconds of the trace, or an hour of a generator."""
-    arrivals = load_mix(SETTINGS[name].mix).streams[0].arrivals
-    if isinstance(arrivals, CountArrivals):
-        return float(len(load_counts(arrivals.table).counts))
-    return HOUR_S
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:

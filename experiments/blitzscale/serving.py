@@ -15,6 +15,7 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
+from llmscale_env.control.scaling import FleetSeen
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
@@ -32,6 +33,9 @@ SCENARIOS = {
 
 PREFILL, DECODE = 0, 1
 """Pools of those scenarios."""
+
+DOING = ("loading", "working", "idle")
+"""What a GPU that is held does: its instance loads, has requests (or drains), or has none."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ class Watched:
         time_s: of the looks.
         sent: share of all GPUs' links to other machines that is in use, at each look.
         gpus: billed ones by pool, at each look.
+        doing: billed ones by what they do (`DOING`), at each look.
         loading: instances that load, at each look.
     """
 
@@ -143,6 +148,7 @@ class Watched:
         self.time_s: list[float] = []
         self.sent: list[float] = []
         self.gpus: list[NDArray[np.int64]] = []
+        self.doing: list[NDArray[np.int64]] = []
         self.loading: list[int] = []
 
     def reset(self, scenario: Scenario, seed: int) -> None:
@@ -154,7 +160,7 @@ class Watched:
         # Twins have the same links: those of one count.
         own = np.array([0 if pool.twin_of else pool.tp for pool in pools])
         self._own = own[self._pool] / scenario.fleet.max_gpus
-        self.time_s, self.sent, self.gpus, self.loading = [], [], [], []
+        self.time_s, self.sent, self.gpus, self.doing, self.loading = [], [], [], [], []
 
     def act(self, view: ClusterView) -> Command:
         """Look, then let the policy decide."""
@@ -167,7 +173,12 @@ class Watched:
         self.time_s.append(view.time_s)
         self.sent.append(sent)
         self.gpus.append(count * self._tp)
-        self.loading.append(int((state == InstanceState.LOADING).sum()))
+        loads = state == InstanceState.LOADING
+        idle = (state == InstanceState.ACTIVE) & (FleetSeen.of(seen).requests == 0)
+        what = np.where(loads, 0, np.where(idle, 2, 1))[held]
+        size = self._tp[self._pool[held]]
+        self.doing.append(np.bincount(what, weights=size, minlength=len(DOING)).astype(np.int64))
+        self.loading.append(int(loads.sum()))
         return self.policy.act(view)
 
 

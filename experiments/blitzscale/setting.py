@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from experiments.blitzscale.demand import Demand, InstanceBounds, bounds, demand
 from llmscale_env.workload import DEFAULT_CLASSES, RequestTable, WorkloadConfig, generate_requests
 from llmscale_env.workload.arrivals import Arrivals
+from llmscale_env.workload.config import CountArrivals
 from llmscale_env.workload.generate import draw_lengths
 from llmscale_env.workload.mixes import load_mix, replayed
 from llmscale_env.workload.rescale import scale_to_peak
+from llmscale_env.workload.tables import load_counts
 
 HOUR_S = 3600.0
 SCALE_SEEDS = tuple(range(8))
@@ -117,6 +119,14 @@ def bounds_of(setting: Setting) -> InstanceBounds:
         mean_input_tokens=float(inputs.mean()),
         mean_output_tokens=float(outputs.mean()),
     )
+
+
+def horizon_of(name: str) -> float:
+    """Seconds of a setting's trace, or an hour of a generator."""
+    arrivals = load_mix(SETTINGS[name].mix).streams[0].arrivals
+    if isinstance(arrivals, CountArrivals):
+        return float(len(load_counts(arrivals.table).counts))
+    return HOUR_S
 
 
 def workload_of(setting: Setting, traces: str = "") -> WorkloadConfig:
