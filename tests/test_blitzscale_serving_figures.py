@@ -78,7 +78,8 @@ def test_where_a_curve_crosses():
     assert math.isnan(fig03.longest([0, 1, 2], [0.4, 0.3, 0.2], 0.5))
     assert math.isnan(fig03.longest([0, 1, 2], [1.0, 0.9, 0.8], 0.5))
     rising = pd.DataFrame([[0.1, 0.3], [0.1, 0.2]], columns=[0.0, 1.0])
-    assert fig03.crossing(rising, 0.15, -1).mean == pytest.approx((0.25 + 0.5) / 2)
+    assert fig03.crossings(rising, 0.15, -1) == pytest.approx([0.25, 0.5])
+    assert math.isnan(fig03.interval(fig03.crossings(rising, 0.9, -1)).mean)
 
 
 def test_seconds_of_links():

@@ -4,12 +4,12 @@ BurstGPT-like bursts on Llama-2-7B and 70B (4 GPUs), cluster A, phases split, th
 the paper's simulator every load takes a chosen time, whoever else loads; instances do not work before
 it is over. (a) to (d): requests that keep the TTFT and the TBT target, by that time. (e), (f): share of
 the links between machines that KV caches take when all GPUs serve (DistServe, full). The peak second asks
-for all instances by the profile (section 6.1), as in Figure 13; `peak` makes it less. With 7B and stops the
-cluster then does not recover for minutes: looked at over time, prefill takes all GPUs but one as a burst
-begins, decode finds none when it asks, and prefill instances hold KV caches that nobody takes. Ours: the
-workload imitates BurstGPT (the paper's hour is not named); a request's TBT is its mean; who has no first
-token at the end counts with the time it has waited; links are looked at 20 times a second and averaged
-over each second.
+for all instances by the profile (section 6.1), as in Figure 13; `peak` makes it less. With 7B the cluster
+then may not recover for minutes: looked at over time, with a stop of 2 s, prefill takes all GPUs but one as
+a burst begins, decode finds none when it asks, and prefill instances hold KV caches that nobody takes.
+Ours: the workload imitates BurstGPT (the paper's hour is not named); a request's TBT is its mean; who has
+no first token at the end counts with the time it has waited; links are looked at 20 times a second and
+averaged over each second.
 """
 
 from __future__ import annotations
@@ -205,12 +205,17 @@ def longest(stops_s: Sequence[float], values: Sequence[float], limit: float) -> 
     return float("nan")
 
 
-def crossing(table: DataFrame, limit: float, sign: int = 1) -> Interval:
-    """`longest` of every seed's curve (rising ones with `sign` -1)."""
+def crossings(table: DataFrame, limit: float, sign: int = 1) -> list[float]:
+    """`longest` of every seed's curve that crosses (rising ones with `sign` -1)."""
     stops = list(table.columns)
     found = [longest(stops, (sign * row).tolist(), sign * limit) for _, row in table.iterrows()]
-    some = [x for x in found if not np.isnan(x)]
-    return mean_interval(some) if some else Interval(float("nan"), float("nan"), float("nan"))
+    return [x for x in found if not np.isnan(x)]
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Of some values, or of none."""
+    nothing = Interval(float("nan"), float("nan"), float("nan"))
+    return mean_interval(values) if len(values) else nothing
 
 
 def by_stop(table: DataFrame, scale: float = 1.0, shape: str = "{:.0f}") -> str:
@@ -235,7 +240,7 @@ def claims(frame: DataFrame, parameters: StopTimes) -> list[Claim]:
             about(
                 "70B: most requests meet 1,250 ms only with stops up to some 500 ms",
                 0.5,
-                crossing(kept, parameters.most),
+                interval(crossings(kept, parameters.most)),
                 nothing=None,
                 unit=f"s, longest stop at which {100 * parameters.most:g} % do",
                 note=f"% of requests: {by_stop(kept, 100)}",
@@ -254,14 +259,14 @@ def claims(frame: DataFrame, parameters: StopTimes) -> list[Claim]:
                     reason=why,
                 )
             )
-        needed = crossing(means, 1.1, -1)
+        needed = crossings(means, 1.1, -1)
         found.append(
             about(
                 "70B: a TTFT below 1,100 ms needs 256 Gbps per GPU",
                 256,
-                Interval(*(per_gpu_gbit / x for x in (needed.mean, needed.high, needed.low))),
+                interval([per_gpu_gbit / stop_s for stop_s in needed]),
                 nothing=None,
-                unit=f"Gbps: mean TTFT, stop of {needed.mean:.2g} s",
+                unit=f"Gbps: mean TTFT, stop of {interval(needed).mean:.2g} s",
                 reason=why,
             )
         )
