@@ -192,6 +192,11 @@ def test_the_engine_loads_as_planned_and_the_view_shows_it() -> None:
     assert weights.left_s[0, first] == pytest.approx(13.48e9 / 12.5e9 - 0.25, abs=0.01)
     assert weights.out_use[0, 31] == pytest.approx(1.0)
     assert weights.in_use[0, first] == pytest.approx(1.0)
+    # Slot 15 is 31's twin on the same link, and off: what goes over it counts once.
+    assert scaler.twins[31] == 15
+    assert weights.out_use[0, 15] == 0
+    # What goes out comes in somewhere, but for caches and weights within a machine: none here.
+    assert weights.out_use[0].sum() == pytest.approx(weights.in_use[0].sum())
     assert np.isnan(weights.left_s[0, 0])
     assert view.loading["layers_loaded"].tolist() == weights.layers[0].tolist()
     assert view.homes["host"].tolist() == [0]

@@ -157,9 +157,7 @@ class Watched:
         pools = scenario.fleet.pools
         self._tp = np.array([pool.tp for pool in pools])
         self._pool = np.repeat(np.arange(len(pools)), [pool.max_instances for pool in pools])
-        # Twins have the same links: those of one count.
-        own = np.array([0 if pool.twin_of else pool.tp for pool in pools])
-        self._own = own[self._pool] / scenario.fleet.max_gpus
+        self._own = self._tp[self._pool] / scenario.fleet.max_gpus
         self.time_s, self.sent, self.gpus, self.doing, self.loading = [], [], [], [], []
 
     def act(self, view: ClusterView) -> Command:

@@ -28,7 +28,8 @@ class Weights:
             where none is (nothing loads, or it waits for a layer of its source).
         home: (E, M) machine that is to keep a copy of each LLM's weights, -1: none.
         there: (E, M) whether it has it.
-        out_use, in_use: (E, I) share of a slot's own link to, and from, other machines that flows use now.
+        out_use, in_use: (E, I) share of a slot's own link to, and from, other machines that flows use now; 0
+            of a slot that is off, so the link that twins share counts once in a sum over slots.
     """
 
     time_ps: NDArray[np.int64]
@@ -62,7 +63,8 @@ def see_weights(engine: EngineBatch, first: int, last: int) -> Weights:
         loads = instances[k]["state"] == InstanceState.LOADING
         if spec.network is not None:
             left_s[k, loads] = _left_s(engine, e, np.flatnonzero(loads))
-            use[:, k] = _use(engine, e)
+            on = instances[k]["state"] != InstanceState.OFF
+            use[:, k] = np.where(on, _use(engine, e), 0.0)
     return Weights(
         time_ps=states.glob["now_ps"][first:last, 0].copy(),
         instances=instances,
