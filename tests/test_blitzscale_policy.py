@@ -9,7 +9,7 @@ import pytest
 
 from baselines import make_policy
 from baselines.blitzscale.distserve import DistServePolicy
-from baselines.blitzscale.monitor import capacity_of, pair_of
+from baselines.blitzscale.monitor import capacity_of, pair_of, spread
 from baselines.blitzscale.policy import BlitzScalePolicy
 from baselines.parameters import PolicyError
 from baselines.registry import policies_for
@@ -18,10 +18,11 @@ from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.control.command import Command
 from llmscale_env.control.result import EpisodeResult
 from llmscale_env.control.run import run_episode
-from llmscale_env.control.view import ClusterView
+from llmscale_env.control.view import ClusterView, RequestsUnderWay
 from llmscale_env.scenarios import load_scenario
-from llmscale_env.sim.spec import FROM_SSD
+from llmscale_env.sim.spec import FROM_SSD, INSTANCE_DTYPE, InstanceState, RequestState
 
+ACTIVE = InstanceState.ACTIVE
 SCENARIO = "blitzscale-azure-code-7b"
 MEMORY = 64
 """Code of machine 0's memory: 32 slots twice."""
@@ -152,6 +153,72 @@ def test_what_waits_is_work_also_when_nobody_comes() -> None:
     after = series["time_s"] > 9.0
     assert (long & after).any()
     assert series.loc[long & after, "prefill/active"].min() >= 3
+
+
+@pytest.mark.parametrize(
+    "policy, changes",
+    [
+        ("blitzscale", {}),
+        ("blitzscale:mutate=never", {}),
+        ("serverlessllm", {}),
+        ("allcache", {"fleet.host_cache": "always"}),
+    ],
+)
+def test_few_gpus_are_divided_and_decode_does_not_starve(policy: str, changes: Any) -> None:
+    # A long burst of long answers on six GPUs: prefill has four of them before anybody has to decode, and
+    # what it has prefilled waits for decode memory.
+    work = workload(input_tokens=600, output_tokens=300, factor=60.0)
+    work["streams"][0]["arrivals"]["duration_s"] = 20.0
+    result = run(policy, scenario(40.0, work, **{"fleet.max_gpus": 6}, **changes))
+    series = result.series
+    assert series["prefill/active"].max() >= 4
+    assert series["prefill/active"].min() >= 1
+    assert series["decode/active"].max() >= 3
+    assert any("assign" in d for d in result.decisions)
+    assert result.summary["clipped"] == 0
+    # Two decode instances, as before GPUs were divided, end some 420 of 1,210 by then.
+    assert result.requests["outcome"].isin(["on_time", "late"]).sum() > 550
+
+
+def under_way(*rows: tuple[int, int, bool]) -> RequestsUnderWay:
+    """Requests handed over: arrival, KV tokens, movable; 10 of the tokens have been emitted."""
+    n = len(rows)
+    arrival, tokens, movable = (np.array(column) for column in zip(*rows, strict=True))
+    whole, real = np.zeros(n, np.int64), np.zeros(n)
+    return RequestsUnderWay(
+        request_id=np.arange(100, 100 + n),
+        arrival_s=arrival.astype(float),
+        slo_class=whole,
+        deadline_s=real,
+        input_tokens=tokens - 10,
+        predicted_output_tokens=whole,
+        emitted_tokens=whole + 10,
+        llm=whole,
+        instance=whole,
+        state=np.full(n, RequestState.HANDOVER, np.int8),
+        movable=movable.astype(bool),
+        first_token_s=real,
+    )
+
+
+def test_what_waits_goes_to_decode_instances_with_room() -> None:
+    rows = np.zeros(5, INSTANCE_DTYPE)  # 0 prefills
+    rows["state"] = [ACTIVE, ACTIVE, ACTIVE, ACTIVE, InstanceState.DRAINING]
+    rows["kv_tokens"] = [0, 990, 500, 400, 0]
+    rows["waiting"] = [0, 3, 0, 0, 0]
+    decode = np.arange(1, 5)
+    # By age: 300 to 3 (600 of room), 250 to 2 (500), then 280 to 3 (300), and 260 finds 250 at most.
+    found = spread(
+        rows,
+        decode,
+        under_way((4, 260, True), (1, 300, True), (3, 280, True), (0, 99, False), (2, 250, True)),
+        1000,
+    )
+    assert found is not None
+    assert [found[0].tolist(), found[1].tolist()] == [[101, 104, 102], [3, 2, 3]]
+    assert spread(rows, decode, under_way((0, 601, True)), 1000) is None
+    assert spread(rows, decode[:1], under_way((0, 10, True)), 1000) is None
+    assert spread(rows, decode, under_way((0, 10, False)), 1000) is None
 
 
 def test_without_pruning_weights_come_from_who_sends_kv_caches() -> None:
@@ -297,6 +364,7 @@ def timed() -> Any:
         ("serverlessllm", lambda: load_scenario("qlm-multi"), "serves one LLM"),
         ("serverlessllm:keep_alive_s=301", scenario, "keep_alive_s = 301: must be at most 300"),
         ("allcache", scenario, "allcache: fleet.host_cache = 'keep-alive'.*must be 'always'"),
+        ("blitzscale:min_prefill=31,min_decode=2", scenario, "must take at most 32 GPUs"),
         ("distserve:prefill=32", scenario, "32 prefill and 0 decode instances"),
         (
             "blitzscale:mutate=any",

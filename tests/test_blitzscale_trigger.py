@@ -11,9 +11,9 @@ from baselines.blitzscale.trigger import (
     Bounds,
     CodeTrigger,
     PaperTrigger,
+    divided,
     instances_for,
     prefill_tokens_per_s,
-    profiled,
 )
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
@@ -95,17 +95,35 @@ def test_one_fall_at_a_time_and_only_while_there_are_too_many():
     assert rule.target(2.2, 10, 3) == 2
 
 
+@pytest.mark.parametrize(
+    "wanted, gpus, total, least, expected",
+    [
+        ((3, 2), (1, 1), 6, (1, 1), (3, 2)),  # enough for all
+        ((8, 4), (1, 1), 6, (1, 1), (4, 2)),  # 6 and 4 of 6 count: 3.6 and 2.4
+        ((4, 3), (1, 1), 6, (1, 1), (3, 3)),  # 3.43 and 2.57: the larger remainder
+        ((100, 4), (1, 1), 16, (1, 1), (13, 3)),  # 16 and 4 count: 12.8 and 3.2
+        ((100, 4), (1, 1), 16, (1, 4), (12, 4)),  # what stays, stays
+        ((1, 100), (1, 1), 4, (2, 1), (2, 2)),
+        ((4, 4), (4, 2), 16, (1, 1), (3, 2)),  # 16 and 8 GPUs: 2.67 and 2.67, 4 GPUs left
+        ((2, 2), (4, 1), 7, (1, 1), (1, 2)),  # 7 and 2: 1.36 and 1.56
+        ((8, 2), (1, 4), 11, (1, 1), (7, 1)),  # 5.5 and 1.375: two GPUs left, for two small ones
+        ((9, 0), (1, 1), 4, (1, 0), (4, 0)),
+    ],
+)
+def test_few_gpus_are_divided_by_want(wanted, gpus, total, least, expected):
+    assert divided(wanted, gpus, total, least) == expected
+
+
+def test_what_stays_must_have_gpus():
+    with pytest.raises(ValueError, match=r"least = \(3, 1\): must take at most 4 GPUs"):
+        divided((9, 9), (1, 2), 4, (3, 1))
+
+
 def test_profiles_are_near_the_released_ones():
     """Their GPUs are A800 and A100; the calibrated A100 does not prefill at another order of speed."""
     for llm in ("llama-2-7b", "llama-3.1-8b"):
-        ours = profiled(llm, "a100-80gb")
-        assert ours.prefill_tokens_per_s == pytest.approx(
-            RELEASED_PREFILL_TOKENS_PER_S[llm], rel=0.35
-        )
-        # 90 % of 80 GB less the weights, at half a megabyte or an eighth of one per token.
-        assert ours.kv_tokens == pytest.approx(
-            {"llama-2-7b": 110e3, "llama-3.1-8b": 420e3}[llm], rel=0.1
-        )
+        ours = prefill_tokens_per_s(iteration_time_model(llm, "a100-80gb", 1))
+        assert ours == pytest.approx(RELEASED_PREFILL_TOKENS_PER_S[llm], rel=0.35)
     with pytest.raises(ValueError, match="batch_tokens"):
         prefill_tokens_per_s(iteration_time_model("llama-2-7b", "a100-80gb", 1), 0)
 

@@ -22,7 +22,7 @@ from llmscale_env.cluster.cards import llm_card
 from llmscale_env.control.view import ClusterView, RequestsUnderWay
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import cluster_topology, pool_tables, pool_times
-from llmscale_env.sim.spec import RequestState
+from llmscale_env.sim.spec import InstanceState, RequestState
 
 _TO_PREFILL = (RequestState.GATEWAY, RequestState.OWN_QUEUE, RequestState.PREEMPTED)
 
@@ -64,8 +64,6 @@ def pair_of(scenario: Scenario, policy: str) -> Pair:
 @dataclass(frozen=True)
 class InstanceCapacity:
     """What one instance can do at most, profiled before it serves.
-
-    `trigger.profiled` is the same without targets and network.
 
     Attributes:
         prefill_tokens_per_s: of a prefill instance with moderate batches.
@@ -173,3 +171,43 @@ def kv_tokens(
     waits = (under_way.state == RequestState.HANDOVER) & under_way.movable
     waited = under_way.input_tokens[waits] + under_way.emitted_tokens[waits]
     return float(instances["kv_tokens"][decode].sum() + waited.sum())
+
+
+def spread(
+    instances: NDArray[Any],
+    decode: NDArray[np.int64],
+    under_way: RequestsUnderWay,
+    most_tokens: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Requests that wait at full decode instances, and the instances with room that they go to (ours).
+
+    A request that has been prefilled stays in the queue of one decode instance, however many are added,
+    and its KV cache in the memory of its prefill instance, which cannot stop before. The oldest go first,
+    each to where there is most room, until one does not fit.
+
+    Args:
+        instances: INSTANCE_DTYPE of all slots.
+        decode: slots of decode instances.
+        under_way: requests.
+        most_tokens: KV tokens of a decode instance.
+
+    Returns:
+        Numbers of requests and of instances, for `Command.assign`; None: nobody goes.
+    """
+    waits = np.flatnonzero((under_way.state == RequestState.HANDOVER) & under_way.movable)
+    rows = instances[decode]
+    free = (rows["state"] == InstanceState.ACTIVE) & (rows["waiting"] == 0)
+    if not len(waits) or not free.any():
+        return None
+    room = dict(zip(decode[free].tolist(), most_tokens - rows["kv_tokens"][free], strict=True))
+    order = waits[np.lexsort((under_way.request_id[waits], under_way.arrival_s[waits]))]
+    tokens = under_way.input_tokens[order] + under_way.emitted_tokens[order]
+    who, where = [], []
+    for request, size in zip(under_way.request_id[order].tolist(), tokens.tolist(), strict=True):
+        to = max(room, key=lambda i: (room[i], -i))
+        if size > room[to]:
+            break
+        room[to] -= size
+        who.append(request)
+        where.append(to)
+    return (np.array(who), np.array(where)) if who else None

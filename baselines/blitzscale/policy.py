@@ -19,6 +19,7 @@ from baselines.blitzscale.monitor import (
     capacity_of,
     kv_tokens,
     pair_of,
+    spread,
     waiting_tokens,
 )
 from baselines.blitzscale.trigger import (
@@ -27,6 +28,7 @@ from baselines.blitzscale.trigger import (
     CodeTrigger,
     PaperTrigger,
     Trigger,
+    divided,
 )
 from baselines.parameters import (
     NonNegative,
@@ -118,6 +120,13 @@ class ScalingPolicy(ABC):
         self.scenario = scenario
         self.pair: Pair = pair_of(scenario, self.name)
         self.scaler = Scaler(scenario)
+        pools, most = self.scaler.spec.pools, self.scaler.spec.max_gpus
+        prefill, decode = pools[self.pair.prefill], pools[self.pair.decode]
+        if p.min_prefill * prefill.gpus + p.min_decode * decode.gpus > most:
+            raise PolicyError(
+                f"{self.name}: min_prefill = {p.min_prefill}, min_decode = {p.min_decode}: must take at most "
+                f"{most} GPUs, max_gpus of scenario {scenario.name!r}"
+            )
         self.capacity: InstanceCapacity = capacity_of(scenario, self.pair)
         self._monitor = Monitor(p.window_s)
         self.caches: HostCaches | None = None
@@ -154,10 +163,14 @@ class ScalingPolicy(ABC):
             trigger.target(view.time_s, load, number)
             for trigger, load, number in zip(self._triggers, loads, have, strict=True)
         ]
+        want = self._divided(have, want)
         if self.caches is not None:
             self.caches.look(view, seen)
+        handed = spread(
+            view.weights.instances[0], slots[decode], under_way, self.capacity.decode_tokens
+        )
         if want == have:
-            return Command()
+            return Command(assign=handed)
         reason = (
             f"prefill {have[0]} -> {want[0]} ({loads[0]:.0f} tokens), "
             f"decode {have[1]} -> {want[1]} ({loads[1]:.0f} tokens)"
@@ -188,6 +201,22 @@ class ScalingPolicy(ABC):
             mutate=tuple(mutate),
             scale=found if len(found) else None,
             reason=reason,
+            assign=handed,
+        )
+
+    def _divided(self, have: list[int], want: list[int]) -> list[int]:
+        """What is wanted of each phase, as far as there are GPUs.
+
+        Only prefill instances make way: whoever waits for a decode instance keeps his KV cache in a prefill
+        instance's memory and new ones come, while decode instances that get nothing to do fall by themselves.
+        """
+        p, total = self.parameters, self.scaler.spec.max_gpus
+        pools = [self.scaler.spec.pools[k] for k in (self.pair.prefill, self.pair.decode)]
+        gpus = (pools[0].gpus, pools[1].gpus)
+        stay = min(want[1], have[1], (total - p.min_prefill * gpus[0]) // gpus[1])
+        capped = [min(count, pool.n_slots) for count, pool in zip(want, pools, strict=True)]
+        return list(
+            divided((capped[0], capped[1]), gpus, total, (p.min_prefill, max(stay, p.min_decode)))
         )
 
     def mutations(self, seen: FleetSeen, count: int) -> list[int]:

@@ -11,7 +11,8 @@ for decode tokens of KV cache in use.
 
 Ours, where neither says more: the bounds of the paper's rule are those shares of the profile that the
 code has (0.7 and 0.5 of prefill speed, 0.95 and 0.75 of KV memory); a fall goes to what meets the largest
-load of the window; instances that load count as instances, or every look would order them again.
+load of the window; instances that load count as instances, or every look would order them again; GPUs are
+divided by want when they are short (`divided`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
-from llmscale_env.cluster.iteration_time import iteration_time_model
-from llmscale_env.cluster.kv import kv_capacity_tokens
 
 RELEASED_PREFILL_TOKENS_PER_S = {
     "llama-2-7b": 13_000.0,
@@ -75,36 +74,44 @@ def prefill_tokens_per_s(
     return batch_tokens / model.prefill_s(batch_tokens)
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """What the rules compare loads with.
-
-    Attributes:
-        prefill_tokens_per_s: of a prefill instance.
-        kv_tokens: of a decode instance.
-    """
-
-    prefill_tokens_per_s: float
-    kv_tokens: int
-
-
-def profiled(llm: str, gpu: str, tp: int = 1, *, batch_tokens: int = 2000) -> Capacity:
-    """Capacity of an instance from its calibrated iteration times and its cards.
-
-    Args:
-        llm, gpu, tp: what is profiled.
-        batch_tokens: see `prefill_tokens_per_s`.
-
-    Raises:
-        ValueError: there are no times for them, or the weights do not fit.
-    """
-    model = iteration_time_model(llm, gpu, tp)
-    return Capacity(prefill_tokens_per_s(model, batch_tokens), kv_capacity_tokens(llm, gpu, tp))
-
-
 def instances_for(load: float, capacity: float, share: float) -> int:
     """The fewest instances of which each has at most `share` of its capacity to do."""
     return max(0, math.ceil(load / (share * capacity) - 1e-9))
+
+
+def divided(
+    wanted: tuple[int, int], gpus: tuple[int, int], total: int, least: tuple[int, int]
+) -> tuple[int, int]:
+    """Instances of two kinds: what is wanted, or where that is more than there is, a share by want (ours).
+
+    Shares are whole instances by largest remainder, the first kind before the second. Nobody counts as
+    wanting more than all GPUs, or a queue of minutes would take them all.
+
+    Args:
+        wanted: instances of each kind.
+        gpus: of an instance of each kind.
+        total: GPUs that there are.
+        least: instances of each kind that stay in any case.
+
+    Raises:
+        ValueError: there are no GPUs for those that stay.
+    """
+    if least[0] * gpus[0] + least[1] * gpus[1] > total:
+        raise ValueError(f"least = {least}: must take at most {total} GPUs, of {gpus} each")
+    if wanted[0] * gpus[0] + wanted[1] * gpus[1] <= total:
+        return wanted
+    asked = [min(want * size, total) for want, size in zip(wanted, gpus, strict=True)]
+    shares = [total * part / sum(asked) / size for part, size in zip(asked, gpus, strict=True)]
+    found = [0, 0]
+    for k in (0, 1):
+        most = (total - least[1 - k] * gpus[1 - k]) // gpus[k]
+        found[k] = min(max(math.floor(shares[k] + 1e-9), least[k]), most)
+    order = sorted((0, 1), key=lambda k: found[k] - shares[k])
+    for most in (1, total):  # what a large instance leaves over may be several small ones
+        for k in order:
+            left = total - found[0] * gpus[0] - found[1] * gpus[1]
+            found[k] += max(0, min(most, left // gpus[k], wanted[k] - found[k]))
+    return found[0], found[1]
 
 
 class Trigger(Protocol):

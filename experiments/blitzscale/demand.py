@@ -3,6 +3,9 @@
 What BlitzScale's monitor goes by (section 5.3: tokens per second and KV usage against bounds from a profile),
 without queues: the requests of a second are to be prefilled within it, and each holds its KV cache until
 its last token comes at the pace of a full batch.
+
+Workloads are scaled to a cluster by it, so it knows targets and memory only. The policies' profile
+(`baselines.blitzscale.monitor.capacity_of`) is of a scenario's pools and counts the link as well.
 """
 
 from __future__ import annotations
