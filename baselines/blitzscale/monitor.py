@@ -164,11 +164,16 @@ def waiting_tokens(under_way: RequestsUnderWay) -> float:
     return float(under_way.input_tokens[waits_for_prefill(under_way)].sum())
 
 
+def waits_for_decode(under_way: RequestsUnderWay) -> NDArray[np.bool_]:
+    """(n,) whose KV cache waits in a prefill instance for a decode instance's memory."""
+    return (under_way.state == RequestState.HANDOVER) & under_way.movable
+
+
 def kv_tokens(
     instances: NDArray[Any], decode: NDArray[np.int64], under_way: RequestsUnderWay
 ) -> float:
     """KV tokens of decode instances (by number), used and waited for."""
-    waits = (under_way.state == RequestState.HANDOVER) & under_way.movable
+    waits = waits_for_decode(under_way)
     waited = under_way.input_tokens[waits] + under_way.emitted_tokens[waits]
     return float(instances["kv_tokens"][decode].sum() + waited.sum())
 
@@ -194,7 +199,7 @@ def spread(
     Returns:
         Numbers of requests and of instances, for `Command.assign`; None: nobody goes.
     """
-    waits = np.flatnonzero((under_way.state == RequestState.HANDOVER) & under_way.movable)
+    waits = np.flatnonzero(waits_for_decode(under_way))
     rows = instances[decode]
     free = (rows["state"] == InstanceState.ACTIVE) & (rows["waiting"] == 0)
     if not len(waits) or not free.any():

@@ -2,6 +2,11 @@
 
 All of them that scale go by the same trigger (`trigger`); they differ in where weights come from and in
 whether instances work while they load.
+
+Ours, for all of them, as the paper leaves few GPUs open: decode instances start before prefill ones; when
+nearly all decode memory is taken and more is wanted than there are GPUs for, these are divided by want
+(`trigger.divided`), where what prefill has too much becomes decode instances (BlitzScale) or drains (the
+others); and what waits at full decode instances goes to those that have room (`monitor.spread`).
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ from llmscale_env.control.command import Command, Loads
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import pool_tables
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 
 
@@ -128,6 +134,9 @@ class ScalingPolicy(ABC):
                 f"{most} GPUs, max_gpus of scenario {scenario.name!r}"
             )
         self.capacity: InstanceCapacity = capacity_of(scenario, self.pair)
+        self._decode_memory = pool_tables(
+            scenario, scenario.fleet.pools[self.pair.decode]
+        ).kv_capacity_tokens
         self._monitor = Monitor(p.window_s)
         self.caches: HostCaches | None = None
         speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s
@@ -163,14 +172,15 @@ class ScalingPolicy(ABC):
             trigger.target(view.time_s, load, number)
             for trigger, load, number in zip(self._triggers, loads, have, strict=True)
         ]
-        want = self._divided(have, want)
+        # As long as there is decode memory prefill may have more than its share: a decode instance above its
+        # bound decodes all the same.
+        if loads[1] > DECODE.tight * self._decode_memory * have[1]:
+            want = self._divided(have, want)
         if self.caches is not None:
             self.caches.look(view, seen)
-        handed = spread(
-            view.weights.instances[0], slots[decode], under_way, self.capacity.decode_tokens
-        )
+        rows, most = view.weights.instances[0], self.capacity.decode_tokens
         if want == have:
-            return Command(assign=handed)
+            return Command(assign=spread(rows, slots[decode], under_way, most))
         reason = (
             f"prefill {have[0]} -> {want[0]} ({loads[0]:.0f} tokens), "
             f"decode {have[1]} -> {want[1]} ({loads[1]:.0f} tokens)"
@@ -201,23 +211,22 @@ class ScalingPolicy(ABC):
             mutate=tuple(mutate),
             scale=found if len(found) else None,
             reason=reason,
-            assign=handed,
+            assign=spread(rows, np.setdiff1d(slots[decode], drain), under_way, most),
         )
 
     def _divided(self, have: list[int], want: list[int]) -> list[int]:
-        """What is wanted of each phase, as far as there are GPUs.
+        """What is wanted of each phase, as far as there are GPUs, when decode memory is full.
 
-        Only prefill instances make way: whoever waits for a decode instance keeps his KV cache in a prefill
-        instance's memory and new ones come, while decode instances that get nothing to do fall by themselves.
+        KV caches that find no decode memory keep prefill instances from stopping, so this cannot wait. Only
+        prefill makes way: decode instances stop late, after their last answers.
         """
         p, total = self.parameters, self.scaler.spec.max_gpus
         pools = [self.scaler.spec.pools[k] for k in (self.pair.prefill, self.pair.decode)]
         gpus = (pools[0].gpus, pools[1].gpus)
-        stay = min(want[1], have[1], (total - p.min_prefill * gpus[0]) // gpus[1])
-        capped = [min(count, pool.n_slots) for count, pool in zip(want, pools, strict=True)]
-        return list(
-            divided((capped[0], capped[1]), gpus, total, (p.min_prefill, max(stay, p.min_decode)))
-        )
+        prefill, decode = (min(n, pool.n_slots) for n, pool in zip(want, pools, strict=True))
+        stay = min(decode, have[1], (total - p.min_prefill * gpus[0]) // gpus[1])
+        least = (p.min_prefill, max(p.min_decode, stay))
+        return list(divided((prefill, decode), gpus, total, least))
 
     def mutations(self, seen: FleetSeen, count: int) -> list[int]:
         """Prefill instances that become decode ones, of which there shall be so many more."""

@@ -11,8 +11,7 @@ for decode tokens of KV cache in use.
 
 Ours, where neither says more: the bounds of the paper's rule are those shares of the profile that the
 code has (0.7 and 0.5 of prefill speed, 0.95 and 0.75 of KV memory); a fall goes to what meets the largest
-load of the window; instances that load count as instances, or every look would order them again; GPUs are
-divided by want when they are short (`divided`).
+load of the window; instances that load count as instances, or every look would order them again; `divided`.
 """
 
 from __future__ import annotations
