@@ -24,7 +24,13 @@ from llmscale_env.cluster.multicast import (
     tree,
 )
 from llmscale_env.cluster.multicast_optimum import all_chains, all_forests, best_plan, plan_s
-from llmscale_env.cluster.multicast_time import done_s, fair_rates, layer_bytes, layer_times_ps
+from llmscale_env.cluster.multicast_time import (
+    at_most_s,
+    done_s,
+    fair_rates,
+    layer_bytes,
+    layer_times_ps,
+)
 from llmscale_env.cluster.topology import FROM_SSD, PoolLayout, Topology, switch, topology
 from llmscale_env.sim.reference.network import Network
 from llmscale_env.sim.reference.network import fair_rates as engines_rates
@@ -200,6 +206,22 @@ def test_a_chain_takes_what_the_closed_form_says(speeds, layers):
     links = [1e9 * min(a, b) for a, b in pairwise(speeds)]
     for k in range(len(links)):
         assert done_s(came)[k] == pytest.approx(chain_s(WEIGHTS, links[: k + 1], layers))
+    plan = tree(0, targets_of(found, range(1, len(speeds))), 1)
+    assert at_most_s(found, plan, WEIGHTS, layers) == pytest.approx(done_s(came), rel=1e-6)
+
+
+def test_the_bound_shares_links_equally_and_for_ever():
+    # Three load 12 GB at 4 GB/s each from one at 12 GB/s, then 2 GB/s sets the pace of a fourth.
+    found = apart(12, 12, 12, 12, 2)
+    plan = Plan(((0, 1), (0, 2), (0, 3), (3, 4)))
+    assert at_most_s(found, plan, WEIGHTS, LAYERS) == pytest.approx([3, 3, 3, 0.25 + 12 * 0.5])
+    # The slow one leaves the other more than half: 11 GB/s in truth.
+    found = apart(12, 1, 12)
+    plan = Plan(((0, 1), (0, 2)))
+    assert at_most_s(found, plan, WEIGHTS, LAYERS) == pytest.approx([12, 2])
+    exact = done_s(layer_times_ps(found, plan, WEIGHTS, LAYERS))
+    assert exact == pytest.approx([12, 12 / 11])
+    assert at_most_s(found, Plan(((FROM_SSD, 1),)), WEIGHTS, LAYERS).tolist() == [0]
 
 
 def test_layers_add_up():
@@ -317,6 +339,16 @@ def test_every_target_is_reached_and_no_pruned_source_uses_the_network(case):
             if found.host_of(sender) != found.host_of(slot)
         ]
         assert len(set(reached)) == len(reached)
+
+
+@given(scalings(), st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_no_target_takes_longer_than_the_bound(case, layers):
+    found, sources, targets = case
+    naive = fan_out(sources[0].code, targets)
+    for plan in (scale_plan(sources, targets, nvlink=found.nvlink), naive):
+        exact = done_s(layer_times_ps(found, plan, WEIGHTS, layers))
+        assert (exact <= at_most_s(found, plan, WEIGHTS, layers) * (1 + 1e-9)).all()
 
 
 @given(st.integers(1, 10), st.integers(1, 20), st.integers(1, 30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,90 @@ def test_one_who_sends_weights_already_is_pruned(flat: Scaler) -> None:
     seen = fleet([0, 30, 31], home=-1, state={5: LOADING}, source={5: 30})
     assert seen.sends_weights.tolist() == [i == 30 for i in range(32)]
     assert flat.loads(seen, {0: 1}).sources == (31,)
+
+
+def test_unpruned_are_the_same_sources_without_pruning(flat: Scaler) -> None:
+    # The copy, which has the network cards of all GPUs, goes first with pruning and without: no difference.
+    seen = fleet([0, 30, 31], home=1)
+    for wanted in (1, 3, 8):
+        planned = flat.loads(seen, {0: wanted})
+        assert flat.loads(seen, {0: wanted}, prefer="unpruned") == planned
+        assert set(planned.sources) == {HOME + 1}
+    # Prefill instance 0 and decode instances 30 and 31 have equal links: all of them send, by number.
+    gone = fleet([0, 30, 31], home=-1)
+    assert flat.loads(gone, {0: 3}).sources == (30, 31, 1)
+    assert flat.loads(gone, {0: 3}, prefer="unpruned").sources == (0, 30, 31)
+    # An instance that sends weights already is not passed over.
+    busy = fleet([30, 31], home=-1, state={5: LOADING}, source={5: 30})
+    assert flat.loads(busy, {0: 1}).sources == (31,)
+    assert flat.loads(busy, {0: 1}, prefer="unpruned").sources == (30,)
+
+
+def test_copies_count_last(flat: Scaler) -> None:
+    seen = fleet([0, 30, 31], home=1)
+    last = flat.copies_last(seen)
+    assert seen.there.tolist() == [True]
+    # Also the GPUs near to the copy are no better than others: 1 and 2 in place of 8 and 9.
+    assert flat.loads(last, {0: 2}) == Loads((1, 2), (30, 31))
+    some = [30, 31]
+    assert flat.loads(flat.copies_last(seen, some), {0: 1}, going=some) == Loads((1,), (0,))
+    for nobody in (flat.copies_last(fleet([], home=1)), flat.copies_last(seen, [0, 30, 31])):
+        assert set(flat.loads(nobody, {0: 2}, going=[0, 30, 31]).sources) == {HOME + 1}
+
+
+def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
+    # Memory has 8 x 100 Gbps, a GPU 100. Of eight loads on the other machine seven leave it one more.
+    decode = [24, 25]  # on machine 1, whose other GPUs load or are free
+    for under_way, first in ((0, HOME), (6, HOME), (7, 24), (8, 24)):
+        far = [10, 11, 12, 13, 14, 15, 26, 27][:under_way]
+        # 26 and 27 would be the twins of 10 and 11: only what loads matters here.
+        state = {i: LOADING for i in far}
+        seen = fleet(decode, home=0, state=state, source=dict.fromkeys(far, HOME))
+        plan = flat.plan(seen, 0, [7 + 8])
+        assert plan is not None
+        assert plan.senders == (first,), under_way
+    # Loads over PCIe on its own machine take nothing of that.
+    near = fleet(
+        decode, home=0, state={i: LOADING for i in range(8)}, source=dict.fromkeys(range(8), HOME)
+    )
+    plan = flat.plan(near, 0, [15])
+    assert plan is not None
+    assert plan.senders == (HOME,)
+    # Used up, it still sends to its own machine, and where there is nobody else.
+    full = fleet(
+        [],
+        home=0,
+        state={i: LOADING for i in range(8, 16)},
+        source=dict.fromkeys(range(8, 16), HOME),
+    )
+    plan = flat.plan(full, 0, [24, 1])
+    assert plan is not None
+    assert set(plan.senders) == {HOME}
+
+
+def test_a_thousand_targets_with_live_scaling_are_planned_in_a_tenth_of_a_second() -> None:
+    pools = [{**pool, "max_instances": 1008} for pool in (PREFILL, DECODE)]
+    scaler = Scaler(scenario(pools, network=FLAT, host_copies="one", max_gpus=1008))
+    state = np.full(2016, OFF)
+    state[[0, 2015]] = ACTIVE
+    seen = FleetSeen(
+        state=state,
+        requests=np.zeros(2016, np.int64),
+        waiting=(state == ACTIVE).astype(np.int64),
+        source=np.full(2016, -2),
+        partner=np.full(2016, -1),
+        mutating=np.zeros(2016, bool),
+        home=np.array([-1]),
+        there=np.array([False]),
+    )
+    took = []
+    for _ in range(3):
+        begin = time.process_time()
+        found = scaler.loads(seen, {0: 1000}, live=True, live_above_s=0.3)
+        took.append(time.process_time() - begin)
+    assert len(found) == 1000
+    assert found.partners.count(0) == 1
+    assert min(took) < 0.1
 
 
 def test_no_more_than_there_are_gpus_and_slots(flat: Scaler) -> None:

@@ -5,7 +5,8 @@ flows share links max-min fairly, in whole bytes per microsecond and picoseconds
 the engines (docs/engine.md) for flows and for instances that load, so a plan takes the time that it would
 take there if nothing else happened. Flows of serving can be put beside it.
 
-`chain_s` of `loading` is the closed form of one chain over links of its own.
+`at_most_s` is a bound in closed form that takes no simulation, the exact time of chains over links of their
+own; `chain_s` of `loading` is the formula for one of them.
 """
 
 from __future__ import annotations
@@ -225,6 +226,45 @@ def planned_load_s(
         sources_of(cluster, [0]), targets_of(cluster, [target]), nvlink=cluster.nvlink
     )
     return float(done_s(layer_times_ps(cluster, plan, weight_bytes, layers))[0])
+
+
+def at_most_s(
+    topology: Topology, plan: Plan, weight_bytes: int, layers: int
+) -> NDArray[np.float64]:
+    """Seconds after which each target has all layers at the latest: quick, for planning.
+
+    Each flow gets an equal share of the narrowest link of its path, all the time and of all flows of the
+    plan that cross it. Max-min fair rates are never below that, as fewer flows only leave more to each. A
+    layer then comes through hop by hop, and the slowest hop sets the pace of the others, as in
+    `loading.chain_s`. Exact but for rounding where no link is crossed by flows of several rates or lengths,
+    such as chains over links of their own; otherwise too long, as what ends or waits leaves its share to
+    others.
+
+    Args:
+        topology, plan, weight_bytes, layers: as `layer_times_ps`.
+
+    Returns:
+        (n_targets,) targets as in `plan.slots`.
+
+    Raises:
+        ValueError: see `layer_bytes`.
+    """
+    largest = max(layer_bytes(weight_bytes, layers)) * MILLIONTHS
+    capacity = topology.links.capacity
+    paths = [topology.path(sender, slot) for sender, slot in plan.edges]
+    crossing: dict[int, int] = {}
+    for path in paths:
+        for link in path:
+            crossing[link] = crossing.get(link, 0) + 1
+    first: dict[int, int] = {}  # when the first layer has come
+    pace: dict[int, int] = {}  # between two layers
+    for (sender, slot), path in zip(plan.edges, paths, strict=True):
+        share = min((max(1, capacity[k] // crossing[k]) for k in path), default=0)
+        takes_ps = -(-largest // share) if share else 0
+        first[slot] = first.get(sender, 0) + takes_ps
+        pace[slot] = max(pace.get(sender, 0), takes_ps)
+    done = [first[slot] + (layers - 1) * pace[slot] for slot in plan.slots]
+    return np.array(done) / PS_PER_S
 
 
 def done_s(came_ps: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -5,14 +5,15 @@ there shall be: reference policies and environments.
 
 Ours, where BlitzScale says nothing: of the free GPUs those come first that share a machine with an instance
 that has the weights (with NVLink), then those on the machine that keeps the copy, then by number; an
-instance that already sends weights counts as one that sends; of active instances those go first that
-nobody loads from, the least busy first.
+instance that already sends weights counts as one that sends, and a machine's memory has what its loads
+under way leave of its bandwidth, as a source that Algorithm 1 has used once (its lines 7 and 9), until
+nothing is left; of active instances those go first that nobody loads from, the least busy first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from llmscale_env.cluster.multicast import (
     sources_of,
     targets_of,
 )
-from llmscale_env.cluster.multicast_time import layer_times_ps
+from llmscale_env.cluster.multicast_time import at_most_s
 from llmscale_env.control.command import Loads
 from llmscale_env.control.weights import Weights
 from llmscale_env.scenarios.schema import Scenario
@@ -35,10 +36,11 @@ from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.spec import FROM_SSD, InstanceState, PoolPhase
 from llmscale_env.workload.requests import PS_PER_S
 
-Preference = Literal["planner", "decode", "any", "host", "ssd"]
+Preference = Literal["planner", "unpruned", "decode", "any", "host", "ssd"]
 """Whose weights are sent:
 
 - planner: those of instances that send nothing yet, and the copy in a machine's memory (Algorithm 1);
+- unpruned: the same, but whoever sends already counts as one that does not (without its line 2);
 - decode: those of decode instances;
 - any: those of any instance, whatever it sends already, the lowest number first;
 - host: the copy in a machine's memory;
@@ -89,6 +91,11 @@ class FleetSeen:
     def in_pair(self) -> NDArray[np.bool_]:
         """(I,) whether it helps somebody, or is helped."""
         return self.partner >= 0
+
+    def loads_from(self, code: int) -> list[int]:
+        """Slots that load from a source code, or are about to."""
+        loads = np.isin(self.state, (InstanceState.ACQUIRING, InstanceState.LOADING))
+        return [int(i) for i in np.flatnonzero(loads & (self.source == code))]
 
     @property
     def sends_weights(self) -> NDArray[np.bool_]:
@@ -263,14 +270,39 @@ class Scaler:
             return sources_of(self.topology, hosts=copy)
         if prefer == "decode" and decode:
             return sources_of(self.topology, decode)
-        if prefer != "planner" and everybody and prefer != "host":
+        if prefer in ("decode", "any") and everybody:
             return sources_of(self.topology, everybody)
         if prefer == "planner":
             loading = seen.sends_weights
             busy = [i for i in everybody if self.phase_of[i] == PoolPhase.PREFILL or loading[i]]
             quiet = [i for i in everybody if i not in busy]
-            return sources_of(self.topology, [*quiet, *busy], copy, busy)
+            memory = [self._left(seen, source) for source in sources_of(self.topology, hosts=copy)]
+            return [*sources_of(self.topology, [*quiet, *busy], sending=busy), *memory]
+        if prefer == "unpruned":
+            return sources_of(self.topology, everybody, copy)
         return sources_of(self.topology, everybody) or sources_of(self.topology, hosts=copy)
+
+    def _left(self, seen: FleetSeen, memory: Source) -> Source:
+        """A machine's memory with what loads of other machines leave of it; one that sends if nothing."""
+        far = [i for i in seen.loads_from(memory.code) if self.hosts[i] != memory.host]
+        used = sum(self.topology.in_bytes_per_s(i) for i in far)
+        left = memory.bytes_per_s - used
+        return replace(memory, bytes_per_s=left) if left > 0 else replace(memory, sends=True)
+
+    def copies_last(self, seen: FleetSeen, going: Sequence[int] = ()) -> FleetSeen:
+        """The same, but copies in memory count only of LLMs of which no instance runs that could send.
+
+        The other reading of BlitzScale's section 5.3, "stored either in a instance or at one of the local
+        cache".
+
+        Args:
+            seen: the cluster.
+            going: instances about to stop or to become others, which send nothing.
+        """
+        runs = seen.state == InstanceState.ACTIVE
+        runs[list(going)] = False
+        there = seen.there & ~np.isin(np.arange(len(seen.there)), self.llm_of[runs])
+        return replace(seen, there=there)
 
     def _partners(
         self, seen: FleetSeen, plan: Plan, above_s: float, going: Sequence[int]
@@ -300,11 +332,11 @@ class Scaler:
         return [slot for slot in plan.slots if done[slot] > above_s]
 
     def done_s(self, plan: Plan) -> dict[int, float]:
-        """Seconds until each target serves, if nobody else used the links."""
+        """Seconds until each target serves at the latest, if nobody else used the links (`at_most_s`)."""
         pool = self.spec.pools[self.pool_of[plan.slots[0]]]
-        came = layer_times_ps(self.topology, plan, pool.weight_bytes, pool.layers)
+        took = at_most_s(self.topology, plan, pool.weight_bytes, pool.layers)
         before = pool.acquire_ps / PS_PER_S
-        return dict(zip(plan.slots, (came[:, -1] / PS_PER_S + before).tolist(), strict=True))
+        return dict(zip(plan.slots, (took + before).tolist(), strict=True))
 
     # ---- who stops, who becomes another ----
 
