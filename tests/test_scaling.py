@@ -135,14 +135,14 @@ def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
     for under_way, first in ((0, HOME), (6, HOME), (7, 24), (8, 24)):
         far = [10, 11, 12, 13, 14, 15, 26, 27][:under_way]
         # 26 and 27 would be the twins of 10 and 11: only what loads matters here.
-        state = {i: LOADING for i in far}
+        state = dict.fromkeys(far, LOADING)
         seen = fleet(decode, home=0, state=state, source=dict.fromkeys(far, HOME))
         plan = flat.plan(seen, 0, [7 + 8])
         assert plan is not None
         assert plan.senders == (first,), under_way
     # Loads over PCIe on its own machine take nothing of that.
     near = fleet(
-        decode, home=0, state={i: LOADING for i in range(8)}, source=dict.fromkeys(range(8), HOME)
+        decode, home=0, state=dict.fromkeys(range(8), LOADING), source=dict.fromkeys(range(8), HOME)
     )
     plan = flat.plan(near, 0, [15])
     assert plan is not None
@@ -151,7 +151,7 @@ def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
     full = fleet(
         [],
         home=0,
-        state={i: LOADING for i in range(8, 16)},
+        state=dict.fromkeys(range(8, 16), LOADING),
         source=dict.fromkeys(range(8, 16), HOME),
     )
     plan = flat.plan(full, 0, [24, 1])

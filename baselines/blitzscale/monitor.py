@@ -154,6 +154,29 @@ class Monitor:
         return (tokens + float(under_way.input_tokens[late].sum())) / seconds
 
 
+class Repairs:
+    """Which instances are in repair, from what the cluster shows at each decision of an episode.
+
+    One that is `ACQUIRING` has been ordered, or has failed: then it has failed more often than when it was
+    last seen in another state.
+    """
+
+    def __init__(self) -> None:
+        self._before: NDArray[np.int64] | None = None
+
+    def look(self, instances: NDArray[Any]) -> NDArray[np.bool_]:
+        """(I,) whether each is in repair; to be called at every decision.
+
+        Args:
+            instances: INSTANCE_DTYPE of all slots.
+        """
+        failures = instances["failures"].astype(np.int64)
+        acquiring = instances["state"] == InstanceState.ACQUIRING
+        before = np.zeros_like(failures) if self._before is None else self._before
+        self._before = np.where(acquiring, before, failures)
+        return acquiring & (failures > self._before)
+
+
 def waits_for_prefill(under_way: RequestsUnderWay) -> NDArray[np.bool_]:
     """(n,) who waits for its first token, wherever."""
     return np.isin(under_way.state, _TO_PREFILL) & (under_way.emitted_tokens == 0)

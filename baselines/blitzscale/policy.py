@@ -6,7 +6,9 @@ whether instances work while they load.
 Ours, for all of them, as the paper leaves few GPUs open: decode instances start before prefill ones; when
 nearly all decode memory is taken and more is wanted than there are GPUs for, these are divided by want
 (`trigger.divided`), where what prefill has too much becomes decode instances (BlitzScale) or drains (the
-others); and what waits at full decode instances goes to those that have room (`monitor.spread`).
+others); what waits at full decode instances goes to those that have room (`monitor.spread`); and instances
+in repair do not count, so that others start in their place (section 5.3: "autoscale new instances using our
+scaling mechanism"), and count again when they load.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from baselines.blitzscale.monitor import (
     InstanceCapacity,
     Monitor,
     Pair,
+    Repairs,
     capacity_of,
     kv_tokens,
     pair_of,
@@ -76,7 +79,13 @@ class BlitzScaleParameters(ScalingParameters):
 
     Attributes:
         network: weights come from other instances, by the scale planner; otherwise as ServerlessLLM has them.
-        interference_free: the planner prunes instances that send already.
+        interference_free: the planner prunes sources that send already (Algorithm 1, line 2). Without it the
+            sources are the same, the copy in memory among them, and all count as if they sent nothing. Where
+            that copy is a source it comes first either way, as a machine's memory has all its network cards
+            and a GPU one, so this matters with `copy="last"`.
+        copy: the pool's copy in a machine's memory is a source "always" (section 5.3: "exactly one copy";
+            Figure 16), or "last": only while no instance has the weights ("either in a instance or at one of
+            the local cache").
         live: prefill instances that load help overloaded ones (section 5.2).
         mutate: prefill instances become decode ones, and others start in their place: "any" of them, the
             least busy first, those that are "idle", or "never"; None: "any" with `live`, of which the paper
@@ -86,6 +95,7 @@ class BlitzScaleParameters(ScalingParameters):
 
     network: bool = True
     interference_free: bool = True
+    copy: Literal["always", "last"] = "always"
     live: bool = True
     mutate: Literal["any", "idle", "never"] | None = None
     keep_alive_s: NonNegative | None = None
@@ -138,6 +148,7 @@ class ScalingPolicy(ABC):
             scenario, scenario.fleet.pools[self.pair.decode]
         ).kv_capacity_tokens
         self._monitor = Monitor(p.window_s)
+        self._repairs = Repairs()
         self.caches: HostCaches | None = None
         speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s
         memory = p.decode_tokens or self.capacity.decode_tokens
@@ -161,7 +172,11 @@ class ScalingPolicy(ABC):
         prefill, decode = self.pair.prefill, self.pair.decode
         slots = self.scaler.slots
         becoming = int(seen.mutating[slots[prefill]].sum())
-        have = [self.scaler.present(seen, prefill), self.scaler.present(seen, decode) + becoming]
+        broken = self._repairs.look(view.weights.instances[0])
+        have = [
+            self.scaler.present(seen, p) - int(broken[slots[p]].sum()) for p in (prefill, decode)
+        ]
+        have[1] += becoming
         under_way = view.under_way
         rate = self._monitor.tokens_per_s(view, under_way)
         loads = (
@@ -175,7 +190,8 @@ class ScalingPolicy(ABC):
         # As long as there is decode memory prefill may have more than its share: a decode instance above its
         # bound decodes all the same.
         if loads[1] > DECODE.tight * self._decode_memory * have[1]:
-            want = self._divided(have, want)
+            gpus = self.scaler.spec.max_gpus - int(self.scaler.gpus[broken].sum())
+            want = self._divided(have, want, gpus)
         if self.caches is not None:
             self.caches.look(view, seen)
         rows, most = view.weights.instances[0], self.capacity.decode_tokens
@@ -214,15 +230,17 @@ class ScalingPolicy(ABC):
             assign=spread(rows, np.setdiff1d(slots[decode], drain), under_way, most),
         )
 
-    def _divided(self, have: list[int], want: list[int]) -> list[int]:
-        """What is wanted of each phase, as far as there are GPUs, when decode memory is full.
+    def _divided(self, have: list[int], want: list[int], total: int) -> list[int]:
+        """What is wanted of each phase, as far as `total` GPUs go, when decode memory is full.
 
         KV caches that find no decode memory keep prefill instances from stopping, so this cannot wait. Only
         prefill makes way: decode instances stop late, after their last answers.
         """
-        p, total = self.parameters, self.scaler.spec.max_gpus
+        p = self.parameters
         pools = [self.scaler.spec.pools[k] for k in (self.pair.prefill, self.pair.decode)]
         gpus = (pools[0].gpus, pools[1].gpus)
+        # In repair there may be more than can be spared.
+        total = max(total, p.min_prefill * gpus[0] + p.min_decode * gpus[1])
         prefill, decode = (min(n, pool.n_slots) for n, pool in zip(want, pools, strict=True))
         stay = min(decode, have[1], (total - p.min_prefill * gpus[0]) // gpus[1])
         least = (p.min_prefill, max(p.min_decode, stay))
@@ -334,10 +352,12 @@ class BlitzScalePolicy(ScalingPolicy):
         if not p.network:
             assert self.caches is not None
             return self.caches.loads(view, seen, wanted)
+        if p.copy == "last":
+            seen = self.scaler.copies_last(seen, going)
         return self.scaler.loads(
             seen,
             wanted,
-            prefer="planner" if p.interference_free else "any",
+            prefer="planner" if p.interference_free else "unpruned",
             live=p.live,
             live_above_s=self._slow_s,
             going=going,
