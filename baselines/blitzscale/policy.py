@@ -82,8 +82,8 @@ class BlitzScaleParameters(ScalingParameters):
         interference_free: the planner prunes sources that send already (Algorithm 1, line 2). Without it the
             sources are the same, the copy in memory among them, and all count as if they sent nothing. Where
             that copy is a source it comes first either way, as a machine's memory has all its network cards
-            and a GPU one, so this matters with `copy="last"`.
-        copy: the pool's copy in a machine's memory is a source "always" (section 5.3: "exactly one copy";
+            and a GPU one, so this matters with `host_copy="last"`.
+        host_copy: the pool's copy in a machine's memory is a source "always" (section 5.3: "exactly one copy";
             Figure 16), or "last": only while no instance has the weights ("either in a instance or at one of
             the local cache").
         live: prefill instances that load help overloaded ones (section 5.2).
@@ -95,7 +95,7 @@ class BlitzScaleParameters(ScalingParameters):
 
     network: bool = True
     interference_free: bool = True
-    copy: Literal["always", "last"] = "always"
+    host_copy: Literal["always", "last"] = "always"
     live: bool = True
     mutate: Literal["any", "idle", "never"] | None = None
     keep_alive_s: NonNegative | None = None
@@ -352,7 +352,7 @@ class BlitzScalePolicy(ScalingPolicy):
         if not p.network:
             assert self.caches is not None
             return self.caches.loads(view, seen, wanted)
-        if p.copy == "last":
+        if p.host_copy == "last":
             seen = self.scaler.copies_last(seen, going)
         return self.scaler.loads(
             seen,
