@@ -21,7 +21,7 @@ QUIET = {
 }
 """Hardly any requests, and few instances at the start."""
 
-DECODE, ANY, HOST, SSD = range(4)
+PLANNER, DECODE, ANY, HOST, SSD = range(5)
 ALL = 3
 COUNTS = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16]
 MEMORY = 32
@@ -84,11 +84,25 @@ def test_instances_load_over_the_network_or_from_ssd() -> None:
 
 def test_chains_and_preferences() -> None:
     for action, sources in (
+        (act(4, 2, PLANNER), [MEMORY, MEMORY]),  # it has four GPUs' links
+        (act(4, 2, PLANNER, 0), [MEMORY, MEMORY]),
         (act(4, 2, DECODE, 0), [30, 2]),
         (act(4, 2, ANY), [0, 1]),
         (act(4, 2, HOST), [MEMORY, MEMORY]),
     ):
         env = make()
+        env.step(action)
+        assert env.view().weights.source[0, [2, 3]].tolist() == sources
+
+
+def test_the_planners_own_order_is_an_agents_choice() -> None:
+    # Without a copy the planner takes instances that send nothing: decode ones, never prefill ones.
+    for action, sources in (
+        (act(4, 2, PLANNER), [30, 31]),
+        (act(4, 2, PLANNER, 0), [30, 2]),
+        (act(4, 2, ANY), [0, 1]),
+    ):
+        env = make(**{"fleet.host_copies": "none"})
         env.step(action)
         assert env.view().weights.source[0, [2, 3]].tolist() == sources
 
@@ -139,13 +153,13 @@ def test_masks_say_what_is_possible() -> None:
     # Four of 16 GPUs are taken: 14 more prefill instances cannot be; a decode one can be made of prefill.
     assert [c for c, m in zip(COUNTS, prefill, strict=True) if m] == COUNTS[:-1]
     assert [c for c, m in zip(COUNTS, decode, strict=True) if m] == COUNTS[:-1]
-    assert (source, chains, live, mutate) == ([True] * 4, [True] * 4, [True] * 2, [True] * 2)
+    assert (source, chains, live, mutate) == ([True] * 5, [True] * 4, [True] * 2, [True] * 2)
     for _ in range(3):
         env.step(act(2, 0))
     source = masks()[2]
-    assert source == [False, True, True, True]
+    assert source == [True, False, True, True, True]
     env = make(**{"fleet.host_copies": "none"})
-    assert masks()[2] == [True, True, False, True]
+    assert masks()[2] == [True, True, True, False, True]
 
 
 BUSY = {

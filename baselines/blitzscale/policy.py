@@ -83,9 +83,9 @@ class BlitzScaleParameters(ScalingParameters):
             sources are the same, the copy in memory among them, and all count as if they sent nothing. Where
             that copy is a source it comes first either way, as a machine's memory has all its network cards
             and a GPU one, so this matters with `host_copy="last"`.
-        host_copy: the pool's copy in a machine's memory is a source "always" (section 5.3: "exactly one copy";
-            Figure 16), or "last": only while no instance has the weights ("either in a instance or at one of
-            the local cache").
+        host_copy: the pool's copy in a machine's memory is a source "always" (section 5.3: "exactly one
+            copy"; Figure 16), or "last": only while no instance has the weights ("either in a instance or at
+            one of the local cache").
         live: prefill instances that load help overloaded ones (section 5.2).
         mutate: prefill instances become decode ones, and others start in their place: "any" of them, the
             least busy first, those that are "idle", or "never"; None: "any" with `live`, of which the paper

@@ -212,7 +212,7 @@ class Scaler:
             seen: the cluster.
             wanted: instances by pool.
             prefer: see `Preference`.
-            chains: of the sources only the first so many; None: all.
+            chains: of the sources only the first so many; None: all. The planner's own come in its order.
             live: overloaded prefill instances are helped by those that load (section 5.2).
             live_above_s: only by those that load longer than this (the planner's estimate).
             going: instances about to stop or to become others: no sources, and nobody's partners.
@@ -250,6 +250,8 @@ class Scaler:
         sources = self._sources(seen, llm, prefer, set(going))
         if not sources:
             return None
+        if chains is not None and prefer in ("planner", "unpruned"):
+            sources.sort(key=lambda source: (source.sends, -source.bytes_per_s))
         sources = sources[:chains]
         sending = np.flatnonzero(
             (seen.state == InstanceState.ACTIVE) & (self.phase_of == PoolPhase.PREFILL)

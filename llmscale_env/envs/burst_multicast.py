@@ -38,21 +38,23 @@ class BurstMulticastEnv(ServingEnv):
     |---|---|---|
     | 0 | `prefill/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
     | 1 | `decode/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 2 | `weights/from` | decode, any, host, ssd |
+    | 2 | `weights/from` | planner, decode, any, host, ssd |
     | 3 | `weights/chains` | 1, 2, 4, all |
     | 4 | `weights/live` | off, on |
     | 5 | `decode/by` | load, mutate |
 
     `POOL/instances`: how many the pool should have (acquiring, loading and active ones, and those that
-    others are about to become). `weights/from`: `decode` instances, which send no KV caches, so that
-    nothing is in the way; `any` instance, the lowest numbers first, whatever it sends; `host`: the one copy
-    that some machine's memory keeps (BlitzScale's parameter pool); `ssd`: the own machine's. What is not
-    there gives way to any instance, then to the copy, then to SSD. `weights/chains`: only so many of the
-    sources are used. `weights/live`: prefill instances that load help those with requests waiting, layer by
-    layer (section 5.2 of the paper). `decode/by`: `mutate` turns prefill instances, the least busy first,
-    into decode instances, with their weights and on their GPUs, once they have finished what they have; one
-    prefill instance stays. Instances that start are those on machines of the copy first, then by number;
-    a lower number stops instances that load, then the least busy.
+    others are about to become). `weights/from`: `planner`: BlitzScale's own order, the instances that
+    send nothing yet and the copy, by bandwidth; `decode` instances, which send no KV caches, so that
+    nothing is in the way; `any` instance, the lowest numbers first, whatever it sends; `host`: the one
+    copy that some machine's memory keeps (BlitzScale's parameter pool); `ssd`: the own machine's. What is
+    not there gives way to any instance, then to the copy, then to SSD. `weights/chains`: only so many of
+    the sources are used (of `planner` the widest that send nothing). `weights/live`: prefill instances
+    that load help those with requests waiting, layer by layer (section 5.2 of the paper). `decode/by`:
+    `mutate` turns prefill instances, the least busy first, into decode instances, with their weights and
+    on their GPUs, once they have finished what they have; one prefill instance stays. Instances that
+    start are those on machines of the copy first, then by number; a lower number stops instances that
+    load, then the least busy.
 
     ## Observation Space
 

@@ -45,7 +45,8 @@ class MixedSLOEnv(ServingEnv):
     `instances`: how many the pool should have (acquiring, loading and active ones). `batch_limit`: running
     requests allowed per instance. `overflow_share`: share of interactive requests that tries the mixed pool
     first. `load_source`: a source that is not there (no serving instance, no copy in host memory) gives
-    way to the next slower one.
+    way to the next slower one. What multicast takes is the plan of BlitzScale's scale planner for one target
+    alone, on another machine: loads do not share links here, however many there are.
 
     ## Observation Space
 

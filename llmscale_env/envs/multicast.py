@@ -28,7 +28,7 @@ class Multicast:
     """
 
     name = "multicast"
-    preferences: tuple[Preference, ...] = ("decode", "any", "host", "ssd")
+    preferences: tuple[Preference, ...] = ("planner", "decode", "any", "host", "ssd")
     chains = (1, 2, 4, None)
 
     def __init__(self, scenario: Scenario) -> None:
@@ -150,9 +150,9 @@ class Multicast:
         serving = active.any(axis=1)
         decode = (active & (scaler.phase_of == PoolPhase.DECODE)).any(axis=1)
         copy = weights.there.any(axis=1)
-        masks.append(np.stack([decode, serving, copy, np.ones(n, bool)], axis=1))
-        masks.append(np.ones((n, len(self.chains)), bool))
         yes = np.ones(n, bool)
+        masks.append(np.stack([serving | copy, decode, serving, copy, yes], axis=1))
+        masks.append(np.ones((n, len(self.chains)), bool))
         if self._live >= 0:
             prefill = (active & (scaler.phase_of == PoolPhase.PREFILL)).any(axis=1)
             masks.append(np.stack([yes, prefill], axis=1))
