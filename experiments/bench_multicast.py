@@ -4,6 +4,9 @@ A plan begins with what the topology knows of sources and targets, as it does in
 GPUs per host, of which targets are whole hosts; "hosts" one GPU per host; "unequal" one GPU per host with
 links of 12.5 to 200 Gbps, and a tenth as many sources as targets, every other one pruned. Llama-2-7B of
 32 layers.
+
+"orders" is what a policy does: from so many instances wanted to orders, slots chosen and live pairs found
+besides (`Scaler.loads`), on scenarios like "nvlink" and "hosts" (links of a scenario are equal).
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ from llmscale_env.cluster.multicast import (
 )
 from llmscale_env.cluster.multicast_time import done_s, layer_times_ps
 from llmscale_env.cluster.topology import PoolLayout, Topology, switch, topology
+from llmscale_env.control.command import Loads
+from llmscale_env.control.scaling import FleetSeen, Scaler
+from llmscale_env.scenarios import validate_scenario
+from llmscale_env.sim.spec import NO_SOURCE, InstanceState
 
 HEAD = (
     "cluster",
@@ -34,6 +41,8 @@ HEAD = (
     "sources",
     "plan_ms_median",
     "plan_ms_max",
+    "orders_ms_median",
+    "orders_ms_max",
     "time_model_ms",
     "plan_s",
     "tree_s",
@@ -41,6 +50,8 @@ HEAD = (
 )
 TARGETS = (10, 100, 1000)
 LLM = llm_card("llama-2-7b")
+LIVE_ABOVE_S = 0.3
+"""Loads longer than this are worth live scaling."""
 
 
 def clusters(targets: int) -> dict[str, tuple[Topology, list[int], list[int], list[int]]]:
@@ -80,6 +91,37 @@ def planned(
     return made, targets
 
 
+def scaler_of(gpus_per_host: int, targets: int) -> tuple[Scaler, FleetSeen]:
+    """A cluster where an overloaded prefill instance and a decode one serve, with room for targets."""
+    slots = -(-(targets + 2) // gpus_per_host) * gpus_per_host
+    pool = {
+        "name": "prefill",
+        "llm": LLM.name,
+        "max_instances": slots,
+        "phase": "prefill",
+        "weights": "flow",
+    }
+    fleet = {
+        "max_gpus": slots,
+        "gpus_per_host": gpus_per_host,
+        "pools": [pool, {**pool, "name": "decode", "phase": "decode", "twin_of": "prefill"}],
+        "routes": [{"pools": ["prefill"], "decode_pools": ["decode"]}],
+    }
+    network = {"machine": "blitzscale-a", "startup_s": 0}
+    scaler = Scaler(
+        validate_scenario({"name": "bench", "workload": {}, "fleet": fleet, "network": network})
+    )
+    n = 2 * slots
+    state = np.full(n, InstanceState.OFF)
+    state[[0, n - 1]] = InstanceState.ACTIVE
+    waiting = np.zeros(n, np.int64)
+    waiting[0] = 1
+    none = np.full(n, NO_SOURCE)
+    alone, stays = np.full(n, -1), np.zeros(n, bool)
+    seen = FleetSeen(state, waiting, waiting, none, alone, stays, np.array([-1]), np.array([False]))
+    return scaler, seen
+
+
 def times_ms(call: Callable[[], Any], repeats: int) -> list[float]:
     """Processor time of each of some calls."""
     taken = []
@@ -94,16 +136,26 @@ def bench_multicast(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]
     """Milliseconds per plan, and seconds that plans take."""
     rows: list[tuple[Any, ...]] = []
     for targets in TARGETS[:1] if quick else TARGETS:
+        ordered: dict[str, list[float]] = {}
+        for name, gpus in (("nvlink", 8), ("hosts", 1)):
+            scaler, seen = scaler_of(gpus, targets)
+
+            wanted = {0: targets}
+
+            def order(scaler: Scaler = scaler, seen: FleetSeen = seen, wanted=wanted) -> Loads:
+                return scaler.loads(seen, wanted, live=True, live_above_s=LIVE_ABOVE_S)
+
+            ordered[name] = times_ms(order, 3 if quick else 20)
         for name, (found, sources, sending, slots) in clusters(targets).items():
             case = (found, sources, sending, slots)
             taken = times_ms(lambda case=case: planned(*case), 3 if quick else 50)  # type: ignore[misc]
-            made, order = planned(*case)
+            made, order_of = planned(*case)
             begin = time.process_time()
             last = [layer_times_ps(found, made, LLM.weight_bytes, LLM.layers)]
             model_ms = 1e3 * (time.process_time() - begin)
             last += [
                 layer_times_ps(found, plan, LLM.weight_bytes, LLM.layers)
-                for plan in (tree(0, order), fan_out(0, order))
+                for plan in (tree(0, order_of), fan_out(0, order_of))
             ]
             rows.append(
                 (
@@ -112,6 +164,8 @@ def bench_multicast(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]
                     len(sources) - len(sending),
                     round(float(np.median(taken)), 2),
                     round(max(taken), 2),
+                    round(float(np.median(ordered[name])), 2) if name in ordered else "",
+                    round(max(ordered[name]), 2) if name in ordered else "",
                     round(model_ms, 1),
                     *(round(float(done_s(came).max()), 2) for came in last),
                 )
