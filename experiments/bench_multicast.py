@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from llmscale_env.cluster.multicast import (
 )
 from llmscale_env.cluster.multicast_time import done_s, layer_times_ps
 from llmscale_env.cluster.topology import PoolLayout, Topology, switch, topology
-from llmscale_env.control.command import Loads
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.scenarios import validate_scenario
 from llmscale_env.sim.spec import NO_SOURCE, InstanceState
@@ -140,12 +140,8 @@ def bench_multicast(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]
         for name, gpus in (("nvlink", 8), ("hosts", 1)):
             scaler, seen = scaler_of(gpus, targets)
 
-            wanted = {0: targets}
-
-            def order(scaler: Scaler = scaler, seen: FleetSeen = seen, wanted=wanted) -> Loads:
-                return scaler.loads(seen, wanted, live=True, live_above_s=LIVE_ABOVE_S)
-
-            ordered[name] = times_ms(order, 3 if quick else 20)
+            orders = partial(scaler.loads, seen, {0: targets}, live=True, live_above_s=LIVE_ABOVE_S)
+            ordered[name] = times_ms(orders, 3 if quick else 20)
         for name, (found, sources, sending, slots) in clusters(targets).items():
             case = (found, sources, sending, slots)
             taken = times_ms(lambda case=case: planned(*case), 3 if quick else 50)  # type: ignore[misc]

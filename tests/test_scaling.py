@@ -129,6 +129,19 @@ def test_copies_count_last(flat: Scaler) -> None:
         assert set(flat.loads(nobody, {0: 2}, going=[0, 30, 31]).sources) == {HOME + 1}
 
 
+def test_chains_get_longer_where_all_that_have_the_weights_send(flat: Scaler) -> None:
+    state = {5: LOADING, 6: LOADING, 7: InstanceState.ACQUIRING}
+    under_way: dict[str, Any] = {"state": state, "source": {5: 31, 6: 5}}
+    assert flat.loads(fleet([31], home=-1, **under_way), {0: 2}) == Loads((0, 1), (6, 0))
+    # A decode instance that sends nothing, or the copy, goes before.
+    assert flat.loads(fleet([30, 31], home=-1, **under_way), {0: 1}).sources == (30,)
+    assert flat.loads(fleet([31], home=1, **under_way), {0: 1}).sources == (HOME + 1,)
+    # Who helps while it loads sends what it has worked on: back to all that have the weights.
+    pair = {"partner": {6: 4, 4: 6}}
+    assert flat.loads(fleet([4, 31], home=-1, **under_way, **pair), {0: 1}).sources == (4,)
+    assert flat.loads(fleet([31], home=-1, **under_way), {0: 1}, prefer="unpruned").sources == (31,)
+
+
 def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
     # Memory has 8 x 100 Gbps, a GPU 100. Of eight loads on the other machine seven leave it one more.
     decode = [24, 25]  # on machine 1, whose other GPUs load or are free
@@ -147,7 +160,7 @@ def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
     plan = flat.plan(near, 0, [15])
     assert plan is not None
     assert plan.senders == (HOME,)
-    # Used up, it still sends to its own machine, and where there is nobody else.
+    # Used up, it still sends to its own machine; those that load from it send to others.
     full = fleet(
         [],
         home=0,
@@ -156,7 +169,7 @@ def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
     )
     plan = flat.plan(full, 0, [24, 1])
     assert plan is not None
-    assert set(plan.senders) == {HOME}
+    assert set(plan.edges) == {(8, 24), (HOME, 1)}
 
 
 def test_a_thousand_targets_with_live_scaling_are_planned_in_a_tenth_of_a_second() -> None:

@@ -7,7 +7,9 @@ Ours, where BlitzScale says nothing: of the free GPUs those come first that shar
 that has the weights (with NVLink), then those on the machine that keeps the copy, then by number; an
 instance that already sends weights counts as one that sends, and a machine's memory has what its loads
 under way leave of its bandwidth, as a source that Algorithm 1 has used once (its lines 7 and 9), until
-nothing is left; of active instances those go first that nobody loads from, the least busy first.
+nothing is left; where all that have the weights send already, chains under way get longer (a target that
+has been reached is a source, line 10) and no source gets another one; of active instances those go first
+that nobody loads from, the least busy first.
 """
 
 from __future__ import annotations
@@ -279,10 +281,19 @@ class Scaler:
             busy = [i for i in everybody if self.phase_of[i] == PoolPhase.PREFILL or loading[i]]
             quiet = [i for i in everybody if i not in busy]
             memory = [self._left(seen, source) for source in sources_of(self.topology, hosts=copy)]
-            return [*sources_of(self.topology, [*quiet, *busy], sending=busy), *memory]
+            found = [*sources_of(self.topology, [*quiet, *busy], sending=busy), *memory]
+            if all(source.sends for source in found):
+                found += sources_of(self.topology, self._tails(seen, llm, going))
+            return found
         if prefer == "unpruned":
             return sources_of(self.topology, everybody, copy)
         return sources_of(self.topology, everybody) or sources_of(self.topology, hosts=copy)
+
+    def _tails(self, seen: FleetSeen, llm: int, going: set[int]) -> list[int]:
+        """Instances that load, to whom nobody is bound: the ends of chains under way."""
+        loads = (seen.state == InstanceState.LOADING) & (self.llm_of == llm)
+        loads &= ~seen.sends_weights & ~seen.in_pair
+        return [int(i) for i in np.flatnonzero(loads) if i not in going]
 
     def _left(self, seen: FleetSeen, memory: Source) -> Source:
         """A machine's memory with what loads of other machines leave of it; one that sends if nothing."""
