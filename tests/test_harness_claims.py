@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,18 @@ from experiments import list as list_command
 from experiments import report
 from experiments.harness import fingerprint as prints
 from experiments.harness.catalogue import Entry, entries, load
-from experiments.harness.claims import Claim, Verdict, about, at_least, at_most, between, exact
+from experiments.harness.claims import (
+    Claim,
+    Verdict,
+    about,
+    at_least,
+    at_most,
+    between,
+    exact,
+    exactly,
+    less,
+    more,
+)
 from experiments.harness.page import html, interval, markdown
 from experiments.harness.results import RECORD, Result, read_result, write_result
 from experiments.output import new_figure
@@ -76,6 +88,56 @@ def test_a_level_is_met_or_not():
     assert at_least("s", 99.5, exact(50), nothing=None).verdict == Verdict.NOT
     assert about("s", 15, exact(14), nothing=None).verdict == Verdict.REPRODUCED
     assert about("s", 15, exact(9), nothing=None).verdict == Verdict.NOT
+
+
+@pytest.mark.parametrize(
+    "ours, above, below",
+    [
+        (Interval(24.56, -58.74, 107.8), Verdict.NOT, Verdict.NOT),
+        (Interval(24.56, 0.1, 49.0), Verdict.REPRODUCED, Verdict.NOT),
+        (Interval(-24.56, -49.0, -0.1), Verdict.NOT, Verdict.REPRODUCED),
+        (Interval(0.0, 0.0, 0.0), Verdict.NOT, Verdict.NOT),
+        (Interval(1.0, NAN, NAN), Verdict.REPRODUCED, Verdict.NOT),
+        (Interval(NAN, NAN, NAN), Verdict.UNMEASURED, Verdict.UNMEASURED),
+    ],
+)
+def test_more_and_less_without_a_number_ask_for_the_whole_interval(ours, above, below):
+    assert more("s", 0, ours).verdict == above
+    assert less("s", 0, ours).verdict == below
+
+
+def test_more_and_less_say_what_they_ask_for():
+    good = more("s", 0, exact(3), unit="% shorter", reason="because")
+    assert (good.paper, good.reason) == ("more than 0 % shorter", "")
+    bad = less("s", 1, exact(3), unit="times", reason="because")
+    assert (bad.paper, bad.reason) == ("less than 1 times", "because")
+    assert less("s", 1, exact(3), paper="faster").paper == "faster"
+
+
+def test_the_number_of_a_worked_example_is_met_exactly():
+    assert exactly("s", 17, exact(16), reason="because").verdict == Verdict.NOT
+    assert exactly("s", 17, exact(17)).verdict == Verdict.REPRODUCED
+    assert exactly("s", 7 / 6, exact(1 / 6 * 7)).verdict == Verdict.REPRODUCED
+
+
+# Rank 1 of five, and 1 % of a width: levels that could have been missed to either side.
+LEVELS_OF_ONE = {("fig14_multi_model_ablation", "at_most"), ("fig08_kv_model", "at_most")}
+
+
+def test_no_claim_goes_round_no_effect():
+    """At least 0 % more or at most 1 times, as a level: that is "more" or "less" without its interval."""
+    found = []
+    for entry in entries():
+        for node in ast.walk(ast.parse(entry.path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            if node.func.id not in ("at_least", "at_most") or len(node.args) < 2:
+                continue
+            nothing = {k.arg: ast.unparse(k.value) for k in node.keywords}.get("nothing")
+            if nothing == "None" and ast.unparse(node.args[1]) in ("0", "0.0", "1", "1.0"):
+                if (entry.path.stem, node.func.id) not in LEVELS_OF_ONE:
+                    found.append(f"{entry.path.name}:{node.lineno}")
+    assert not found
 
 
 def test_a_reason_is_for_what_did_not_reproduce():

@@ -398,8 +398,8 @@ def test_figure_10_b_is_the_best_order():
         best_plan(found, [0], [], WEIGHTS, LAYERS)
 
 
-@pytest.mark.parametrize("aim, most", [("last", 1.25), ("mean", 1.25)])
-def test_the_gap_to_the_best_plan_of_all(aim, most):
+@pytest.mark.parametrize("aim", ["last", "mean"])
+def test_the_gap_to_the_best_plan_of_all(aim):
     """Greedy against all forests, three targets of random links."""
     rng = np.random.default_rng(0)
     gaps = []
@@ -409,4 +409,4 @@ def test_the_gap_to_the_best_plan_of_all(aim, most):
         took = plan_s(found, plan, WEIGHTS, LAYERS, aim)
         gaps.append(took / best_plan(found, [0, 1], [2, 3, 4], WEIGHTS, LAYERS, aim)[1])
     assert min(gaps) >= 1 - 1e-9
-    assert np.mean(gaps) < most
+    assert np.mean(gaps) < 1.1

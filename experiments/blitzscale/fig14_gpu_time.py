@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agents.statistics import mean_interval
 from experiments.blitzscale.end_to_end import EndToEnd, cases, longer, means, run, runs, shorter
 from experiments.blitzscale.serving import DOING, SYSTEMS
-from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.claims import Claim, about, at_most, more
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -101,11 +101,10 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
             note=f"hours: {hours}; {less:.0f} % less than with a keep-alive of 30 s; {_spent(frame)}",
             reason=REASONS["gpu"],
         ),
-        at_least(
+        more(
             "BlitzScale has the lowest GPU time of all",
             0,
             shorter(frame, CODE, "blitzscale", nearest, "gpu_s"),
-            nothing=None,
             unit=f"% less than {SYSTEMS[nearest].shown}",
             paper="the lowest",
             reason=REASONS["gpu"],

@@ -19,7 +19,7 @@ from experiments.blitzscale.end_to_end import (
     run,
     shorter,
 )
-from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.claims import Claim, about, between, more
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -65,11 +65,10 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 )
             else:
                 found.append(
-                    at_least(
+                    more(
                         f"{name}: the network shortens {what.upper()}",
                         0.0,
                         step,
-                        nothing=None,
                         unit="% shorter",
                         paper="shorter",
                         note=seen,

@@ -19,7 +19,7 @@ import numpy as np
 from agents.statistics import mean_interval
 from baselines.blitzscale.trigger import prefill_tokens_per_s
 from experiments.blitzscale.serving import episode
-from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.claims import Claim, about, more
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.command import Command, Loads
@@ -258,19 +258,17 @@ def claims(frame: DataFrame, parameters: OneToSixteen) -> list[Claim]:
             "than two of them, and what the paper counts is not known",
             note=f"they serve after {1e3 * near:.0f} ms",
         ),
-        at_least(
+        more(
             "Live scaling raises throughput before loading is done",
             1.0,
             mean_interval((live / still).to_numpy()),
-            nothing=None,
             unit="times that without it, from when the first machine serves to when all do",
             paper="more",
         ),
-        at_least(
+        more(
             "ServerlessLLM: throughput is above what arrives once all serve, as queues are emptied",
             1.0,
             mean_interval((after / arriving).to_numpy()),
-            nothing=None,
             unit="times the arrivals, in the second after",
             paper="a boost",
         ),

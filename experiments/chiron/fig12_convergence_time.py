@@ -32,7 +32,7 @@ from experiments.chiron.convergence import (
     steps,
     watch,
 )
-from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.claims import Claim, about, at_most, more
 from experiments.harness.parameters import ours
 from experiments.output import new_figure
 
@@ -210,11 +210,10 @@ def claims(frame: DataFrame, parameters: ConvergenceTime) -> list[Claim]:
             )
     if both:
         found.append(
-            at_least(
+            more(
                 "The large model with the interactive target takes longest",
                 1.0,
                 _by_seed(mine, lambda one: _over_others(one, LARGE, tight_s)),
-                nothing=None,
                 unit="x the longest of all other configurations",
                 paper="the maximum",
                 reason=_slowest(mine),

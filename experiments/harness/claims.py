@@ -3,8 +3,10 @@
 The rules are fixed here, so that no experiment has its own idea of success:
 
 - *reproduced*: the mean is within 25 % of the paper's number (`about`, which "up to" is read as too), on
-  its right side (`at_least`, `at_most`) or in its range (`between`); and the interval of the measurement
-  leaves out the value at which there would be no effect (`nothing`);
+  its right side (`at_least`, `at_most`) or in its range (`between`), or is the number itself where it is
+  that of a worked example (`exactly`); and the interval of the measurement leaves out the value at which
+  there would be no effect (`nothing`). A sentence without a number ("shorter", "the most": `more`, `less`)
+  asks for just this last;
 - *same direction, another size*: not that, but the effect has the paper's sign, and the interval leaves
   out no effect. A level (`nothing` is None: "all SLOs are met", "15 GPUs") has no direction: it reproduces
   or not;
@@ -106,6 +108,63 @@ def about(
     return _judged(text, number - slack, number + slack, nothing, up=_up(sentence, number, nothing))
 
 
+def exactly(
+    sentence: str,
+    number: float,
+    ours: Interval,
+    *,
+    unit: str = "",
+    paper: str = "",
+    reason: str = "",
+    note: str = "",
+) -> Claim:
+    """The paper works an example out: its number or another, with no tolerance but that of floats.
+
+    Arguments as `about`.
+    """
+    slack = 1e-9 * abs(number)
+    text = Claim(sentence, paper or _shown(number, unit), ours, unit, Verdict.NOT, reason, note)
+    return _judged(text, number - slack, number + slack, None, up=True)
+
+
+def more(
+    sentence: str,
+    than: float,
+    ours: Interval,
+    *,
+    unit: str = "",
+    paper: str = "",
+    reason: str = "",
+    note: str = "",
+) -> Claim:
+    """The paper says that there is more, without a number: the whole interval must lie above `than`.
+
+    Other arguments as `about`.
+    """
+    shown = paper or f"more than {_shown(than, unit)}"
+    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    return _beyond(text, than, up=True)
+
+
+def less(
+    sentence: str,
+    than: float,
+    ours: Interval,
+    *,
+    unit: str = "",
+    paper: str = "",
+    reason: str = "",
+    note: str = "",
+) -> Claim:
+    """The paper says that there is less, without a number: the whole interval must lie below `than`.
+
+    Other arguments as `about`.
+    """
+    shown = paper or f"less than {_shown(than, unit)}"
+    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    return _beyond(text, than, up=False)
+
+
 def at_least(
     sentence: str,
     number: float,
@@ -117,7 +176,7 @@ def at_least(
     reason: str = "",
     note: str = "",
 ) -> Claim:
-    """The paper promises a number or more. Arguments as `about`."""
+    """The paper promises a number or more; none is named in "more", which is `more`. Arguments as `about`."""
     shown = paper or f"at least {_shown(number, unit)}"
     text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
     return _judged(text, number, math.inf, nothing, up=_up(sentence, number, nothing))
@@ -134,7 +193,7 @@ def at_most(
     reason: str = "",
     note: str = "",
 ) -> Claim:
-    """The paper promises a number or less. Arguments as `about`."""
+    """The paper promises a number or less; none is named in "less", which is `less`. Arguments as `about`."""
     shown = paper or f"at most {_shown(number, unit)}"
     text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
     return _judged(text, -math.inf, number, nothing, up=_up(sentence, number, nothing))
@@ -170,6 +229,11 @@ def _up(sentence: str, number: float, nothing: float | None) -> bool:
     if number == nothing:
         raise ValueError(f"{sentence!r}: the paper's number {number} is no effect at all")
     return nothing is None or number > nothing
+
+
+def _beyond(claim: Claim, than: float, *, up: bool) -> Claim:
+    """The claim with its verdict: reproduced beyond `than`; there is no other size to be of."""
+    return _judged(claim, -math.inf, math.inf, than, up=up)
 
 
 def _judged(claim: Claim, low: float, high: float, nothing: float | None, *, up: bool) -> Claim:
