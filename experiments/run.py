@@ -90,7 +90,8 @@ def complete(
     with _explained("these parameters make no runs"):
         cases = json.loads(json.dumps([dict(case) for case in experiment.cases(settings)]))
     cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module, "run"))
-    found = [cache.get(case) for case in cases]
+    # Seconds that were taken at another time, under another load, are not this command's.
+    found = [None if case.get("timed") else cache.get(case) for case in cases]
     for path in cache.damaged:
         print(f"{name}: {path} cannot be read; its run is done again", file=sys.stderr)
     todo = [case for case, known in zip(cases, found, strict=True) if known is None]
@@ -107,7 +108,8 @@ def complete(
                 if outcome.error:
                     failed.append(outcome)
                     continue
-                cache.put(outcome.case, outcome.rows, outcome.wall_s)
+                if not outcome.case.get("timed"):
+                    cache.put(outcome.case, outcome.rows, outcome.wall_s)
                 done[cache.path(outcome.case)] = (outcome.rows, outcome.wall_s)
     if failed:
         raise RunsFailed(

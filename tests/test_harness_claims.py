@@ -134,9 +134,9 @@ def test_no_claim_goes_round_no_effect():
             if node.func.id not in ("at_least", "at_most") or len(node.args) < 2:
                 continue
             nothing = {k.arg: ast.unparse(k.value) for k in node.keywords}.get("nothing")
-            if nothing == "None" and ast.unparse(node.args[1]) in ("0", "0.0", "1", "1.0"):
-                if (entry.path.stem, node.func.id) not in LEVELS_OF_ONE:
-                    found.append(f"{entry.path.name}:{node.lineno}")
+            bare = nothing == "None" and ast.unparse(node.args[1]) in ("0", "0.0", "1", "1.0")
+            if bare and (entry.path.stem, node.func.id) not in LEVELS_OF_ONE:
+                found.append(f"{entry.path.name}:{node.lineno}")
     assert not found
 
 

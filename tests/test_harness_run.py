@@ -65,6 +65,18 @@ def test_finished_runs_are_used_again(experiment, tmp_path):
     assert (again.folder / ROWS).read_bytes() == rows
 
 
+def test_what_times_the_machine_is_done_each_time(experiment, tmp_path):
+    def timed(parameters):
+        found = experiment.cases(parameters)
+        return [{**case, "timed": case["factor"] == 2} for case in found]
+
+    mine = settings(experiment, tmp_path)
+    timing = replace(experiment, cases=timed)
+    make(timing, mine, tmp_path)
+    make(timing, mine, tmp_path)
+    assert runs_done(tmp_path) == 4 + 2
+
+
 def test_more_seeds_do_only_what_is_new(experiment, tmp_path):
     make(experiment, settings(experiment, tmp_path), tmp_path)
     make(experiment, settings(experiment, tmp_path, seeds="3"), tmp_path)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from baselines.aladdin.placement import best_fit, figure_3, shortest_queue, smallest_peak
-from experiments.harness.claims import Claim, about, at_most, exact
+from experiments.harness.claims import Claim, at_most, exact, exactly
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
