@@ -40,8 +40,13 @@ def test_a_small_run(small):
     long = fig04.rate_of(frame, "packed", 300).mean
     assert long < fig04.rate_of(frame, "packed", 30).mean
     found = fig04.claims(frame, parameters)
-    assert len(found) == 4
-    assert "any free host" in found[0].note
+    assert len(found) == 5
+    script, packed, *_ = found
+    assert "the paper's script" in script.sentence
+    assert script.ours == fig04.rate_of(frame, "published", 300)
+    assert "first free hosts" in packed.sentence
+    assert packed.ours == fig04.rate_of(frame, "packed", 300)
+    assert "any free host" in script.note
     fig04.plot(frame, parameters)
 
 

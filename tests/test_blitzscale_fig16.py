@@ -39,5 +39,5 @@ def test_one_copy_is_no_reproduction(small):
 
 
 def test_an_unknown_placement_is_named():
-    with pytest.raises(ValueError, match="placement = 'best'"):
-        fig16.cases(fig16.HostCopies(placement="best"))
+    with pytest.raises(ValueError, match="'packed', 'cached' or 'random'"):
+        fig16.HostCopies(placement="best")

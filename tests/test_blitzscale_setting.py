@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
+from experiments.blitzscale import end_to_end
+from experiments.blitzscale import fig04_cache_misses as fig04
+from experiments.blitzscale import fig05_loading_times as fig05
+from experiments.blitzscale import fig14_gpu_time as fig14
 from experiments.blitzscale.demand import KV_BOUND, InstanceBounds, bounds, demand, held
+from experiments.blitzscale.serving import SYSTEMS, SystemName
 from experiments.blitzscale.setting import (
     SCALE_SEEDS,
+    SCENARIOS,
     SETTINGS,
+    Workload,
     bounds_of,
     horizon_of,
     requests_of,
@@ -21,6 +30,26 @@ from llmscale_env.workload import WorkloadConfig
 from llmscale_env.workload.generate import generate_requests
 from llmscale_env.workload.mixes import load_mix
 from llmscale_env.workload.rescale import scale_to_peak
+
+
+def test_names_that_parameters_may_have_are_all_there_are():
+    """So that a slip is told before a run starts; the command's words are in test_harness_run."""
+    for names, known in (
+        (Workload, SETTINGS), (Workload, SCENARIOS), (Workload, end_to_end.COLUMNS),
+        (SystemName, SYSTEMS), (fig04.Variant, fig04.VARIANTS), (fig05.Load, fig05.LOADS),
+    ):  # fmt: skip
+        assert get_args(names) == tuple(known)
+
+
+def test_targets_are_the_scenarios():
+    """Section 3 for the 70B and 7B models, section 6.2's rule for the 8B one."""
+    found = {name: (each.ttft_s, each.itl_s) for name, each in SETTINGS.items()}
+    assert found == {
+        "burstgpt": (1.25, 0.2),
+        "azure-code": (0.45, 0.15),
+        "azure-conv": (0.55, 0.15),
+    }
+    assert fig14.targets_s() == {"ttft": 0.45, "tbt": 0.15}
 
 
 def test_what_is_held_by_hand():

@@ -209,6 +209,17 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         (["chiron-fig03", "batch_limit=8"], "has no parameter 'batch_limit' (did you mean"),
         (["chiron-fig03", "batch_limits=a,b"], "batch_limits.0 = 'a'"),
         (["chiron-fig03", "lengths="], "lengths= lacks a value"),
+        (["blitzscale-fig15"], "blitzscale-fig15 is part of blitzscale-fig14"),
+        (["blitzscale-fig13", "columns=foo"], "columns.0 = 'foo'"),
+        (["blitzscale-fig13", "systems=foo"], "systems.0 = 'foo'"),
+        (["blitzscale-fig13", "trigger=foo"], "trigger = 'foo'"),
+        (["blitzscale-fig03", "llms=foo"], "llms.0 = 'foo'"),
+        (["blitzscale-fig05", "loads=foo"], "loads.0 = 'foo'"),
+        (["blitzscale-fig04", "variants=foo"], "variants.0 = 'foo'"),
+        (["blitzscale-fig04", "main=packde"], "main = 'packde'"),
+        (["blitzscale-fig04", "variants=packed"], "main = 'published': must be one of variants"),
+        (["blitzscale-fig09", "workloads=foo"], "workloads.0 = 'foo'"),
+        (["blitzscale-fig16", "workloads=foo"], "workloads.0 = 'foo'"),
     ],
 )
 def test_slips_are_one_line_and_code_2(words, message, capsys):

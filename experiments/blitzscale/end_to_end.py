@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 
@@ -15,12 +15,13 @@ from experiments.blitzscale.serving import (
     DOING,
     PREFILL,
     SYSTEMS,
+    SystemName,
     Watched,
     episode,
     measured,
     scenario_of,
 )
-from experiments.blitzscale.setting import SETTINGS, horizon_of, workload_of
+from experiments.blitzscale.setting import SETTINGS, Workload, horizon_of, workload_of
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -42,8 +43,10 @@ QUANTILES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9)
 class EndToEnd(Parameters):
     """Parameters of these figures."""
 
-    columns: Annotated[tuple[str, ...], paper("section 6.1", min_length=1)] = tuple(COLUMNS)
-    systems: Annotated[tuple[str, ...], paper("section 6", min_length=1)]
+    columns: Annotated[tuple[Workload, ...], paper("section 6.1", min_length=1)] = get_args(
+        Workload
+    )
+    systems: Annotated[tuple[SystemName, ...], paper("section 6", min_length=1)]
     arrivals_s: Annotated[
         float,
         paper("section 6: the traces. 0: each whole, else parts at random places, for cost", ge=0),
@@ -52,7 +55,9 @@ class EndToEnd(Parameters):
         float, ours("of BurstGPT's, whose part is not named; 0: an hour, as the others have", ge=0)
     ] = 0.0
     patience_s: Annotated[float, ours("until all have ended", gt=0)] = 60.0
-    trigger: Annotated[str, paper('section 5.3; "code" is the released code\'s')] = "paper"
+    trigger: Annotated[
+        Literal["paper", "code"], paper('section 5.3; "code" is the released code\'s')
+    ] = "paper"
 
 
 def cases(parameters: EndToEnd) -> list[dict[str, Any]]:

@@ -5,9 +5,10 @@ them on a host without a copy of the weights in memory, where a copy stays for 5
 host's last instance stopped (ServerlessLLM's setting; its baseline in the published code keeps 30 s).
 Demand is the prefill of each second's requests over what one instance prefills, scaled so that the
 peak second takes all hosts; instances stop after 2 s without work. The paper does not say where
-instances start. Ours: always on the first free hosts, which is what the script that drew the figure
-counts; shown beside it are the script's own arithmetic, hosts with a copy first, any free host, and
-four LLMs that share the hosts. Requests come from the fitted generator, not from the trace, whose hour
+instances start. Claims are held against the arithmetic of the script that drew the figure, and its miss
+rate also against a cluster whose instances start on the first free hosts, which is what that script means
+to count; shown beside them are hosts with a copy first, any free host, and four LLMs that share the
+hosts. Requests come from the fitted generator, not from the trace, whose hour
 the paper does not name; `traces=FOLDER` takes the trace.
 """
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from agents.statistics import Interval, mean_interval
 from experiments.blitzscale.host_cache import published_count, simulate
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 4"
 MINUTE_S = 60
-VARIANTS: dict[str, tuple[str, int]] = {
-    "packed": ("packed", 1),
+Variant = Literal["published", "packed", "cached", "random", "shared"]
+VARIANTS: dict[Variant, tuple[str, int]] = {
     "published": ("published", 1),
+    "packed": ("packed", 1),
     "cached": ("cached", 1),
     "random": ("random", 1),
     "shared": ("cached", 4),
@@ -42,8 +45,8 @@ VARIANTS: dict[str, tuple[str, int]] = {
 """Placement and number of LLMs."""
 
 SHOWN = {
-    "packed": "first free hosts",
     "published": "the paper's script",
+    "packed": "first free hosts",
     "cached": "hosts with a copy first",
     "random": "any free host",
     "shared": "copies first, 4 LLMs\nshare the hosts",
@@ -53,12 +56,12 @@ SHOWN = {
 class CacheMisses(Parameters):
     """Parameters of this figure."""
 
-    variants: Annotated[tuple[str, ...], ours("the paper is silent on placement", min_length=1)] = (
-        tuple(VARIANTS)
-    )
-    main: Annotated[str, ours("what the claims are held against: the paper's script counts so")] = (
-        "packed"
-    )
+    variants: Annotated[
+        tuple[Variant, ...], ours("the paper is silent on placement", min_length=1)
+    ] = get_args(Variant)
+    main: Annotated[
+        Variant, ours("what the claims are held against: the script that drew the figure")
+    ] = "published"
     keep_alives_s: Annotated[
         tuple[int, ...], paper("section 3: 5 minutes; 30 s is the published code's", min_length=1)
     ] = (300, 30)
@@ -73,6 +76,14 @@ class CacheMisses(Parameters):
         int, ours("a part of the hour, for rates that depend on the time", ge=60)
     ] = 600
     traces: Annotated[str, ours("folder of the real trace; empty: the generator")] = ""
+
+    @model_validator(mode="after")
+    def _main_runs(self) -> CacheMisses:
+        if self.main not in self.variants:
+            raise ValueError(
+                f"main = {self.main!r}: must be one of variants, {list(self.variants)}"
+            )
+        return self
 
 
 PARAMETERS = {"quick": CacheMisses(seeds=20), "paper": CacheMisses(seeds=100)}
@@ -240,6 +251,24 @@ def plot(frame: DataFrame, parameters: CacheMisses) -> Any:
     return figure
 
 
+def _flat(variant: str) -> str:
+    return " ".join(SHOWN[variant].split())
+
+
+CAUSE = (
+    "bursts that follow a higher one within the keep-alive never miss, and few bursts of the "
+    "generated hours are above all of the last minutes; looked at hour by hour the rates are far apart, "
+    "and the paper's hour, or part of one, is not known"
+)
+COUNTED = (
+    "The script lies below the cluster with first free hosts by its arithmetic: it counts a start at "
+    "every rise over the second before, also where the 2 s without work would have kept the instance, "
+    "and no miss after a silence as long as the keep-alive (in 20 generated hours looked at, 39 % more "
+    "starts and 10 % fewer misses)"
+)
+"""Why a rate is not the paper's, where it is not."""
+
+
 def claims(frame: DataFrame, parameters: CacheMisses) -> list[Claim]:
     """The miss rate, its range over time, and where misses occur."""
     keep = parameters.keep_alives_s[0]
@@ -253,34 +282,35 @@ def claims(frame: DataFrame, parameters: CacheMisses) -> list[Claim]:
     )
     together = total["missed_several"] / max(total["started_several"], 1)
     others = "; ".join(
-        f"{' '.join(SHOWN[v].split())}: "
+        f"{_flat(v)}: "
         + ", ".join(
             f"{rate_of(frame, v, stay).mean:.0f} % ({stay} s)" for stay in parameters.keep_alives_s
         )
         for v in parameters.variants
     )
-    cause = (
-        "the first burst after a silence misses almost always, bursts that follow a higher one within the "
-        "keep-alive never do, and most hours have parts of both kinds; the paper's hour is not known"
-    )
-    return [
+    rates = [
         between(
-            f"Starts miss the host's cache with a keep-alive of {keep} s",
+            f"Starts miss the host's cache with a keep-alive of {keep} s ({_flat(variant)})",
             20,
             46,
-            rate_of(frame, parameters.main, keep),
+            rate_of(frame, variant, keep),
             nothing=0,
             unit="%",
-            reason=cause,
-            note=others,
-        ),
+            reason=f"{CAUSE}. {COUNTED}" if variant == "published" else CAUSE,
+            note=others if variant == parameters.main else "",
+        )
+        for variant in dict.fromkeys((parameters.main, "packed"))
+        if variant in parameters.variants
+    ]
+    return [
+        *rates,
         about(
             "The lowest miss rate of a part of the hour",
             20,
             mean_interval(mine["lowest"].astype(float)),
             nothing=0,
             unit="%",
-            reason=cause,
+            reason=CAUSE,
             note=f"parts of {parameters.window_s} s with at least 10 starts",
         ),
         about(
@@ -289,7 +319,7 @@ def claims(frame: DataFrame, parameters: CacheMisses) -> list[Claim]:
             mean_interval(mine["highest"].astype(float)),
             nothing=0,
             unit="%",
-            reason=cause,
+            reason=CAUSE,
         ),
         at_least(
             "Many misses occur when several instances start at once",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from agents.statistics import mean_interval
 from baselines.blitzscale.zigzag import zigzag
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 5"
 
+Load = Literal["network", "nvlink-7b", "nvlink-8b", "ssd-7b", "ssd-70b"]
+
 # What is loaded: words, LLM, tensor parallelism, machine, from where, the paper's seconds, where it says so.
 LOADS = {
     "network": ("7B from another host, 200 Gbps RDMA", "llama-2-7b", 1, "figure-5", "network", 0.65, "5.1"),
@@ -49,7 +51,7 @@ class LoadingTimes(Parameters):
     """Parameters of these times."""
 
     seeds: Annotated[int, ours("nothing is random", ge=1, le=1)] = 1
-    loads: Annotated[tuple[str, ...], ours("all that the text states")] = tuple(LOADS)
+    loads: Annotated[tuple[Load, ...], ours("all that the text states")] = get_args(Load)
     layers: Annotated[int, paper("section 5.2: 32 for Llama2-7B", ge=1)] = 32
     batches: Annotated[int, paper("section 5.2: 'a dozen or so'", ge=1)] = 12
     load_times: Annotated[tuple[float, ...], ours("6 is Figure 12's; others around it")] = (

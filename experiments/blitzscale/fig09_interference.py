@@ -47,9 +47,10 @@ WORKLOADS = {"azure-code": "AzureCode", "azure-conv": "AzureConv"}
 class Interference(Parameters):
     """Parameters of this figure."""
 
-    workloads: Annotated[tuple[str, ...], ours("short and long answers", min_length=1)] = tuple(
-        WORKLOADS
-    )
+    workloads: Annotated[
+        tuple[Literal["azure-code", "azure-conv"], ...],
+        ours("short and long answers", min_length=1),
+    ] = ("azure-code", "azure-conv")
     loads: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         ours("of the prefill instance's speed; the trigger scales at 0.7", min_length=1),

@@ -24,6 +24,7 @@ from experiments.blitzscale.end_to_end import (
     run,
     shorter,
 )
+from experiments.blitzscale.serving import SystemName
 from experiments.harness.claims import Claim, about, less
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figure 13"
-COMPARED = ("blitzscale", "serverlessllm", "serverlessllm-30s", "allcache")
+COMPARED: tuple[SystemName, ...] = ("blitzscale", "serverlessllm", "serverlessllm-30s", "allcache")
 PARAMETERS = {
     "quick": EndToEnd(systems=COMPARED, seeds=3, arrivals_s=600.0, bursty_arrivals_s=1800.0),
     # A whole trace costs 10 to 16 s of a core: 4 seeds, 9 core-minutes.

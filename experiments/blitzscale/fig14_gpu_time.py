@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from agents.statistics import mean_interval
 from experiments.blitzscale.end_to_end import EndToEnd, cases, longer, means, run, runs, shorter
-from experiments.blitzscale.serving import DOING, SYSTEMS
+from experiments.blitzscale.serving import DOING, SYSTEMS, SystemName, scenario_of
+from experiments.blitzscale.setting import Workload
 from experiments.harness.claims import Claim, about, at_most, more
 from experiments.output import new_figure
 
@@ -24,16 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figures 14 and 15"
-CODE = "azure-code"
-SLLM = ("serverlessllm", "serverlessllm-30s")
-COMPARED = ("blitzscale", *SLLM, "allcache", "distserve", "distserve-half")
+CODE: Workload = "azure-code"
+SLLM: tuple[SystemName, ...] = ("serverlessllm", "serverlessllm-30s")
+COMPARED: tuple[SystemName, ...] = ("blitzscale", *SLLM, "allcache", "distserve", "distserve-half")
 PARAMETERS = {
     "quick": EndToEnd(columns=(CODE,), systems=COMPARED, seeds=4, arrivals_s=600.0),
     # The whole trace costs 8 to 14 s of a core: 6 seeds, 7 core-minutes.
     "paper": EndToEnd(columns=(CODE,), systems=COMPARED, seeds=6),
 }
-TARGETS_S = {"ttft": 0.45, "tbt": 0.15}
-"""Section 3; five times the time without load (section 6.2)."""
+
+
+def targets_s() -> dict[str, float]:
+    """Targets of the scenario (section 3: five times the time without load, section 6.2)."""
+    (target,) = scenario_of(CODE, "blitzscale").classes
+    return {"ttft": target.ttft_s, "tbt": target.itl_s}
 
 
 SHOWN = {"loading": "loads", "working": "has requests", "idle": "has none"}
@@ -73,7 +78,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     total.set_ylabel("GPU time, mean of the runs (hours)")
     total.legend(fontsize=7, loc="upper left", title="a GPU while", title_fontsize=7)
     for axes, what in ((ttft, "TTFT"), (tbt, "TBT")):
-        target = 1e3 * TARGETS_S[what.lower()]
+        target = 1e3 * targets_s()[what.lower()]
         axes.axvline(target, color="grey", lw=0.8, ls=":", label="target")
         axes.set_xscale("log")
         axes.set_xlabel(f"{what} (ms), mean of the runs' quantiles")
@@ -123,7 +128,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 reason=REASONS[what],
             )
         )
-    for what, target_s in TARGETS_S.items():
+    for what, target_s in targets_s().items():
         value = f"{what}_p99_s"
         seen = f"ms: {means(frame, CODE, names, value)}"
         found.append(

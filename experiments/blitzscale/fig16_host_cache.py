@@ -13,13 +13,13 @@ BurstGPT-like hours are generated anew with each seed; the Azure traces have the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import numpy as np
 
 from agents.statistics import mean_interval
-from experiments.blitzscale.host_cache import PLACEMENTS, simulate
-from experiments.blitzscale.setting import SETTINGS, horizon_of, scaled_demand
+from experiments.blitzscale.host_cache import Placement, simulate
+from experiments.blitzscale.setting import SETTINGS, Workload, horizon_of, scaled_demand
 from experiments.harness.claims import Claim, at_least, less
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -34,11 +34,13 @@ BIN_S = 20
 class HostCopies(Parameters):
     """Parameters of this figure."""
 
-    workloads: Annotated[tuple[str, ...], paper("section 6", min_length=1)] = tuple(SETTINGS)
+    workloads: Annotated[tuple[Workload, ...], paper("section 6", min_length=1)] = get_args(
+        Workload
+    )
     keep_alives_s: Annotated[
         tuple[int, ...], paper("section 6.2: 5 minutes; 30 s is the published code's", min_length=1)
     ] = (300, 30)
-    placement: Annotated[str, ours("the paper is silent; the fewest copies")] = "packed"
+    placement: Annotated[Placement, ours("the paper is silent; the fewest copies")] = "packed"
     idle_timeout_s: Annotated[int, paper("section 5.3", ge=0)] = 2
     traces: Annotated[str, ours("folder of the real traces; empty: what ships")] = ""
 
@@ -48,8 +50,6 @@ PARAMETERS = {"quick": HostCopies(seeds=5), "paper": HostCopies(seeds=30)}
 
 def cases(parameters: HostCopies) -> list[dict[str, Any]]:
     """A run per seed, workload and keep-alive."""
-    if parameters.placement not in PLACEMENTS:
-        raise ValueError(f"placement = {parameters.placement!r}: must be one of {list(PLACEMENTS)}")
     common = parameters.model_dump(include={"placement", "idle_timeout_s", "traces"})
     return [
         {"seed": seed, "workload": name, "keep_alive_s": keep, **common}

@@ -19,6 +19,7 @@ from experiments.blitzscale.end_to_end import (
     run,
     shorter,
 )
+from experiments.blitzscale.serving import SystemName
 from experiments.harness.claims import Claim, about, between, more
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figure 17"
-STEPS = ("serverlessllm", "network", "interference-free", "blitzscale")
+STEPS: tuple[SystemName, ...] = ("serverlessllm", "network", "interference-free", "blitzscale")
 PARAMETERS = {
     "quick": EndToEnd(systems=STEPS, seeds=3, arrivals_s=600.0, bursty_arrivals_s=1800.0),
     # As Figure 13.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
+from experiments.blitzscale.setting import SCENARIOS, Workload
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
@@ -24,18 +25,18 @@ from llmscale_env.sim.spec import InstanceState
 if TYPE_CHECKING:
     from llmscale_env.control.result import EpisodeResult
 
-SCENARIOS = {
-    "burstgpt": "blitzscale-burstgpt-70b",
-    "azure-code": "blitzscale-azure-code-7b",
-    "azure-conv": "blitzscale-azure-conv-8b",
-}
-"""Columns of Figure 13, by the names of `setting.SETTINGS`."""
-
 PREFILL, DECODE = 0, 1
 """Pools of those scenarios."""
 
 DOING = ("loading", "working", "idle")
 """What a GPU that is held does: its instance loads, has requests (or drains), or has none."""
+
+
+SystemName = Literal[
+    "blitzscale", "serverlessllm", "serverlessllm-30s", "allcache", "distserve", "distserve-half",
+    "network", "interference-free",
+]  # fmt: skip
+"""Names in `SYSTEMS`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ SYSTEMS = {
 """Section 6. The released code keeps ServerlessLLM's copies for 30 s; the last two are steps of Figure 17."""
 
 
-def scenario_of(name: str, system: str, **changes: Any) -> Scenario:
+def scenario_of(name: Workload, system: str, **changes: Any) -> Scenario:
     """The cluster of a column of Figure 13 as a system finds it."""
     return load_scenario(SCENARIOS[name], **{**SYSTEMS[system].changes, **changes})
 

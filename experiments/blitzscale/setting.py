@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.blitzscale.demand import Demand, InstanceBounds, bounds, demand
+from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.workload import DEFAULT_CLASSES, RequestTable, WorkloadConfig, generate_requests
 from llmscale_env.workload.arrivals import Arrivals
 from llmscale_env.workload.config import CountArrivals
@@ -22,6 +24,10 @@ SCALE_SEEDS = tuple(range(8))
 """Episodes whose peaks a workload is scaled by."""
 
 _LENGTH_DRAWS = 20_000
+
+
+Workload = Literal["burstgpt", "azure-code", "azure-conv"]
+"""Names in `SETTINGS`."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,20 @@ class Setting:
     itl_s: float
 
 
+SCENARIOS: dict[Workload, str] = {
+    "burstgpt": "blitzscale-burstgpt-70b",
+    "azure-code": "blitzscale-azure-code-7b",
+    "azure-conv": "blitzscale-azure-conv-8b",
+}
+"""Clusters of the columns of Figure 13."""
+
+
+def _targets(workload: Workload) -> dict[str, float]:
+    """`ttft_s` and `itl_s` of a cluster's one class."""
+    (target,) = load_scenario(SCENARIOS[workload]).classes
+    return {"ttft_s": target.ttft_s, "itl_s": target.itl_s}
+
+
 SETTINGS = {
     "burstgpt": Setting(
         "blitzscale-burstgpt",
@@ -57,8 +77,7 @@ SETTINGS = {
         4,
         instances=8,
         hosts=16,
-        ttft_s=1.25,
-        itl_s=0.2,
+        **_targets("burstgpt"),
     ),
     "azure-code": Setting(
         "blitzscale-azure-code",
@@ -68,8 +87,7 @@ SETTINGS = {
         1,
         instances=32,
         hosts=32,
-        ttft_s=0.45,
-        itl_s=0.15,
+        **_targets("azure-code"),
     ),
     "azure-conv": Setting(
         "blitzscale-azure-conv",
@@ -79,15 +97,14 @@ SETTINGS = {
         1,
         instances=16,
         hosts=16,
-        ttft_s=0.55,
-        itl_s=0.15,
+        **_targets("azure-conv"),
     ),
 }
 """Section 6. The 70B model needs the NVLink of cluster A (4 hosts of 8 A800, calibrated here as A100); the 7B
 model's 32 logical hosts of one GPU (Figure 16) are that cluster too, the 8B model's 16 are cluster B (2 hosts
 of 8 A100 with PCIe). Figure 16's 16 logical hosts of 4 GPUs for the 70B model are twice what cluster A has.
-Targets: section 3; the 8B model's are ours, five times its prefill of a mean prompt of the trace (0.11 s), as
-section 6.2 has it ("SLO of x5"), and the 7B model's ITL."""
+Targets are the scenarios': section 3; the 8B model's are ours, five times its prefill of a mean prompt of the
+trace (0.11 s), as section 6.2 has it ("SLO of x5"), and the 7B model's ITL."""
 
 
 def requests_of(

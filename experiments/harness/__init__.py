@@ -8,10 +8,12 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 |---|---|
 | `FIGURE` | which figure or table, as "Figure 9" |
 | `PARAMETERS` | `{"quick": Parameters(...), "paper": Parameters(...)}`, see `harness.parameters` |
-| `cases(parameters)` | the runs: a list of dicts of plain values that say all that a run depends on; `"timed": True`: done anew by each command |
+| `cases(parameters)` | the runs: a list of dicts of plain values that say all that a run depends on |
 | `run(case)` | one run: rows (dicts of plain values), to which the case's own values are added |
 | `plot(frame, parameters)` | a matplotlib figure of all rows, or several by name |
 | `claims(frame, parameters)` | sentences of the paper, held against the rows, see `harness.claims` |
+
+A case with `"timed": True` measures the machine: each command does it anew.
 
 `experiments.run` runs one, `experiments.list` names all, `experiments.report` writes the page.
 

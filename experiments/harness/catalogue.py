@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -78,6 +79,8 @@ class Experiment:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
+            if not where:  # fields that do not go together, named by the text itself
+                raise Slip(first["msg"].removeprefix("Value error, ")) from None
             raise Slip(f"{where} = {first['input']!r}: {first['msg']}") from None
 
 
@@ -110,10 +113,24 @@ def matching(words: Sequence[str]) -> list[Entry]:
     known = {entry.name: entry for entry in entries()}
     for word in words:
         mine = [e for e in entries() if word in ("all", e.paper, e.name)]
+        if not mine and (whole := _part_of(word)):
+            raise Slip(f"{word} is part of {whole.name}")
         if not mine:
             raise Slip(f"unknown experiment {word!r}{closest(word, [*known, *PAPERS, 'all'])}")
         chosen.update((entry.name, entry) for entry in mine)
     return list(chosen.values())
+
+
+def _part_of(word: str) -> Entry | None:
+    """The experiment that shows a figure together with others, as its `FIGURE` says."""
+    paper, _, number = word.partition("-fig")
+    for entry in entries():
+        figure = re.search(
+            r'^FIGURE = "(.*)"', entry.path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        if entry.paper == paper and figure and number in re.findall(r"\d+", figure[1]):
+            return entry
+    return None
 
 
 def load(entry: Entry) -> Experiment:
