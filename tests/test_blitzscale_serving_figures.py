@@ -240,6 +240,21 @@ def test_no_seconds_given_are_the_whole_trace_from_its_start():
     assert workload.streams[0].rate_per_s == usual.workload.streams[0].rate_per_s
 
 
+def test_reasons_say_where_they_were_looked_at():
+    whole = fig13.PARAMETERS["paper"]
+    assert end_to_end.looked_at(whole, "because") == "because"
+    for changes in (
+        {"arrivals_s": 600.0},
+        {"bursty_arrivals_s": 60.0},
+        {"trigger": "code"},
+        {"patience_s": 5.0},
+    ):
+        other = whole.model_copy(update=changes)
+        assert end_to_end.looked_at(other, "because").startswith("not looked at with these")
+        assert end_to_end.looked_at(other, "because").endswith("because")
+        assert end_to_end.looked_at(other, "") == ""
+
+
 def test_equal_systems_reproduce_nothing():
     frame = pd.DataFrame(
         [
@@ -255,6 +270,14 @@ def test_equal_systems_reproduce_nothing():
     found = {c.sentence: c.verdict for c in fig14.claims(frame, fig14.PARAMETERS["quick"])}
     assert [v for s, v in found.items() if "shorter" in s or "less" in s] == 3 * [Verdict.NOT]
     assert [v for s, v in found.items() if "lowest" in s] == [Verdict.NOT]
+    assert all(
+        c.reason.startswith("not looked at")
+        for c in fig14.claims(frame, fig14.PARAMETERS["quick"])
+        if c.reason
+    )
+    paper = [c.reason for c in fig14.claims(frame, fig14.PARAMETERS["paper"]) if c.reason]
+    assert paper
+    assert not any(reason.startswith("not looked at") for reason in paper)
     spent = fig14.claims(frame, fig14.PARAMETERS["quick"])[0].note
     assert "BlitzScale: 10 % loading, 50 % working, 41 % idle, 3 loads, 1 from SSD" in spent
 

@@ -142,6 +142,22 @@ def as_deployed(scenario: Scenario, policy: DistServePolicy) -> Scenario:
 # ---- what claims are made of ----
 
 
+def looked_at(parameters: EndToEnd, reason: str) -> str:
+    """A reason that was found on whole traces with the paper's trigger, with that said where others ran."""
+    if not reason:
+        return ""
+    there = EndToEnd(systems=parameters.systems)
+    same = parameters.model_dump(include=_LOOKED_AT) == there.model_dump(include=_LOOKED_AT)
+    if same:
+        return reason
+    return (
+        f"not looked at with these parameters; on whole traces with the paper's trigger: {reason}"
+    )
+
+
+_LOOKED_AT = {"arrivals_s", "bursty_arrivals_s", "patience_s", "trigger"}
+
+
 def runs(frame: DataFrame, column: str, system: str, value: str) -> Any:
     """A value of every run, by seed; of runs with requests to speak of."""
     mine = frame[

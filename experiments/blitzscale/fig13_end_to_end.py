@@ -18,6 +18,7 @@ from experiments.blitzscale.end_to_end import (
     COLUMNS,
     EndToEnd,
     cases,
+    looked_at,
     means,
     panels,
     ratio,
@@ -71,7 +72,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     nothing=0,
                     unit="%",
                     note=f"ms: {seen}; {with_30_s:.0f} % shorter than with a keep-alive of 30 s",
-                    reason=REASONS.get((column, what), ""),
+                    reason=looked_at(parameters, REASONS.get((column, what), "")),
                 )
             )
         if column == FASTER:
@@ -85,7 +86,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     nothing=None,
                     unit="times AllCache's",
                     paper="close",
-                    reason=REASONS.get((column, f"{what}/allcache"), ""),
+                    reason=looked_at(parameters, REASONS.get((column, f"{what}/allcache"), "")),
                 )
             )
     if FASTER in parameters.columns:
@@ -97,7 +98,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     ratio(frame, FASTER, "blitzscale", "allcache", f"{what}_mean_s"),
                     unit="times AllCache's",
                     paper="faster",
-                    reason=REASONS.get((FASTER, f"{what}/allcache"), ""),
+                    reason=looked_at(parameters, REASONS.get((FASTER, f"{what}/allcache"), "")),
                 )
             )
     return found

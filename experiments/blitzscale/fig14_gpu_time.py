@@ -13,7 +13,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agents.statistics import mean_interval
-from experiments.blitzscale.end_to_end import EndToEnd, cases, longer, means, run, runs, shorter
+from experiments.blitzscale.end_to_end import (
+    EndToEnd,
+    cases,
+    longer,
+    looked_at,
+    means,
+    run,
+    runs,
+    shorter,
+)
 from experiments.blitzscale.serving import DOING, SYSTEMS, SystemName, scenario_of
 from experiments.blitzscale.setting import Workload
 from experiments.harness.claims import Claim, about, at_most, more
@@ -104,7 +113,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
             nothing=0,
             unit="%",
             note=f"hours: {hours}; {less:.0f} % less than with a keep-alive of 30 s; {_spent(frame)}",
-            reason=REASONS["gpu"],
+            reason=looked_at(parameters, REASONS["gpu"]),
         ),
         more(
             "BlitzScale has the lowest GPU time of all",
@@ -112,7 +121,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
             shorter(frame, CODE, "blitzscale", nearest, "gpu_s"),
             unit=f"% less than {SYSTEMS[nearest].shown}",
             paper="the lowest",
-            reason=REASONS["gpu"],
+            reason=looked_at(parameters, REASONS["gpu"]),
         ),
     ]
     for what, number in (("ttft", 35), ("tbt", 41)):
@@ -125,7 +134,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 nothing=0,
                 unit="%",
                 note=f"ms: {means(frame, CODE, names, value)}",
-                reason=REASONS[what],
+                reason=looked_at(parameters, REASONS[what]),
             )
         )
     for what, target_s in targets_s().items():
@@ -140,7 +149,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 unit="% longer",
                 paper="2 % longer",
                 note=seen,
-                reason=REASONS[f"{what}/p99"],
+                reason=looked_at(parameters, REASONS[f"{what}/p99"]),
             )
         )
         found.append(
@@ -151,7 +160,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 nothing=None,
                 unit="ms",
                 paper="no violation of the SLO",
-                reason=REASONS[f"{what}/slo"],
+                reason=looked_at(parameters, REASONS[f"{what}/slo"]),
             )
         )
     return found

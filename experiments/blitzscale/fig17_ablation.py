@@ -14,6 +14,7 @@ from experiments.blitzscale.end_to_end import (
     COLUMNS,
     EndToEnd,
     cases,
+    looked_at,
     means,
     panels,
     run,
@@ -61,7 +62,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                         unit="% shorter",
                         paper="no improvement (within 5 %: ours)",
                         note=seen,
-                        reason=REASONS.get((column, what, "network"), ""),
+                        reason=looked_at(parameters, REASONS.get((column, what, "network"), "")),
                     )
                 )
             else:
@@ -73,7 +74,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                         unit="% shorter",
                         paper="shorter",
                         note=seen,
-                        reason=REASONS.get((column, what, "network"), ""),
+                        reason=looked_at(parameters, REASONS.get((column, what, "network"), "")),
                     )
                 )
             found.append(
@@ -84,7 +85,9 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                     shorter(frame, column, "interference-free", "network", value),
                     nothing=0,
                     unit="% shorter",
-                    reason=REASONS.get((column, what, "interference-free"), ""),
+                    reason=looked_at(
+                        parameters, REASONS.get((column, what, "interference-free"), "")
+                    ),
                 )
             )
     if "azure-code" in parameters.columns:
@@ -97,7 +100,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
                 unit="%",
                 paper="up to 40 %",
                 note=_live(frame, parameters),
-                reason=REASONS.get(("azure-code", "tbt", "live"), ""),
+                reason=looked_at(parameters, REASONS.get(("azure-code", "tbt", "live"), "")),
             )
         )
     return found
@@ -116,14 +119,7 @@ def _live(frame: DataFrame, parameters: EndToEnd) -> str:
 
 _MEMORY = (
     "most of ServerlessLLM's loads find the weights in memory (on cluster B all did in the trace "
-    "looked at), whose links are faster (128 Gbps) than the network (100 Gbps); and +network takes "
-    "the instance of the lowest number (ours), most often a prefill instance, whose link KV caches "
-    "share"
-)
-_SOURCES = (
-    "+network takes the instance of the lowest number (ours), most often a prefill instance; the "
-    "planner in its stead takes decode instances or the copy in a machine's memory, so the step "
-    "is more than the lack of interference (looked at: who sent each load of a trace)"
+    "looked at), whose links are faster (128 Gbps) than the network (100 Gbps)"
 )
 _FEW = (
     "looked at gap by gap only a request's longest gap differs, the one with the KV transfer and "
@@ -139,10 +135,6 @@ REASONS = {
     ("azure-code", "tbt", "network"): _MEMORY,
     ("azure-conv", "ttft", "network"): _MEMORY,
     ("azure-conv", "tbt", "network"): _MEMORY,
-    ("burstgpt", "ttft", "interference-free"): _SOURCES,
-    ("azure-code", "ttft", "interference-free"): _SOURCES,
-    ("azure-conv", "ttft", "interference-free"): _SOURCES,
-    ("azure-code", "tbt", "interference-free"): _SOURCES,
     ("burstgpt", "tbt", "interference-free"): _FEW,
     ("azure-conv", "tbt", "interference-free"): _FEW,
     ("azure-code", "tbt", "live"): _LIVE,
