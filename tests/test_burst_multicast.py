@@ -56,6 +56,15 @@ def seen(env: BurstMulticastEnv, action: Any) -> dict[str, float]:
     return dict(zip(names, observation.tolist(), strict=True))
 
 
+def test_the_manual_says_how_many_instances_serve_at_the_start() -> None:
+    env = BurstMulticastEnv()
+    env.reset(seed=0)
+    words = {1: "one", 2: "two", 3: "three", 4: "four", 12: "twelve"}
+    prefill, decode = (words[n] for n in numbers(env))
+    said = f"{prefill.capitalize()} prefill and {decode} decode instances serve"
+    assert said in " ".join((BurstMulticastEnv.__doc__ or "").split())
+
+
 def test_instances_load_over_the_network_or_from_ssd() -> None:
     env = make()
     entries = seen(env, act(4, 2))

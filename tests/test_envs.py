@@ -461,6 +461,18 @@ def test_the_manual_lists_every_entry_and_every_choice(kind):
             assert f"`{part}` | {', '.join(choices)} |" in manual
 
 
+@each_kind
+def test_the_manual_has_the_weights_of_the_reward(kind):
+    env = kind.single()
+    config, manual = env.scenario.reward, kind.single.__doc__
+    (violations,) = re.findall(r"- `violations`: ([\d.]+) x", manual)
+    assert float(violations) == config.violation_weight
+    for load in re.findall(r"- `loads`: ([\d.]+) ", manual):
+        assert float(load) == config.load_weight
+    for gpus in re.findall(r"over those of all (\d+) GPUs", manual):
+        assert int(gpus) == env.scenario.fleet.max_gpus
+
+
 def test_decoder_orders_and_commands_say_the_same():
     scenario = load_scenario("mixed-slo", **SHORT)
     env = MixedSLOEnv(scenario)

@@ -142,7 +142,7 @@ class BurstMulticastEnv(ServingEnv):
     Minus the cost of the interval (`llmscale_env.control.reward`), the sum of
 
     - `gpu`: GPU-seconds held (loading and draining included) over those of all 16 GPUs;
-    - `violations`: 2 x the requests that became certain to miss a target (or were rejected) over
+    - `violations`: 10 x the requests that became certain to miss a target (or were rejected) over
       the requests *expected* per interval;
     - `loads`: 0.02 per instance started (one that becomes another counts);
     - `leftover`: at the horizon, the GPU-seconds that serving the unfinished requests one by one
@@ -154,7 +154,7 @@ class BurstMulticastEnv(ServingEnv):
 
     ## Starting State
 
-    Twelve prefill and two decode instances serve, none is loading, nobody waits, the first machine's
+    Two prefill and two decode instances serve, none is loading, nobody waits, the first machine's
     memory has the copy. The requests of the episode are drawn from `self.np_random`: one seed, one episode,
     whatever the agent does.
 
