@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from llmscale_env.scenarios.machines import put_on, with_links
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.mixes import mix_data, replayed
 
@@ -35,7 +36,9 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
             named by their `name` or their number. `workload="chat"` names a shipped mix;
             `**{"workload.replay": "traces"}` puts the real traces of that folder in the place of what
-            imitates them.
+            imitates them. `network="blitzscale-a"` puts that machine's links in the place of the
+            scenario's and keeps `startup_s` and `communicator_s`; `machine="p4de.24xlarge"` takes
+            machines, GPUs per machine and GPU cards from it as well (`scenarios.machines`).
 
     Raises:
         ScenarioError: unknown name, unreadable file, unknown field or value out of range.
@@ -84,6 +87,12 @@ def validate_scenario(data: Mapping[str, Any]) -> Scenario:
 
 def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
     for path, value in overrides.items():
+        if path == "machine":
+            try:
+                put_on(data, str(value))
+            except ValueError as error:
+                raise ScenarioError(str(error)) from None
+            continue
         _put(data, path, value)
     if isinstance(data.get("workload"), str):
         try:
@@ -142,6 +151,12 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(here, (dict, list)):
             raise ScenarioError(f"{path}: {where} is a single value ({here!r})")
     last = parts[-1]
+    if path in ("network", "network.machine") and isinstance(value, str):
+        try:
+            data["network"] = with_links(data.get("network"), value)
+        except ValueError as error:
+            raise ScenarioError(f"network: {error}") from None
+        return
     if isinstance(here, list):
         here[_member(here, last, path)] = value
     else:
