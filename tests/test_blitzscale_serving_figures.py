@@ -197,7 +197,7 @@ def test_distserve_is_there_from_the_beginning():
 
 
 @pytest.mark.parametrize(
-    "figure, claims", [(fig13, 4), (fig14, 8), (fig17, 5)], ids=["fig13", "fig14", "fig17"]
+    "figure, claims", [(fig13, 4), (fig14, 8), (fig17, 7)], ids=["fig13", "fig14", "fig17"]
 )
 def test_systems_side_by_side_in_small(figure, claims):
     systems = figure.PARAMETERS["quick"].systems

@@ -34,7 +34,7 @@ DOING = ("loading", "working", "idle")
 
 SystemName = Literal[
     "blitzscale", "serverlessllm", "serverlessllm-30s", "allcache", "distserve", "distserve-half",
-    "network", "interference-free",
+    "network", "interference-free", "network-last", "interference-free-last",
 ]  # fmt: skip
 """Names in `SYSTEMS`."""
 
@@ -70,8 +70,16 @@ SYSTEMS = {
         "+network", "blitzscale:live=False,interference_free=False", "C1"
     ),
     "interference-free": System("+interference-free", "blitzscale:live=False", "C5"),
+    "network-last": System(
+        "+network, copy last", "blitzscale:live=False,interference_free=False,host_copy=last",
+        "C1", "--",
+    ),
+    "interference-free-last": System(
+        "+interference-free, copy last", "blitzscale:live=False,host_copy=last", "C5", "--"
+    ),
 }  # fmt: skip
-"""Section 6. The released code keeps ServerlessLLM's copies for 30 s; the last two are steps of Figure 17."""
+"""Section 6. The released code keeps ServerlessLLM's copies for 30 s; the others are steps of Figure 17,
+the last two with the pool's copy in memory as a source only while no instance has the weights."""
 
 
 def scenario_of(name: Workload, system: str, **changes: Any) -> Scenario:
