@@ -211,10 +211,11 @@ class BurstMulticastEnv(ServingEnv):
     | `blitzscale` | -564 [-716, -412] | 91.1 | 0.288 | 2.44 |
     | `blitzscale:min_prefill=4` | -146 [-173, -126] | 98.7 | 0.462 | 0.930 |
 
-    In the mean fixed fleets of 8 GPUs or more beat the policies that go down to one prefill instance: what starts
-    when a burst comes serves after 1.0 to 1.3 s at best, the first token is due after 1 s, and a violation costs
-    more than GPUs that stand by. Best is both: four prefill instances stay for a burst's first seconds and the
-    rest scales, for under half of the GPU time of the fixed fleets that keep about as many requests on time.
+    In the mean fixed fleets of 8 GPUs or more beat the policies that go down to one prefill instance: what
+    starts when a burst comes serves after 1.0 to 1.3 s at best, the first token is due after 1 s, and a
+    violation costs more than GPUs that stand by. Best is both: four prefill instances stay for a burst's
+    first seconds and the rest scales, for under half of the GPU time of the fixed fleets that keep about as
+    many requests on time.
 
     ## References
 
