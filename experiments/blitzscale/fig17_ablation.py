@@ -37,8 +37,8 @@ STEPS: tuple[SystemName, ...] = (
 )  # fmt: skip
 PARAMETERS = {
     "quick": EndToEnd(systems=STEPS, seeds=3, arrivals_s=600.0, bursty_arrivals_s=1800.0),
-    # Half as much again as Figure 13: some 14 core-minutes.
-    "paper": EndToEnd(systems=STEPS, seeds=4),
+    # A whole trace costs 10 to 16 s of a core, and there are six bars: 3 seeds, some 10 core-minutes.
+    "paper": EndToEnd(systems=STEPS, seeds=3),
 }
 
 
