@@ -108,8 +108,10 @@ def _columns(name: str, options: dict[str, str]) -> _Columns:
         queued = sum(queue.n_requests for queue in mix.batch_queues)
         streams = mix.model_copy(update={"batch_queues": ()})
         llms = sorted({str(stream.llm) for stream in mix.streams})
+        own = [str(stream.slo_class) for stream in mix.streams]
+        classes = tuple(dict.fromkeys([*(c.name for c in DEFAULT_CLASSES), *own]))
         requests = generate_requests(
-            streams, classes=DEFAULT_CLASSES, llms=llms, horizon_s=_MIX_HOUR_S, rng=rng
+            streams, classes=classes, llms=llms, horizon_s=_MIX_HOUR_S, rng=rng
         )
         return _Columns(
             f"{name}: an hour of the mix's streams, seed 0"

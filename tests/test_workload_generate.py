@@ -138,14 +138,16 @@ def test_a_predictor_changes_predictions_only():
 
 def test_a_queue_of_batch_requests_is_there_at_its_time():
     queue = BatchQueueConfig(
-        name="q", llm=LLMS[1], n_requests=250, at_s=120.0, lengths="arxiv", region=2
+        name="q", llm=LLMS[1], n_requests=250, at_s=120.0, lengths="arxiv", region="east"
     )
-    table = generate(WorkloadConfig(streams=(stream(),), batch_queues=(queue,)))
+    table = generate(WorkloadConfig(streams=(stream(region="west"),), batch_queues=(queue,)))
     rows = table.slo_class == 1
     assert rows.sum() == 250
     assert set(table.arrival_ps[rows]) == {120 * PS_PER_S}
     assert set(table.llm[rows]) == {1}
-    assert set(table.region[rows]) == {2}
+    assert table.region_names == ("west", "east")
+    assert set(table.region[rows]) == {1}
+    assert set(table.region[~rows]) == {0}
     ids = np.flatnonzero(rows)
     assert (np.diff(ids) == 1).all()
     assert table.arrival_ps[ids[0] - 1] < 120 * PS_PER_S < table.arrival_ps[ids[-1] + 1]

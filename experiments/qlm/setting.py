@@ -122,5 +122,6 @@ def together(parts: Sequence[RequestTable]) -> RequestTable:
         predicted_output_tokens=joined["output_tokens"],
         llm_names=parts[0].llm_names,
         class_names=parts[0].class_names,
+        region_names=parts[0].region_names,
         **joined,
     )

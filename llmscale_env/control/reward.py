@@ -86,6 +86,7 @@ def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
         llms=scenario.fleet.llms,
         horizon_s=scenario.horizon_s,
         rng=rng,
+        regions=scenario.region_names,
     )
     if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
         return table

@@ -66,6 +66,7 @@ class Scenario(Frozen):
         retry_s: see `decisions`.
         classes: SLO classes, the tightest first.
         workload: what arrives.
+        regions: names of the regions that clients are in; empty: one without a name.
         fleet: what serves.
         network: links and speeds that weights are loaded over, or the name of a machine that has them
             (`cluster.machines`): "blitzscale-a", "p4d.24xlarge".
@@ -84,6 +85,7 @@ class Scenario(Frozen):
     retry_s: Annotated[float, Field(ge=1e-3, le=1000)] = 0.1
     classes: Annotated[tuple[SLOClass, ...], Field(min_length=1, max_length=16)] = DEFAULT_CLASSES
     workload: WorkloadConfig
+    regions: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
     fleet: FleetConfig
     network: NetworkConfig = NetworkConfig()
     reward: RewardConfig = RewardConfig()
@@ -110,6 +112,13 @@ class Scenario(Frozen):
             *self.workload.streams,
             *self.workload.batch_queues,
         ]
+        if len(set(self.regions)) < len(self.regions):
+            raise ValueError(f"regions = {list(self.regions)}: names must be unique")
+        for name in self.workload.regions:
+            if name not in self.regions:
+                raise ValueError(
+                    f"workload: region {name!r} is unknown; regions are {list(self.regions)}"
+                )
         for part in parts:
             if part.slo_class is not None:
                 known_by(part.slo_class, classes, f"workload.{part.name}.slo_class")
@@ -155,6 +164,11 @@ class Scenario(Frozen):
         if best is None:
             raise ValueError(f"fleet.routes: none for class {slo_class!r} of {llm}")
         return best
+
+    @property
+    def region_names(self) -> tuple[str, ...]:
+        """Names behind the `region` index of the episode's requests; at least one."""
+        return self.regions or ("region",)
 
     @property
     def n_steps(self) -> int:

@@ -12,7 +12,7 @@ from llmscale_env.workload.config import (
     StreamConfig,
     WorkloadConfig,
 )
-from llmscale_env.workload.generate import generate_requests
+from llmscale_env.workload.generate import RequestChunk, generate_requests, request_chunks
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 __all__ = [
@@ -24,9 +24,11 @@ __all__ = [
     "BatchQueueConfig",
     "LengthConfig",
     "PredictorConfig",
+    "RequestChunk",
     "RequestTable",
     "SLOClass",
     "StreamConfig",
     "WorkloadConfig",
     "generate_requests",
+    "request_chunks",
 ]

@@ -18,12 +18,14 @@ from llmscale_env.workload.config import (
     CountArrivals,
     DiurnalArrivals,
     GammaArrivals,
+    HourlyArrivals,
     LevelArrivals,
     MMPPArrivals,
     PoissonArrivals,
     SpikeArrivals,
     TraceArrivals,
 )
+from llmscale_env.workload.hourly import HOUR_PS, hour_arrivals, hourly_rate, minute_rates
 from llmscale_env.workload.readers import Trace, load_trace
 from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.tables import CountTable, load_counts, load_hour_factors
@@ -375,10 +377,23 @@ AnyArrivals = (
     | MMPPArrivals
     | LevelArrivals
     | DiurnalArrivals
+    | HourlyArrivals
     | SpikeArrivals
     | CountArrivals
     | TraceArrivals
 )
+
+
+def hourly_rates(
+    config: HourlyArrivals,
+    rate_per_s: float | None,
+    rate_scale: float,
+    horizon_ps: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """(minutes,) requests/s in each minute of the hours that a horizon reaches into."""
+    mean = hourly_rate(config) if rate_per_s is None else rate_per_s
+    return minute_rates(config, mean * rate_scale, -(-horizon_ps // HOUR_PS), rng)
 
 
 def generate_arrivals(
@@ -410,6 +425,14 @@ def generate_arrivals(
         return _trace(config, rate_per_s, rate_scale, horizon_ps, rng)
     if isinstance(config, LevelArrivals):
         return Arrivals(_levels(config, rate_per_s, rate_scale, horizon_ps, rng))
+    if isinstance(config, HourlyArrivals):
+        rates = hourly_rates(config, rate_per_s, rate_scale, horizon_ps, rng)
+        hours = [
+            hour_arrivals(rates, hour, config.bursts, child)
+            for hour, child in enumerate(rng.spawn(-(-horizon_ps // HOUR_PS)))
+        ]
+        ps = np.concatenate(hours)
+        return Arrivals(ps[: np.searchsorted(ps, horizon_ps)])
     if rate_per_s is None:
         raise ValueError(f"rate_per_s is missing: arrivals of kind {config.kind} need one")
     rate_per_s *= rate_scale

@@ -91,6 +91,17 @@ _PROFILES = {
     "m-large": "servegen_m_large_rate",
     "deepseek-r1": "servegen_deepseek_r1_rate",
 }
+_WEEK = (
+    "sageserve-week",
+    "sageserve_week_hourly.csv",
+    "MIT",
+    "shashwatj07/SageServe (0b95ca2d), read off the figures saved in its notebooks; Jaiswal et al., "
+    "arXiv 2502.14617",
+    "requests per minute in each hour of a week (hour 0: Monday 0 h, UTC by its daily peak), 3 regions "
+    "together; iw: interactive, niw: non-interactive; models A to D as the source calls them; per model "
+    "good to perhaps 20 % (iw) and a factor of 1.5 (niw), the sums to 3 %; "
+    "flat: a constant, for what has no pattern",
+)
 _COUNT_BIN_S = 1.0
 _COUNTS_PER_ROW = 60
 
@@ -179,4 +190,17 @@ def build_tables(source: Path, to: Path = DATA) -> list[Path]:
         ("kind", "mean relative rate by hour of the day, 0 to 23, local time"),
     )
     write_rows(written[-1], about, profiles)
+    name, file, licence, origin, kind = _WEEK
+    if not (source / file).is_file():
+        raise FileNotFoundError(f"source = {source}: {file} is missing there")
+    frame = pd.read_csv(source / file).sort_values("hour")
+    series = [
+        (column.lower().replace("_rpm_", "-"), frame[column].to_numpy())
+        for column in frame.columns
+        if "_rpm_" in column
+    ]
+    series.append(("flat", np.ones(len(frame))))
+    written.append(to / f"rates_{name}.csv")
+    about = (("name", name), ("source", origin), ("licence", licence), ("kind", kind))
+    write_rows(written[-1], about, series)
     return written

@@ -154,6 +154,65 @@ class DiurnalArrivals(_Frozen):
         return self
 
 
+class LoadBurst(_Frozen):
+    """A time in which more arrives (SageServe, section 7.3.4: eight times as much).
+
+    Attributes:
+        at_s: start, from the start of the episode.
+        duration_s: length.
+        factor: rate during it over the rate otherwise.
+    """
+
+    at_s: NonNegative
+    duration_s: Positive = 60.0
+    factor: Annotated[float, Field(ge=0, le=1000)] = 8.0
+
+
+class HourlyArrivals(_Frozen):
+    """A Poisson process whose rate follows a shipped table of hourly rates, such as a week of a service.
+
+    The rate runs in straight lines between the middles of hours, times a factor that is drawn anew for
+    every minute. It is drawn hour by hour, each hour from a generator of its own, so that a long
+    episode can be drawn in pieces (`request_chunks`).
+
+    Attributes:
+        table, series: name of a shipped rate table, and of one of its rows.
+        start_s: time in the table at which the episode starts, or "random"; it wraps round.
+        noise_cv: standard deviation of the minutes' factor (Gamma, mean 1); 0 for none, or 0.01 to 5.
+        spike_share: share of minutes that have a spike instead of such a factor.
+        spike_factors: lowest and highest factor of a spike (uniform). The other minutes have so much
+            less that the mean stays.
+        on_share: share of time in which anything arrives, at 1 / `on_share` times the rate.
+        mean_on_s: mean length of such a time (exponential, whole minutes).
+        bursts: on top of all that; they raise the mean.
+    """
+
+    kind: Literal["hourly"] = "hourly"
+    table: Name
+    series: Name
+    start_s: Start = 0.0
+    noise_cv: Annotated[float, Field(ge=0, le=5)] = 0.0
+    spike_share: Annotated[float, Field(ge=0, lt=0.2)] = 0.0
+    spike_factors: tuple[Positive, Positive] = (2.0, 5.0)
+    on_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    mean_on_s: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 600.0
+    bursts: tuple[LoadBurst, ...] = ()
+
+    @model_validator(mode="after")
+    def _factors(self) -> HourlyArrivals:
+        if 0 < self.noise_cv < 0.01:
+            raise ValueError(f"noise_cv = {self.noise_cv}: must be 0 or at least 0.01")
+        low, high = self.spike_factors
+        if low > high:
+            raise ValueError(f"spike_factors = {self.spike_factors}: the first is the lowest")
+        if self.spike_share * (low + high) / 2 >= 1:
+            raise ValueError(
+                f"spike_share = {self.spike_share}: spikes of {low:g} to {high:g} times would be "
+                "more than all there is"
+            )
+        return self
+
+
 class SpikeArrivals(_Frozen):
     """A Poisson process of the stream's rate, multiplied by `factor` during spikes.
 
@@ -242,6 +301,7 @@ ArrivalConfig = Annotated[
     | MMPPArrivals
     | LevelArrivals
     | DiurnalArrivals
+    | HourlyArrivals
     | SpikeArrivals
     | CountArrivals
     | TraceArrivals,
@@ -311,15 +371,20 @@ def _named(value: Any, table_kind: str) -> Any:
     return {"kind": table_kind, "table": value} if isinstance(value, str) else value
 
 
+Regions = Name | Annotated[dict[Name, Positive], Field(min_length=1)]
+"""A region, or several with the share of requests that comes from each (of any sum)."""
+
+
 class StreamConfig(_Frozen):
     """Requests of one LLM and one class with one arrival process.
 
     Attributes:
         name: unique in the workload; a stream's draws depend on it and on the seed only.
         llm, slo_class: names; None takes them from the trace's own columns.
-        rate_per_s: mean rate (for spikes: the rate outside them); None, for `trace`, `counts` and
-            `levels` only, is their own rate.
-        region: region of the clients.
+        rate_per_s: mean rate (for spikes: the rate outside them); None, for `trace`, `counts`,
+            `levels` and `hourly` only, is their own rate.
+        region: region of the clients, or shares by region: each request then draws its own. None: the
+            first of the episode's regions.
     """
 
     name: Name
@@ -328,7 +393,7 @@ class StreamConfig(_Frozen):
     arrivals: ArrivalConfig = PoissonArrivals()
     lengths: LengthConfig = TableLengths()
     rate_per_s: Positive | None = None
-    region: Annotated[int, Field(ge=0, le=1000)] = 0
+    region: Regions | None = None
 
     @field_validator("arrivals", mode="before")
     @classmethod
@@ -346,7 +411,7 @@ class StreamConfig(_Frozen):
         replays = kind == "trace" or (
             isinstance(self.arrivals, CountArrivals) and self.arrivals.trace_path is not None
         )
-        if self.rate_per_s is None and kind not in ("trace", "counts", "levels"):
+        if self.rate_per_s is None and kind not in ("trace", "counts", "levels", "hourly"):
             raise ValueError(f"rate_per_s is missing: arrivals of kind {kind} need a positive one")
         if self.lengths.kind == "trace" and not replays:
             raise ValueError(
@@ -373,7 +438,7 @@ class BatchQueueConfig(_Frozen):
     lengths: Annotated[
         TableLengths | FixedLengths | LognormalLengths, Field(discriminator="kind")
     ] = TableLengths()
-    region: Annotated[int, Field(ge=0, le=1000)] = 0
+    region: Regions | None = None
 
     @field_validator("lengths", mode="before")
     @classmethod
@@ -406,6 +471,15 @@ class WorkloadConfig(_Frozen):
                 )
             seen.add(name)
         return self
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Names of the regions that are mentioned, in order of first mention."""
+        mentioned: list[str] = []
+        for region in [s.region for s in self.streams] + [q.region for q in self.batch_queues]:
+            if region is not None:
+                mentioned += [region] if isinstance(region, str) else list(region)
+        return tuple(dict.fromkeys(mentioned))
 
     def scaled(self, rate_scale: float) -> WorkloadConfig:
         """The same workload with every rate and queue `rate_scale` times as large."""

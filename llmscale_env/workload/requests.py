@@ -32,13 +32,13 @@ class RequestTable:
     Attributes:
         arrival_ps: (n,) int64, arrival in picoseconds, never decreasing, at least 0.
         llm: (n,) int16, index into `llm_names`.
-        region: (n,) int16, region of the client (0 where there is only one).
+        region: (n,) int16, region of the client, index into `region_names`.
         slo_class: (n,) int16, index into `class_names`.
         input_tokens: (n,) int32, prompt tokens, at least 1.
         output_tokens: (n,) int32, tokens that will be generated, at least 1. Known to the engines
             only; routers and policies never see it for an unfinished request.
         predicted_output_tokens: (n,) int32, what a predictor says, at least 1.
-        llm_names, class_names: the names behind the indices.
+        llm_names, class_names, region_names: the names behind the indices.
         failures: (k, 2) int64, when (picoseconds) which instance fails, in order of time: what else
             chance does to an episode.
 
@@ -56,6 +56,7 @@ class RequestTable:
     predicted_output_tokens: NDArray[np.int32]
     llm_names: tuple[str, ...] = field(default=("llm",))
     class_names: tuple[str, ...] = field(default=("default",))
+    region_names: tuple[str, ...] = field(default=("region",))
     failures: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
     def __post_init__(self) -> None:
@@ -78,7 +79,11 @@ class RequestTable:
         self._refuse("arrival_ps", backwards, "must not be before the arrival above it")
         for name in ("input_tokens", "output_tokens", "predicted_output_tokens"):
             self._refuse(name, getattr(self, name) < 1, "must be at least 1")
-        for name, names in (("llm", self.llm_names), ("slo_class", self.class_names)):
+        for name, names in (
+            ("llm", self.llm_names),
+            ("region", self.region_names),
+            ("slo_class", self.class_names),
+        ):
             column = getattr(self, name)
             self._refuse(
                 name, (column < 0) | (column >= len(names)), f"must be in 0..{len(names) - 1}"
@@ -110,6 +115,7 @@ class RequestTable:
         predicted_output_tokens: ArrayLike | None = None,
         llm_names: tuple[str, ...] = ("llm",),
         class_names: tuple[str, ...] = ("default",),
+        region_names: tuple[str, ...] = ("region",),
     ) -> RequestTable:
         """A table from seconds and token counts; scalars are repeated, order must be by arrival."""
         arrival = np.asarray(arrival_s, dtype=np.float64)
@@ -132,4 +138,5 @@ class RequestTable:
             predicted_output_tokens=column(predicted, np.int32),
             llm_names=tuple(llm_names),
             class_names=tuple(class_names),
+            region_names=tuple(region_names),
         )

@@ -184,8 +184,21 @@ class CountTable:
         return int(self.counts.sum()) / self.duration_s
 
 
+@dataclass(frozen=True)
+class RateTable:
+    """Hourly rates of the parts of a service.
+
+    Attributes:
+        rpm: by series, (n,) requests per minute in each hour.
+        about: as in `LengthTable`.
+    """
+
+    rpm: dict[str, NDArray[np.float64]]
+    about: About = ()
+
+
 def names(kind: str) -> tuple[str, ...]:
-    """Names of the shipped tables of a kind ("lengths" or "counts")."""
+    """Names of the shipped tables of a kind ("lengths", "counts" or "rates")."""
     return tuple(sorted(p.stem.removeprefix(f"{kind}_") for p in DATA.glob(f"{kind}_*.csv")))
 
 
@@ -244,6 +257,21 @@ def load_counts(name: str) -> CountTable:
     counts = np.concatenate([np.array(row) for _, row in rows]).astype(np.int64)
     counts.setflags(write=False)
     return CountTable(float(dict(about)["bin_s"]), counts, about)
+
+
+@lru_cache(maxsize=16)
+def load_rates(name: str) -> RateTable:
+    """A shipped table of hourly rates.
+
+    Raises:
+        ValueError: if there is none of this name (the message lists them).
+    """
+    about, rows = read_rows(_shipped("rates", name))
+    rpm = {}
+    for series, values in rows:
+        rpm[series] = np.array(values)
+        rpm[series].setflags(write=False)
+    return RateTable(rpm, about)
 
 
 @lru_cache(maxsize=1)
