@@ -21,6 +21,7 @@ from llmscale_env.control.forecast import (
     Clairvoyant,
     HoltWinters,
     LastValue,
+    SeasonalNaive,
     make_forecaster,
 )
 
@@ -33,6 +34,15 @@ SPECS = [
     {"kind": "holt-winters", "season_length": 4, "fit_every": 15, "fit_window": 18},
     {"kind": "arima", "order": [1, 0, 1], "min_train": 10, "train_window": 16, "refit_every": 9},
     {"kind": "arima", "order": [2, 1, 0], "min_train": 12, "train_window": 16, "refit_every": 9},
+    {
+        "kind": "arima",
+        "order": [1, 0, 1],
+        "min_train": 16,
+        "train_window": 24,
+        "refit_every": 9,
+        "method": "hannan-rissanen",
+    },
+    {"kind": "seasonal-naive", "season_length": 5},
 ]
 
 
@@ -55,6 +65,12 @@ def path(forecaster, steps=3):
 
 def test_last_value():
     assert path(fed(LastValue(), [3, 7, 5])).tolist() == [5, 5, 5]
+
+
+def test_seasonal_naive_by_hand():
+    naive = SeasonalNaive(season_length=3)
+    assert path(fed(naive, [3, 7])).tolist() == [7, 7, 7]
+    assert path(fed(naive, [3, 7, 5, 4]), 4).tolist() == [7, 5, 4, 7]
 
 
 def test_ewma_starts_at_the_first_value():
@@ -167,6 +183,30 @@ def test_arima_forecasts_as_statsmodels_does(rng, order):
     model = Model(series, order=order, trend="c" if d == 0 else "n")
     theirs = model.filter(params).forecast(4)
     np.testing.assert_allclose(path(arima, 4), theirs, rtol=2e-3 if q else 1e-6)
+
+
+def test_the_regression_recovers_weights_and_innovations(rng):
+    """ARMA(1, 1) with weights 0.7 and 0.4, known innovations."""
+    e = rng.normal(size=3000)
+    z = np.zeros(3000)
+    for t in range(1, 3000):
+        z[t] = 0.7 * z[t - 1] + e[t] + 0.4 * e[t - 1]
+    keys = {"train_window": 3000, "min_train": 3000, "method": "hannan-rissanen"}
+    arima = fed(ARIMA(order=(1, 0, 1), **keys), 40 + z)
+    state = arima.save_series(0)
+    assert state["ar"][0, 0] == pytest.approx(0.7, abs=0.06)
+    assert state["ma"][0, 0] == pytest.approx(0.4, abs=0.06)
+    assert state["e"][0, 0] == pytest.approx(e[-1], abs=0.2)
+    ahead = (
+        state["mean"][0] + state["ar"][0, 0] * z_of(state) + state["ma"][0, 0] * state["e"][0, 0]
+    )
+    assert path(arima, 1)[0] == pytest.approx(ahead)
+    with pytest.raises(ValueError, match="method"):
+        ARIMA(method="guess")
+
+
+def z_of(state):
+    return state["z"][0, 0]
 
 
 def test_arima_continues_a_line():

@@ -64,9 +64,10 @@ def stream(name="a", **keys):
 def test_one_seed_is_one_table(name):
     mix = load_mix(name)
     llms = tuple(dict.fromkeys(str(part.llm) for part in (*mix.streams, *mix.batch_queues)))
-    first = generate(mix, llms=llms)
-    assert same(first, generate(mix, llms=llms))
-    assert not same(first, generate(mix, seed=1, llms=llms))
+    classes = tuple(dict.fromkeys(str(p.slo_class) for p in (*mix.streams, *mix.batch_queues)))
+    first = generate(mix, llms=llms, classes=classes)
+    assert same(first, generate(mix, llms=llms, classes=classes))
+    assert not same(first, generate(mix, seed=1, llms=llms, classes=classes))
     assert len(first) > (100 if "burstgpt" in name else 1000)  # that has ten minutes of hardly any
 
 

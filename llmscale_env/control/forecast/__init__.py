@@ -4,7 +4,7 @@ from llmscale_env.control.forecast.arima import ARIMA
 from llmscale_env.control.forecast.base import ERROR_BEFORE_DATA, Forecaster
 from llmscale_env.control.forecast.clairvoyant import Clairvoyant
 from llmscale_env.control.forecast.make import FORECASTERS, ForecasterSpec, make_forecaster
-from llmscale_env.control.forecast.smoothing import EWMA, HoltWinters, LastValue
+from llmscale_env.control.forecast.smoothing import EWMA, HoltWinters, LastValue, SeasonalNaive
 
 __all__ = [
     "ARIMA",
@@ -16,5 +16,6 @@ __all__ = [
     "ForecasterSpec",
     "HoltWinters",
     "LastValue",
+    "SeasonalNaive",
     "make_forecaster",
 ]

@@ -10,10 +10,10 @@ from typing import Any
 from llmscale_env.control.forecast.arima import ARIMA
 from llmscale_env.control.forecast.base import Forecaster
 from llmscale_env.control.forecast.clairvoyant import Clairvoyant
-from llmscale_env.control.forecast.smoothing import EWMA, HoltWinters, LastValue
+from llmscale_env.control.forecast.smoothing import EWMA, HoltWinters, LastValue, SeasonalNaive
 
 FORECASTERS: dict[str, type[Forecaster]] = {
-    kind.name: kind for kind in (LastValue, EWMA, HoltWinters, ARIMA, Clairvoyant)
+    kind.name: kind for kind in (LastValue, SeasonalNaive, EWMA, HoltWinters, ARIMA, Clairvoyant)
 }
 
 ForecasterSpec = str | Mapping[str, Any] | Forecaster

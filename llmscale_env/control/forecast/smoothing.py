@@ -31,6 +31,36 @@ class LastValue(Forecaster):
         return np.broadcast_to(self._state["last"], (steps, self.n_series))
 
 
+class SeasonalNaive(Forecaster):
+    """The next intervals are as those one season before; until there is one, as the last one.
+
+    Args:
+        season_length: intervals of a season (a day, a week).
+        options: of `Forecaster`.
+    """
+
+    name = "seasonal-naive"
+
+    def __init__(self, season_length: int = 24, **options: Any) -> None:
+        super().__init__(**options)
+        self.season_length = check_integer("season_length", season_length, 1)
+
+    def _allocate(self, n_series: int) -> State:
+        return {
+            "history": np.zeros((self.season_length, n_series)),
+            "last": np.zeros(n_series),
+        }
+
+    def _observe(self, values: Floats) -> None:
+        self._state["history"][self.age % self.season_length, self._columns] = values
+        self._state["last"][:] = values
+
+    def _path(self, steps: int) -> Floats:
+        rows = (self.age + np.arange(steps)[:, None]) % self.season_length
+        path = self._state["history"][rows, self._columns]
+        return np.where(self.age >= self.season_length, path, self._state["last"])
+
+
 class EWMA(Forecaster):
     """Exponentially weighted moving average: `level += alpha * (value - level)`.
 

@@ -1,0 +1,14 @@
+"""The mathematics of SageServe (Jaiswal et al., "Serving Models, Fast and Slow", arXiv 2502.14617).
+
+Plain functions and records on numbers, which know nothing of the simulator. Forecasts need the extra
+`forecast` (statsmodels with SciPy), the programme `solver`; both are imported where they are used.
+
+| question | module |
+|---|---|
+| how many tokens will come in the next hour | `forecast` (section 6.4) |
+| how many instances of which LLM, where, on which GPUs | `programme` (section 5.1) |
+| which region, deployment, instance gets a request | `routing` (section 6.2) |
+| when do non-interactive requests go out of their queue | `background` (section 6.3) |
+| when does an instance come or go: reactive, LT-I, LT-U, LT-UA, siloed | `scaling` (sections 4, 6.5, 7.2) |
+| where does a new instance come from, and how long does it take | `provisioning` (sections 3.4, 6.5, 7.1) |
+"""

@@ -1,0 +1,1 @@
+"""SageServe's figures and tables (see `experiments.harness`)."""
