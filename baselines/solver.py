@@ -77,6 +77,7 @@ def variable(
     high: float | None = None,
     *,
     binary: bool = False,
+    integer: bool = False,
 ) -> Any:
     """A new variable of a `pulp.LpProblem`, in the way that its version of PuLP likes.
 
@@ -85,11 +86,12 @@ def variable(
         name: its own.
         low, high: bounds; None: none.
         binary: it is 0 or 1.
+        integer: it is a whole number within its bounds.
     """
     pulp = import_pulp()
     if binary:
         low, high = 0, 1
-    category = pulp.LpInteger if binary else pulp.LpContinuous
+    category = pulp.LpInteger if binary or integer else pulp.LpContinuous
     make = getattr(programme, "add_variable", pulp.LpVariable)
     return make(name, low, high, category)
 
