@@ -1,0 +1,94 @@
+"""Which region, deployment and instance gets an interactive request (section 6.2), on numbers.
+
+The load is the effective memory utilisation: memory in use without the weights over memory without the
+weights, here tokens of KV cache over KV capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+THRESHOLD = 0.7
+"""Below it a region is taken in order of preference (section 6.2)."""
+
+
+def effective_utilisation(used: ArrayLike, available: ArrayLike) -> float:
+    """Sum of memory in use over sum of memory there is, over the instances of an LLM in a region.
+
+    Args:
+        used: (n,) KV tokens in use (or bytes, without the weights).
+        available: (n,) KV capacity in the same unit.
+
+    Returns:
+        The share; infinite where there is no instance, so that nobody prefers such a region.
+
+    Raises:
+        ValueError: different lengths, or negative values.
+    """
+    taken, room = np.asarray(used, np.float64), np.asarray(available, np.float64)
+    if taken.shape != room.shape:
+        raise ValueError(f"used: expected shape {room.shape}, got {taken.shape}")
+    if not ((taken >= 0).all() and (room >= 0).all()):
+        raise ValueError("used and available must be at least 0")
+    total = float(room.sum())
+    return float(taken.sum()) / total if total > 0 else math.inf
+
+
+def preference(home: int, latency_s: ArrayLike) -> tuple[int, ...]:
+    """Regions in the order in which a client tries them: its own, then by network proximity.
+
+    Args:
+        home: the client's region.
+        latency_s: (regions, regions) from source to sink.
+    """
+    row = np.asarray(latency_s, np.float64)[home]
+    others = sorted((r for r in range(len(row)) if r != home), key=lambda r: (row[r], r))
+    return (home, *others)
+
+
+def choose_region(
+    utilisation: Sequence[float], order: Sequence[int], threshold: float = THRESHOLD
+) -> int | None:
+    """The first region of `order` whose utilisation is below the threshold; else the least utilised.
+
+    Args:
+        utilisation: (regions,) of the LLM asked for; infinite where it has no instance.
+        order: regions that may serve, the preferred first.
+        threshold: see the module.
+
+    Returns:
+        The region; of equally utilised ones the preferred. None if none has an instance.
+
+    Raises:
+        ValueError: no region in `order`, or a threshold that is not positive.
+    """
+    if not order:
+        raise ValueError("order: needs at least one region")
+    if not threshold > 0:
+        raise ValueError(f"threshold = {threshold}: must be positive")
+    for region in order:
+        if utilisation[region] < threshold:
+            return region
+    least = min(order, key=lambda region: utilisation[region])
+    return least if utilisation[least] < math.inf else None
+
+
+def least_loaded(utilisation: ArrayLike) -> int:
+    """The deployment endpoint of a region with the least effective memory in use; the first of equals."""
+    return _argmin("utilisation", utilisation)
+
+
+def fewest_remaining(tokens: ArrayLike) -> int:
+    """The instance with the fewest tokens left to process, as predicted (join the shortest queue)."""
+    return _argmin("tokens", tokens)
+
+
+def _argmin(name: str, values: ArrayLike) -> int:
+    array: NDArray[np.float64] = np.asarray(values, np.float64)
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError(f"{name}: expected one value for each of at least one, got {array.shape}")
+    return int(np.argmin(array))

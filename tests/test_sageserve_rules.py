@@ -1,0 +1,231 @@
+"""SageServe's rules by hand: routing, queue manager, scaling, where instances come from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from baselines.sageserve import background, scaling
+from baselines.sageserve.background import Pulled, PullRule, QueueManager
+from baselines.sageserve.provisioning import Delays, scale_out
+from baselines.sageserve.routing import (
+    choose_region,
+    effective_utilisation,
+    fewest_remaining,
+    least_loaded,
+    preference,
+)
+from baselines.sageserve.scaling import (
+    Bounds,
+    Immediate,
+    Reactive,
+    Thresholds,
+    Utilised,
+    UtilisedAhead,
+    silo,
+)
+
+# ---- routing ----
+
+
+def test_effective_utilisation_is_of_sums():
+    assert effective_utilisation([10, 90], [100, 300]) == 0.25
+    assert effective_utilisation([], []) == math.inf
+    with pytest.raises(ValueError, match="used"):
+        effective_utilisation([1], [1, 2])
+
+
+def test_preference_is_home_then_near():
+    latency = [[0, 45, 70], [45, 0, 30], [70, 30, 0]]
+    assert preference(0, latency) == (0, 1, 2)
+    assert preference(1, latency) == (1, 2, 0)
+    assert preference(2, latency) == (2, 1, 0)
+
+
+def test_the_preferred_region_below_the_threshold():
+    assert choose_region([0.69, 0.1, 0.0], (0, 1, 2)) == 0
+    assert choose_region([0.7, 0.6, 0.5], (0, 1, 2)) == 1  # 70 % is not below 70 %
+    assert choose_region([0.7, 0.8, 0.5], (0, 1, 2)) == 2
+    # None is below: the least utilised, of equals the preferred.
+    assert choose_region([0.9, 0.8, 0.95], (0, 1, 2)) == 1
+    assert choose_region([0.9, 0.8, 0.8], (2, 1, 0)) == 2
+    assert choose_region([0.9, 0.2, 0.8], (0, 2)) == 2  # the choices only
+    assert choose_region([0.4, 0.2, 0.1], (0, 1, 2), threshold=0.3) == 1
+    assert choose_region([math.inf, 0.9], (0, 1)) == 1
+    assert choose_region([math.inf, math.inf], (0, 1)) is None
+    with pytest.raises(ValueError, match="order"):
+        choose_region([0.1], ())
+
+
+def test_least_loaded_and_fewest_remaining():
+    assert least_loaded([0.5, 0.2, 0.2]) == 1
+    assert fewest_remaining([300, 20, 20]) == 1
+    with pytest.raises(ValueError, match="tokens"):
+        fewest_remaining([])
+
+
+# ---- queue manager ----
+
+
+@pytest.mark.parametrize(
+    "utilisation, paper, released",
+    [(0.6, 0, 0), (0.59, 1, 2), (0.5, 1, 2), (0.49, 2, 1), (0, 2, 1)],
+)
+def test_pulls(utilisation, paper, released):
+    assert PullRule().pulls(utilisation) == paper
+    assert background.RELEASED.pulls(utilisation) == released
+
+
+def test_the_oldest_go_first_and_are_urgent_after_ten_hours():
+    manager = QueueManager()
+    for k, (llm, region, at) in enumerate([(0, 1, 0.0), (0, 2, 50.0), (1, 1, 60.0), (0, 1, 70.0)]):
+        manager.submit(k, llm, region, at)
+    assert manager.waiting(0, 1) == 3
+    assert manager.signal(0, 2, 0.6, 36_000.0) == []
+    # Exactly ten hours old is not yet older; a request goes to whoever signals.
+    assert manager.signal(0, 2, 0.55, 36_000.0) == [Pulled(0, 1)]
+    assert manager.signal(0, 1, 0.4, 36_060.0) == [Pulled(1, 0), Pulled(3, 1)]
+    assert manager.signal(0, 1, 0.4, 36_060.0) == []
+    assert manager.waiting(1, 0) == 1
+
+
+def test_queues_of_regions():
+    manager = QueueManager(own_region_only=True)
+    manager.submit(0, 0, 1, 0.0)
+    assert manager.signal(0, 2, 0.0, 1.0) == []
+    assert manager.signal(0, 1, 0.0, 1.0) == [Pulled(0, 1)]
+    manager.submit(1, 0, 1, 5.0)
+    with pytest.raises(ValueError, match="before"):
+        manager.submit(2, 0, 1, 4.0)
+    with pytest.raises(ValueError, match="low"):
+        PullRule(high=0.4)
+
+
+# ---- scaling ----
+
+
+def test_reactive():
+    rule = Reactive(bounds=Bounds(2, 4))
+    assert rule.arrival(0.0, 3, 0.7) == 0
+    assert rule.arrival(0.0, 3, 0.71) == 1
+    assert rule.arrival(14.9, 4, 0.1) == 0  # cooldown
+    assert rule.arrival(15.0, 4, 0.3) == 0
+    assert rule.arrival(15.0, 4, 0.29) == -1
+    assert rule.arrival(40.0, 4, 0.9) == 0  # no more there
+    assert rule.arrival(40.0, 2, 0.0) == 0
+    assert rule.arrival(40.0, 2, 0.9) == 1  # what could not be done has no cooldown
+    released = Reactive(scaling.RELEASED)
+    assert released.arrival(0.0, 3, 0.51) == 1
+    assert released.arrival(20.0, 3, 0.26) == 0
+    assert released.hour(3600.0, 3, 9) == 0
+
+
+def test_immediate():
+    rule = Immediate(Bounds(2, 10))
+    assert rule.hour(0.0, 5, 8) == 3
+    assert rule.arrival(100.0, 8, 0.99) == 0
+    assert rule.hour(3600.0, 8, 1) == -6
+    assert rule.hour(7200.0, 2, 50) == 8
+
+
+def test_utilised_goes_to_the_target_and_no_further():
+    rule = Utilised()
+    assert rule.arrival(0.0, 5, 0.9) == 0  # no plan yet
+    assert rule.hour(0.0, 5, 7) == 0
+    assert rule.arrival(1.0, 5, 0.5) == 0
+    assert rule.arrival(1.0, 5, 0.1) == 0  # not away from the target
+    assert rule.arrival(1.0, 5, 0.8) == 1
+    assert rule.arrival(2.0, 6, 0.8) == 0
+    assert rule.arrival(16.0, 6, 0.8) == 1
+    assert rule.arrival(40.0, 7, 0.99) == 0
+    assert rule.arrival(3500.0, 7, 0.0, 0.0) == 0
+    assert rule.hour(3600.0, 7, 6) == 0
+    assert rule.arrival(3601.0, 7, 0.99) == 0
+    assert rule.arrival(3601.0, 7, 0.2) == -1
+    assert rule.arrival(3700.0, 6, 0.2) == 0
+
+
+def test_utilised_ahead_goes_by_traffic_in_the_last_20_minutes():
+    rule = UtilisedAhead(bounds=Bounds(2, 9))
+    rule.hour(-3600.0, 5, 6, 1000.0)
+    assert rule.arrival(-1201.0, 6, 0.99, 9000.0) == 0  # there, but it is not late
+    rule.hour(0.0, 5, 6, 1000.0)
+    assert rule.arrival(2400.0, 5, 0.5, 9000.0) == 0  # late, but not there: memory decides
+    assert rule.arrival(2400.0, 5, 0.8, 9000.0) == 1
+    assert rule.arrival(2420.0, 6, 0.1, 5000.0) == 1  # five times the forecast, whatever the memory
+    assert rule.arrival(2440.0, 7, 0.9, 4999.0) == 0
+    assert rule.arrival(2440.0, 7, 0.9, 501.0) == 0
+    assert rule.arrival(2440.0, 7, 0.9, 500.0) == -1
+    assert rule.arrival(2460.0, 6, 0.9, 500.0) == -1  # on below the target
+    assert rule.arrival(2480.0, 5, 0.9, 500.0) == -1  # it has been there in this hour
+    rule.hour(3600.0, 4, 6, 1000.0)
+    assert rule.arrival(6100.0, 4, 0.9, 100.0) == 1  # in the next hour not yet: memory decides
+    assert rule.arrival(6120.0, 9, 0.9, 9e9) == 0  # bounds
+
+
+def test_utilised_ahead_after_scaling_in():
+    for either, change in ((True, 1), (False, 0)):
+        rule = UtilisedAhead(either_way=either)
+        rule.hour(0.0, 7, 6, 1000.0)
+        assert rule.arrival(3000.0, 7, 0.1, 9000.0) == -1
+        assert rule.arrival(3100.0, 6, 0.9, 9000.0) == change
+        assert rule.arrival(3200.0, 6, 0.9, 100.0) == -1
+    level = UtilisedAhead(either_way=False)
+    level.hour(0.0, 6, 6, 1000.0)
+    assert level.arrival(3100.0, 6, 0.9, 9000.0) == 1
+    idle = UtilisedAhead()
+    idle.hour(0.0, 6, 6, 0.0)
+    assert idle.arrival(3100.0, 6, 0.0, 0.0) == -1  # nothing was forecast and nothing comes
+    assert idle.arrival(3200.0, 5, 0.0, 10.0) == 1  # any load is more than five times nothing
+
+
+def test_silo():
+    assert (silo().interactive, silo().background) == (16, 4)
+    assert (silo(10).interactive, silo(10).background) == (8, 2)
+    assert (silo(2).interactive, silo(2).background) == (1, 1)
+    first, second = silo().rules()
+    assert first.arrival(0.0, 16, 0.9) == 0
+    assert first.arrival(0.0, 15, 0.9) == 1
+    assert second.arrival(0.0, 3, 0.9) == 1  # each has a cooldown of its own
+    assert second.arrival(20.0, 4, 0.9) == 0
+    with pytest.raises(ValueError, match="instances"):
+        silo(1)
+
+
+@pytest.mark.parametrize(
+    "make, word",
+    [
+        (lambda: Thresholds(0.3, 0.7), "low"),
+        (lambda: Bounds(3, 2), "least"),
+        (lambda: Reactive(cooldown_s=-1.0), "cooldown_s"),
+        (lambda: UtilisedAhead(last_s=4000.0), "last_s"),
+        (lambda: UtilisedAhead(above=0.4), "below"),
+        (lambda: Delays(redeploy_local_s=-1.0), "redeploy_local_s"),
+        (lambda: Delays(reclaim_median_s=500.0), "reclaim_median_s"),
+        (lambda: scale_out(-1, 0, [1]), "wanted"),
+    ],
+)
+def test_bad_values_are_named(make, word):
+    with pytest.raises(ValueError, match=word):
+        make()
+
+
+# ---- where instances come from ----
+
+
+def test_own_spot_first_then_the_largest_of_others():
+    found = scale_out(7, 1, [3, 2, 1, 3])
+    assert (found.own, found.others, found.missing) == (2, ((0, 3), (3, 2)), 0)
+    assert scale_out(2, 1, [3, 2]).others == ()
+    assert scale_out(9, 0, [1, 2]).missing == 6
+
+
+def test_delays():
+    delays = Delays()
+    assert delays.reclaim_s(0.5) == 60.0
+    assert delays.reclaim_s(1.0) == pytest.approx(300.0)
+    assert delays.reclaim_s(0.0) == pytest.approx(12.0)
+    assert delays.redeploy_s(local=True) == 600.0
+    assert delays.redeploy_s(local=False) == 7200.0
+    assert Delays(reclaim_median_s=0.0).reclaim_s(0.9) == 0.0
