@@ -47,18 +47,23 @@ def arima(
         order: (p, d, q).
         bin_s: of the settings.
         train_s: what a fit takes in at most.
-        first_s: when the first fit comes; until then the last value is the forecast.
+        first_s: when the first fit comes (later if the order needs more values); until then the last
+            value is the forecast.
         refit_s: time between fits.
         method: see `llmscale_env.control.forecast.ARIMA`. On the week, hourly fits of 12 series take
             5 s by Hannan and Rissanen's regression and 140 s by maximum likelihood, for errors of
             11.9 and 11.7 % (of the hour's peak; `python -m experiments.run sageserve-tableF`).
     """
+    p, d, q = order
+    refit = max(round(refit_s / bin_s), 1)
+    # On the hour, and with as many values as the order needs (see `control.forecast.ARIMA`).
+    first = -(-max(round(first_s / bin_s), d + 2 * (p + q) + 4) // refit) * refit
     return {
         "kind": "arima",
-        "order": list(order),
-        "train_window": round(train_s / bin_s),
-        "min_train": round(first_s / bin_s),
-        "refit_every": max(round(refit_s / bin_s), 1),
+        "order": [p, d, q],
+        "train_window": max(round(train_s / bin_s), first),
+        "min_train": first,
+        "refit_every": refit,
         "method": method,
     }
 

@@ -22,6 +22,7 @@ PAPERS = {
     "qlm": "QLM (Patke et al., 2024)",
     "aladdin": "Aladdin (Nie et al., 2024)",
     "blitzscale": "BlitzScale (Zhang et al., 2024)",
+    "sageserve": "SageServe (Jaiswal et al., 2025)",
 }
 """Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
 

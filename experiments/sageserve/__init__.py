@@ -1,1 +1,1 @@
-"""SageServe's figures and tables (see `experiments.harness`)."""
+"""Figures of SageServe (Jaiswal et al., 2025)."""

@@ -1,0 +1,220 @@
+"""Prompt, output and total tokens per request.
+
+Cumulative distributions of the generated week by LLM. Known of the source are means (prompts of
+interactive requests by model, outputs, non-interactive requests) and two quantiles; that lengths
+are log-normal, independent, and outputs alike for all LLMs is ours. The source's model B is served by
+Bloom-176B, whose prompts end at B's 99th percentile, since an instance of it on 8 A100 holds
+63,000 tokens of KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import mean_interval
+from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.parameters import Parameters, ours
+from experiments.output import new_figure
+from experiments.sageserve.setting import SHOWN
+from llmscale_env.workload import generate_requests
+from llmscale_env.workload.week import (
+    WEEK_LLMS,
+    WEEK_REGIONS,
+    WEEK_S,
+    sageserve_week,
+    week_classes,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 10"
+QUANTITIES = ("prompt", "output", "total")
+LEVELS = tuple(
+    np.round(np.concatenate([[0.001, 0.005], np.arange(1, 100) / 100, [0.995, 0.999]]), 4)
+)
+
+
+class Tokens(Parameters):
+    """Parameters of this figure."""
+
+    rate_scale: Annotated[float, ours("share of the week's requests that are drawn", gt=0)] = 0.1
+
+
+PARAMETERS = {"quick": Tokens(seeds=3, rate_scale=0.03), "paper": Tokens(seeds=5)}
+
+
+def cases(parameters: Tokens) -> list[dict[str, Any]]:
+    """A draw per seed."""
+    return [{"seed": seed, "rate_scale": parameters.rate_scale} for seed in parameters.seed_list()]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per LLM (and one for all), kind of request and quantity: quantiles and shares."""
+    workload = sageserve_week(rate_scale=case["rate_scale"])
+    classes = week_classes(workload)
+    table = generate_requests(
+        workload,
+        classes=classes,
+        llms=WEEK_LLMS,
+        regions=WEEK_REGIONS,
+        horizon_s=WEEK_S,
+        rng=np.random.default_rng(case["seed"]),
+    )
+    lengths = {
+        "prompt": table.input_tokens.astype(np.int64),
+        "output": table.output_tokens.astype(np.int64),
+    }
+    lengths["total"] = lengths["prompt"] + lengths["output"]
+    interactive = table.slo_class == table.class_names.index("interactive")
+    rows = []
+    for llm in (*WEEK_LLMS, "all"):
+        of_llm = np.ones(len(table), bool) if llm == "all" else table.llm == WEEK_LLMS.index(llm)
+        for kind, of_kind in (("all", True), ("interactive", interactive), ("niw", ~interactive)):
+            for quantity in QUANTITIES:
+                values = lengths[quantity][of_llm & of_kind]
+                quantiles = np.quantile(values, LEVELS)
+                rows.append(
+                    {
+                        "llm": llm,
+                        "kind": kind,
+                        "quantity": quantity,
+                        "n": len(values),
+                        "mean": float(values.mean()),
+                        "above_1000": float((values > 1000).mean()),
+                        **{
+                            f"q{level:g}": float(q)
+                            for level, q in zip(LEVELS, quantiles, strict=True)
+                        },
+                    }
+                )
+    return rows
+
+
+def plot(frame: DataFrame, parameters: Tokens) -> Any:
+    """A panel per quantity, a curve per LLM, tokens on a log scale."""
+    first = frame[(frame["seed"] == frame["seed"].min()) & (frame["kind"] == "all")]
+    figure = new_figure(12, 4)
+    for axes, quantity in zip(figure.subplots(1, 3, sharey=True), QUANTITIES, strict=True):
+        for color, llm in enumerate(WEEK_LLMS):
+            row = first[(first["llm"] == llm) & (first["quantity"] == quantity)].iloc[0]
+            values = [float(row[f"q{level:g}"]) for level in LEVELS]
+            axes.plot(values, LEVELS, color=f"C{color}", lw=1.4, label=SHOWN[llm])
+        axes.axvline(1000, color="0.5", ls="--", lw=1)
+        axes.set_xscale("log")
+        axes.set_xlim(1, 2e5)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel(f"{quantity} tokens")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("share of requests")
+    figure.axes[0].legend(fontsize=8)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Tokens) -> list[Claim]:
+    """The paper's two sentences on the figure, and the means and quantiles of its notebooks."""
+    notebooks = "released notebooks"
+
+    def of(llm: str, kind: str, quantity: str, column: str, factor: float = 1.0) -> Any:
+        chosen = frame[
+            (frame["llm"] == llm) & (frame["kind"] == kind) & (frame["quantity"] == quantity)
+        ]
+        return mean_interval(factor * chosen[column].astype(float))
+
+    below = frame.assign(below=1 - frame["above_1000"].astype(float))
+    outputs = below[
+        (below["llm"] == "all") & (below["kind"] == "all") & (below["quantity"] == "output")
+    ]
+    found = [
+        at_least(
+            "The majority of requests has more than 1,000 prompt tokens",
+            50,
+            of("all", "all", "prompt", "above_1000", 100),
+            nothing=None,
+            unit="%",
+            paper="the majority",
+        ),
+        at_least(
+            "The majority of requests has fewer than 1,000 output tokens",
+            50,
+            mean_interval(100 * outputs["below"].astype(float)),
+            nothing=None,
+            unit="%",
+            paper="the majority",
+        ),
+        about(
+            "Mean output",
+            222.2,
+            of("all", "all", "output", "mean"),
+            nothing=None,
+            unit="tokens",
+            paper=f"222.2 tokens ({notebooks})",
+        ),
+        about(
+            "Mean tokens of a non-interactive request",
+            4450,
+            of("all", "niw", "total", "mean"),
+            nothing=None,
+            unit="tokens",
+            paper=f"4,450 tokens ({notebooks})",
+        ),
+        about(
+            "Mean tokens of an interactive request",
+            6600,
+            of("all", "interactive", "total", "mean"),
+            nothing=None,
+            unit="tokens",
+            paper=f"6,600 tokens ({notebooks})",
+        ),
+    ]
+    for llm, letter, mean in (
+        ("llama-2-70b", "A", 8400),
+        ("bloom-176b", "B", 7800),
+        ("llama-3.1-8b", "C", 6300),
+        ("llama-3.2-3b", "D", 4600),
+    ):
+        found.append(
+            about(
+                f"Mean prompt of interactive requests for {SHOWN[llm]} (model {letter})",
+                mean,
+                of(llm, "interactive", "prompt", "mean"),
+                nothing=None,
+                unit="tokens",
+                paper=f"{mean:,} tokens ({notebooks})",
+            )
+        )
+    found += [
+        about(
+            "99th percentile of the prompts of model B",
+            49_424,
+            of("bloom-176b", "all", "prompt", "q0.99"),
+            nothing=None,
+            unit="tokens",
+            paper=f"49,424 tokens ({notebooks})",
+            note="clipped there",
+        ),
+        about(
+            "99th percentile of the outputs of model B",
+            2000,
+            of("bloom-176b", "all", "output", "q0.99"),
+            nothing=None,
+            unit="tokens",
+            paper=f"2,000 tokens ({notebooks})",
+            reason="outputs have one shape for all LLMs, which the mean of 222 fixes; a wider one for B "
+            "would need its own mean, which is not known",
+        ),
+        about(
+            "99th percentile of the non-interactive prompts of model A, on one day",
+            1840,
+            of("llama-2-70b", "niw", "prompt", "q0.99"),
+            nothing=None,
+            unit="tokens",
+            paper=f"1,840 tokens ({notebooks}; which day is not said)",
+            reason="the mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
+            "all (4,450 tokens); with so short ones for A, those of the other LLMs would be longer",
+        ),
+    ]
+    return found

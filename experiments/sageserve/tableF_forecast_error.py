@@ -1,0 +1,235 @@
+"""Error of the forecast of the next hour's demand.
+
+Every hour of the week, from what came until then, the interactive tokens per second of each LLM and
+region in the next hour; errors are shares of what came, over all LLMs and regions from the second day
+on. "Windows" is the error of each window, "peak" that of the hour's largest, which is what is
+provisioned for, "short" the part of it that was forecast too low. The paper calls ARIMA accurate enough
+and gives no order, bin, training window or error; its code fits order (3, 1, 2) in sample on minutes.
+Ours are out of sample: windows of 15 minutes, order (3, 1, 2), two days of training, refitted every
+hour by Hannan and Rissanen's regression, and by maximum likelihood on the first seed. In-sample and
+oracle see the future: ablations, not forecasters. In-sample minutes are one minute ahead, as in the
+released code. The buffer beta for non-interactive load is left out: it is no forecast. Llama-3.2-3B's
+error at the weekend is large because it has hardly any requests left by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import mean_interval
+from baselines.sageserve.forecast import (
+    ForecastSettings,
+    arima,
+    forecast_error,
+    in_sample,
+    oracle,
+    rolling,
+    seasonal,
+    windows_of,
+)
+from experiments.harness.claims import Claim, at_most, between
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.sageserve.setting import SHOWN, binned
+from llmscale_env.workload.week import WEEK_LLMS, sageserve_week
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Section 6.4"
+DAY_S = 86_400.0
+ARIMA_NAME = "ARIMA"
+MLE = "ARIMA, maximum likelihood"
+RELEASED = "ARIMA on minutes (released code's bins)"
+IN_SAMPLE = "in sample (sees the future)"
+IN_SAMPLE_MINUTES = "in sample, minutes (released code)"
+ORACLE = "oracle (sees the future)"
+NAMES = (
+    "last value",
+    "same time yesterday",
+    "exponential smoothing with trend",
+    ARIMA_NAME,
+    MLE,
+    RELEASED,
+    IN_SAMPLE,
+    IN_SAMPLE_MINUTES,
+    ORACLE,
+)
+
+
+class Forecasts(Parameters):
+    """Parameters of this table."""
+
+    bin_s: Annotated[float, ours("provisioning is viable every 15 min (section 5)", gt=0)] = 900.0
+    order: Annotated[tuple[int, int, int], ours("that of the released code")] = (3, 1, 2)
+    train_days: Annotated[float, ours("no better and slower with more", gt=0)] = 2.0
+    tokens: Annotated[str, ours("prompt tokens, as in the released code, or all")] = "prompt"
+    skip_days: Annotated[float, ours("forecasters learn first", ge=0)] = 1.0
+    names: Annotated[tuple[str, ...], ours("which are compared")] = NAMES
+    rate_scale: Annotated[float, paper("section 1: over 10 million requests", gt=0)] = 1.0
+
+
+_QUICK = tuple(name for name in NAMES if name not in (MLE, RELEASED))
+PARAMETERS = {"quick": Forecasts(seeds=1, names=_QUICK), "paper": Forecasts(seeds=3)}
+
+
+def cases(parameters: Forecasts) -> list[dict[str, Any]]:
+    """A run per forecaster and seed; the slow one with the first seed only."""
+    common = parameters.model_dump(exclude={"seeds", "names"}, mode="json")
+    seeds = parameters.seed_list()
+    return [
+        {"forecaster": name, "seed": seed, **common}
+        for name in parameters.names
+        for seed in (seeds[:1] if name == MLE else seeds)
+    ]
+
+
+def settings_of(case: Mapping[str, Any]) -> ForecastSettings:
+    """The forecaster of a case, what sees the future aside."""
+    name, train_s = case["forecaster"], case["train_days"] * DAY_S
+    bin_s = 60.0 if name in (RELEASED, IN_SAMPLE_MINUTES) else case["bin_s"]
+    forecaster: Any = "last-value"
+    if name == "same time yesterday":
+        forecaster = seasonal(bin_s=bin_s)
+    elif name == "exponential smoothing with trend":
+        forecaster = "holt-winters"
+    elif name in (ARIMA_NAME, MLE, RELEASED):
+        method = "mle" if name == MLE else "hannan-rissanen"
+        forecaster = arima(case["order"], bin_s=bin_s, train_s=train_s, method=method)  # type: ignore[arg-type]
+    return ForecastSettings(forecaster, bin_s=bin_s)
+
+
+def series_of(case: Mapping[str, Any], bin_s: float) -> np.ndarray:
+    """(bins, LLM, region) interactive tokens per second of the week."""
+    found = binned(sageserve_week(rate_scale=case["rate_scale"]), case["seed"], bin_s=60.0)
+    found = found.coarser(round(bin_s / 60.0))
+    tokens = (
+        found.input_tokens
+        if case["tokens"] == "prompt"
+        else found.input_tokens + found.output_tokens
+    )
+    return tokens[0] / bin_s
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for all LLMs and for each, on weekdays, at the weekend and on both."""
+    chosen = settings_of(case)
+    series = series_of(case, chosen.bin_s)
+    name = case["forecaster"]
+    started = time.perf_counter()
+    if name == IN_SAMPLE_MINUTES:
+        first = round(case["skip_days"] * DAY_S / 60)
+        fitted = in_sample(series, case["order"])
+        seconds = time.perf_counter() - started
+        # One minute ahead, each minute a window of its own.
+        said, came = (np.moveaxis(a[first:, None], 1, -1) for a in (fitted, series))
+        at = np.arange(first, len(series))
+    else:
+        future = None
+        if name == IN_SAMPLE:
+            future = in_sample(series, case["order"])
+        elif name == ORACLE:
+            future = oracle(series)
+        at, said = rolling(series, chosen, future=future)
+        seconds = time.perf_counter() - started
+        came = windows_of(series, at, chosen)
+    since = at * chosen.bin_s
+    later = since >= case["skip_days"] * DAY_S
+    rows = []
+    for part, chosen_part in (
+        ("week", later),
+        ("weekdays", later & (since < 5 * DAY_S)),
+        ("weekend", later & (since >= 5 * DAY_S)),
+    ):
+        for llm in ("all", *WEEK_LLMS):
+            which = (
+                slice(None)
+                if llm == "all"
+                else slice(WEEK_LLMS.index(llm), WEEK_LLMS.index(llm) + 1)
+            )
+            error = forecast_error(said[chosen_part][:, which], came[chosen_part][:, which])
+            rows.append(
+                {
+                    "part": part,
+                    "llm": llm,
+                    "windows": error.windows,
+                    "peak": error.peak,
+                    "short": error.short,
+                    "n": error.n,
+                    "seconds": round(seconds, 1),
+                }
+            )
+    return rows
+
+
+def plot(frame: DataFrame, parameters: Forecasts) -> Any:
+    """Error of the peak by forecaster, and of ARIMA by LLM."""
+    week = frame[(frame["part"] == "week") & (frame["llm"] == "all")]
+    names = [n for n in parameters.names if n in set(week["forecaster"]) and n != IN_SAMPLE_MINUTES]
+    figure = new_figure(12, 4.5)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    for k, (column, label) in enumerate(
+        (("windows", "each window"), ("peak", "hour's peak"), ("short", "peak forecast too low"))
+    ):
+        values = [100 * week[week["forecaster"] == n][column].astype(float).mean() for n in names]
+        left.barh(np.arange(len(names)) + 0.27 * (k - 1), values, 0.25, color=f"C{k}", label=label)
+    left.set_yticks(np.arange(len(names)), names, fontsize=8)
+    left.invert_yaxis()
+    left.set_xlabel("error (% of what came)")
+    left.legend(fontsize=8)
+    mine = frame[(frame["forecaster"] == ARIMA_NAME) & (frame["llm"] != "all")]
+    for k, part in enumerate(("weekdays", "weekend")):
+        some = mine[mine["part"] == part]
+        values = [100 * some[some["llm"] == llm]["peak"].astype(float).mean() for llm in WEEK_LLMS]
+        right.bar(np.arange(4) + 0.36 * (k - 0.5), values, 0.34, color=f"C{k + 3}", label=part)
+    right.set_xticks(
+        np.arange(4), [SHOWN[llm].replace("-", "-\n", 1) for llm in WEEK_LLMS], fontsize=8
+    )
+    right.set_ylabel("ARIMA's error of the peak (%)")
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Forecasts) -> list[Claim]:
+    """Whether ARIMA is accurate enough, and the error that the released notebooks print."""
+    week = frame[(frame["part"] == "week") & (frame["llm"] == "all")]
+
+    def of(name: str, column: str = "peak", factor: float = 100.0) -> Any:
+        values = week[week["forecaster"] == name].sort_values("seed")[column].astype(float)
+        return mean_interval(factor * values.to_numpy())
+
+    def shown(name: str, column: str) -> str:
+        return f"{of(name, column).mean:.1f} %"
+
+    others = [n for n in ("last value", "same time yesterday", MLE) if n in set(week["forecaster"])]
+    return [
+        between(
+            "One minute ahead, in sample, mean absolute error of the mean (all LLMs and regions)",
+            16,
+            24,
+            of(IN_SAMPLE_MINUTES, "windows"),
+            nothing=None,
+            unit="%",
+            paper="16 to 24 % (released notebooks, by LLM and region)",
+            reason="the error is that of the minutes' own noise, which was measured for two LLMs and is "
+            "ours for the others",
+        ),
+        at_most(
+            "ARIMA is accurate enough: out of sample, up to an hour ahead, it errs no more than the "
+            "released code in sample",
+            24,
+            of(ARIMA_NAME, "windows"),
+            nothing=None,
+            unit="%",
+            paper="accurate enough; at most 24 %",
+            note=f"in windows of {parameters.bin_s / 60:g} minutes; the hour's peak errs by "
+            f"{shown(ARIMA_NAME, 'peak')}, of which {shown(ARIMA_NAME, 'short')} too low. Error of the peak "
+            "by " + ", ".join(f"'{n}': {shown(n, 'peak')}" for n in others),
+        ),
+    ]

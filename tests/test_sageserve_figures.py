@@ -1,0 +1,158 @@
+"""SageServe's figures that need no cluster: the pieces by hand, and each once in small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.harness.catalogue import entries, load
+from experiments.sageserve import fig04_week as fig04
+from experiments.sageserve import fig10_tokens as fig10
+from experiments.sageserve import tableF_forecast_error as table
+from experiments.sageserve.setting import Binned, binned
+from llmscale_env.workload import generate_requests
+from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, sageserve_week, week_classes
+
+DAY_S = 86_400.0
+
+
+def frame_of(module, parameters):
+    rows = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
+    return pd.DataFrame(rows)
+
+
+def test_they_are_in_the_catalogue():
+    names = {entry.name for entry in entries() if entry.paper == "sageserve"}
+    assert {"sageserve-fig04", "sageserve-fig10", "sageserve-tableF"} <= names
+    for entry in entries():
+        if entry.paper == "sageserve":
+            load(entry)
+
+
+# ---- the setting ----
+
+
+def test_binned_is_what_the_table_holds():
+    week = sageserve_week(rate_scale=0.02, start_s=DAY_S)
+    found = binned(week, 5, horizon_s=7200.0, bin_s=600.0)
+    whole = generate_requests(
+        week,
+        classes=week_classes(week),
+        llms=WEEK_LLMS,
+        regions=WEEK_REGIONS,
+        horizon_s=7200.0,
+        rng=np.random.default_rng(5),
+    )
+    assert found.requests.shape == (2, 12, 4, 3)
+    assert found.requests.sum() == len(whole)
+    assert found.input_tokens.sum() == whole.input_tokens.sum()
+    some = (
+        (whole.slo_class == 1)
+        & (whole.llm == 0)
+        & (whole.region == 2)
+        & (whole.arrival_s >= 1200)
+        & (whole.arrival_s < 1800)
+    )
+    assert found.requests[1, 2, 0, 2] == some.sum()
+    assert found.output_tokens[1, 2, 0, 2] == whole.output_tokens[some].sum()
+
+
+def test_coarser_by_hand():
+    numbers = np.arange(10.0).reshape(2, 5, 1, 1)
+    wide = Binned(60.0, numbers, numbers, numbers).coarser(2)
+    assert wide.bin_s == 120.0
+    assert wide.requests[:, :, 0, 0].tolist() == [[1.0, 5.0], [11.0, 15.0]]
+
+
+# ---- Figure 4 ----
+
+
+def test_texture_by_hand():
+    minutes = np.full(120, 10.0)
+    minutes[30] = 30.0
+    found = fig04.texture(minutes)
+    assert found["ratio_p90"] == 1.0
+    assert found["level_sd"] == pytest.approx(np.std([1.0] * 119 + [3.0]))
+    assert fig04.texture(np.tile([10.0, 20.0], 60))["ratio_p99"] == 2.0
+
+
+def test_daily_wave_by_hand():
+    hours = np.arange(96)
+    assert fig04.daily_wave(5 + 2 * np.sin(2 * np.pi * hours / 24)) == pytest.approx(0.4)
+    assert fig04.daily_wave(np.full(96, 3.0)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_week_in_small():
+    parameters = fig04.WholeWeek(seeds=1, rate_scale=0.05)
+    frame = frame_of(fig04, parameters)
+    assert (frame["row"] == "hour").sum() == 2 * 168
+    found = {claim.sentence: claim for claim in fig04.claims(frame, parameters)}
+    total = found["The week has over 10 million requests"]
+    assert total.ours.mean == pytest.approx(0.5, rel=0.05)
+    assert total.verdict == "not reproduced"  # a 20th of them
+    assert found["Non-interactive requests are fewer"].verdict == "reproduced"
+    assert (
+        found["Interactive requests at the weekend, over those of weekdays"].verdict == "reproduced"
+    )
+    flat = frame.assign(requests_per_s=1.0, tokens_per_s=1.0)
+    for claim in fig04.claims(flat, parameters)[1:4:2]:
+        assert claim.verdict == "not reproduced"
+    fig04.plot(frame, parameters)
+
+
+# ---- Figure 10 ----
+
+
+def test_tokens_in_small():
+    parameters = fig10.Tokens(seeds=1, rate_scale=0.005)
+    frame = frame_of(fig10, parameters)
+    assert len(frame) == 5 * 3 * 3
+    by = frame.set_index(["llm", "kind", "quantity"])
+    for llm in WEEK_LLMS:
+        parts = [by.loc[(llm, "all", quantity), "mean"] for quantity in fig10.QUANTITIES]
+        assert parts[0] + parts[1] == pytest.approx(parts[2])
+        kinds = [by.loc[(llm, kind, "prompt"), "n"] for kind in ("all", "interactive", "niw")]
+        assert kinds[0] == kinds[1] + kinds[2]
+    claims = fig10.claims(frame, parameters)
+    assert [claim.verdict for claim in claims[:4]] == ["reproduced"] * 4
+    assert claims[1].ours.mean == pytest.approx(
+        100 * (1 - by.loc[("all", "all", "output"), "above_1000"])
+    )
+    fig10.plot(frame, parameters)
+
+
+# ---- the forecasts' errors ----
+
+
+def test_cases_and_settings():
+    parameters = table.PARAMETERS["paper"]
+    cases = table.cases(parameters)
+    assert sum(case["forecaster"] == table.MLE for case in cases) == 1
+    by = {case["forecaster"]: table.settings_of(case) for case in cases}
+    assert by[table.RELEASED].bin_s == 60.0
+    arima = by[table.ARIMA_NAME].forecaster
+    assert arima["order"] == [3, 1, 2]
+    assert arima["refit_every"] == 4
+    assert arima["train_window"] == 192
+    assert by[table.MLE].forecaster["method"] == "mle"
+
+
+def test_errors_in_small(monkeypatch):
+    monkeypatch.setattr(
+        table,
+        "binned",
+        lambda week, seed, bin_s: binned(week, seed, horizon_s=2 * DAY_S, bin_s=bin_s),
+    )
+    names = ("last value", table.ARIMA_NAME, table.IN_SAMPLE_MINUTES, table.ORACLE)
+    parameters = table.Forecasts(seeds=1, names=names, rate_scale=0.1, bin_s=1800.0, skip_days=0.5)
+    frame = frame_of(table, parameters)
+    week = frame[(frame["part"] == "week") & (frame["llm"] == "all")].set_index("forecaster")
+    assert week.loc[table.ORACLE, "peak"] == 0
+    assert 0.05 < week.loc[table.ARIMA_NAME, "peak"] < 0.5
+    assert week.loc["last value", "n"] == 36  # hours 12 to 47: after the 48th nothing comes
+    minutes = frame[(frame["part"] == "week") & (frame["forecaster"] == table.IN_SAMPLE_MINUTES)]
+    assert set(minutes["n"]) == {2160}
+    claims = table.claims(frame, parameters)
+    assert claims[1].ours.mean == pytest.approx(100 * week.loc[table.ARIMA_NAME, "windows"])
+    table.plot(frame, parameters)
