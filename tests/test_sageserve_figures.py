@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from baselines.sageserve.throughput import throughput
 from experiments.harness.catalogue import entries, load
+from experiments.sageserve import fig02_throughput as fig02
 from experiments.sageserve import fig04_week as fig04
 from experiments.sageserve import fig10_tokens as fig10
 from experiments.sageserve import tableF_forecast_error as table
 from experiments.sageserve.setting import Binned, binned
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.workload import generate_requests
 from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, sageserve_week, week_classes
 
@@ -63,6 +66,41 @@ def test_coarser_by_hand():
     wide = Binned(60.0, numbers, numbers, numbers).coarser(2)
     assert wide.bin_s == 120.0
     assert wide.requests[:, :, 0, 0].tolist() == [[1.0, 5.0], [11.0, 15.0]]
+
+
+# ---- Figure 2 ----
+
+
+def test_throughput_by_hand():
+    """Requests alike: a Bloom instance on 8 A100 holds 62,942 tokens, so seven of 8,300."""
+    model = iteration_time_model("bloom-176b", "a100-80gb", 8)
+    found = throughput("bloom-176b", "a100-80gb", 8, [8200] * 5, [200] * 5)
+    assert found.batch == 7
+    busy = model.prefill_s(8200) + 200 * model.decode_s(7, 7 * 8300) / 7
+    assert found.busy_s.tolist() == pytest.approx([busy] * 5)
+    assert found.requests_per_s == pytest.approx(1 / busy)
+    assert found.prompt_tokens_per_s == pytest.approx(8200 / busy)
+    assert found.tokens_per_s == pytest.approx(8400 / busy)
+    assert found.kind == "end-to-end"
+    # A target that only so many together meet.
+    tight = model.decode_s(3, 3 * 8300)
+    keys = {"input_tokens": [8200], "output_tokens": [200]}
+    assert throughput("bloom-176b", "a100-80gb", 8, itl_s=tight, **keys).batch == 3
+    assert throughput("bloom-176b", "a100-80gb", 8, itl_s=1e-6, **keys).batch == 1
+    assert throughput("bloom-176b", "a100-80gb", 8, max_batch=5, **keys).batch == 5
+    with pytest.raises(ValueError, match="output_tokens"):
+        throughput("bloom-176b", "a100-80gb", 8, [1, 2], [1])
+
+
+def test_figure_2_in_small():
+    parameters = fig02.ByGpu(seeds=1, requests=300)
+    frame = frame_of(fig02, parameters)
+    assert len(frame) == 8
+    assert (frame["p5"] < frame["p50"]).all()
+    assert [claim.verdict for claim in fig02.claims(frame, parameters)] == ["reproduced"] * 4
+    alike = frame.assign(tokens_per_s=1000.0)
+    assert all(c.verdict == "not reproduced" for c in fig02.claims(alike, parameters))
+    fig02.plot(frame, parameters)
 
 
 # ---- Figure 4 ----

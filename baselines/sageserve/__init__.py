@@ -7,6 +7,7 @@ Plain functions and records on numbers, which know nothing of the simulator. For
 |---|---|
 | how many tokens will come in the next hour | `forecast` (section 6.4) |
 | how many instances of which LLM, where, on which GPUs | `programme` (section 5.1) |
+| how many tokens per second an instance serves | `throughput` (theta of section 5.1, Figure 2) |
 | which region, deployment, instance gets a request | `routing` (section 6.2) |
 | when do non-interactive requests go out of their queue | `background` (section 6.3) |
 | when does an instance come or go: reactive, LT-I, LT-U, LT-UA, siloed | `scaling` (sections 4, 6.5, 7.2) |
