@@ -51,8 +51,9 @@ def arima(
             value is the forecast.
         refit_s: time between fits.
         method: see `llmscale_env.control.forecast.ARIMA`. On the week, hourly fits of 12 series take
-            5 s by Hannan and Rissanen's regression and 140 s by maximum likelihood, for errors of
-            11.9 and 11.7 % (of the hour's peak; `python -m experiments.run sageserve-tableF`).
+            5 s by Hannan and Rissanen's regression and minutes by maximum likelihood; the hour's peak
+            is then wrong by 11.9 and 11.0 % (`python -m experiments.run sageserve-tableF scale=paper`,
+            first seed).
     """
     p, d, q = order
     refit = max(round(refit_s / bin_s), 1)

@@ -120,11 +120,11 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     chosen = settings_of(case)
     series = series_of(case, chosen.bin_s)
     name = case["forecaster"]
-    started = time.perf_counter()
+    started = time.process_time()
     if name == IN_SAMPLE_MINUTES:
         first = round(case["skip_days"] * DAY_S / 60)
         fitted = in_sample(series, case["order"])
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         # One minute ahead, each minute a window of its own.
         said, came = (np.moveaxis(a[first:, None], 1, -1) for a in (fitted, series))
         at = np.arange(first, len(series))
@@ -135,7 +135,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         elif name == ORACLE:
             future = oracle(series)
         at, said = rolling(series, chosen, future=future)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         came = windows_of(series, at, chosen)
     since = at * chosen.bin_s
     later = since >= case["skip_days"] * DAY_S
@@ -160,7 +160,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "peak": error.peak,
                     "short": error.short,
                     "n": error.n,
-                    "seconds": round(seconds, 1),
+                    "cpu_s": round(seconds, 1),
                 }
             )
     return rows
