@@ -8,6 +8,7 @@ import pytest
 
 from baselines.sageserve.throughput import throughput
 from experiments.harness.catalogue import entries, load
+from experiments.sageserve import fig01_reactive as fig01
 from experiments.sageserve import fig02_throughput as fig02
 from experiments.sageserve import fig04_week as fig04
 from experiments.sageserve import fig10_tokens as fig10
@@ -66,6 +67,30 @@ def test_coarser_by_hand():
     wide = Binned(60.0, numbers, numbers, numbers).coarser(2)
     assert wide.bin_s == 120.0
     assert wide.requests[:, :, 0, 0].tolist() == [[1.0, 5.0], [11.0, 15.0]]
+
+
+# ---- Figure 1 ----
+
+
+def test_reactive_by_hand():
+    load = np.array([10.0, 39.0, 40.0, 41.0, 85.0, 30.0])
+    assert fig01.reactive(load, 40.0).tolist() == [1, 1, 2, 2, 3, 3]
+    # Two minutes ahead the ideal sees 40 at minute 0 and 85 at minute 2.
+    assert fig01.ideal(load, 40.0, 2).tolist() == [2, 2, 3, 3, 3, 3]
+
+
+def test_figure_1():
+    parameters = fig01.PARAMETERS["quick"]
+    frame = frame_of(fig01, parameters)
+    found = fig01.claims(frame, parameters)
+    assert [claim.ours.mean for claim in found[:4]] == [10, 15, 5, 25]
+    assert all(claim.verdict == "reproduced" for claim in found)
+    fig01.plot(frame, parameters)
+    calm = parameters.model_copy(update={"burst_tps": 0.0})
+    claims = fig01.claims(frame_of(fig01, calm), calm)
+    assert claims[3].verdict == "not measured"
+    at_once = parameters.model_copy(update={"delay_min": 0})
+    assert fig01.claims(frame_of(fig01, at_once), at_once)[2].ours.mean == 0
 
 
 # ---- Figure 2 ----

@@ -1,0 +1,185 @@
+"""Reactive thresholds: too late with the right one, too much with a lower one.
+
+An LLM whose instance serves 4,000 tokens per second and takes five minutes to come, under a load that
+rises and then stays, with one small burst. The ideal knows the load five minutes ahead; the reactive
+rule orders an instance when the load exceeds its threshold times the instances that are there or on
+their way, and gives none back within the time shown. Grey is what a reactive rule lacks or has too much.
+It is an illustration: the curve is ours, drawn so that it crosses 3,500 at minute 10 and 4,000 at minute
+15 as the caption says, is stable below 7,000 afterwards, and has its burst at minute 25. What the claims
+show is that the rule then does what the caption says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.harness.claims import Claim, about, at_least, exact
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Figure 1"
+
+
+class Thresholds(Parameters):
+    """Parameters of this figure."""
+
+    capacity: Annotated[float, paper("Figure 1: 4000 tokens/s", gt=0)] = 4000.0
+    thresholds: Annotated[tuple[float, ...], paper("Figure 1: 4000 and 3500")] = (4000.0, 3500.0)
+    delay_min: Annotated[int, paper("Figure 1: ordered at 15, there at 20 minutes", ge=0)] = 5
+    knots_min: Annotated[tuple[float, ...], ours("crosses thresholds when the caption says")] = (
+        0,
+        15,
+        22,
+        40,
+    )
+    knots_tps: Annotated[tuple[float, ...], ours("see knots_min")] = (2500, 4000, 6800, 6800)
+    burst_min: Annotated[int, paper("Figure 1: over allocation at 25 minutes")] = 25
+    burst_tps: Annotated[float, ours("small: two instances serve it", ge=0)] = 400.0
+
+
+PARAMETERS = {"quick": Thresholds(seeds=1), "paper": Thresholds(seeds=1)}
+
+
+def cases(parameters: Thresholds) -> list[dict[str, Any]]:
+    """The ideal (threshold 0) and each threshold; nothing is drawn."""
+    common = parameters.model_dump(exclude={"seeds", "thresholds"}, mode="json")
+    seed = parameters.seed_list()[0]
+    return [{"threshold": t, "seed": seed, **common} for t in (0.0, *parameters.thresholds)]
+
+
+def load_of(case: Mapping[str, Any]) -> NDArray[np.float64]:
+    """(minutes,) tokens per second."""
+    minutes = np.arange(int(case["knots_min"][-1]) + 1)
+    load = np.interp(minutes, case["knots_min"], case["knots_tps"])
+    load[case["burst_min"]] += case["burst_tps"]
+    return load
+
+
+def reactive(load: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
+    """(minutes,) instances ordered by the end of each minute: those there and those on their way."""
+    ordered = np.zeros(len(load), np.int64)
+    have = 1
+    for t, tps in enumerate(load):
+        # At the threshold, as the caption has it: ordered at minute 15 where the load reaches 4,000.
+        have = max(have, math.floor(tps / threshold + 1e-9) + 1)
+        ordered[t] = have
+    return ordered
+
+
+def ideal(load: NDArray[np.float64], capacity: float, delay: int) -> NDArray[np.int64]:
+    """(minutes,) instances ordered by who knows what will be needed when they have come."""
+    needed = np.floor(load / capacity + 1e-9).astype(np.int64) + 1
+    ahead = needed[np.minimum(np.arange(len(load)) + delay, len(load) - 1)]
+    return np.maximum.accumulate(ahead)
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per minute."""
+    load, delay = load_of(case), case["delay_min"]
+    if case["threshold"] > 0:
+        ordered = reactive(load, case["threshold"])
+    else:
+        ordered = ideal(load, case["capacity"], delay)
+    serving = np.ones(len(load), np.int64)
+    serving[delay:] = ordered[: len(load) - delay] if delay else ordered
+    return [
+        {
+            "minute": t,
+            "load": float(load[t]),
+            "ordered": int(ordered[t]),
+            "serving": int(serving[t]),
+            "short": bool(load[t] >= case["capacity"] * serving[t]),
+        }
+        for t in range(len(load))
+    ]
+
+
+def plot(frame: DataFrame, parameters: Thresholds) -> Any:
+    """A panel per threshold: load, what the ideal orders, what the rule orders and what serves."""
+    figure = new_figure(9, 6)
+    panels = figure.subplots(len(parameters.thresholds), 1, sharex=True, squeeze=False)[:, 0]
+    best = frame[frame["threshold"] == 0].sort_values("minute")
+    for axes, threshold in zip(panels, parameters.thresholds, strict=True):
+        mine = frame[frame["threshold"] == threshold].sort_values("minute")
+        minutes = mine["minute"].to_numpy(dtype=float)
+        goal, have = (p["serving"].to_numpy(dtype=float) for p in (best, mine))
+        unit = parameters.capacity
+        axes.fill_between(
+            minutes, goal * unit, have * unit, step="post", color="0.8", label="difference"
+        )
+        axes.plot(minutes, mine["load"].astype(float), "k", lw=1.3, label="load")
+        axes.step(minutes, goal * unit, where="post", color="C0", label="ideal")
+        axes.step(
+            minutes, have * unit, where="post", color="C3", label=f"reactive at {threshold:,.0f}"
+        )
+        axes.set_ylabel("tokens per second")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, loc="upper left")
+    panels[-1].set_xlabel("time (minutes)")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Thresholds) -> list[Claim]:
+    """What the caption says."""
+
+    def of(threshold: float) -> DataFrame:
+        return frame[frame["threshold"] == threshold].sort_values("minute")
+
+    def first(threshold: float, column: str, more_than: int = 1) -> float:
+        mine = of(threshold)
+        found = mine[mine[column].astype(int) > more_than]["minute"]
+        return float(found.iloc[0]) if len(found) else math.nan
+
+    right, low = parameters.thresholds[0], parameters.thresholds[-1]
+    over = of(low)["serving"].astype(int).sum() - of(0.0)["serving"].astype(int).sum()
+    note = "by construction of the load"
+    return [
+        about(
+            "The ideal orders at minute 10",
+            10,
+            exact(first(0.0, "ordered")),
+            nothing=None,
+            unit="min",
+            note=note,
+        ),
+        about(
+            f"A threshold of {right:,.0f} orders at minute 15",
+            15,
+            exact(first(right, "ordered")),
+            nothing=None,
+            unit="min",
+            note=note,
+        ),
+        about(
+            "and has too few instances for 5 minutes",
+            5,
+            exact(float(of(right)["short"].astype(bool).sum())),
+            nothing=0,
+            unit="min",
+        ),
+        about(
+            f"A threshold of {low:,.0f} orders a further instance at minute 25, for a small burst",
+            25,
+            exact(first(low, "ordered", 2)),
+            nothing=None,
+            unit="min",
+            note=note,
+        ),
+        at_least(
+            "and has more instances than the ideal",
+            1,
+            exact(float(over)),
+            nothing=0,
+            unit="instance-minutes",
+            paper="over allocation",
+        ),
+    ]
