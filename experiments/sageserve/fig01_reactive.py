@@ -116,9 +116,13 @@ def plot(frame: DataFrame, parameters: Thresholds) -> Any:
             minutes, goal * unit, have * unit, step="post", color="0.8", label="difference"
         )
         axes.plot(minutes, mine["load"].astype(float), "k", lw=1.3, label="load")
-        axes.step(minutes, goal * unit, where="post", color="C0", label="ideal")
+        axes.step(minutes, goal * unit, where="post", color="C0", label="capacity, ideal")
         axes.step(
-            minutes, have * unit, where="post", color="C3", label=f"reactive at {threshold:,.0f}"
+            minutes,
+            have * unit,
+            where="post",
+            color="C3",
+            label=f"capacity, reactive at {threshold:,.0f}",
         )
         axes.set_ylabel("tokens per second")
         axes.set_ylim(bottom=0)
