@@ -103,6 +103,8 @@ def check_arrival_queues(
     """
     if spec.routes[llm][slo_class].queue < 0:
         raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no shared queue")
+    if spec.routes[llm][slo_class].region_queues:
+        raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has region_queues")
     if not 1 <= len(queues) <= MAX_ARRIVAL_QUEUES:
         raise ValueError(f"queues = {tuple(queues)}: must be 1..{MAX_ARRIVAL_QUEUES} of them")
     if len(uppers) != len(queues) - 1 or any(a >= b for a, b in pairwise(uppers)):
@@ -249,6 +251,8 @@ def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None
         raise ValueError(f"{what}: the route has no shared queue")
     if rule != RouterKind.SHARED_QUEUE and not route.pools:
         raise ValueError(f"{what}: the route has no candidate pools")
+    if rule == RouterKind.REGIONAL and not route.preference:
+        raise ValueError(f"{what}: the route has no preference")
     _check_needs(spec, route, rule, what)
 
 

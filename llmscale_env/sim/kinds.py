@@ -18,6 +18,7 @@ class InstanceState(IntEnum):
     LOADING = 2
     ACTIVE = 3
     DRAINING = 4
+    DONATING = 5
 
 
 class RequestState(IntEnum):
@@ -32,6 +33,7 @@ class RequestState(IntEnum):
     FINISHED = 6
     REJECTED = 7
     HANDOVER = 8
+    TRANSIT = 9
 
 
 NOT_UNDER_WAY = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
@@ -51,6 +53,7 @@ class RouterKind(IntEnum):
     CUSTOM = 7
     HOLD = 8
     BEST_FIT = 9
+    REGIONAL = 10
 
 
 DECODE_KINDS = frozenset(

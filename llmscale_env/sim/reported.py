@@ -74,3 +74,21 @@ it has not taken yet; time that it has spent on layers for others so far.
 """
 HOME_DTYPE = np.dtype([("host", np.int32), ("there", np.bool_)])
 """Per LLM the host that is to keep a copy of its weights (-1: none), and whether it is there."""
+SPOT_DTYPE = np.dtype(
+    [
+        ("spot", np.int64),
+        ("reclaims_own", np.int64),
+        ("reclaims_others", np.int64),
+        ("donations", np.int64),
+        ("own_ps", np.int64),
+        ("others_ps", np.int64),
+        ("looks_out", np.int64),
+        ("looks_in", np.int64),
+    ]
+)
+"""Per pool at `now` (docs/engine.md, section 17).
+
+VMs leased out with its LLM; instances that it has taken from its own ones and from those of others;
+instances that it has given to spot; time that those from its own and from others have spent `ACQUIRING` and
+`LOADING`; changes that looks have ordered, outwards and inwards.
+"""

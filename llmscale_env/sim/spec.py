@@ -41,12 +41,21 @@ from llmscale_env.sim.kinds import (
 from llmscale_env.sim.links import LINK_TABLES, NetworkSpec
 from llmscale_env.sim.operations import Operations, changed_operations
 from llmscale_env.sim.profile import ProfileSpec
+from llmscale_env.sim.region_checks import check_managers, check_region_pool, check_region_route
+from llmscale_env.sim.region_specs import (
+    LatencySpec,
+    ManagerSpec,
+    ScalingKind,
+    ScalingSpec,
+    SpotSpec,
+)
 from llmscale_env.sim.reported import (
     HOME_DTYPE,
     INSTANCE_DTYPE,
     LOADING_DTYPE,
     REPORT_DTYPE,
     RESULT_DTYPE,
+    SPOT_DTYPE,
 )
 from llmscale_env.sim.weight_checks import check_homes, check_twin, check_weights
 
@@ -62,13 +71,16 @@ __all__ = [
     "NO_SOURCE",
     "REPORT_DTYPE",
     "RESULT_DTYPE",
+    "SPOT_DTYPE",
     "ClassSpec",
     "ClusterSpec",
     "ControllerKind",
     "Fallback",
     "InstanceState",
+    "LatencySpec",
     "LiveMode",
     "LoadSource",
+    "ManagerSpec",
     "NetworkSpec",
     "Operations",
     "PlacementSpec",
@@ -80,6 +92,9 @@ __all__ = [
     "RequestState",
     "RouteSpec",
     "RouterKind",
+    "ScalingKind",
+    "ScalingSpec",
+    "SpotSpec",
     "SwapSpec",
     "changed_operations",
     "first_warm",
@@ -144,6 +159,11 @@ class PoolSpec:
         layers: how many layers they are.
         live_mode: a `LiveMode`, of the pairs of this pool.
         twin_of: pool on the same GPUs, slot by slot; -1: none. Named by one of the two.
+        region: where its instances are.
+        deployment_slots: so many slots each form a deployment; 0: the pool is one.
+        priorities: requests of priority 0 come first in an instance's own queue.
+        spot: its instances come from spot VMs and go back to them, not by `acquire_ps` and `load_ps`.
+        scaling: how it scales when a request reaches its region.
         host_kv_bytes: KV cache that one instance may keep in host memory.
         watermark_tokens: KV tokens kept free at admission; where LLMs take turns each has its own.
     """
@@ -184,6 +204,11 @@ class PoolSpec:
     layers: int = 1
     live_mode: int = LiveMode.ZIGZAG
     twin_of: int = -1
+    region: int = 0
+    deployment_slots: int = 0
+    priorities: bool = False
+    spot: SpotSpec | None = None
+    scaling: ScalingSpec | None = None
 
     def layer_bytes(self, layer: int) -> int:
         """Bytes of one layer, the first being 0; all of them together are `weight_bytes`."""
@@ -293,6 +318,10 @@ class RouteSpec:
         decode_pools: candidates of requests that a `PREFILL` instance hands over.
         decode_kind: a `RouterKind` out of `DECODE_KINDS`.
         placement: what `BEST_FIT` goes by, in either place.
+        preference: of clients of each region the regions that have some of `pools`, all of them, the
+            preferred one first (`REGIONAL`).
+        threshold_ppm: utilisation below which a region is taken in that order.
+        region_queues: the shared queue by region of the client; empty: `queue`, otherwise the first.
     """
 
     kind: int
@@ -303,6 +332,9 @@ class RouteSpec:
     decode_pools: tuple[int, ...] = ()
     decode_kind: int = RouterKind.JSQ_REQUESTS
     placement: PlacementSpec | None = None
+    preference: tuple[tuple[int, ...], ...] = ()
+    threshold_ppm: int = 700_000
+    region_queues: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -335,6 +367,11 @@ class ClusterSpec:
         homes: per LLM the host that keeps a copy of its weights in memory, -1: none; empty: none anywhere.
         host_cache_at_start: at time 0 every host has all weights in memory, as if the last instance of
             each LLM had gone `OFF` there just then.
+        n_regions: of clients and of pools. With one, the regions of requests say nothing.
+        latency: of the network between regions; None: requests take no time.
+        promote_ps: a request that joins an own queue so long after its arrival has priority 0 there.
+        managers: endpoints that take requests from shared queues while they are little used.
+        manager_period_ps: between two looks at that.
     """
 
     profiles: tuple[ProfileSpec, ...]
@@ -350,6 +387,11 @@ class ClusterSpec:
     network: NetworkSpec | None = None
     homes: tuple[int, ...] = ()
     host_cache_at_start: bool = False
+    n_regions: int = 1
+    latency: LatencySpec | None = None
+    promote_ps: int = int(NEVER)
+    managers: tuple[ManagerSpec, ...] = ()
+    manager_period_ps: int = 0
 
     def __post_init__(self) -> None:
         for p, pool in enumerate(self.pools):
@@ -371,6 +413,7 @@ class ClusterSpec:
             check_phase(where, pool, self)
             check_weights(where, pool, self)
             check_twin(where, p, self)
+            check_region_pool(where, p, self)
             check_pull(f"{where}.pull", pool.pull, pool, self.queue_llm)
         for m, row in enumerate(self.routes):
             if len(row) != len(self.classes):
@@ -384,6 +427,7 @@ class ClusterSpec:
                 if route.queue >= 0 and self.queue_llm[route.queue] not in (-1, m):
                     raise ValueError(f"{where}.queue = {route.queue}: is for another LLM")
                 check_phases_of_route(where, m, route, self)
+                check_region_route(where, m, route, self)
                 for p in (*route.pools, *route.overflow):
                     if self.pools[p].llms != (m,):
                         raise ValueError(
@@ -400,6 +444,7 @@ class ClusterSpec:
         if self.network is not None:
             self.network.refuse_other_sizes(self.n_instances, self.n_hosts)
         check_homes(self)
+        check_managers(self)
         held = sum(pool.initial_active * pool.gpus for pool in self.pools)
         if held > self.max_gpus:
             raise ValueError(f"max_gpus = {self.max_gpus}: {held} are active at the start")
@@ -421,6 +466,17 @@ class ClusterSpec:
     def places(self) -> bool:
         """Whether any route may be best fit."""
         return any(route.placement is not None for row in self.routes for route in row)
+
+    @property
+    def regional(self) -> bool:
+        """Whether any of docs/engine.md, section 17, is at work."""
+        routes = [route for row in self.routes for route in row]
+        return (
+            bool(self.managers)
+            or self.n_regions > 1
+            or any(route.preference or route.region_queues for route in routes)
+            or any(pool.priorities or pool.spot or pool.scaling for pool in self.pools)
+        )
 
     @property
     def max_batch(self) -> int:
