@@ -31,7 +31,7 @@ from tests.weight_laws import Watched, broken_weight_law
 ENGINES = (ReferenceEngine, FastEngine)
 Engine = Callable[..., Any]
 every = pytest.mark.parametrize("engine_class", ENGINES)
-OFF, ACQUIRING, LOADING, ACTIVE, DRAINING = InstanceState
+OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
 
 UNIT = 10
 """Picoseconds that one layer of a batch takes: 10 tokens are prefilled in 10 + 6 * 10 = 7 units."""

@@ -40,7 +40,7 @@ Engine = Callable[..., Any]
 every = pytest.mark.parametrize("engine_class", ENGINES)
 
 BYTE_PER_PS = 10**6
-OFF, ACQUIRING, LOADING, ACTIVE, DRAINING = InstanceState
+OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
 NOBODY = table((10**6, 1, 1))
 """Requests of a cluster that is only looked at while it loads."""
 

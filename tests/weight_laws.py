@@ -10,7 +10,7 @@ import numpy as np
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import InstanceState
 
-OFF, ACQUIRING, LOADING, ACTIVE, DRAINING = InstanceState
+OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
 
 
 class Watched(ReferenceEngine):

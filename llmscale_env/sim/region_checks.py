@@ -41,9 +41,9 @@ def check_region_pool(where: str, p: int, spec: ClusterSpec) -> None:
     for name in ("spot", "scaling"):
         if getattr(pool, name) is None:
             continue
-        for other in ("swaps", "weight_bytes"):
-            if getattr(pool, other):
-                raise ValueError(f"{where}.{name}: not with {other}")
+        for without in ("swaps", "weight_bytes"):
+            if getattr(pool, without):
+                raise ValueError(f"{where}.{name}: not with {without}")
         if pool.twin_of >= 0 or any(other.twin_of == p for other in spec.pools):
             raise ValueError(f"{where}.{name}: not with a twin")
     if pool.scaling is not None and pool.scaling.most > pool.n_slots:

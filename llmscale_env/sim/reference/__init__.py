@@ -20,6 +20,11 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 | `loading` | 15: the layers of one instance |
 | `parameter_pool` | 15, and of 3: where weights are |
 | `live` | 16 |
+| `regions` | 17: global and endpoint routing, requests on their way, queue managers |
+| `spot`, `lease` | 17: spot VMs, and the slot that one serves in |
+| `endpoint_scaling` | 17: rules of scaling |
+| `region_commands` | 17: commands |
+| `chance` | 6 and 17: hashes |
 """
 
 from llmscale_env.sim.reference.engine import ReferenceEngine

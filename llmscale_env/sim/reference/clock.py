@@ -17,6 +17,7 @@ class Phase(IntEnum):
     INSTANCE = 2
     ARRIVAL = 3
     WAKE_UP = 4
+    SIGNAL = 5
 
 
 class Due(simpy.Event):

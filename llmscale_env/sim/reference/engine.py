@@ -18,14 +18,20 @@ from llmscale_env.sim.checks import (
     check_router,
 )
 from llmscale_env.sim.reference.clock import Due, Phase
+from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
 from llmscale_env.sim.reference.fleet import FleetCommands
 from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
+from llmscale_env.sim.reference.life import SlotLife
 from llmscale_env.sim.reference.network import Network
 from llmscale_env.sim.reference.observing import Observation
 from llmscale_env.sim.reference.parameter_pool import ParameterPool
 from llmscale_env.sim.reference.placement import PlacementCommands
+from llmscale_env.sim.reference.region_commands import RegionCommands
+from llmscale_env.sim.reference.regions import Regions
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.router import Router, SharedQueue
+from llmscale_env.sim.reference.spot import SpotVms
+from llmscale_env.sim.region_checks import check_client_regions, check_not_managed
 from llmscale_env.sim.spec import (
     NEVER,
     ClusterSpec,
@@ -51,15 +57,16 @@ def _checked_int(name: str, value: object, low: int, high: int | None = None) ->
     return number
 
 
-class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
+class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observation):
     """A cluster serving a table of requests, token by token.
 
     Args:
         spec: the cluster.
         requests: what arrives.
+        salt: makes the episode's network latencies and times of reclaiming.
 
     Raises:
-        ValueError: if the table names an LLM or an SLO class that the spec does not have.
+        ValueError: if the table names an LLM, an SLO class or a region that the spec does not have.
 
     Attributes:
         events: how often each mechanism was at work, by name (for tests of coverage).
@@ -69,10 +76,12 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
         controller_kind: `ControllerKind` of each pool.
         operations: `Operations` of each pool.
         parameters: where weights lie.
+        regions, spot_vms: as their classes say.
+        rules: of each pool its rule of scaling, if any.
         last_boundary_ps: time of the latest end of an iteration.
     """
 
-    def __init__(self, spec: ClusterSpec, requests: RequestTable) -> None:
+    def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int = 0) -> None:
         self.spec = spec
         self.clock = simpy.Environment()
         self.events: Counter[str] = Counter()
@@ -103,6 +112,12 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
         for instance, twin in zip(self.all_instances, spec.twin_of_slot, strict=True):
             instance.twin = self.all_instances[twin] if twin >= 0 else None
         self.router = Router(self)
+        self.regions = Regions(self, salt)
+        self.spot_vms = SpotVms(self, salt)
+        self.rules = [
+            EndpointRule(self, p, pool.scaling) if pool.scaling else None
+            for p, pool in enumerate(spec.pools)
+        ]
         self.clock.process(self._arrivals())
         for _ in range(len(self.all_instances) + 1):
             self.clock.step()  # SimPy's own first event of each process: they stand ready at 0.
@@ -116,6 +131,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
             if len(table) and int(column.max()) >= n:
                 row = int(np.argmax(column >= n))
                 raise ValueError(f"{name}[{row}] = {column[row]}: must be in 0..{n - 1}")
+        check_client_regions(spec, table)
         requests = []
         for i in range(len(table)):
             llm, slo_class = int(table.llm[i]), int(table.slo_class[i])
@@ -130,6 +146,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
                     predicted_output_tokens=int(table.predicted_output_tokens[i]),
                     priority=int(spec.classes[slo_class].priority),
                     queue=int(spec.routes[llm][slo_class].queue),
+                    region=int(table.region[i]) if spec.n_regions > 1 else 0,
                 )
             )
         return requests
@@ -168,7 +185,15 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
                 self.events["rejected_no_pool" if no_pool else "rejected_too_long"] += 1
                 request.state = RequestState.REJECTED
             else:
+                self._count(request)
                 self.place(request)
+
+    def _count(self, request: Request) -> None:
+        """Rules of scaling of its client's region see its tokens."""
+        for rule, pool in zip(self.rules, self.spec.pools, strict=True):
+            here = pool.llm == request.llm and pool.region == request.region
+            if rule is not None and here and request.priority == 0:
+                rule.arrived(request)
 
     # --- what the parts of the engine ask of each other ---
 
@@ -183,18 +208,29 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
     def place(self, request: Request) -> bool:
         """Route a request; False if it now waits in the gateway."""
         request.queue = self.router.queue_for(request)
+        if self.regions.is_regional(request):
+            self.events["router_regional"] += 1
+            return self.regions.send(request) or self._to_gateway(request)
         destination = self.router.destination(request)
         if destination is None:
-            self.events["gateway"] += 1
-            request.state = RequestState.GATEWAY
-            request.at = None
-            self.gateways[request.llm].append(request)
-            return False
+            return self._to_gateway(request)
         if isinstance(destination, SharedQueue):
             self.enqueue(request, destination.queue)
         else:
             destination.take_in(request)
         return True
+
+    def place_from(self, instance: SlotLife, request: Request) -> None:
+        """Route again a request of the own queue of an instance that drains or has failed."""
+        self.regions.leave(request, instance)
+
+    def _to_gateway(self, request: Request) -> bool:
+        """It waits until an instance of its LLM serves; False."""
+        self.events["gateway"] += 1
+        request.state = RequestState.GATEWAY
+        request.at = None
+        self.gateways[request.llm].append(request)
+        return False
 
     def enqueue(self, request: Request, queue: int, front: bool = False) -> None:
         """Into a shared queue; idle instances that pull from it look at it."""
@@ -299,7 +335,9 @@ class ReferenceEngine(FleetCommands, PlacementCommands, Observation):
     def set_pull(self, instance: int, queues: Sequence[int]) -> None:
         """The shared queues that an instance pulls from, in order: its virtual queue."""
         which = self.all_instances[self._instance(instance)]
-        which.pull = check_pull("queues", queues, which.pool, self.spec.queue_llm)
+        pull = check_pull("queues", queues, which.pool, self.spec.queue_llm)
+        check_not_managed("queues", pull, self.spec)
+        which.pull = pull
         which.plan_weights()
         self.events["pull_changed"] += 1
         which.wake()

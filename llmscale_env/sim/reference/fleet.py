@@ -13,6 +13,7 @@ from llmscale_env.sim.weight_checks import check_partners, check_scale
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
+    from llmscale_env.sim.reference.spot import SpotVms
 
 _COUNTED = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
 
@@ -23,6 +24,7 @@ class FleetCommands:
     spec: ClusterSpec
     events: Counter[str]
     parameters: ParameterPool
+    spot_vms: SpotVms
     instances_of: list[list[Instance]]
     all_instances: list[Instance]
 
@@ -38,7 +40,7 @@ class FleetCommands:
             source: `LoadSource` of those started; None: the pool's own.
 
         Returns:
-            How many are missing for want of GPUs.
+            How many are missing for want of GPUs or VMs.
         """
         pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
         count = check_range("count", count, 0, self.spec.pools[pool].n_slots)
@@ -54,10 +56,11 @@ class FleetCommands:
             if having() < count and instance.state == InstanceState.DRAINING:
                 instance.reactivate()
         for instance in instances:
-            if having() < count and instance.is_free and self._gpus_left(pool):
+            room = instance.is_free and self._gpus_left(pool)
+            if having() < count and room and self._vm_left(pool):
                 instance.start(source)
-        while having() > count:
-            self._release_one(instances)
+        while having() > count and self._release_one(instances):
+            pass
         missing = max(0, count - having())
         self.events["target_missed"] += missing > 0
         return missing
@@ -66,10 +69,17 @@ class FleetCommands:
         held = sum(i.pool.gpus for i in self.all_instances if i.state != InstanceState.OFF)
         return held + self.spec.pools[pool].gpus <= self.spec.max_gpus
 
+    def _vm_left(self, pool: int) -> bool:
+        return self.spec.pools[pool].spot is None or self.spot_vms.giver(pool) is not None
+
     @staticmethod
-    def _release_one(instances: list[Instance]) -> None:
-        """Give up the one that is farthest from serving, or least busy."""
-        for state in _COUNTED:
+    def _release_one(instances: list[Instance]) -> bool:
+        """Give up the one that is farthest from serving, or least busy; False if nobody can be.
+
+        A VM that has been taken from spot has to serve first.
+        """
+        leased = instances[0].pool.spot is not None
+        for state in _COUNTED[2:] if leased else _COUNTED:
             there = [i for i in reversed(instances) if i.state == state]
             if not there:
                 continue
@@ -77,7 +87,8 @@ class FleetCommands:
                 min(there, key=lambda i: i.requests).drain()
             else:
                 max(there, key=lambda i: (-i.loader.layers, i.loaded_ps)).cancel()
-            return
+            return True
+        return False
 
     def drain(self, instance: int) -> None:
         """Take one active instance out of service once its batch is done."""

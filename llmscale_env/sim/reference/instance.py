@@ -142,11 +142,25 @@ class Instance(SlotLife):
     # --- serving ---
 
     def take_in(self, request: Request) -> None:
-        """An arrival joins the end of the own queue."""
+        """A request joins the own queue, at the end of those of its priority."""
         request.state = RequestState.OWN_QUEUE
         request.at = self
-        self.own_queue.append(request)
+        self.own_queue.insert(self._place_in_queue(request), request)
         self.wake()
+
+    def _place_in_queue(self, request: Request) -> int:
+        """The end of the own queue, or of those of its priority."""
+        if not self.pool.priorities:
+            return len(self.own_queue)
+        age_ps = self.engine.now_ps - request.arrival_ps
+        old = age_ps >= self.engine.spec.promote_ps
+        self.engine.events["promoted"] += old and request.priority == 1
+        request.rank = 0 if old else request.priority
+        if request.rank == 1:
+            return len(self.own_queue)
+        before = sum(r.rank == 0 for r in self.own_queue)
+        self.engine.events["went_before"] += before < len(self.own_queue)
+        return before
 
     def wake(self) -> None:
         """If idle, look at the sources once this time's iterations and arrivals are through.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from llmscale_env.sim.reference.clock import Due, Phase
+from llmscale_env.sim.reference.lease import Lease
 from llmscale_env.sim.reference.live import Helper, Leader, let_go
 from llmscale_env.sim.reference.loading import Loader
 from llmscale_env.sim.reference.weights import HostWeights
@@ -30,12 +31,14 @@ class SlotLife(ABC):
         source: observed `LoadSource`, -1 without one.
         loaded_ps: end of loading, -1 if it does not load or nobody knows.
         loader: its weights on their way.
+        lease: of its VM, where it comes from spot.
         twin: the slot on the same GPUs, if any.
         mutating: it drains to become its twin.
     """
 
     engine: ReferenceEngine
     pool: PoolSpec
+    pool_index: int
     host: int
     index: int
     desk: Desk
@@ -68,6 +71,7 @@ class SlotLife(ABC):
         self.billed_from_ps = -1
         self.billed_ps = 0
         self.loader = Loader(self)
+        self.lease = Lease(self)
         self.twin: SlotLife | None = None
         self.mutating = False
         self._change: Due | None = None
@@ -108,7 +112,10 @@ class SlotLife(ABC):
         """
         self._set_llm(self.pool.llm)
         self.loader.source = named
-        self._acquire(source, self.pool.acquire_ps)
+        if self.pool.spot is not None:
+            self.lease.reclaim()
+        else:
+            self._acquire(source, self.pool.acquire_ps)
 
     def _acquire(self, source: LoadSource, duration_ps: int) -> None:
         self.state = InstanceState.ACQUIRING
@@ -165,6 +172,7 @@ class SlotLife(ABC):
         self._change = None
         self.state = InstanceState.ACTIVE
         self.loaded_ps = -1
+        self.lease.serves()
         self.helping.finish()
         self._serve_from_now()
 
@@ -216,9 +224,9 @@ class SlotLife(ABC):
         engine = self.engine
         engine.events[f"fail_{self.state.name.lower()}"] += 1
         was = self.state
-        self._end_change()
-        self.billed_ps = self.billed_until(engine.now_ps)
-        self.billed_from_ps = -1
+        self.end_change()
+        if self.pool.spot is None:
+            self.end_billing()
         self.failures += 1
         self.source = self.loaded_ps = -1
         self.moving_ps = self.leaving_tokens = self.ordered_evictions = 0
@@ -243,11 +251,16 @@ class SlotLife(ABC):
         self.own_queue.clear()
         self.desk.landed.clear()
         homeless = self._start_again(started)
-        if was != InstanceState.DRAINING:
+        if self.pool.spot is not None:
+            self.lease.fail(was)
+        elif was != InstanceState.DRAINING:
             self._acquire(LoadSource(self.pool.load_source), self.pool.repair_ps)
-        for request in (*homeless, *waiting):
+        for request in homeless:
             engine.events["fail_rerouted"] += 1
             engine.place(request)
+        for request in waiting:
+            engine.events["fail_rerouted"] += 1
+            engine.place_from(self, request)
         for request in between:
             engine.place_decode(request)
 
@@ -278,13 +291,13 @@ class SlotLife(ABC):
     def cancel(self) -> None:
         """`ACQUIRING` or `LOADING` -> `OFF`."""
         self.engine.events[f"cancel_{self.state.name.lower()}"] += 1
-        self._end_change()
+        self.end_change()
         self._turn_off()
         self.helping.lose()
         for request in self._start_again(self.desk.lose_co_held()):
             self.engine.place(request)
 
-    def _end_change(self) -> None:
+    def end_change(self) -> None:
         """Nothing more comes of its acquiring or loading."""
         if self._change is not None:
             self._change.cancel()
@@ -301,7 +314,7 @@ class SlotLife(ABC):
                 self.engine.place_decode(request)
             else:
                 self.engine.events["drained_reroute"] += 1
-                self.engine.place(request)
+                self.engine.place_from(self, request)
         nothing = not self.running and not self.preempted and self.desk.empty
         if not self._busy and nothing:
             self._turn_off()
@@ -324,9 +337,11 @@ class SlotLife(ABC):
 
     def _turn_off(self) -> None:
         held = self.state in HOLDING_WEIGHTS
-        self.billed_ps = self.billed_until(self.engine.now_ps)
-        self.billed_from_ps = -1
-        self.state = InstanceState.OFF
+        if self.pool.spot is not None:
+            self.lease.donate()
+        else:
+            self.end_billing()
+            self.state = InstanceState.OFF
         source, code = self.source, self.loader.source
         self.source = self.loaded_ps = -1
         self.loader.stop()
@@ -349,6 +364,20 @@ class SlotLife(ABC):
         self.billed_from_ps = self.engine.now_ps
         self.engine.parameters.slot_moved(other, self)
         self._serve_from_now()
+
+    def end_billing(self) -> None:
+        """Its GPUs cost nothing more."""
+        self.billed_ps = self.billed_until(self.engine.now_ps)
+        self.billed_from_ps = -1
+
+    def change_after(self, duration_ps: int, do: Callable[[], None]) -> None:
+        """What comes next in its life, in an event of its own."""
+
+        def change() -> None:
+            self._change = None
+            do()
+
+        self._change = self._after(duration_ps).then(change)
 
     def billed_until(self, now_ps: int) -> int:
         """Time billed so far over all lives of the slot."""

@@ -26,6 +26,9 @@ class Request:
         held_by: `PREFILL` instance that keeps its KV until it has been copied.
         helper, helped_layers: instance that has prefilled so many of its layers, until it has landed.
         flows: how many flows of its KV are under way.
+        region: of its client.
+        to_region: where it is on its way to, -1: nowhere.
+        rank: its priority in the own queue that it waits in, where the pool has `priorities`.
     """
 
     id: int
@@ -37,6 +40,7 @@ class Request:
     predicted_output_tokens: int
     priority: int
     queue: int
+    region: int = 0
     state: RequestState = RequestState.FUTURE
     emitted: int = 0
     to_prefill: int = 0
@@ -48,6 +52,8 @@ class Request:
     helper: Instance | None = None
     helped_layers: int = 0
     flows: int = 0
+    to_region: int = -1
+    rank: int = 0
     instance: int = -1
     admitted_ps: int = -1
     first_token_ps: int = -1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmscale_env.sim.reference.best_fit import BestFit
+from llmscale_env.sim.reference.chance import splitmix64
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.spec import ControllerKind, InstanceState, RouterKind, RouteSpec
 
@@ -18,17 +19,8 @@ if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine
     from llmscale_env.sim.reference.instance import Instance
 
-_U64 = 2**64 - 1
 OVERFLOW_SALT = 0xD1B54A32D192ED03
 """Makes the overflow draw independent of the power-of-two draw of the same request."""
-
-
-def splitmix64(x: int) -> int:
-    """Hash of 64 bits (Steele, Lea and Flood 2014): all the chance that an engine uses."""
-    x = (x + 0x9E3779B97F4A7C15) & _U64
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _U64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _U64
-    return x ^ (x >> 31)
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,10 @@ class Router:
         self.custom: Callable[..., int] | None = getattr(custom, "__wrapped__", custom)
 
     def queue_for(self, request: Request) -> int:
-        """The shared queue of a request's route, told apart by input tokens; -1: none."""
+        """The shared queue of a request's route, told apart by region or input tokens; -1: none."""
+        of_regions = self.routes[request.llm][request.slo_class].region_queues
+        if of_regions:
+            return of_regions[request.region]
         uppers, queues = self.arrival_queues[request.llm, request.slo_class]
         return queues[bisect_left(uppers, request.input_tokens)]
 

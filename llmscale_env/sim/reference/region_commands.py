@@ -1,0 +1,101 @@
+"""Commands to regions, managers and rules of scaling: docs/engine.md section 17."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.checks import check_range
+from llmscale_env.sim.region_checks import (
+    check_manager_thresholds,
+    check_preference,
+    check_scaling,
+    check_threshold,
+)
+from llmscale_env.sim.reported import SPOT_DTYPE
+from llmscale_env.sim.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
+    from llmscale_env.sim.reference.instance import Instance
+    from llmscale_env.sim.reference.regions import Regions
+    from llmscale_env.sim.reference.spot import SpotVms
+
+
+class RegionCommands:
+    """The part of `ReferenceEngine` that SageServe needs."""
+
+    spec: ClusterSpec
+    events: Counter[str]
+    regions: Regions
+    spot_vms: SpotVms
+    rules: list[EndpointRule | None]
+    instances_of: list[list[Instance]]
+
+    def set_regional(
+        self,
+        llm: int,
+        slo_class: int,
+        threshold_ppm: int | None = None,
+        preference: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Change threshold and order of regions of a route that has a preference; None: as it is."""
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
+        slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        route = self.spec.routes[llm][slo_class]
+        if not route.preference:
+            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
+        if threshold_ppm is not None:
+            threshold_ppm = check_threshold("threshold_ppm", threshold_ppm)
+        if preference is not None:
+            orders = check_preference("preference", preference, route, self.spec)
+            self.regions.preference[llm, slo_class] = orders
+        if threshold_ppm is not None:
+            self.regions.threshold_ppm[llm, slo_class] = threshold_ppm
+        self.events["regional_changed"] += 1
+
+    def set_managers(self, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
+        """Utilisations below which each manager takes one request, and two."""
+        check_manager_thresholds(self.spec, one_ppm, two_ppm)
+        self.regions.set_thresholds(one_ppm, two_ppm)
+        self.events["managers_changed"] += 1
+
+    def set_scaling(self, pool: int, kind: int, target: int = -1, forecast_utps: int = 0) -> None:
+        """Begin an hour of a pool's rule.
+
+        Args:
+            pool: one that has `scaling`.
+            kind: `ScalingKind` from now on.
+            target: instances that are planned for; -1: none.
+            forecast_utps: load that is expected, in millionths of tokens per second.
+        """
+        pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        check_scaling(self.spec.pools[pool], kind, target, forecast_utps)
+        rule = self.rules[pool]
+        assert rule is not None
+        rule.hour(int(kind), int(target), int(forecast_utps))
+        self.events["scaling_changed"] += 1
+
+    def spot(self) -> NDArray[np.void]:
+        """(n_pools,) `SPOT_DTYPE`."""
+        vms = self.spot_vms
+        rows = []
+        for p, rule in enumerate(self.rules):
+            waiting = [i.lease.waited for i in self.instances_of[p]]
+            rows.append(
+                (
+                    vms.vms[p],
+                    vms.reclaims_own[p],
+                    vms.reclaims_others[p],
+                    vms.donations[p],
+                    vms.own_ps[p] + sum(ps for own, ps in waiting if own),
+                    vms.others_ps[p] + sum(ps for own, ps in waiting if not own),
+                    rule.looks_out if rule else 0,
+                    rule.looks_in if rule else 0,
+                )
+            )
+        return np.array(rows, dtype=SPOT_DTYPE)
