@@ -148,6 +148,7 @@ class Case:
         script: commands in order of time.
         stops_ps: control times, those of the commands included, ascending; the last is the end.
         observes: what is looked at besides, by the names of an engine's methods.
+        salt: of the engine's own draws.
     """
 
     spec: ClusterSpec
@@ -155,6 +156,7 @@ class Case:
     script: tuple[Command, ...]
     stops_ps: tuple[int, ...]
     observes: tuple[str, ...] = ()
+    salt: int = 0
 
 
 @dataclass
@@ -669,12 +671,17 @@ def _some_waiting(engine: Any, case: Case, seed: int) -> tuple[list[int], list[i
     return some, queues
 
 
-DRAWN: dict[str, Callable[[Any, Case, int], tuple[Any, ...]]] = {"regroup": _some_waiting}
-"""Commands whose arguments are drawn, with the seed in `args`, among what is there at the time."""
+DRAWN: dict[str, Callable[..., tuple[Any, ...]]] = {"regroup": _some_waiting}
+"""Commands whose arguments are drawn, with the seed in `args`, among what is there at the time.
+
+By name, or by name and last argument, if that is a word.
+"""
 
 
 def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
     """What a command is called with."""
+    if command.args and f"{command.name} {command.args[-1]}" in DRAWN:
+        return DRAWN[f"{command.name} {command.args[-1]}"](engine, case, *command.args)
     if command.name in DRAWN:
         return DRAWN[command.name](engine, case, *command.args)
     return command.args
@@ -682,7 +689,8 @@ def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
 
 def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
     """Run a case; what is seen before and after the commands of every control time."""
-    engine = engine_class(case.spec, case.requests)
+    salted = {"salt": case.salt} if case.salt else {}
+    engine = engine_class(case.spec, case.requests, **salted)
     trace = Trace()
     for stop_ps in case.stops_ps:
         engine.advance(stop_ps)

@@ -101,11 +101,14 @@ class EndpointRule:
         tokens = self._observed()
         above, below = self._marks
         either = self.scaling.either_way
+        wish = 0
         if tokens >= above:
-            return 1 if either or self._way >= 0 else 0
-        if tokens <= below:
-            return -1 if either or self._way <= 0 else 0
-        return 0
+            wish = 1 if either or self._way >= 0 else 0
+        elif tokens <= below:
+            wish = -1 if either or self._way <= 0 else 0
+        self.engine.events["look_out_by_load"] += wish > 0
+        self.engine.events["look_in_by_load"] += wish < 0
+        return wish
 
     def _observed(self) -> int:
         """Tokens that have arrived within the last complete bins."""
