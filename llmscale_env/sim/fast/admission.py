@@ -27,7 +27,7 @@ from llmscale_env.sim.fast.memory import (
 )
 from llmscale_env.sim.fast.queues import leave, queue_row
 from llmscale_env.sim.fast.sources import LANDED, NOBODY, OWN, PREEMPTED, next_place
-from llmscale_env.sim.fast.structures import unlink
+from llmscale_env.sim.fast.structures import leave_own, unlink
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import PoolPhase
 
@@ -184,7 +184,10 @@ def admit(S, i, t, left):
             inst.kv -= need - 1
             inst.n_coming -= 1
         elif place < 0:
-            unlink(S, row, r)
+            if place == OWN:
+                leave_own(S, i, r)
+            else:
+                unlink(S, row, r)
             inst.waiting -= need
         else:
             leave(S, r, row - queue_row(S, 0))

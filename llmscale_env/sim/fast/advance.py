@@ -9,9 +9,12 @@ from llmscale_env.sim.fast import (
     handover,
     live,
     loading,
+    looks,
     network,
     provisioning,
+    regions,
     routing,
+    spot,
     weights,
 )
 from llmscale_env.sim.fast import queues as queues_module
@@ -21,9 +24,11 @@ from llmscale_env.sim.fast.memory import (
     arrived_of,
     const_of,
     dirty_of,
+    endpoint_at,
     glob_of,
     inst_at,
     key_of,
+    lease_at,
     live_at,
     llm_cap_of,
     place_of,
@@ -32,6 +37,7 @@ from llmscale_env.sim.fast.memory import (
     pulled_by_of,
     req_at,
     route_at,
+    transit_of,
     tree_of,
 )
 from llmscale_env.sim.fast.records import (
@@ -40,6 +46,7 @@ from llmscale_env.sim.fast.records import (
     NOT_KNOWN,
     STALE,
 )
+from llmscale_env.sim.fast.region_records import OWN_VM
 from llmscale_env.sim.fast.routing import route
 from llmscale_env.sim.fast.wake import (
     call_after,
@@ -56,6 +63,7 @@ from llmscale_env.sim.spec import InstanceState, RequestState
 _ACQUIRING = int(InstanceState.ACQUIRING)
 _ACTIVE = int(InstanceState.ACTIVE)
 _DRAINING = int(InstanceState.DRAINING)
+_DONATING = int(InstanceState.DONATING)
 _LOADING = int(InstanceState.LOADING)
 _REJECTED = int(RequestState.REJECTED)
 _COMMAND, _INSTANCE, _ARRIVAL, _WAKE = 0, 1, 2, 3
@@ -72,6 +80,8 @@ def _arrive(S, r, router, features):
         req.state = _REJECTED
         glob.n_rejected += 1
         return
+    if const_of(S).regional:
+        regions.count(S, r)
     route(S, r, req.arrival, router, features)
     call_for_changed(S, req.arrival, -1)
 
@@ -90,10 +100,19 @@ def _instance_event(S, i, key, router, features):
         glob.index = max(glob.index, i)
     glob.event_ps = t
     state = inst_at(S, i).state
-    if state == _ACQUIRING:
+    leased = endpoint_at(S, inst_at(S, i).pool).spot == 1
+    if state == _ACQUIRING and leased:
+        if lease_at(S, i).kind != OWN_VM:
+            spot.redeploy(S, i, t)
+            return
+        provisioning.activate(S, i, t, router, features)
+    elif state == _ACQUIRING:
         provisioning.start_loading(S, i, t)
         return
-    if state == _LOADING:
+    elif state == _DONATING:
+        spot.donated(S, i, t)
+        return
+    elif state == _LOADING:
         if key & 1:
             live.wake_up(S, i, t)
         elif live_at(S, i).work < 0 or live.end_operation(S, i, t):
@@ -142,9 +161,23 @@ def _flow_event(S):
 def advance(S, until, router, features):
     """Process every event before `until`, then stand there."""
     glob = glob_of(S)
+    regional = const_of(S).regional == 1
     while glob.error == 0:
         i = tree_of(S)[1]
         key = key_of(S)[i]
+        if regional:
+            what = looks.next_region_event(S, key)
+            if what == 1:
+                t = transit_of(S)[0, 0]
+                if t >= until:
+                    break
+                looks.reach(S, t, router, features)
+                continue
+            if what == 2:
+                if glob.signal_ps >= until:
+                    break
+                looks.signal(S, looks.next_other_ps(S, key, until), router, features)
+                continue
         flow_key = glob.flow_key
         if flow_key <= key and flow_key != NO_EVENT:
             late = glob.next_arrival >= glob.n_requests

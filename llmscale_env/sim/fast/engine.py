@@ -30,7 +30,9 @@ from llmscale_env.sim.fast.layout import (
 from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
 from llmscale_env.sim.fast.queue_records import QUEUED_DTYPE, RUN_DTYPE
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
+from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
+from llmscale_env.sim.region_checks import check_client_regions, check_not_managed
 from llmscale_env.sim.router import features_buffer, no_router
 from llmscale_env.sim.spec import (
     INSTANCE_DTYPE,
@@ -52,7 +54,7 @@ class RouterError(ValueError):
     """A custom router answered with something that is no candidate."""
 
 
-class EngineBatch(FleetOrders, PlacementOrders):
+class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
     """`n_episodes` episodes of one cluster, side by side in one set of arrays.
 
     Args:
@@ -96,11 +98,12 @@ class EngineBatch(FleetOrders, PlacementOrders):
         """Requests per episode that the arrays have room for."""
         return self.states.req.shape[1]
 
-    def reset(self, e: int, requests: RequestTable) -> None:
-        """Start episode `e` anew at time 0 with `requests`."""
+    def reset(self, e: int, requests: RequestTable, salt: int = 0) -> None:
+        """Start episode `e` anew at time 0 with `requests`; `salt` makes what the engine itself draws."""
+        check_client_regions(self.spec, requests)
         if len(requests) > self.capacity:
             self._grow(max(len(requests), self.capacity * 5 // 4))
-        reset_episode(self.states, e, self.spec, requests)
+        reset_episode(self.states, e, self.spec, requests, salt)
 
     def _grow(self, capacity: int) -> None:
         grown = {}
@@ -277,6 +280,7 @@ class EngineBatch(FleetOrders, PlacementOrders):
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
         places = check_pull("queues", queues, pool, self.spec.queue_llm)
+        check_not_managed("queues", places, self.spec)
         kernels.set_pull(int(self.handles[e]), instance, np.array(places, np.int64))
 
     def set_operations(
@@ -413,12 +417,12 @@ class EngineBatch(FleetOrders, PlacementOrders):
         return {state: int(out[state]) for state in RequestState}
 
 
-class FastEngine(SingleFleetOrders, SingleOrders):
+class FastEngine(SingleFleetOrders, SingleOrders, SingleRegionOrders):
     """One episode of the fast engine; the same calls as `ReferenceEngine`."""
 
-    def __init__(self, spec: ClusterSpec, requests: RequestTable) -> None:
+    def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int = 0) -> None:
         self.batch = EngineBatch(spec, 1, len(requests))
-        self.batch.reset(0, requests)
+        self.batch.reset(0, requests, salt)
         self.spec = spec
         self.requests = requests
 

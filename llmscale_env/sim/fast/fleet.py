@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast import loading
+from llmscale_env.sim.fast import loading, spot
 from llmscale_env.sim.fast.batch import drop_copy
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
+    endpoint_at,
     glob_of,
     host_ready_of,
     inst_at,
@@ -44,7 +45,10 @@ def _start(S, i, source, t):
     glob_of(S).gpus_held += pool.gpus
     pool.started += 1
     set_llm(S, i, pool.llm)
-    acquire(S, i, source, pool.acquire_ps, t)
+    if endpoint_at(S, inst_at(S, i).pool).spot:
+        spot.reclaim(S, i, t)
+    else:
+        acquire(S, i, source, pool.acquire_ps, t)
 
 
 @njit
@@ -58,6 +62,8 @@ def _raise_target(S, p, missing, source, t, router, features):
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
         if missing > 0 and _is_free(S, i):
             if glob_of(S).gpus_held + pool.gpus > const_of(S).max_gpus:
+                break
+            if endpoint_at(S, p).spot and spot.giver(S, p) < 0:
                 break
             _start(S, i, source, t)
             missing -= 1
@@ -121,10 +127,11 @@ def set_target(S, p, count, source, t, router, features):
     have = present(S, p)
     if count >= have:
         return _raise_target(S, p, count - have, source, t, router, features)
+    leased = endpoint_at(S, p).spot == 1  # what has been taken from spot has to serve first
     for _ in range(have - count):
-        if _cancel_one(S, p, _ACQUIRING, t, router, features):
+        if not leased and _cancel_one(S, p, _ACQUIRING, t, router, features):
             continue
-        if _cancel_one(S, p, _LOADING, t, router, features):
+        if not leased and _cancel_one(S, p, _LOADING, t, router, features):
             continue
         _drain_one(S, p, t, router, features)
     return 0

@@ -30,6 +30,7 @@ from llmscale_env.sim.fast.records import (
     SERVED_COLUMNS,
     TALLY,
 )
+from llmscale_env.sim.fast.region_records import episode_tables, shared_tables, widths
 from llmscale_env.sim.links import HOST_TABLES, LINK_TABLES, WEIGHT_TABLES
 from llmscale_env.sim.spec import (
     ClusterSpec,
@@ -90,6 +91,15 @@ class State(NamedTuple):
     home: NDArray  # (E, M)
     live: NDArray  # (E, I) see `live`
     co: NDArray  # (E, R), or (E, 1) where there are no live pairs
+    roam: NDArray  # (E, R), or (E, 1) where there are no regions: see `region_records`, as those below
+    transit: NDArray[np.int64]  # (E, 2, R) or (E, 2, 1) heap of times and requests on their way
+    lease: NDArray  # (E, I)
+    endpoint: NDArray  # (E, P)
+    token_bins: NDArray[np.int64]  # (E, P, W) tokens by bin, round and round
+    manager: NDArray  # (E, managers)
+    prefer: NDArray[
+        np.int64
+    ]  # (E, M, C, J, J) regions in order by region of the client, -1: no more
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)
@@ -101,11 +111,18 @@ class State(NamedTuple):
     served: NDArray[np.int64]  # (P, M, SERVED_COLUMNS) see `records`
     llm_cap: NDArray[np.int64]  # (M,) longest request that fits
     const: NDArray  # (1,)
+    region_pools: NDArray[np.int64]  # (M, C, P) a route's own pools, region by region
+    region_first: NDArray[np.int64]  # (M, C, J + 1) where each region begins there
+    client_queue: NDArray[np.int64]  # (M, C, J) shared queue by region of the client
+    latency: NDArray[np.int64]  # (J, J, W) how many quantiles, then those
+    manager_pools: NDArray[np.int64]  # (managers, P)
+    counting: NDArray[np.int64]  # (M, J, P + 1) pools whose rules count an arrival, -1: no more
+    reclaim: NDArray[np.int64]  # (P, W) quantiles
 
 
 STATE_FIELDS = State._fields
 EPISODE_FIELDS = STATE_FIELDS[: STATE_FIELDS.index("prof")]
-PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long", "co")
+PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long", "co", "roam", "transit")
 """Arrays whose last axis grows with the requests: see `length`."""
 
 
@@ -130,6 +147,8 @@ def length(spec: ClusterSpec, name: str, requests: int) -> int:
     if name in ("flow", "flows"):
         return n_flows(spec, requests)
     if (name == "fit_long" and not spec.places) or (name == "co" and not may_be_live(spec)):
+        return 1
+    if name in ("roam", "transit") and not spec.regional:
         return 1
     return requests
 
@@ -255,6 +274,9 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["fit_width"] = placing
     const["weights"] = any(pool.weight_bytes > 0 for pool in spec.pools)
     const["live"] = may_be_live(spec)
+    const["pools_width"] = n_pools + 1
+    for name, value in widths(spec).items():
+        const[name] = value
     e = episodes
     n_lists = 8 * n_inst + 2 * n_queues + 2 * n_llms
     return State(
@@ -298,6 +320,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         home=np.zeros((e, n_llms), HOME),
         live=np.zeros((e, n_inst), LIVE),
         co=np.zeros((e, capacity if may_be_live(spec) else 1), CO),
+        **episode_tables(spec, e, capacity),
         prof=prof,
         tab=tab,
         knots=knots,
@@ -308,4 +331,5 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         served=served,
         llm_cap=llm_capacity(spec),
         const=const,
+        **shared_tables(spec),
     )

@@ -42,6 +42,7 @@ from llmscale_env.sim.fast.records import (
     SERVED_COLUMNS,
     TALLY,
 )
+from llmscale_env.sim.fast.region_records import ENDPOINT, LEASE, MANAGER, ROAM
 
 _MANY = 2**40
 """Leading dimension of a view: nothing is checked against it."""
@@ -168,6 +169,10 @@ load_at = _records("load", LOAD)
 live_at = _records("live", LIVE)
 co_at = _records("co", CO)
 home_at = _records("home", HOME)
+roam_at = _records("roam", ROAM)
+lease_at = _records("lease", LEASE)
+endpoint_at = _records("endpoint", ENDPOINT)
+manager_at = _records("manager", MANAGER)
 
 key_of = _array("key", np.int64)
 tree_of = _array("tree", np.int64)
@@ -199,3 +204,13 @@ fit_list_of = _array("fit_list", np.int64, "fit_width")
 fit_long_of = _array("fit_long", np.int64)
 norms_of = _array("norms", np.float64)
 llm_cap_of = _array("llm_cap", np.int64)
+token_bins_of = _array("token_bins", np.int64, "bins_width")
+prefer_of = _array("prefer", np.int64, "n_classes", "n_regions", "n_regions")
+region_pools_of = _array("region_pools", np.int64, "n_classes", "n_pools")
+region_first_of = _array("region_first", np.int64, "n_classes", "more_regions")
+client_queue_of = _array("client_queue", np.int64, "n_classes", "n_regions")
+latency_of = _array("latency", np.int64, "n_regions", "latency_width")
+manager_pools_of = _array("manager_pools", np.int64, "n_pools")
+counting_of = _array("counting", np.int64, "n_regions", "pools_width")
+reclaim_of = _array("reclaim", np.int64, "reclaim_width")
+transit_of = _array("transit", np.int64, "capacity")

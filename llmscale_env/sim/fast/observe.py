@@ -206,7 +206,7 @@ def read_gpu_ps(S, out):
 
 @njit
 def count_states(S, out):
-    """Count requests by `RequestState` (9,)."""
+    """Count requests by `RequestState` (states,)."""
     out[:] = 0
     for r in range(glob_of(S).n_requests):
         out[req_at(S, r).state] += 1

@@ -10,7 +10,7 @@ from llmscale_env.sim.fast.memory import const_of, fit_at, glob_of, inst_at, poo
 from llmscale_env.sim.fast.queues import change_prediction
 from llmscale_env.sim.fast.records import IDLE
 from llmscale_env.sim.fast.routing import route_gateway, to_instance
-from llmscale_env.sim.fast.structures import unlink
+from llmscale_env.sim.fast.structures import leave_own, unlink
 from llmscale_env.sim.fast.wake import call_for_changed, look_up, wake
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, PoolPhase, RequestState
@@ -49,7 +49,7 @@ def _take_away(S, r, t):
         if req.state == _HANDOVER:
             handover.give_up(S, i, r, t)
         else:
-            unlink(S, i, r)
+            leave_own(S, i, r)
             inst_at(S, i).waiting -= demand(S, r)
             inst_at(S, i).left -= req.predicted - req.emitted
             inst_at(S, i).fit_valid = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import handover, live, loading, parameter_pool, weights
+from llmscale_env.sim.fast import handover, live, loading, parameter_pool, spot, weights
 from llmscale_env.sim.fast.batch import (
     commit_decode,
     demand,
@@ -21,6 +21,7 @@ from llmscale_env.sim.fast.itl import clear_items
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
+    endpoint_at,
     flow_at,
     glob_of,
     host_count_of,
@@ -46,9 +47,10 @@ from llmscale_env.sim.fast.records import (
     SERVED_SWAP,
     SERVED_WATERMARK,
 )
-from llmscale_env.sim.fast.routing import route, route_gateway
+from llmscale_env.sim.fast.regions import stays_in_region
+from llmscale_env.sim.fast.routing import route, route_gateway, to_instance
 from llmscale_env.sim.fast.sources import head_at
-from llmscale_env.sim.fast.structures import pop_front, schedule
+from llmscale_env.sim.fast.structures import leave_own, schedule
 from llmscale_env.sim.fast.timing import iterations_done, span_ps
 from llmscale_env.sim.fast.wake import hand_over, wake
 from llmscale_env.sim.jit import njit
@@ -122,6 +124,8 @@ def activate(S, i, t, router, features):
     inst.state = _ACTIVE
     load_at(S, i).mutating = 0
     _list_active(S, i)
+    if endpoint_at(S, inst.pool).spot:
+        spot.serves(S, i, t)
     if was != _DRAINING:
         inst.mode = IDLE
         inst.seg_n = 0
@@ -220,7 +224,8 @@ def fail(S, i, t, router, features):
         _weights_gone(S, i, t)
         if was == _ACTIVE:
             _unlist_active(S, i)
-    if inst.billed_ps >= 0:
+    leased = endpoint_at(S, inst.pool).spot == 1
+    if inst.billed_ps >= 0 and not leased:
         inst.gpu_ps += t - inst.billed_ps
         inst.billed_ps = -1
     inst.failures += 1
@@ -264,7 +269,9 @@ def fail(S, i, t, router, features):
         if req_at(S, r).kv_host == i:
             drop_copy(S, r)
     set_llm(S, i, pool.llm)
-    if was == _DRAINING:
+    if leased:
+        spot.fail(S, i, was, t)
+    elif was == _DRAINING:
         glob_of(S).gpus_held -= pool.gpus
     else:
         acquire(S, i, pool.load_source, pool.repair_ps, t)
@@ -326,7 +333,8 @@ def turn_off(S, i, t, router, features):
     inst = inst_at(S, i)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
         _weights_gone(S, i, t)
-    if inst.billed_ps >= 0:
+    leased = endpoint_at(S, inst.pool).spot == 1
+    if inst.billed_ps >= 0 and not leased:
         inst.gpu_ps += t - inst.billed_ps
         inst.billed_ps = -1
     source = inst.loaded_from
@@ -335,9 +343,12 @@ def turn_off(S, i, t, router, features):
     inst.swap_ps = 0
     inst.kv -= inst.leaving
     inst.leaving = 0
-    inst.state = _OFF
-    glob_of(S).gpus_held -= pool_at(S, inst.pool).gpus
-    schedule(S, i, NO_EVENT)
+    if leased:
+        spot.donate(S, i, t)
+    else:
+        inst.state = _OFF
+        glob_of(S).gpus_held -= pool_at(S, inst.pool).gpus
+        schedule(S, i, NO_EVENT)
     code = load_at(S, i).code
     loading.stop(S, i, t)
     live.stop_leading(S, i, t)
@@ -384,12 +395,17 @@ def _reroute_own(S, i, t, router, features):
     inst.fit_valid = 0
     decodes = pool_at(S, inst.pool).phase == _DECODES
     for _ in range(lists_of(S)[i, 2]):
-        r = pop_front(S, i)
+        r = lists_of(S)[i, 0]
+        leave_own(S, i, r)
         req = req_at(S, r)
         inst.waiting -= demand(S, r)
         inst.left -= req.predicted - req.emitted
         if decodes:
             handover.route_decode(S, r, t, router, features)
+            continue
+        there = stays_in_region(S, r, i, t) if const_of(S).regional else np.int64(-1)
+        if there >= 0:
+            to_instance(S, r, there, t)
         else:
             route(S, r, t, router, features)
 

@@ -44,6 +44,10 @@ GLOB = np.dtype(
         ("finish_cursor", np.int64),
         ("n_pairs", np.int64),  # live pairs
         ("failing_host", np.int64),  # while the command lasts; -1: none
+        ("salt", np.int64),
+        ("n_transit", np.int64),  # requests on their way to a region
+        ("signal_ps", np.int64),  # of the next signal of a manager, and which
+        ("signal_index", np.int64),
         ("error", np.int64),
         ("error_request", np.int64),
         ("error_answer", np.int64),
@@ -243,6 +247,9 @@ ROUTE = np.dtype(
         ("itl_ps", np.int64),
         ("fallback", np.int64),
         ("scaled", np.int64),
+        # regions
+        ("threshold_ppm", np.int64),
+        ("by_region", np.int64),  # its queue hangs on the client's region
     ]
 )
 
@@ -342,6 +349,16 @@ CONST = np.dtype(
             "fit_width",
             "weights",  # whether any flow over links
             "live",  # whether there may be live pairs
+            "regional",  # whether anything of docs/engine.md, section 17, is at work
+            "n_regions",
+            "more_regions",  # one more
+            "n_managers",
+            "manager_period",
+            "promote_ps",
+            "latency_width",
+            "reclaim_width",
+            "bins_width",
+            "pools_width",  # one more than pools
         )
     ]
 )

@@ -6,8 +6,10 @@ import numpy as np
 
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.fast.records import NO_EVENT
+from llmscale_env.sim.fast.region_records import REGION_FIELDS, reset_regions
 from llmscale_env.sim.spec import (
     MAX_ARRIVAL_QUEUES,
+    NEVER,
     NO_SOURCE,
     ClusterSpec,
     InstanceState,
@@ -33,7 +35,9 @@ def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]
     )
 
 
-def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTable) -> None:
+def reset_episode(
+    states: State, e: int, spec: ClusterSpec, requests: RequestTable, salt: int = 0
+) -> None:
     """Put episode `e` at time 0 with `requests`; its arrays must be large enough."""
     n = len(requests)
     hosts = np.array(spec.host_of_slot)
@@ -44,6 +48,9 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
     glob["capacity"] = states.req.shape[1]
     glob["flow_key"] = NO_EVENT
     glob["failing_host"] = -1
+    glob["salt"] = np.array(salt % 2**64, np.uint64).view(np.int64)
+    glob["signal_ps"] = spec.manager_period_ps if spec.managers else NEVER
+    reset_regions({name: getattr(states, name)[e] for name in REGION_FIELDS}, spec, requests)
     states.load[e] = 0
     states.load["code"][e] = NO_SOURCE
     states.load["twin"][e] = spec.twin_of_slot
@@ -127,6 +134,8 @@ def reset_episode(states: State, e: int, spec: ClusterSpec, requests: RequestTab
                 len(route.decode_pools),
                 0,
                 *placement_fields(route.placement),
+                route.threshold_ppm,
+                bool(route.region_queues),
             )
 
     inst = states.inst[e]

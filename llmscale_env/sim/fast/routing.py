@@ -6,15 +6,19 @@ import numpy as np
 
 from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row
 from llmscale_env.sim.fast.best_fit import best_fit
+from llmscale_env.sim.fast.chance import splitmix64
 from llmscale_env.sim.fast.memory import (
     active_of,
+    client_queue_of,
     cls_at,
+    const_of,
     glob_of,
     inst_at,
     lists_of,
     pool_at,
     prof_at,
     req_at,
+    roam_at,
     route_at,
     route_pools_of,
 )
@@ -22,7 +26,8 @@ from llmscale_env.sim.fast.queues import enter_back, queue_row
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
 )
-from llmscale_env.sim.fast.structures import pop_front, push_back, unlink
+from llmscale_env.sim.fast.regions import join_own, send
+from llmscale_env.sim.fast.structures import leave_own, pop_front, push_back
 from llmscale_env.sim.fast.timing import iterations_done, kv_now
 from llmscale_env.sim.fast.wake import notice_own, wake
 from llmscale_env.sim.jit import njit
@@ -39,16 +44,9 @@ _CLASS_AFFINE = int(RouterKind.CLASS_AFFINE)
 _SHARED_QUEUE = int(RouterKind.SHARED_QUEUE)
 _HOLD = int(RouterKind.HOLD)
 _CUSTOM = int(RouterKind.CUSTOM)
+_REGIONAL = int(RouterKind.REGIONAL)
 
 _SALT = np.uint64(0xD1B54A32D192ED03)
-
-
-@njit
-def splitmix64(x):
-    x = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @njit
@@ -272,7 +270,10 @@ def to_instance(S, r, i, t):
     inst = inst_at(S, i)
     req = req_at(S, r)
     req.state = _OWN
-    push_back(S, i, r)
+    if const_of(S).regional:
+        join_own(S, i, r, t)
+    else:
+        push_back(S, i, r)
     req.at = i
     inst.waiting += demand(S, r)
     inst.left += req.predicted - req.emitted
@@ -292,7 +293,7 @@ def move_waiting(S, i, j, count, t):
     inst = inst_at(S, i)
     for _ in range(count):
         after = req_at(S, r).next
-        unlink(S, i, r)
+        leave_own(S, i, r)
         inst.waiting -= demand(S, r)
         inst.left -= req_at(S, r).predicted - req_at(S, r).emitted
         inst.fit_valid = 0
@@ -368,7 +369,14 @@ def route(S, r, t, router, features):
     rule = route_at(S, m, c)
     kind = rule.kind
     queue = queue_for(rule, req_at(S, r).input)
+    if rule.by_region:
+        queue = client_queue_of(S)[m, c, roam_at(S, r).region]
     req_at(S, r).queue = queue
+    if kind == _REGIONAL:
+        if send(S, r, t):
+            return True
+        to_gateway(S, r)
+        return False
     if kind == _SHARED_QUEUE:
         enter_back(S, r, queue)
         return True

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.memory import const_of, heap_of, key_of, lists_of, req_at, tree_of
+from llmscale_env.sim.fast.memory import (
+    const_of,
+    heap_of,
+    key_of,
+    lease_at,
+    lists_of,
+    req_at,
+    tree_of,
+)
 from llmscale_env.sim.jit import njit
 
 # ---- doubly linked lists of requests (rows of S.lists: head, tail, count) -----------------------
@@ -46,6 +54,31 @@ def unlink(S, row, r):
     else:
         lists_of(S)[row, 1] = before
     lists_of(S)[row, 2] -= 1
+
+
+@njit
+def insert(S, row, r, before):
+    """Put `r` behind `before` (-1: at the head)."""
+    if before < 0:
+        push_front(S, row, r)
+        return
+    after = req_at(S, before).next
+    req_at(S, r).prev = before
+    req_at(S, r).next = after
+    req_at(S, before).next = r
+    if after >= 0:
+        req_at(S, after).prev = r
+    else:
+        lists_of(S)[row, 1] = r
+    lists_of(S)[row, 2] += 1
+
+
+@njit
+def leave_own(S, i, r):
+    """Take `r` out of instance `i`'s own queue."""
+    if const_of(S).regional and lease_at(S, i).last_first == r:
+        lease_at(S, i).last_first = req_at(S, r).prev
+    unlink(S, i, r)
 
 
 @njit

@@ -126,13 +126,13 @@ def _must_learn(inst, controller):
 
 @njit
 def notice_own(S, i, r, t):
-    """Request `r` has just joined the end of instance `i`'s own queue."""
+    """Request `r` has just joined instance `i`'s own queue."""
     inst = inst_at(S, i)
     call_helper(S, i, t)
     if inst.mode == IDLE:
         look_up(S, i, t)
     elif inst.mode == DECODE and inst.seg_n > 1:
-        if lists_of(S)[i, 2] > 1 or lists_of(S)[preempted_row(S, i), 2] > 0:
+        if lists_of(S)[i, 0] != r or lists_of(S)[preempted_row(S, i), 2] > 0:
             return  # it waits behind a request that does not fit either
         pool = pool_at(S, inst.pool)
         n = next_boundary(S, i, t)

@@ -1,0 +1,117 @@
+"""Commands to regions, managers and rules of scaling, as Python sees them (docs/engine.md, section 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.checks import check_range
+from llmscale_env.sim.fast import looks
+from llmscale_env.sim.fast.layout import State
+from llmscale_env.sim.fast.region_records import OWN_VM, preference_rows
+from llmscale_env.sim.region_checks import (
+    check_manager_thresholds,
+    check_preference,
+    check_scaling,
+    check_threshold,
+)
+from llmscale_env.sim.spec import SPOT_DTYPE, ClusterSpec
+
+
+class RegionOrders:
+    """The part of `EngineBatch` that SageServe needs."""
+
+    spec: ClusterSpec
+    states: State
+    handles: NDArray[np.int64]
+
+    def set_regional(
+        self,
+        e: int,
+        llm: int,
+        slo_class: int,
+        threshold_ppm: int | None = None,
+        preference: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Change threshold and order of regions of a route that has a preference; None: as it is."""
+        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        route = self.spec.routes[llm][slo_class]
+        if not route.preference:
+            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
+        if threshold_ppm is not None:
+            threshold_ppm = check_threshold("threshold_ppm", threshold_ppm)
+        if preference is not None:
+            orders = check_preference("preference", preference, route, self.spec)
+            rows = preference_rows(orders, self.spec.n_regions)
+            self.states.prefer[e, llm, slo_class] = rows
+        if threshold_ppm is not None:
+            self.states.route[e, llm, slo_class]["threshold_ppm"] = threshold_ppm
+
+    def set_managers(self, e: int, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
+        """Set the utilisations below which each manager takes one request, and two."""
+        check_manager_thresholds(self.spec, one_ppm, two_ppm)
+        n = len(self.spec.managers)
+        self.states.manager["one_ppm"][e, :n] = one_ppm
+        self.states.manager["two_ppm"][e, :n] = two_ppm
+
+    def set_scaling(
+        self, e: int, pool: int, kind: int, target: int = -1, forecast_utps: int = 0
+    ) -> None:
+        """Begin an hour of a pool's rule.
+
+        Args:
+            e: episode.
+            pool: one that has `scaling`.
+            kind: `ScalingKind` from now on.
+            target: instances that are planned for; -1: none.
+            forecast_utps: load that is expected, in millionths of tokens per second.
+        """
+        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        scaling = self.spec.pools[pool].scaling
+        check_scaling(self.spec.pools[pool], kind, target, forecast_utps)
+        assert scaling is not None
+        above, below = scaling.marks(int(forecast_utps))
+        looks.begin_hour(int(self.handles[e]), pool, int(kind), int(target), above, below)
+
+    def spot(self, e: int) -> NDArray[Any]:
+        """(P,) SPOT_DTYPE, spot VMs and what came of them."""
+        out = np.zeros(len(self.spec.pools), SPOT_DTYPE)
+        rows = self.states.endpoint[e]
+        out["spot"] = rows["vms"]
+        for name in SPOT_DTYPE.names or ():
+            if name != "spot":
+                out[name] = rows[name]
+        lease, now = self.states.lease[e], int(self.states.glob[e, 0]["now_ps"])
+        for i in np.flatnonzero(lease["since_ps"] >= 0):
+            name = "own_ps" if lease["kind"][i] == OWN_VM else "others_ps"
+            out[name][self.states.inst[e, i]["pool"]] += now - lease["since_ps"][i]
+        return out
+
+
+class SingleRegionOrders:
+    """The same for `FastEngine`, whose only episode is number 0."""
+
+    batch: Any
+
+    def set_regional(
+        self,
+        llm: int,
+        slo_class: int,
+        threshold_ppm: int | None = None,
+        preference: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.batch.set_regional(0, llm, slo_class, threshold_ppm, preference)
+
+    def set_managers(self, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
+        self.batch.set_managers(0, one_ppm, two_ppm)
+
+    def set_scaling(self, pool: int, kind: int, target: int = -1, forecast_utps: int = 0) -> None:
+        self.batch.set_scaling(0, pool, kind, target, forecast_utps)
+
+    def spot(self) -> NDArray[Any]:
+        spot: NDArray[Any] = self.batch.spot(0)
+        return spot
