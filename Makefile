@@ -88,9 +88,10 @@ test-slow: $(READY) ## run the tests that are marked slow
 engines: $(READY) ## compare the two engines on CASES generated cases of each kind
 	@# A file stays in one process: its last test asks what the cases before it have reached.
 	@OMP_NUM_THREADS=1 LLMSCALE_CASES=$(CASES) LLMSCALE_SPLIT_CASES=$(CASES) \
-		LLMSCALE_WEIGHT_CASES=$(CASES) $(BIN)/python -m pytest \
+		LLMSCALE_WEIGHT_CASES=$(CASES) LLMSCALE_REGION_CASES=$(CASES) $(BIN)/python -m pytest \
 		-n $(TEST_PROCESSES) --dist loadfile tests/test_engines_agree.py \
-		tests/test_split_engines_agree.py tests/test_weights_engines_agree.py $(ARGS)
+		tests/test_split_engines_agree.py tests/test_weights_engines_agree.py \
+		tests/test_regions_engines_agree.py $(ARGS)
 
 lint: $(READY) ## check style and format
 	@$(BIN)/ruff check .

@@ -148,7 +148,6 @@ class Case:
         script: commands in order of time.
         stops_ps: control times, those of the commands included, ascending; the last is the end.
         observes: what is looked at besides, by the names of an engine's methods.
-        salt: of the engine's own draws.
     """
 
     spec: ClusterSpec
@@ -156,7 +155,6 @@ class Case:
     script: tuple[Command, ...]
     stops_ps: tuple[int, ...]
     observes: tuple[str, ...] = ()
-    salt: int = 0
 
 
 @dataclass
@@ -689,8 +687,7 @@ def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
 
 def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
     """Run a case; what is seen before and after the commands of every control time."""
-    salted = {"salt": case.salt} if case.salt else {}
-    engine = engine_class(case.spec, case.requests, **salted)
+    engine = engine_class(case.spec, case.requests)
     trace = Trace()
     for stop_ps in case.stops_ps:
         engine.advance(stop_ps)

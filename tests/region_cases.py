@@ -147,14 +147,14 @@ class _RegionGenerator(_Generator):
         period = self.ps(1, self.pick(50, 300))
         above = self.pick(1, 500_000, 1_000_000, 5_000_000)
         return ScalingSpec(
-            kind=int(self.pick(*ScalingKind)),
+            kind=int(self.pick(*ScalingKind, ScalingKind.REACTIVE, ScalingKind.TARGET_AHEAD)),
             high_ppm=high,
             low_ppm=self.pick(0, high // 3, high - 1),
             cooldown_ps=max(1, self.ps(0, self.pick(2, 20, 60))),
             least=least,
             most=self.int(max(least, 1), n_slots),
             period_ps=period,
-            last_ps=self.pick(0, period // 2, period, period),
+            last_ps=self.pick(0, period // 2, period, period, period),
             above_ppm=above,
             below_ppm=self.pick(0, above // 3, above - 1),
             either_way=self.chance(0.5),
@@ -263,6 +263,7 @@ class _RegionGenerator(_Generator):
             table,
             region=self.rng.integers(0, self.n_regions, len(table)),
             region_names=tuple(f"region{j}" for j in range(self.n_regions)),
+            salt=self.salt,
         )
 
     def command(self, spec: ClusterSpec, at_ps: int) -> Command:
@@ -279,8 +280,9 @@ class _RegionGenerator(_Generator):
                 "managers",
                 "scaling",
                 "gateway",
+                "move",
             ],
-            p=[0.2, 0.2, 0.14, 0.03, 0.1, 0.1, 0.08, 0.13, 0.02],
+            p=[0.16, 0.16, 0.14, 0.02, 0.1, 0.1, 0.08, 0.16, 0.02, 0.06],
         )
         llm, slo_class = self.int(0, spec.n_llms - 1), self.int(0, len(spec.classes) - 1)
         if kind == "target":
@@ -291,6 +293,10 @@ class _RegionGenerator(_Generator):
             return Command(at_ps, "fail_host", (self.int(0, spec.n_hosts - 1),))
         if kind == "drain":
             return Command(at_ps, "drain", (self.int(0, spec.n_instances - 1),))
+        if kind == "move":
+            instance = spec.first_slot[p] + self.int(0, pool.n_slots - 1)
+            to = spec.first_slot[p] + self.int(0, pool.n_slots - 1)
+            return Command(at_ps, "move_waiting", (instance, to, self.pick(1, 2, 5, 1000)))
         if kind == "gateway":
             return Command(at_ps, "route_gateway", (llm,))
         if kind == "regional":
@@ -313,11 +319,11 @@ class _RegionGenerator(_Generator):
 
     def scaling_command(self, spec: ClusterSpec, at_ps: int, p: int) -> Command:
         scaling = spec.pools[p].scaling
-        target = self.int(-1, spec.pools[p].n_slots)
-        tokens = self.int(0, self.pick(2, 20, 100))
-        forecast = 0
+        target = self.int(-1 if self.chance(0.2) else 0, spec.pools[p].n_slots)
+        tokens = self.int(0, self.pick(0, 2, 20, 100))
+        forecast = 0  # so many tokens within the observed bins
         if scaling is not None:
-            forecast = tokens * 10**18 // (scaling.bins * scaling.bin_ps)
+            forecast = min(tokens * 10**18 // (scaling.bins * scaling.bin_ps), 2**62)
         kind = int(self.pick(*ScalingKind, *ScalingKind, ScalingKind.TARGET_AHEAD))
         return Command(at_ps, "set_scaling", (p, kind, target, forecast))
 
@@ -338,9 +344,7 @@ class _RegionGenerator(_Generator):
                 if pool.scaling
             ]
             case = replace(case, script=(*first, *case.script))
-        return replace(
-            case, spec=spec, stops_ps=tuple(sorted(stops)), observes=("spot",), salt=self.salt
-        )
+        return replace(case, spec=spec, stops_ps=tuple(sorted(stops)), observes=("spot",))
 
 
 def make_region_case(seed: int) -> Case:

@@ -114,7 +114,7 @@ def together(parts: Sequence[RequestTable]) -> RequestTable:
     arrival = np.concatenate([part.arrival_ps for part in parts])
     order = np.argsort(arrival, kind="stable")
     columns = ("llm", "region", "slo_class", "input_tokens", "output_tokens")
-    joined = {
+    joined: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])[order] for name in columns
     }
     return RequestTable(

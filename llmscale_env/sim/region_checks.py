@@ -203,7 +203,7 @@ def check_scaling(pool: PoolSpec, kind: int, target: int, forecast_utps: int) ->
         raise ValueError("pool: has no scaling")
     _in("kind", kind, 0, len(ScalingKind) - 1)
     _in("target", target, -1, pool.n_slots)
-    _in("forecast_utps", forecast_utps, 0, 2**53)
+    _in("forecast_utps", forecast_utps, 0, 2**62)
 
 
 def check_client_regions(spec: ClusterSpec, table: RequestTable) -> None:

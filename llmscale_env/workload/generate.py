@@ -150,6 +150,13 @@ class _Children:
     def __init__(self, rng: np.random.Generator) -> None:
         self._entropy = [int(word) for word in rng.integers(0, 2**32, size=4, dtype=np.uint32)]
 
+    @property
+    def salt(self) -> int:
+        """For what engines find by hashes."""
+        key = (crc32(b"salt"), 4)  # the purposes below are 0 to 3
+        words = np.random.SeedSequence(self._entropy, spawn_key=key).generate_state(1, np.uint64)
+        return int(words[0])
+
     def of(self, name: str, *block: int) -> Rngs:
         """The generators of a part, or of one block of it."""
         key = crc32(name.encode())
@@ -329,6 +336,7 @@ class _Draw:
         known = workload.regions if regions is None else tuple(regions)
         self.names: Names = (tuple(llms), class_names, known or ("region",))
         children = _Children(rng)
+        self.salt = children.salt
         self._sources: list[_Whole | _Hourly] = []
         for k, stream in enumerate(workload.streams):
             where = f"streams[{k}]"
@@ -367,6 +375,7 @@ class _Draw:
             llm_names=self.names[0],
             class_names=self.names[1],
             region_names=self.names[2],
+            salt=self.salt,
             **columns,
         )
 

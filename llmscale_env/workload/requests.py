@@ -41,6 +41,7 @@ class RequestTable:
         llm_names, class_names, region_names: the names behind the indices.
         failures: (k, 2) int64, when (picoseconds) which instance fails, in order of time: what else
             chance does to an episode.
+        salt: seed (64 bits) of the hashes by which engines find network latencies and reclaim times.
 
     Raises:
         ValueError: if a column has the wrong length or a value out of range (the message names the
@@ -58,6 +59,7 @@ class RequestTable:
     class_names: tuple[str, ...] = field(default=("default",))
     region_names: tuple[str, ...] = field(default=("region",))
     failures: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    salt: int = 0
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)

@@ -98,12 +98,12 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
         """Requests per episode that the arrays have room for."""
         return self.states.req.shape[1]
 
-    def reset(self, e: int, requests: RequestTable, salt: int = 0) -> None:
-        """Start episode `e` anew at time 0 with `requests`; `salt` makes what the engine itself draws."""
+    def reset(self, e: int, requests: RequestTable, salt: int | None = None) -> None:
+        """Start episode `e` anew at time 0 with `requests`; `salt` is in place of the table's."""
         check_client_regions(self.spec, requests)
         if len(requests) > self.capacity:
             self._grow(max(len(requests), self.capacity * 5 // 4))
-        reset_episode(self.states, e, self.spec, requests, salt)
+        reset_episode(self.states, e, self.spec, requests, requests.salt if salt is None else salt)
 
     def _grow(self, capacity: int) -> None:
         grown = {}
@@ -420,7 +420,7 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
 class FastEngine(SingleFleetOrders, SingleOrders, SingleRegionOrders):
     """One episode of the fast engine; the same calls as `ReferenceEngine`."""
 
-    def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int = 0) -> None:
+    def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int | None = None) -> None:
         self.batch = EngineBatch(spec, 1, len(requests))
         self.batch.reset(0, requests, salt)
         self.spec = spec

@@ -1,4 +1,4 @@
-"""Rules of scaling at the endpoint, requests that reach a region, queue managers (docs/engine.md, section 17)."""
+"""Scaling at the endpoint, requests that reach a region, queue managers (docs/engine.md, section 17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records and shared tables of regions, managers, spot VMs and endpoint scaling (docs/engine.md, section 17)."""
+"""Records and tables of regions, managers, spot VMs and endpoint scaling (docs/engine.md, section 17)."""
 
 from __future__ import annotations
 

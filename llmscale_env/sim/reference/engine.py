@@ -63,7 +63,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
     Args:
         spec: the cluster.
         requests: what arrives.
-        salt: makes the episode's network latencies and times of reclaiming.
+        salt: makes network latencies and times of reclaiming, in place of the table's.
 
     Raises:
         ValueError: if the table names an LLM, an SLO class or a region that the spec does not have.
@@ -81,7 +81,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
         last_boundary_ps: time of the latest end of an iteration.
     """
 
-    def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int = 0) -> None:
+    def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int | None = None) -> None:
         self.spec = spec
         self.clock = simpy.Environment()
         self.events: Counter[str] = Counter()
@@ -112,6 +112,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
         for instance, twin in zip(self.all_instances, spec.twin_of_slot, strict=True):
             instance.twin = self.all_instances[twin] if twin >= 0 else None
         self.router = Router(self)
+        salt = requests.salt if salt is None else salt
         self.regions = Regions(self, salt)
         self.spot_vms = SpotVms(self, salt)
         self.rules = [

@@ -1,0 +1,127 @@
+"""Both engines agree to the picosecond with regions, managers, spot VMs and endpoint scaling (engine.md 17).
+
+`LLMSCALE_REGION_CASES=3000 pytest tests/test_regions_engines_agree.py` compares more cases.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmscale_env.sim.fast import EngineBatch, FastEngine
+from llmscale_env.sim.reference import ReferenceEngine
+from llmscale_env.sim.spec import InstanceState, RequestState, SpotSpec
+from tests.engine_cases import arguments, first_difference, mechanisms, run_case
+from tests.region_cases import REGION_MECHANISMS, broken_spot_law, make_region_case
+from tests.test_engine_properties import Restless, attempt, later
+from tests.test_engines_agree import CHUNK, broken_law
+
+N_CASES = int(os.environ.get("LLMSCALE_REGION_CASES", "300"))
+_reached: Counter[str] = Counter()
+_compared: set[int] = set()
+
+
+@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+def test_engines_agree_on_regions(first: int) -> None:
+    for seed in range(first, min(first + CHUNK, N_CASES)):
+        case = make_region_case(seed)
+        engine, expected = run_case(ReferenceEngine, case)
+        assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
+        assert (broken := broken_spot_law(case, expected)) is None, f"seed {seed}: {broken}"
+        _, got = run_case(FastEngine, case)
+        difference = first_difference(expected, got)
+        assert difference is None, f"seed {seed}, reference / fast: {difference}"
+        _reached.update(mechanisms(engine, case, expected, REGION_MECHANISMS))
+        _compared.add(seed)
+
+
+def test_cases_reach_every_mechanism_of_regions() -> None:
+    for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
+        case = make_region_case(seed)
+        engine, trace = run_case(ReferenceEngine, case)
+        _reached.update(mechanisms(engine, case, trace, REGION_MECHANISMS))
+    missing = sorted(REGION_MECHANISMS - set(_reached))
+    if N_CASES >= 300:
+        assert not missing, f"{N_CASES} cases never reach {missing}"
+
+
+def test_the_law_of_spot_vms_can_be_broken() -> None:
+    case = next(
+        case
+        for case in map(make_region_case, range(50))
+        if any(pool.spot and pool.spot.initial for pool in case.spec.pools)
+    )
+    _, trace = run_case(FastEngine, case)
+    assert broken_spot_law(case, trace) is None
+    p = next(p for p, pool in enumerate(case.spec.pools) if pool.spot)
+    spot = case.spec.pools[p].spot
+    assert isinstance(spot, SpotSpec)
+    more = case.spec.with_pool(p, spot=replace(spot, initial=spot.initial + 1))
+    assert broken_spot_law(replace(case, spec=more), trace) is not None
+
+
+class RestlessTraveller(Restless):
+    """An episode that is saved and put elsewhere before every call; it counts what was under way then."""
+
+    seen: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        batch, e = self.places[self.at]
+        states = self.batches[batch].states
+        n = len(states.req[e])
+        self.seen["transit"] += bool((states.req["state"][e, :n] == RequestState.TRANSIT).any())
+        self.seen["several in transit"] += int(states.glob["n_transit"][e, 0] > 1)
+        self.seen["donating"] += bool((states.inst["state"][e] == InstanceState.DONATING).any())
+        self.seen["leased"] += bool((states.lease["since_ps"][e] >= 0).any())
+        self.seen["first ones wait"] += bool((states.lease["last_first"][e] >= 0).any())
+        self.seen["tokens in bins"] += bool(states.token_bins[e].any())
+        self.seen["cooldown"] += bool((states.endpoint["changed_ps"][e] >= 0).any())
+        return super().__getattr__(name)
+
+
+def test_a_saved_episode_goes_on_the_same_in_regions() -> None:
+    RestlessTraveller.seen.clear()
+    for seed in range(1000, 1040):
+        case = make_region_case(seed)
+        steps = np.linspace(0, case.stops_ps[-2], 40).astype(int).tolist()
+        case = replace(case, stops_ps=tuple(sorted({*case.stops_ps, *steps})))
+        _, expected = run_case(FastEngine, case)
+        _, got = run_case(RestlessTraveller, case)
+        assert first_difference(expected, got) is None, seed
+    assert len(RestlessTraveller.seen) == 7
+    assert all(RestlessTraveller.seen.values()), RestlessTraveller.seen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_episodes_in_regions_do_not_touch_each_other(seed: int) -> None:
+    """Three of one cluster in one call, each with its own requests and salt."""
+    case = make_region_case(2000 + seed)
+    tables = [
+        replace(table, salt=salt)
+        for salt, table in enumerate(
+            (case.requests, later(case.requests, 3), later(case.requests, 50))
+        )
+    ]
+    batch = EngineBatch(case.spec, len(tables))
+    alone = [FastEngine(case.spec, requests) for requests in tables]
+    for e, requests in enumerate(tables):
+        batch.reset(e, requests)
+    for stop_ps in case.stops_ps:
+        batch.advance_range(0, len(tables), np.full(len(tables), stop_ps))
+        for engine in alone:
+            engine.advance(stop_ps)
+        for command in (c for c in case.script if c.at_ps == stop_ps):
+            for e, engine in enumerate(alone):
+                args = arguments(engine, replace(case, requests=tables[e]), command)
+                one = attempt(engine, command.name, *args)
+                assert one == attempt(batch, command.name, e, *args)
+        for e, engine in enumerate(alone):
+            assert np.array_equal(batch.results(e), engine.results())
+            assert np.array_equal(batch.instances(e), engine.instances())
+            assert np.array_equal(batch.spot(e), engine.spot())
+            assert batch.queues(e) == engine.queues()
