@@ -100,8 +100,7 @@ def _instance_event(S, i, key, router, features):
         glob.index = max(glob.index, i)
     glob.event_ps = t
     state = inst_at(S, i).state
-    leased = endpoint_at(S, inst_at(S, i).pool).spot == 1
-    if state == _ACQUIRING and leased:
+    if state == _ACQUIRING and endpoint_at(S, inst_at(S, i).pool).spot:
         if lease_at(S, i).kind != OWN_VM:
             spot.redeploy(S, i, t)
             return

@@ -43,7 +43,7 @@ from llmscale_env.sim.fast.records import (
     NOT_KNOWN,
     PREFILL,
 )
-from llmscale_env.sim.fast.sources import NOBODY, shared_place
+from llmscale_env.sim.fast.sources import NOBODY, next_place, shared_place
 from llmscale_env.sim.fast.structures import schedule
 from llmscale_env.sim.fast.timing import (
     decode_first_ps,
@@ -181,6 +181,8 @@ def _launch_decode(S, i, t, once):
     if inst.leaving > 0:  # memory comes free at the first boundary after the copy
         before = max(0, inst.copied_ps - inst.seg_start - 1)
         n = min(n, iterations_within(before, inst.seg_first_ps, inst.seg_step_ps) + 1)
+        if (pool.evicts or pool.evicts_in_order) and next_place(S, i) != NOBODY:
+            n = 1  # who would fit once the copy has gone may need evictions after all, as KV grows
     inst.seg_n = n
     schedule(S, i, 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)))
 
