@@ -170,7 +170,8 @@ def admit(S, i, t, left):
                 extra = inst.n_run if all_emit else fresh
                 fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
         if not (fits and in_budget):
-            spared = place >= 0 and pool.evicts_in_order and inst.admissions > since
+            may_evict = pool.evicts_in_order if place >= 0 else place == OWN and pool.evicts
+            spared = may_evict and inst.admissions > since
             if not under_limit:
                 inst.bound = 1
                 inst.held = 1
