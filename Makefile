@@ -14,7 +14,7 @@ VENV ?= .venv
 ARGS ?=
 # Two test processes suit the smallest machine that we support; more threads in each would compete.
 TEST_PROCESSES ?= 2
-# Generated cases of each kind on which `make engines` compares the two engines: whole instances, all that QLM does, split
+# Generated cases of each kind on which `make engines` compares the two engines: whole instances, all that QLM does, regions, split
 # phases and placement, weights that flow, live scaling (in 91 of 200 of these a loading instance forms a batch).
 CASES ?= 2500
 PYTHON ?=
