@@ -235,7 +235,10 @@ ROUTE = np.dtype(
         ("decode_kind", np.int64),
         ("n_decode", np.int64),
         ("decode_counter", np.int64),
-        # best fit
+        # regions
+        ("threshold_ppm", np.int64),
+        ("by_region", np.int64),  # its queue hangs on the client's region
+        # best fit, to the end
         ("c1", np.float64),
         ("k1", np.float64),
         ("c3", np.float64),
@@ -247,9 +250,6 @@ ROUTE = np.dtype(
         ("itl_ps", np.int64),
         ("fallback", np.int64),
         ("scaled", np.int64),
-        # regions
-        ("threshold_ppm", np.int64),
-        ("by_region", np.int64),  # its queue hangs on the client's region
     ]
 )
 

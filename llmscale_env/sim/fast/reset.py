@@ -133,9 +133,9 @@ def reset_episode(
                 route.decode_kind,
                 len(route.decode_pools),
                 0,
-                *placement_fields(route.placement),
                 route.threshold_ppm,
                 bool(route.region_queues),
+                *placement_fields(route.placement),
             )
 
     inst = states.inst[e]
