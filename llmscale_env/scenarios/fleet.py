@@ -9,13 +9,19 @@ from pydantic import Field, field_validator, model_validator
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive, by_name, known_by
 from llmscale_env.scenarios.pools import PoolConfig
+from llmscale_env.scenarios.regions import QueueManagerConfig, Utilisation
 
 
 class QueueConfig(Frozen):
-    """A queue shared by the instances that pull from it; it holds requests of one LLM, or of any (None)."""
+    """A queue shared by the instances that pull from it; it holds requests of one LLM, or of any (None).
+
+    One with a `region` is for clients of that region (`RouteConfig.region_queues`); in a file "*" stands
+    for a queue for each region (`replicate`).
+    """
 
     name: Name
     llm: str | None = None
+    region: Name | None = None
 
     @field_validator("llm")
     @classmethod
@@ -66,6 +72,11 @@ class RouteConfig(Frozen):
         overflow_share: share of requests that try the overflow pools first.
         decode_pools, decode_kind: where requests that a prefill pool hands over go on, and the rule.
         placement: for kind or decode_kind "best-fit"; None there: all by default.
+        threshold: of kind "regional": the first region in order of preference whose effective memory
+            utilisation is below it gets the request, else the one with the least (section 17).
+        preference: of clients of a region, the regions in which the route has pools, in order; regions of
+            clients that it does not name: their own first, then by median latency, then as listed.
+        region_queues: of kind "shared-queue": the queue by region of the client, in place of `queue`.
     """
 
     slo_class: str = "*"
@@ -81,6 +92,7 @@ class RouteConfig(Frozen):
         "custom",
         "hold",
         "best-fit",
+        "regional",
     ] = "jsq-requests"
     pools: tuple[Name, ...] = ()
     overflow: tuple[Name, ...] = ()
@@ -98,6 +110,15 @@ class RouteConfig(Frozen):
         "best-fit",
     ] = "jsq-requests"
     placement: PlacementConfig | None = None
+    threshold: Utilisation = 0.7
+    preference: dict[Name, tuple[Name, ...]] = {}
+    region_queues: dict[Name, Name] = {}
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Every shared queue that it names."""
+        first = () if self.queue is None else (self.queue,)
+        return tuple(dict.fromkeys((*first, *self.region_queues.values())))
 
 
 class FleetConfig(Frozen):
@@ -115,6 +136,8 @@ class FleetConfig(Frozen):
         pools, queues, routes: as their classes say.
         group_queues: shared queues without a name, for requests of any LLM, that policies use for request
             groups (`Command.regroup`, `Command.pull`).
+        queue_manager: lets endpoints take requests that can wait while they are little used; None: shared
+            queues are pulled from, as pools say.
     """
 
     max_gpus: Annotated[int, Field(ge=1, le=100_000)] = 16
@@ -126,6 +149,7 @@ class FleetConfig(Frozen):
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
     queues: tuple[QueueConfig, ...] = ()
     group_queues: Annotated[int, Field(ge=0, le=10_000)] = 0
+    queue_manager: QueueManagerConfig | None = None
     routes: Annotated[tuple[RouteConfig, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -164,16 +188,51 @@ class FleetConfig(Frozen):
             for name in route.decode_pools:
                 if known_by(name, pools, f"routes.{k}.decode_pools").phase != "decode":
                     raise ValueError(f"routes.{k}.decode_pools: {name!r} is no decode pool")
-            if route.queue is not None:
-                known_by(route.queue, queues, f"routes.{k}.queue")
-            elif route.kind == "shared-queue":
+            for name in route.queues:
+                known_by(name, queues, f"routes.{k}.queue")
+            if route.kind == "shared-queue" and not route.queues:
                 raise ValueError(f"routes.{k}.queue is missing: kind shared-queue needs one")
+            self._check_regional(f"routes.{k}", route, pools)
         self._check_twins(pools)
+        self._check_managers(queues)
         if self.host_copies != "none" and not any(pool.flows for pool in self.pools):
             raise ValueError(
                 f"host_copies = {self.host_copies!r}: no pool has weights = 'flow' to load from them"
             )
         return self
+
+    def _check_regional(
+        self, where: str, route: RouteConfig, pools: dict[str, PoolConfig]
+    ) -> None:
+        if route.kind != "regional":
+            return
+        if not route.pools:
+            raise ValueError(f"{where}.pools is missing: kind regional needs some")
+        for name in ("overflow", "decode_pools"):
+            if getattr(route, name):
+                raise ValueError(f"{where}.{name}: not together with kind = 'regional'")
+        for name in route.pools:
+            if pools[name].phase != "both":
+                raise ValueError(
+                    f"{where}.pools: {name!r} serves one phase only, kind regional needs both"
+                )
+
+    def _check_managers(self, queues: dict[str, QueueConfig]) -> None:
+        if self.queue_manager is None:
+            return
+        managed = [route for route in self.routes if route.kind == "shared-queue"]
+        if not any(route.pools for route in managed):
+            raise ValueError("queue_manager: no route of kind shared-queue names pools that could take")
+        names = {name for route in managed for name in route.queues}
+        for name in names:
+            if queues[name].llm is None:
+                raise ValueError(f"queues.{name}.llm is missing: a queue manager's is of one LLM")
+        for pool in self.pools:
+            for name in pool.pull:
+                if name in names:
+                    raise ValueError(
+                        f"pools.{pool.name}.pull: queue {name!r} is the queue manager's, nobody pulls from it"
+                    )
 
     def _check_twins(self, pools: dict[str, PoolConfig]) -> None:
         named: set[str] = set()
@@ -189,6 +248,9 @@ class FleetConfig(Frozen):
             named.add(twin.name)
             if not (pool.flows and twin.flows):
                 raise ValueError(f"{where}: both pools need weights = 'flow'")
+            for name in ("spot", "scaling"):
+                if getattr(pool, name) or getattr(twin, name):
+                    raise ValueError(f"{where}: not together with {name}")
             for name in ("llm", "gpu", "tp", "max_instances"):
                 if getattr(pool, name) != getattr(twin, name):
                     raise ValueError(

@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from llmscale_env.scenarios.machines import put_on, with_links
+from llmscale_env.scenarios.replicate import in_every_region
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.mixes import mix_data, replayed
 
@@ -34,7 +35,7 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
             the starting point itself.
         overrides: dotted paths of fields with their values. Since a keyword has no dots, pass
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
-            named by their `name` or their number. `workload="chat"` names a shipped mix;
+            named by their `name` or their number, and "*" is all of them. `workload="chat"` names a shipped mix;
             `**{"workload.replay": "traces"}` puts the real traces of that folder in the place of what
             imitates them. `network="blitzscale-a"` puts that machine's links in the place of the
             scenario's and keeps `startup_s` and `communicator_s`; `machine="p4de.24xlarge"` takes
@@ -86,6 +87,11 @@ def validate_scenario(data: Mapping[str, Any]) -> Scenario:
 
 
 def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
+    try:
+        # Made anew, since parts of a file and copies of a pool may share theirs.
+        data = _plain(in_every_region(data))
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
     for path, value in overrides.items():
         if path == "machine":
             try:
@@ -138,6 +144,11 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     here: Any = data
     for depth, part in enumerate(parts[:-1]):
         where = ".".join(parts[: depth + 1])
+        if part == "*" and isinstance(here, list):
+            rest = parts[depth + 1 :]
+            for member in range(len(here)):
+                _put(data, ".".join([*parts[:depth], str(member), *rest]), value)
+            return
         if isinstance(here, dict):
             if isinstance(here.get(part), str) and part == "workload":
                 here[part] = mix_data(here[part])

@@ -10,6 +10,7 @@ from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
+from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 
 
 class PoolConfig(Frozen):
@@ -57,6 +58,15 @@ class PoolConfig(Frozen):
             other (`Command.mutate`).
         live: how an instance that loads helps one that serves (`Command.scale`): it comes back to a batch
             when it has more layers, or works on it once.
+        region: where its instances are; None: the scenario's first region. In a file "*" stands for a pool
+            in each region (`replicate`).
+        deployment_instances: so many slots each form a deployment, among which requests that have reached
+            the region go to the least utilised; 0: the pool is one.
+        priorities: at an instance, requests of priority 0 wait before those of priority 1.
+        spot: its instances come from spot VMs and go back to them; `acquire_s`, `load_s` and `load_source`
+            say nothing then. None: they do not.
+        scaling: the rule by which it scales when a request reaches its region; None: it has none, and
+            cannot be given one.
     """
 
     name: Name
@@ -99,6 +109,11 @@ class PoolConfig(Frozen):
     weights: Literal["timed", "flow"] = "timed"
     twin_of: Name | None = None
     live: Literal["zigzag", "best-effort"] = "zigzag"
+    region: Name | None = None
+    deployment_instances: Annotated[int, Field(ge=0, le=10_000)] = 0
+    priorities: bool = False
+    spot: SpotConfig | None = None
+    scaling: ScalingConfig | None = None
 
     @property
     def flows(self) -> bool:
@@ -145,12 +160,32 @@ class PoolConfig(Frozen):
         for name in ("swaps_to", "load_s", "speculative"):
             if self.flows and getattr(self, name):
                 raise ValueError(f"{name}: not together with weights = 'flow'")
+        self._check_region_fields()
         return self
+
+    def _check_region_fields(self) -> None:
+        for name in ("spot", "scaling"):
+            if getattr(self, name) is None:
+                continue
+            for without, given in (("swaps_to", self.swaps_to), ("weights = 'flow'", self.flows)):
+                if given:
+                    raise ValueError(f"{name}: not together with {without}")
+        if self.scaling is None:
+            return
+        most = self.scaling.most
+        if most is not None and most > self.max_instances:
+            raise ValueError(
+                f"scaling.most = {most}: must be at most max_instances = {self.max_instances}"
+            )
+        top = self.max_instances if most is None else most
+        if self.scaling.least > top:
+            raise ValueError(f"scaling.least = {self.scaling.least}: must be at most {top}")
 
     def _check_phase(self) -> None:
         if self.phase == "both":
             return
-        for name in ("evicts", "evicts_in_order", "swaps_to", "static_batch", "async_kv"):
+        alone = ("evicts", "evicts_in_order", "swaps_to", "static_batch", "async_kv")
+        for name in (*alone, "priorities", "spot", "scaling"):
             if getattr(self, name):
                 raise ValueError(f"{name}: not together with phase = {self.phase!r}")
         for name in ("pull", "chunk_tokens"):

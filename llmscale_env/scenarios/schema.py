@@ -23,6 +23,7 @@ from llmscale_env.scenarios.fields import (
     known_by,
 )
 from llmscale_env.scenarios.fleet import FleetConfig, RouteConfig
+from llmscale_env.scenarios.regions import LatencyConfig
 from llmscale_env.workload.config import (
     DEFAULT_CLASSES,
     BatchQueueConfig,
@@ -66,7 +67,10 @@ class Scenario(Frozen):
         retry_s: see `decisions`.
         classes: SLO classes, the tightest first.
         workload: what arrives.
-        regions: names of the regions that clients are in; empty: one without a name.
+        history_s: requests are drawn from so long before the start; the cluster does not serve those, but a
+            controller knows what they asked for (`ClusterView.demand`). The workload's times count from there.
+        regions: names of the regions that clients and pools are in; empty: one without a name.
+        latency: of the network, from clients' regions to those that serve; None: requests take no time.
         fleet: what serves.
         network: links and speeds that weights are loaded over, or the name of a machine that has them
             (`cluster.machines`): "blitzscale-a", "p4d.24xlarge".
@@ -85,7 +89,9 @@ class Scenario(Frozen):
     retry_s: Annotated[float, Field(ge=1e-3, le=1000)] = 0.1
     classes: Annotated[tuple[SLOClass, ...], Field(min_length=1, max_length=16)] = DEFAULT_CLASSES
     workload: WorkloadConfig
+    history_s: Annotated[float, Field(ge=0, le=MAX_HORIZON_S)] = 0.0
     regions: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
+    latency: LatencyConfig | None = None
     fleet: FleetConfig
     network: NetworkConfig = NetworkConfig()
     reward: RewardConfig = RewardConfig()
@@ -119,6 +125,11 @@ class Scenario(Frozen):
                 raise ValueError(
                     f"workload: region {name!r} is unknown; regions are {list(self.regions)}"
                 )
+        self._check_regions()
+        if self.history_s > 0 and self.workload.batch_queues:
+            raise ValueError(
+                f"history_s = {self.history_s}: not together with batch queues, which come at once"
+            )
         for part in parts:
             if part.slo_class is not None:
                 known_by(part.slo_class, classes, f"workload.{part.name}.slo_class")
@@ -143,12 +154,55 @@ class Scenario(Frozen):
                         f"pool {prefills[0]!r} hands its requests over"
                     )
                 evicting = any(p.evicts for p in self.fleet.pools if llm in p.llms)
-                if evicting and slo_class.priority == 1 and route.queue is None:
+                if evicting and slo_class.priority == 1 and not route.queues:
                     raise ValueError(
                         f"fleet.routes: class {slo_class.name!r} needs a queue, since a pool of "
                         f"{llm} evicts its requests"
                     )
         return self
+
+    def _check_regions(self) -> None:
+        if len(self.region_names) > 64:
+            raise ValueError(f"regions: {len(self.region_names)} of them, must be at most 64")
+        known = dict.fromkeys(self.regions)
+        for part in (*self.fleet.pools, *self.fleet.queues):
+            if part.region is not None:
+                kind = "pools" if part in self.fleet.pools else "queues"
+                known_by(part.region, known, f"fleet.{kind}.{part.name}.region")
+        for name in self.latency.regions if self.latency else ():
+            known_by(name, known, "latency")
+        homes = {pool.name: self.region_of(pool.region) for pool in self.fleet.pools}
+        for k, route in enumerate(self.fleet.routes):
+            there = {homes[name] for name in route.pools}
+            for client, order in route.preference.items():
+                where = f"fleet.routes.{k}.preference"
+                known_by(client, known, where)
+                if set(order) != there or len(order) != len(there):
+                    raise ValueError(
+                        f"{where}.{client} = {list(order)}: must name each of {sorted(there)} once, the "
+                        "regions of the route's pools"
+                    )
+            if route.region_queues and set(route.region_queues) != set(self.region_names):
+                raise ValueError(
+                    f"fleet.routes.{k}.region_queues = {route.region_queues}: must have a queue for each "
+                    f"of {list(self.region_names)}"
+                )
+
+    def region_of(self, name: str | None) -> str:
+        """The region that a part of the fleet names, or the first one."""
+        return self.region_names[0] if name is None else name
+
+    def preference_of(self, route: RouteConfig, client: str) -> tuple[str, ...]:
+        """Regions of a route's pools in the order in which clients of a region try them."""
+        if client in route.preference:
+            return route.preference[client]
+        homes = {pool.name: self.region_of(pool.region) for pool in self.fleet.pools}
+        there = {homes[name] for name in route.pools}
+        names = [name for name in self.region_names if name in there]
+        latency = self.latency
+        if latency is None:
+            return tuple(sorted(names, key=lambda name: name != client))
+        return tuple(sorted(names, key=lambda n: (n != client, latency.median(client, n))))
 
     def route_of(self, llm: str, slo_class: str) -> RouteConfig:
         """The most specific route of an LLM and a class (class and LLM, class, LLM, neither)."""

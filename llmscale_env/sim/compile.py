@@ -27,7 +27,13 @@ from llmscale_env.scenarios.fleet import FleetConfig, PlacementConfig, RouteConf
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.kinds import MODEL_NAMES
+from llmscale_env.sim.compile_regions import (
+    cluster_regions,
+    pool_regions,
+    route_regions,
+)
 from llmscale_env.sim.linear import linear_times, slower
+from llmscale_env.sim.picoseconds import ps as ps
 from llmscale_env.sim.spec import (
     NEVER,
     ClassSpec,
@@ -56,11 +62,6 @@ CONTROLLERS = {
     "chiron-literal": ControllerKind.CHIRON_LITERAL,
 }
 SOURCES = {source.name.lower(): source for source in LoadSource}
-
-
-def ps(seconds: float) -> int:
-    """Seconds as picoseconds, at most the time that never comes."""
-    return min(round(seconds * PS_PER_S), int(NEVER))
 
 
 def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
@@ -170,6 +171,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 layers=llm_card(pool.llm).layers if pool.flows else 1,
                 live_mode=LiveMode[pool.live.replace("-", "_").upper()],
                 twin_of=-1 if pool.twin_of is None else pool_names.index(pool.twin_of),
+                **pool_regions(scenario, pool),
             )
         )
     routes = tuple(
@@ -207,6 +209,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         else None,
         homes=homes(fleet),
         host_cache_at_start=always,
+        **cluster_regions(scenario),
     )
 
 
@@ -329,13 +332,13 @@ def _route(
         kind=RouterKind.HOLD if kind == RouterKind.BEST_FIT and placement is None else kind,
         pools=own,
         overflow=tuple(mine[name] for name in route.overflow if name in mine),
-        queue=queue_names.index(route.queue) if route.queue in queues else -1,
         overflow_share=route.overflow_share,
         decode_pools=decode,
         decode_kind=RouterKind.JSQ_REQUESTS
         if decode_kind == RouterKind.BEST_FIT and placement is None
         else decode_kind,
         placement=placement,
+        **route_regions(scenario, route, own, queues),
     )
 
 
