@@ -12,6 +12,7 @@ the episode is charged the GPU-seconds that serving it one by one would have tak
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -21,9 +22,11 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.failures import draw_failures
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import pool_times, serving
+from llmscale_env.sim.compile import pool_times, ps, serving
 from llmscale_env.workload import RequestTable, generate_requests
+from llmscale_env.workload.config import HourlyArrivals, StreamConfig
 from llmscale_env.workload.generate import queue_size
+from llmscale_env.workload.hourly import HOUR_S, MINUTE_S, expected_rates, hourly_rate
 
 PARTS = ("gpu", "violations", "loads", "leftover")
 """The parts of a step's cost, in the order of `RewardParts.stack`."""
@@ -65,12 +68,16 @@ def _expected_arrivals(key: _Key) -> tuple[float, ...]:
     names = [c.name for c in scenario.classes]
     counts = np.zeros(len(names))
     # A queue's size is no matter of chance, and it may hold a million requests.
-    streams = scenario.workload.model_copy(update={"batch_queues": ()})
+    known = {s.name: _expected_hourly(scenario, s) for s in scenario.workload.streams}
+    drawn = tuple(s for s in scenario.workload.streams if known[s.name] is None)
+    streams = scenario.workload.model_copy(update={"batch_queues": (), "streams": drawn})
     alone = scenario.model_copy(update={"workload": streams})
-    for seed in _ESTIMATION_SEEDS if streams.streams else ():
+    for seed in _ESTIMATION_SEEDS if drawn else ():
         table = draw_requests(alone, np.random.default_rng(seed))
         counts += np.bincount(table.slo_class, minlength=len(names))
     counts /= len(_ESTIMATION_SEEDS)
+    for stream in scenario.workload.streams:
+        counts[names.index(stream.slo_class)] += known[stream.name] or 0.0
     for queue in scenario.workload.batch_queues:
         counts[names.index(queue.slo_class)] += queue_size(
             scenario.workload, queue, scenario.horizon_s
@@ -78,16 +85,48 @@ def _expected_arrivals(key: _Key) -> tuple[float, ...]:
     return tuple(np.maximum(counts, 1.0).tolist())
 
 
+def _expected_hourly(scenario: Scenario, stream: StreamConfig) -> float | None:
+    """Requests of a stream whose hourly rates are known, bursts included; None of other streams.
+
+    Not drawn, since they may be millions.
+    """
+    arrivals = stream.arrivals
+    if not isinstance(arrivals, HourlyArrivals) or arrivals.start_s == "random":
+        return None
+    begin, end = scenario.history_s, scenario.history_s + scenario.horizon_s
+    hours = math.ceil(end / HOUR_S)
+    own = hourly_rate(arrivals) if stream.rate_per_s is None else stream.rate_per_s
+    rates = expected_rates(
+        arrivals, own * scenario.workload.rate_scale, float(arrivals.start_s), hours
+    )
+    edges = np.arange(len(rates) + 1) * MINUTE_S
+    came = np.concatenate([[0.0], np.cumsum(rates * MINUTE_S)])
+
+    def until(time_s: float) -> float:
+        return float(np.interp(min(max(time_s, begin), end), edges, came))
+
+    found = until(end) - until(begin)
+    for burst in arrivals.bursts:
+        within = until(burst.at_s + burst.duration_s) - until(burst.at_s)
+        found += (burst.factor - 1) * within
+    return found
+
+
 def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
-    """The requests of one episode of `scenario`, and when which instances fail."""
+    """The requests of one episode of `scenario`, and what else chance does to it."""
     table = generate_requests(
         scenario.workload,
         classes=scenario.classes,
         llms=scenario.fleet.llms,
-        horizon_s=scenario.horizon_s,
+        horizon_s=scenario.history_s + scenario.horizon_s,
         rng=rng,
         regions=scenario.region_names,
     )
+    if scenario.history_s > 0:
+        begin, end = (ps(s) for s in (scenario.history_s, scenario.history_s + scenario.horizon_s))
+        table = replace(table.between(begin, end), history=table.between(0, begin))
+    if scenario.latency is not None or any(pool.spot for pool in scenario.fleet.pools):
+        table = replace(table, salt=int(rng.integers(2**62)))
     if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
         return table
     return replace(table, failures=draw_failures(scenario, rng))

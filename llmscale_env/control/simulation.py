@@ -126,7 +126,7 @@ class ClusterSimulation:
     def start(self, e: int, requests: RequestTable) -> None:
         """Put episode `e` at time 0 with `requests`."""
         self._look_again()
-        self.engine.reset(e, requests)
+        self.engine.reset(e, requests, requests.salt)
         self.requests[e] = requests
         self.engine.close_windows(e, e + 1)
         self.step[e] = 0

@@ -6,7 +6,7 @@ table gives the same episode whichever policy runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,6 +42,8 @@ class RequestTable:
         failures: (k, 2) int64, when (picoseconds) which instance fails, in order of time: what else
             chance does to an episode.
         salt: seed (64 bits) of the hashes by which engines find network latencies and reclaim times.
+        history: requests that came before the episode, its times counted from the earliest that are known of;
+            None: nothing is known.
 
     Raises:
         ValueError: if a column has the wrong length or a value out of range (the message names the
@@ -60,6 +62,7 @@ class RequestTable:
     region_names: tuple[str, ...] = field(default=("region",))
     failures: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     salt: int = 0
+    history: RequestTable | None = None
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
@@ -90,6 +93,14 @@ class RequestTable:
             self._refuse(
                 name, (column < 0) | (column >= len(names)), f"must be in 0..{len(names) - 1}"
             )
+
+    def between(self, from_ps: int, to_ps: int) -> RequestTable:
+        """Those that arrive in [from, to), their times counted from there; without failures and history."""
+        first, last = np.searchsorted(self.arrival_ps, (from_ps, to_ps))
+        columns = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
+        columns["arrival_ps"] = columns["arrival_ps"] - from_ps
+        none = np.zeros((0, 2), np.int64)
+        return replace(self, **columns, failures=none, history=None)
 
     def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
         if bad.any():

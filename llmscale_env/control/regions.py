@@ -1,0 +1,230 @@
+"""Regions as a controller sees and commands them: endpoints, spot VMs, requests that can wait.
+
+An endpoint is all that serves an LLM in a region (SageServe, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile_regions import SCALING_KINDS, managed, ppm, spot_groups
+from llmscale_env.sim.spec import InstanceState
+from llmscale_env.workload.requests import PS_PER_S
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.fast import EngineBatch
+
+
+@dataclass(frozen=True)
+class ScalingOrder:
+    """The beginning of an hour of a pool's rule (docs/engine.md, section 17).
+
+    Attributes:
+        kind: "none", "reactive", "target" (LT-U) or "target-ahead" (LT-UA).
+        target: instances that are planned for; None: no plan.
+        forecast_tokens_per_s: load that is expected of the clients of its region.
+    """
+
+    kind: str
+    target: int | None = None
+    forecast_tokens_per_s: float = 0.0
+
+
+class Places:
+    """Which pool, queue and manager is where.
+
+    Attributes:
+        regions, llms: names, in order.
+        region, llm: (P,) of each pool.
+        group: (P,) of its spot VMs, -1: none.
+        gpus: (P,) GPUs of an instance.
+        managers: (queue, region of the pools, pools) of each queue manager.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self.regions, self.llms = scenario.region_names, scenario.fleet.llms
+        self.region = np.array([self.regions.index(scenario.region_of(p.region)) for p in pools])
+        self.llm = np.array([self.llms.index(pool.llm) for pool in pools])
+        self.group = np.array(spot_groups(scenario))
+        self.gpus = np.array([pool.tp for pool in pools])
+        self.managers = managed(scenario)
+
+
+@dataclass(frozen=True)
+class RegionsSeen:
+    """Pools and endpoints at an instant; see `Places` for who is where.
+
+    Attributes:
+        places: names and numbers.
+        kv_tokens, kv_capacity: (P,) of active instances: their quotient is the effective memory utilisation.
+        active, on_their_way, draining, donating: (P,) instances; on their way: acquiring and loading.
+        spot: (P,) VMs that are leased out with the pool's LLM.
+        waiting: (Q,) requests in each shared queue with a name.
+        oldest_s: (Q,) age of the oldest of them, 0 without any.
+        thresholds: (K, 2) utilisations of each queue manager below which a signal takes one request, and two.
+    """
+
+    places: Places
+    kv_tokens: NDArray[np.int64]
+    kv_capacity: NDArray[np.int64]
+    active: NDArray[np.int64]
+    on_their_way: NDArray[np.int64]
+    draining: NDArray[np.int64]
+    donating: NDArray[np.int64]
+    spot: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    oldest_s: NDArray[np.float64]
+    thresholds: NDArray[np.float64]
+
+    @property
+    def instances(self) -> NDArray[np.int64]:
+        """(P,) instances that a target counts."""
+        return self.active + self.on_their_way
+
+    @property
+    def vms(self) -> NDArray[np.int64]:
+        """(P,) VMs that have, or are getting, the pool's LLM: in service, on their way, or leased out."""
+        return self.instances + self.draining + self.donating + self.spot
+
+    @property
+    def utilisation(self) -> NDArray[np.float64]:
+        """(P,) effective memory utilisation; infinite where no instance is active."""
+        return _share(self.kv_tokens, self.kv_capacity)
+
+    @property
+    def endpoint_utilisation(self) -> NDArray[np.float64]:
+        """(M, R) of all pools of an LLM in a region; infinite where no instance is active."""
+        return _share(self.by_endpoint(self.kv_tokens), self.by_endpoint(self.kv_capacity))
+
+    def by_endpoint(self, of_pools: NDArray[Any]) -> NDArray[Any]:
+        """(M, R) sums of something that is known of pools."""
+        places = self.places
+        found = np.zeros((len(places.llms), len(places.regions)), of_pools.dtype)
+        np.add.at(found, (places.llm, places.region), of_pools)
+        return found
+
+
+def _share(used: NDArray[np.int64], room: NDArray[np.int64]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(room > 0, used / np.maximum(room, 1), np.inf)
+
+
+def see_regions(scenario: Scenario, engine: EngineBatch, e: int) -> RegionsSeen:
+    """What stands in episode `e` now; counts in windows must have been closed."""
+    places = Places(scenario)
+    pools = engine.states.pool_seen[e]
+    queues = engine.states.queue_seen[e, : len(scenario.fleet.queues)]
+    slots = engine.states.inst[e]
+    donating = np.bincount(
+        slots["pool"][slots["state"] == InstanceState.DONATING], minlength=len(pools)
+    )
+    managers = engine.states.manager[e][: len(places.managers)]
+    oldest, now_ps = queues["oldest_ps"], engine.now_ps(e)
+    return RegionsSeen(
+        places=places,
+        kv_tokens=pools["kv_tokens"].copy(),
+        kv_capacity=pools["kv_capacity"].copy(),
+        active=pools["active"].copy(),
+        on_their_way=pools["acquiring"] + pools["loading"],
+        draining=pools["draining"].copy(),
+        donating=donating.astype(np.int64),
+        spot=engine.spot(e)["spot"].astype(np.int64),
+        waiting=queues["requests"].copy(),
+        oldest_s=np.where(oldest < 0, 0.0, (now_ps - oldest) / PS_PER_S),
+        thresholds=np.stack([managers["one_ppm"], managers["two_ppm"]], axis=-1) / 1e6,
+    )
+
+
+class RegionOrders:
+    """Carries out orders about regions on an engine.
+
+    Raises (every method):
+        KeyError: an unknown name; the message names it and what there is.
+        ValueError: a value that is not possible.
+    """
+
+    def __init__(self, scenario: Scenario, engine: EngineBatch) -> None:
+        self.engine = engine
+        self._places = Places(scenario)
+        self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
+        self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
+        self._regions = {name: j for j, name in enumerate(scenario.region_names)}
+        self._clients = scenario.region_names
+
+    def threshold(self, e: int, slo_class: str, threshold: float) -> None:
+        """Utilisation below which a region is taken, for all LLMs of a class."""
+        value = ppm(_number("threshold", threshold))
+        for m, c in self._routes(slo_class):
+            self.engine.set_regional(e, m, c, threshold_ppm=value)
+
+    def preference(self, e: int, slo_class: str, orders: Mapping[str, Sequence[str]]) -> None:
+        """Orders of regions, for all LLMs of a class; clients' regions left out stay as they are."""
+        given = {
+            _known(client, self._regions, "region"): [
+                _known(name, self._regions, "region") for name in order
+            ]
+            for client, order in orders.items()
+        }
+        for m, c in self._routes(slo_class):
+            now = self.engine.states.prefer[e, m, c].tolist()
+            rows = [[j for j in row if j >= 0] for row in now]
+            for client, order in given.items():
+                # A route of an LLM that is not everywhere has fewer regions.
+                rows[client] = [j for j in order if j in rows[client]] or rows[client]
+            self.engine.set_regional(e, m, c, preference=tuple(tuple(row) for row in rows))
+
+    def background(
+        self, e: int, thresholds: Mapping[tuple[str, str] | str, tuple[float, float]]
+    ) -> None:
+        """Thresholds of queue managers, by queue and region, or by queue for all regions."""
+        now = self.engine.states.manager[e][: len(self._places.managers)]
+        one, two = now["one_ppm"].copy(), now["two_ppm"].copy()
+        for key, values in thresholds.items():
+            queue, region = (key, None) if isinstance(key, str) else key
+            mine = [
+                k
+                for k, (name, where, _) in enumerate(self._places.managers)
+                if name == queue and region in (None, where)
+            ]
+            if not mine:
+                known = [f"{name}/{where}" for name, where, _ in self._places.managers]
+                raise KeyError(f"{key!r}: there is no such queue manager; there are {known}")
+            first, second = (ppm(_number("threshold", value)) for value in values)
+            one[mine], two[mine] = first, second
+        self.engine.set_managers(e, one, two)
+
+    def scaling(self, e: int, pool: str, order: ScalingOrder) -> None:
+        """Begin an hour of a pool's rule."""
+        p = _known(pool, self._pools, "pool")
+        kind = _known(order.kind, SCALING_KINDS, "kind")
+        target = -1 if order.target is None else int(order.target)
+        forecast = _number("forecast_tokens_per_s", order.forecast_tokens_per_s)
+        self.engine.set_scaling(e, p, kind, target, round(forecast * 1e6))
+
+    def _routes(self, slo_class: str) -> list[tuple[int, int]]:
+        c = _known(slo_class, self._classes, "class")
+        routes = self.engine.spec.routes
+        found = [(m, c) for m, row in enumerate(routes) if row[c].preference]
+        if not found:
+            raise ValueError(f"class {slo_class!r}: no route of kind regional")
+        return found
+
+
+def _known(name: str, known: Mapping[str, int], what: str) -> int:
+    if name not in known:
+        raise KeyError(f"{what} {name!r} is unknown; there are {list(known)}")
+    return int(known[name])
+
+
+def _number(name: str, value: float) -> float:
+    number = float(value)
+    if not (np.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} = {value!r}: must be at least 0")
+    return number
