@@ -16,6 +16,7 @@ from baselines.parameters import PolicyError, parse_policy
 from baselines.qlm.policy import QlmPolicy
 from baselines.qlm.shepherd_policy import ShepherdPolicy
 from baselines.qlm.simple import EdfPolicy, VllmPolicy
+from baselines.sageserve.policy import LongTermPolicy, ReactivePolicy, is_siloed
 from baselines.static import StaticPolicy
 from baselines.tuned_settings import TunedPolicy
 from llmscale_env._cli import closest
@@ -51,6 +52,23 @@ def _distserve_half(name: str, **values: Any) -> Policy:
     return DistServePolicy(name, **{"share": 0.5, **values})
 
 
+def _siloed(name: str, **values: Any) -> Policy:
+    """Separate pools, each reactive (SageServe, section 4)."""
+    return ReactivePolicy(name, siloed=True, **values)
+
+
+def _lt_i(name: str, **values: Any) -> Policy:
+    return LongTermPolicy(name, "immediate", **values)
+
+
+def _lt_u(name: str, **values: Any) -> Policy:
+    return LongTermPolicy(name, "target", **values)
+
+
+def _lt_ua(name: str, **values: Any) -> Policy:
+    return LongTermPolicy(name, "target-ahead", **values)
+
+
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
@@ -72,6 +90,11 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "allcache": AllCachePolicy,
     "distserve": DistServePolicy,
     "distserve-half": _distserve_half,
+    "reactive": ReactivePolicy,
+    "siloed": _siloed,
+    "lt-i": _lt_i,
+    "lt-u": _lt_u,
+    "lt-ua": _lt_ua,
 }
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
@@ -89,6 +112,10 @@ WEIGHT_POLICIES = ("blitzscale", "serverlessllm", "allcache", "distserve", "dist
 """Those that say from where instances load, on clusters whose weights flow."""
 
 
+REGION_POLICIES = ("reactive", "siloed", "lt-i", "lt-u", "lt-ua")
+"""SageServe's and those that it is compared with, for pools that scale when requests reach their region."""
+
+
 def policies_for(scenario: Scenario) -> tuple[str, ...]:
     """Names of the policies that a scenario is made for."""
     if any(route.placement is not None for route in scenario.fleet.routes):
@@ -98,7 +125,10 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
     if any(pool.flows for pool in scenario.fleet.pools):
         cached = scenario.fleet.host_cache == "always"
         return ("static", *(name for name in WEIGHT_POLICIES if cached or name != "allcache"))
-    others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES)
+    if all(pool.scaling for pool in scenario.fleet.pools):
+        siloed = is_siloed(scenario)
+        return ("static", *(n for n in REGION_POLICIES if (n == "siloed") == siloed))
+    others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES, *REGION_POLICIES)
     ordered = scenario.fleet.group_queues > 0
     return tuple(
         name for name in POLICY_NAMES if name not in others and (name in QUEUE_POLICIES) == ordered

@@ -7,6 +7,7 @@ from typing import Any
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
 from llmscale_env.control.command import Command
 from llmscale_env.control.gateways import RULES
+from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.checks import check_router
@@ -106,6 +107,7 @@ class StaticPolicy:
             targets=counts,
             batch_limits=limits,
             controllers=dict.fromkeys(pools, "fixed"),
+            scaling={name: ScalingOrder("none") for name, pool in pools.items() if pool.scaling},
             routers={} if rule is None else {c.name: rule for c in scenario.classes},
             route_gateway=() if rule is None else scenario.fleet.llms,
             reason="static",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.control.regions import RegionOrders, ScalingOrder
 from llmscale_env.scenarios.fleet import PlacementConfig
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
@@ -93,6 +94,12 @@ class Command:
         mutate: active instances (by number) that drain, and whose twins serve in their place; before all the
             above.
         scale: loads to start, all of them or none, after all the other orders but those of failures.
+        scaling: an hour of a pool's rule of scaling begins, by pool (pools that have `scaling`).
+        regional_threshold: effective memory utilisation below which a region is taken, by class (routes of
+            kind "regional", of all LLMs).
+        regional_preference: by class, and by region of the client, its regions in order.
+        background: (one, two) utilisations below which a signal takes one request that can wait, and two; by
+            (queue, region of the endpoint), or by queue for all regions. Zeros hold everything back.
         fail: instances (by number) that break down.
         fail_host: machines (by number) that break down with all that they have in memory.
         reason: for the decision log; the engine does not read it.
@@ -123,6 +130,10 @@ class Command:
     route_gateway: tuple[str, ...] = ()
     mutate: tuple[int, ...] = ()
     scale: Loads | None = None
+    scaling: Mapping[str, ScalingOrder] = field(default_factory=dict)
+    regional_threshold: Mapping[str, float] = field(default_factory=dict)
+    regional_preference: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    background: Mapping[tuple[str, str] | str, tuple[float, float]] = field(default_factory=dict)
     fail: tuple[int, ...] = ()
     fail_host: tuple[int, ...] = ()
     reason: str = ""
@@ -135,6 +146,11 @@ class Command:
                 given[name] = len(given[name][0])
         if self.scale is not None:
             given["scale"] = asdict(self.scale) if len(self.scale) else None
+        given["scaling"] = {name: asdict(order) for name, order in self.scaling.items()}
+        given["background"] = {
+            key if isinstance(key, str) else "/".join(key): tuple(values)
+            for key, values in self.background.items()
+        }
         given["arrival_queues"] = {
             "/".join(key): value for key, value in self.arrival_queues.items()
         }
@@ -154,6 +170,7 @@ class Dispatcher:
         self.engine = engine
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
         self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
+        self._regions = RegionOrders(scenario, engine)
 
     def apply(self, e: int, command: Command) -> int:
         """Carry out `command` in episode `e` at its present time.
@@ -178,10 +195,10 @@ class Dispatcher:
             missing = self.engine.set_target(e, p, count, source)
             clipped += was_clipped + missing
             if missing:
-                self._impossible(
-                    f"targets.{self.scenario.fleet.pools[p].name} = {count}: {missing} more than "
-                    f"max_gpus = {self.scenario.fleet.max_gpus} allows"
-                )
+                pool = self.scenario.fleet.pools[p]
+                top = f"max_gpus = {self.scenario.fleet.max_gpus} allows"
+                why = "spot VMs there are" if pool.spot else top
+                self._impossible(f"targets.{pool.name} = {count}: {missing} more than {why}")
         for name, limit in command.batch_limits.items():
             p = self._pool(name, "batch_limits")
             top = self.scenario.fleet.pools[p].max_batch
@@ -220,6 +237,7 @@ class Dispatcher:
             clipped += self._operate(e, name, changes)
         clipped += self._queues(e, command)
         clipped += self._placement(e, command)
+        clipped += self._of_regions(e, command)
         if command.scale is not None:
             clipped += self._refused("scale", self._scale, e, command.scale)
         for instance in command.fail:
@@ -227,6 +245,20 @@ class Dispatcher:
         for host in command.fail_host:
             clipped += self._refused("fail_host", self.engine.fail_host, e, host)
         return clipped
+
+    def _of_regions(self, e: int, command: Command) -> int:
+        orders, refused = self._regions, 0
+        for slo_class, threshold in command.regional_threshold.items():
+            what = f"regional_threshold.{slo_class} = {threshold!r}"
+            refused += self._refused(what, orders.threshold, e, slo_class, threshold)
+        for slo_class, preference in command.regional_preference.items():
+            what = f"regional_preference.{slo_class}"
+            refused += self._refused(what, orders.preference, e, slo_class, preference)
+        if command.background:
+            refused += self._refused("background", orders.background, e, command.background)
+        for pool, order in command.scaling.items():
+            refused += self._refused(f"scaling.{pool}", orders.scaling, e, pool, order)
+        return refused
 
     def _scale(self, e: int, loads: Loads) -> None:
         self.engine.scale(e, loads.slots, loads.sources, loads.partners or None)
@@ -322,6 +354,8 @@ class Dispatcher:
         """1 if the engine finds an order impossible, and the scenario lets it pass."""
         try:
             order(*arguments)
+        except KeyError as error:
+            raise CommandError(f"{what}: {error.args[0]}") from None
         except ValueError as error:
             self._impossible(f"{what}: {error}")
             return 1

@@ -13,6 +13,9 @@ from llmscale_env.scenarios.schema import Scenario
 class Policy(Protocol):
     """Anything that turns what can be seen of a cluster into orders.
 
+    An ablation that is told the future has `is_clairvoyant = True` and `set_future(demand: DemandRecord)`,
+    which the run loop calls after `reset`; its name should say so.
+
     Attributes:
         name: what tables call it.
     """

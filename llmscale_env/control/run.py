@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def load_steps(scenario: Scenario) -> int:
     """Control intervals until an instance ordered now serves (the slowest pool's usual source)."""
     seconds = max(
-        pool.acquire_s + pool_load_times_s(scenario, pool)[pool.load_source]
+        pool.spot.reclaim_median_s
+        if pool.spot
+        else pool.acquire_s + pool_load_times_s(scenario, pool)[pool.load_source]
         for pool in scenario.fleet.pools
     )
     return max(1, int(np.ceil(seconds / scenario.control_interval_s)))
@@ -78,6 +80,8 @@ def run_episode(
     sim.start(0, requests)
     forecasts = _Forecasts(forecaster, scenario, requests)
     policy.reset(scenario, seed)
+    if getattr(policy, "is_clairvoyant", False):
+        policy.set_future(sim.demand(0))  # type: ignore[attr-defined]
     series: dict[str, list[Any]] = defaultdict(list)
     decisions: list[dict[str, Any]] = []
     done = np.array([False])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
+from llmscale_env.control.demand import DemandRecord
 from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.scaling import ScaleOrders
@@ -84,6 +86,7 @@ class ClusterSimulation:
         self._executor: ThreadPoolExecutor | None = None
         n_classes, n_pools = len(scenario.classes), len(scenario.fleet.pools)
         self.requests: list[RequestTable | None] = [None] * n_episodes
+        self._demand: list[DemandRecord | None] = [None] * n_episodes
         self.step = np.zeros(n_episodes, np.int64)
         self.interval = np.zeros(n_episodes, np.int64)
         self._waiting = np.zeros(n_episodes, np.int64)  # in gateways at the decision
@@ -128,6 +131,7 @@ class ClusterSimulation:
         self._look_again()
         self.engine.reset(e, requests, requests.salt)
         self.requests[e] = requests
+        self._demand[e] = None
         self.engine.close_windows(e, e + 1)
         self.step[e] = 0
         self.interval[e] = 0
@@ -314,6 +318,15 @@ class ClusterSimulation:
             busy_s=p["busy_ps"] / PS_PER_S,
         )
 
+    def demand(self, e: int) -> DemandRecord:
+        """All that comes in episode `e`; made when it is first asked for."""
+        record = self._demand[e]
+        if record is None:
+            requests = self.requests[e]
+            assert requests is not None, "an episode is started before it is looked at"
+            record = self._demand[e] = DemandRecord(requests, self.scenario.history_s)
+        return record
+
     def view(
         self,
         e: int,
@@ -336,6 +349,7 @@ class ClusterSimulation:
                 {name: values[e : e + 1].copy() for name, values in self.by_pool.items()},
             ),
             int(self._finished_before[e]),
+            partial(self.demand, e),
         )
 
     def snapshot(
@@ -405,6 +419,7 @@ class ClusterSimulation:
         self._look_again()
         self.engine.restore(e, saved["engine"])
         self.requests[e] = saved["requests"]
+        self._demand[e] = None
         self.step[e] = saved["step"]
         self.interval[e] = saved["interval"]
         self._waiting[e] = saved["waiting"]

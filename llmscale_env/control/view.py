@@ -11,7 +11,9 @@ import numpy as np
 from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
+from llmscale_env.control.demand import Demand, DemandRecord
 from llmscale_env.control.gateways import Gateways, see_gateways
+from llmscale_env.control.regions import RegionsSeen, see_regions
 from llmscale_env.control.virtual import VirtualQueues, see_virtual_queues
 from llmscale_env.control.weights import Weights, see_weights
 from llmscale_env.scenarios.schema import Scenario
@@ -249,7 +251,9 @@ class ClusterView:
         forecast_error: NDArray[np.float64] | None = None,
         counts: tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]] | None = None,
         finished_before: int = 0,
+        demand: Callable[[], DemandRecord] | None = None,
     ) -> None:
+        self._demand = demand
         self.scenario = scenario
         self._counts = counts or ({}, {})
         self._finished_before = finished_before
@@ -325,6 +329,21 @@ class ClusterView:
     def weights(self) -> Weights:
         """Where weights are, of this episode alone: who loads from whom, for how long; use of links."""
         return see_weights(self._engine, self._e, self._e + 1)
+
+    @cached_property
+    def regions(self) -> RegionsSeen:
+        """Utilisation, spot VMs, instances on their way, and requests that can wait, by pool and endpoint."""
+        return see_regions(self.scenario, self._engine, self._e)
+
+    def demand(self, bin_s: float = 900.0) -> Demand:
+        """What clients asked for by LLM, region and class, in bins that have ended, from the history on.
+
+        Raises:
+            ValueError: the history is no whole number of such bins; or nobody recorded it.
+        """
+        if self._demand is None:
+            raise ValueError("demand: nobody recorded it for this view")
+        return self._demand().until(self.time_s, bin_s)
 
     @property
     def loading(self) -> NDArray[Any]:

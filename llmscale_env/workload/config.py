@@ -158,7 +158,7 @@ class LoadBurst(_Frozen):
     """A time in which more arrives (SageServe, section 7.3.4: eight times as much).
 
     Attributes:
-        at_s: start, from the start of the episode.
+        at_s: start, from the start of the episode (of its history, if the scenario has one).
         duration_s: length.
         factor: rate during it over the rate otherwise.
     """

@@ -1,0 +1,103 @@
+"""A scenario's endpoints as the integer programme takes them: by LLM i, region j and GPU type k."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.parameters import PolicyError
+from baselines.sageserve.throughput import throughput
+from llmscale_env.control.regions import Places, RegionsSeen
+from llmscale_env.control.reward import draw_requests, expected_arrivals
+from llmscale_env.scenarios.schema import Scenario
+
+PROFILE_SEED = 990_100
+"""Of the requests on whose lengths theta is measured: no episode's own."""
+
+PROFILE_REQUESTS = 20_000
+
+
+class Endpoints:
+    """Who serves which LLM where, and how much.
+
+    Attributes:
+        places: numbers of pools, LLMs and regions.
+        kinds: (GPU, tensor-parallel degree) by k.
+        pool: (i, j, k) number of the pool, -1: none.
+        theta: (i, k) tokens per second of an instance (`baselines.sageserve.throughput`).
+        least, most: (i, j) instances of an endpoint.
+        interactive: (C,) which classes are served at once, the others can wait.
+        period_s: of the pools' rules.
+
+    Args:
+        scenario: with pools that have `scaling`.
+        policy: named in errors.
+
+    Raises:
+        PolicyError: a pool without `scaling`, two pools of one kind at an endpoint, or different hours.
+    """
+
+    def __init__(self, scenario: Scenario, policy: str) -> None:
+        pools = scenario.fleet.pools
+        for pool in pools:
+            if pool.scaling is None:
+                raise PolicyError(
+                    f"{policy}: pool {pool.name!r} has no scaling; scenarios such as 'sageserve-day' have"
+                )
+        self.places = places = Places(scenario)
+        self.kinds = tuple(dict.fromkeys((pool.gpu, pool.tp) for pool in pools))
+        shape = (len(places.llms), len(places.regions), len(self.kinds))
+        self.pool = np.full(shape, -1, np.int64)
+        self.least, self.most = (np.zeros(shape[:2], np.int64) for _ in range(2))
+        for p, pool in enumerate(pools):
+            assert pool.scaling is not None
+            where = (places.llm[p], places.region[p], self.kinds.index((pool.gpu, pool.tp)))
+            if self.pool[where] >= 0:
+                raise PolicyError(
+                    f"{policy}: pools {pools[self.pool[where]].name!r} and {pool.name!r} are of one LLM, region "
+                    "and GPU: one endpoint is planned as one pool"
+                )
+            self.pool[where] = p
+            most = pool.scaling.most
+            self.least[where[:2]] += pool.scaling.least
+            self.most[where[:2]] += pool.max_instances if most is None else most
+        periods = {pool.scaling.period_s for pool in pools if pool.scaling}
+        if len(periods) > 1:
+            raise PolicyError(f"{policy}: pools have scaling.period_s of {sorted(periods)}")
+        self.period_s = periods.pop()
+        self.interactive = np.array([c.priority == 0 for c in scenario.classes])
+        lengths = _lengths(scenario.model_dump_json())
+        self.theta = np.zeros((shape[0], shape[2]))
+        for i, llm in enumerate(places.llms):
+            for k, (gpu, tp) in enumerate(self.kinds):
+                if (self.pool[i, :, k] >= 0).any():
+                    self.theta[i, k] = throughput(llm, gpu, tp, *lengths[i]).tokens_per_s
+
+    def instances(self, seen: RegionsSeen) -> NDArray[np.int64]:
+        """(i, j, k) instances there or on their way."""
+        return np.where(self.pool >= 0, seen.instances[self.pool], 0)
+
+    def capacity(self, seen: RegionsSeen) -> NDArray[np.int64]:
+        """(j, k) VMs of a region."""
+        there = np.where(self.pool >= 0, seen.vms[self.pool], 0)
+        return np.asarray(there.sum(axis=0), np.int64)
+
+
+@lru_cache(maxsize=8)
+def _lengths(scenario_json: str) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], ...]:
+    """Per LLM input and output tokens of interactive requests of the scenario's workload."""
+    scenario = Scenario.model_validate_json(scenario_json)
+    expected = sum(expected_arrivals(scenario))
+    few = scenario.workload.scaled(min(1.0, PROFILE_REQUESTS / expected))
+    table = draw_requests(
+        scenario.model_copy(update={"workload": few}), np.random.default_rng(PROFILE_SEED)
+    )
+    now = np.array([c.priority == 0 for c in scenario.classes])[table.slo_class]
+    found = []
+    for i in range(len(scenario.fleet.llms)):
+        mine = table.llm == i
+        mine = mine & now if (mine & now).any() else mine
+        found.append((table.input_tokens[mine], table.output_tokens[mine]))
+    return tuple(found)

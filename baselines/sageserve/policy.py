@@ -1,0 +1,296 @@
+"""SageServe and what it compares itself with, as policies of a cluster with regions.
+
+What happens at each arrival (routing, scaling at the endpoint, signals of the queue manager) is in the
+engine, by the parameters of the scenario's pools (`scaling`, thresholds and cooldown included), routes
+and queue manager. A policy says which rule the pools go by, and once an hour what they are to reach:
+forecast (section 6.4), then integer programme (section 5.1).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from baselines.parameters import NonNegative, Parameters, PolicyError, Positive, checked
+from baselines.sageserve.endpoints import Endpoints
+from baselines.sageserve.forecast import (
+    DAY_S,
+    DemandForecast,
+    ForecastSettings,
+    arima,
+    in_sample,
+    oracle,
+    seasonal,
+)
+from baselines.sageserve.programme import (
+    RELEASED_COSTS,
+    NoPlan,
+    ProvisioningPlan,
+    ProvisioningProblem,
+    provision,
+)
+from llmscale_env.control.command import Command
+from llmscale_env.control.demand import Demand, DemandRecord
+from llmscale_env.control.forecast import FORECASTERS
+from llmscale_env.control.regions import ScalingOrder
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+
+TOLERANCE_S = 1e-6
+SEES_FUTURE = ("oracle", "in-sample")
+"""Forecasts that are ablations: they are told what will come."""
+
+
+class NoParameters(Parameters):
+    """What the rule goes by stands in the scenario."""
+
+
+class ReactivePolicy:
+    """The status quo: every pool scales by its utilisation when a request reaches its region (section 7.2).
+
+    "reactive" is the unified form, in which an endpoint serves everything; "siloed" wants separate
+    pools for what can wait (role "batch"; section 4).
+
+    Args:
+        name: what tables call it.
+        siloed: which of the two.
+    """
+
+    def __init__(self, name: str = "reactive", *, siloed: bool = False, **values: Any) -> None:
+        self.name = name
+        self.siloed = siloed
+        checked(name, NoParameters, values)
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Look for the pools.
+
+        Raises:
+            PolicyError: a pool has no `scaling`, or the scenario is siloed and the policy is not, or the
+                other way round.
+        """
+        pools = scenario.fleet.pools
+        without = [pool.name for pool in pools if pool.scaling is None]
+        if without:
+            raise PolicyError(f"{self.name}: pool {without[0]!r} has no scaling")
+        if is_siloed(scenario) != self.siloed:
+            which = "pools of role batch" if self.siloed else "no pools of role batch"
+            raise PolicyError(
+                f"{self.name}: scenario {scenario.name!r}: needs {which}, as "
+                f"{'sageserve-siloed-day' if self.siloed else 'sageserve-day'} has"
+            )
+        self._orders = {pool.name: ScalingOrder("reactive") for pool in pools}
+
+    def act(self, view: ClusterView) -> Command:
+        """The rule at the first decision, nothing afterwards."""
+        if view.step > 0:
+            return Command()
+        return Command(scaling=self._orders, reason="reactive")
+
+
+def is_siloed(scenario: Scenario) -> bool:
+    """Whether some pools are for what can wait."""
+    return any(pool.role == "batch" for pool in scenario.fleet.pools)
+
+
+class LongTermParameters(Parameters):
+    """How the hour is planned; thresholds, cooldown and length of the hour are the scenario's (`scaling`).
+
+    Attributes:
+        forecast: "arima"; "seasonal-naive" (the same time yesterday); another name of
+            `llmscale_env.control.forecast`; or the ablations "oracle" and "in-sample", which are told what
+            will come.
+        order: (p, d, q) of "arima" and "in-sample".
+        train_s: what a fit takes in at most.
+        bin_s: width of the windows (15 minutes; released code: 60 s).
+        lead_s: windows that begin earlier than this ahead do not count (released code: 1200).
+        beta: buffer, as a share of the load of the past hour that can wait.
+        epsilon: share of its peak that a region serves itself (the paper has no number; released code: 1).
+        cross_region: all regions together serve everything (not in the released code).
+        vm_cost, start_cost: alpha and sigma of the objective (released code).
+        theta_share: share of an instance's computed tokens per second that is counted on (ours: 1; the
+            computed number is what it serves if it never waits).
+    """
+
+    forecast: str = "arima"
+    order: tuple[int, int, int] = (3, 1, 2)
+    train_s: Positive = 2 * DAY_S
+    bin_s: Annotated[float, Field(gt=0, le=3600)] = 900.0
+    lead_s: NonNegative = 0.0
+    beta: Annotated[float, Field(ge=0, le=10)] = 0.1
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.8
+    cross_region: bool = True
+    vm_cost: NonNegative = RELEASED_COSTS[0]
+    start_cost: NonNegative = RELEASED_COSTS[1]
+    theta_share: Annotated[float, Field(gt=0, le=10)] = 1.0
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("forecast")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        known = [*SEES_FUTURE, *(name for name, kind in FORECASTERS.items() if not kind.is_clairvoyant)]
+        if value not in known:
+            raise ValueError(f"must be one of {sorted(known)}")
+        return value
+
+    def settings(self) -> ForecastSettings:
+        """For `DemandForecast`."""
+        made: dict[str, Any] = {"kind": self.forecast}
+        if self.forecast in ("arima", *SEES_FUTURE):
+            made = arima(self.order, bin_s=self.bin_s, train_s=self.train_s)
+        elif self.forecast == "seasonal-naive":
+            made = seasonal(bin_s=self.bin_s)
+        return ForecastSettings(made, bin_s=self.bin_s, lead_s=self.lead_s, beta=self.beta)
+
+
+class LongTermPolicy:
+    """LT-I, LT-U and LT-UA: plans for an hour, carried out at once or as utilisation asks for it (6.5.1).
+
+    Until there is anything to forecast from, pools are reactive (ours). What LT-I could not start for want
+    of VMs it orders again at the next decision.
+
+    Args:
+        name: what tables call it.
+        rule: "immediate", "target" or "target-ahead".
+        values: fields of `LongTermParameters`.
+
+    Raises:
+        PolicyError: a parameter that is unknown or not allowed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rule: Literal["immediate", "target", "target-ahead"],
+        **values: Any,
+    ) -> None:
+        self.name = name
+        self.rule = rule
+        self.parameters = checked(name, LongTermParameters, values)
+        try:
+            self._settings = self.parameters.settings()
+        except ValueError as error:
+            raise PolicyError(f"{name}: {error}") from None
+        self._endpoints: tuple[Scenario, Endpoints] | None = None
+
+    @property
+    def is_clairvoyant(self) -> bool:
+        """Whether it is an ablation that is told what will come."""
+        return self.parameters.forecast in SEES_FUTURE
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Look for the endpoints.
+
+        Raises:
+            PolicyError: a scenario that it cannot plan for.
+        """
+        if is_siloed(scenario):
+            raise PolicyError(
+                f"{self.name}: scenario {scenario.name!r} is siloed; it plans for 'sageserve-day' and its like"
+            )
+        if self._endpoints is None or self._endpoints[0] != scenario:
+            self._endpoints = (scenario, Endpoints(scenario, self.name))
+        self._pools = [pool.name for pool in scenario.fleet.pools]
+        self._begin(None)
+
+    def set_future(self, demand: DemandRecord) -> None:
+        """What will come, for the ablations."""
+        all_of_it = demand.all(self.parameters.bin_s)
+        came = self._load(all_of_it, interactive=True)
+        if self.parameters.forecast == "oracle":
+            self._begin(oracle(came))
+        else:
+            self._begin(in_sample(came, self.parameters.order))
+
+    def _begin(self, future: NDArray[np.float64] | None) -> None:
+        places = self.endpoints.places
+        sizes = (len(places.llms), len(places.regions))
+        self.forecast = DemandForecast(*sizes, self._settings, future)
+        self._observed = 0
+        self._next_s = 0.0
+        self._targets: dict[str, int] = {}
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Of the scenario."""
+        assert self._endpoints is not None, "reset comes first"
+        return self._endpoints[1]
+
+    def act(self, view: ClusterView) -> Command:
+        """A plan at the beginning of every hour."""
+        again = {
+            name: target
+            for p, name in enumerate(self._pools)
+            if (target := self._targets.get(name)) is not None and view.instances_of(p) != target
+        }
+        if view.time_s < self._next_s - TOLERANCE_S:
+            return Command(targets=again)
+        period = self.endpoints.period_s
+        self._next_s = (np.floor(view.time_s / period + TOLERANCE_S) + 1) * period
+        self._observe(view.demand(self.parameters.bin_s))
+        if not self._observed:
+            reactive = {name: ScalingOrder("reactive") for name in self._pools}
+            return Command(scaling=reactive, reason="nothing to forecast from: reactive")
+        problem = self.problem(view)
+        try:
+            plan = provision(problem)
+        except NoPlan as error:
+            return Command(targets=again, reason=f"{error}; as before")
+        return self._command(problem, plan)
+
+    def _observe(self, demand: Demand) -> None:
+        interactive = self._load(demand, interactive=True)
+        background = self._load(demand, interactive=False)
+        for k in range(self._observed, len(interactive)):
+            self.forecast.observe(interactive[k], background[k])
+        self._observed = len(interactive)
+
+    def _load(self, demand: Demand, *, interactive: bool) -> NDArray[np.float64]:
+        """(k, i, j) tokens per second of the requests that are served at once, or of the others."""
+        mine = self.endpoints.interactive == interactive
+        found: NDArray[np.float64] = demand.tokens_per_s[..., mine].sum(axis=-1)
+        return found
+
+    def problem(self, view: ClusterView) -> ProvisioningProblem:
+        """The programme for the next hour."""
+        p, endpoints, seen = self.parameters, self.endpoints, view.regions
+        ahead = self.forecast.ahead()
+        self._peak, self._error = ahead.peak, ahead.error
+        n_llms, _, n_kinds = endpoints.pool.shape
+        return ProvisioningProblem(
+            instances=endpoints.instances(seen),
+            demand=ahead.windows,
+            throughput=endpoints.theta * p.theta_share,
+            vm_cost=np.full(n_kinds, p.vm_cost),
+            start_cost=np.full((n_llms, n_kinds), p.start_cost),
+            epsilon=p.epsilon,
+            cross_region=p.cross_region,
+            capacity=endpoints.capacity(seen),
+            min_instances=endpoints.least,
+            max_instances=endpoints.most,
+        )
+
+    def _command(self, problem: ProvisioningProblem, plan: ProvisioningPlan) -> Command:
+        targets, orders = {}, {}
+        kind = "none" if self.rule == "immediate" else self.rule
+        for i, j, k in np.argwhere(self.endpoints.pool >= 0).tolist():
+            name = self._pools[self.endpoints.pool[i, j, k]]
+            targets[name] = int(plan.target[i, j, k])
+            orders[name] = ScalingOrder(kind, targets[name], float(self._peak[i, j]))
+        reason = (
+            f"{problem.instances.sum()} to {plan.target.sum()} instances for "
+            f"{self._peak.sum():.0f} tokens/s (error {100 * self._error.mean():.0f} %), "
+            f"{'optimal' if plan.optimal else 'not proved optimal'}"
+        )
+        if plan.missing > 0:
+            reason += f", {plan.missing:.2f} instances missing"
+        if self.rule != "immediate":
+            return Command(scaling=orders, reason=reason)
+        self._targets = targets
+        return Command(targets=targets, scaling=orders, reason=reason)
