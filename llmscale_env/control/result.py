@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llmscale_env.control.region_result import regions_of_requests
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps
 from llmscale_env.sim.metrics import (
@@ -43,8 +44,8 @@ class EpisodeResult:
             `arrival_s`, `llm`, `slo_class`, `input_tokens`, `output_tokens`, `outcome` ("on_time",
             "late", "rejected", "unfinished"), `queued_s` (to the first admission), `ttft_s`,
             `itl_mean_s`, `itl_max_s`, `e2e_s`, `preemptions`, `evictions`, `restarts` (after
-            failures), `instance` (the last one that admitted it, -1 if none did). A time that has not
-            come is NaN.
+            failures), `instance` (the last one that admitted it, -1 if none did). Where there are several
+            regions, `region` of the client and `served_in`. A time that has not come is NaN.
         series: a row per control interval, as it stood or what it had brought when it ended.
             `time_s` is that end; the other columns are the run loop's.
         summary: numbers by key, see below.
@@ -91,6 +92,19 @@ class EpisodeResult:
     | kv_use_mean | share | KV memory of active instances in use |
 
     Time in service and KV use are integrated over what was seen at the ends of the intervals.
+
+    Where pools have regions, spot VMs or rules of scaling, for the cluster and each pool besides:
+
+    | metric | unit | what |
+    |---|---|---|
+    | instance_hours | h | GPU-hours billed over the GPUs of an instance; with spot VMs from the order on, and until donated |
+    | spot_gpu_hours | h | of VMs that are leased out with the pool's LLM |
+    | waste_own_gpu_hours, waste_others_gpu_hours | h | until instances from the pool's own VMs, from others', served |
+    | reclaims_own, reclaims_others, donations | VMs | taken from own, from others'; given back |
+    | looks_out, looks_in | times | that a request which reached its region has changed a pool |
+
+    and of every class, `LLM/CLASS`, `region/REGION/CLASS` and `region/REGION/LLM/CLASS` (regions of clients):
+    `ttft_s_p50`, `ttft_s_p95`, `e2e_s_p50`, `e2e_s_p95`; of those with a region also `requests` (that arrived).
 
     Of the episode: `horizon_s`; `reward` (sum over the intervals) and `cost/PART` (its parts, if the
     series has them); `leftover_gpu_seconds` (that serving the work left over would take);
@@ -336,6 +350,10 @@ def _request_frame(
         return pd.Categorical.from_codes(codes[came], categories=list(names))
 
     measured = {name: column[came] for name, column in latencies(requests, results).items()}
+    places = {}
+    if len(scenario.region_names) > 1:
+        where = regions_of_requests(scenario, requests, results)
+        places = {name: named(codes, scenario.region_names) for name, codes in where.items()}
     counted = ("preemptions", "evictions", "restarts", "instance")
     return pd.DataFrame(
         {
@@ -345,6 +363,7 @@ def _request_frame(
             "slo_class": named(requests.slo_class, requests.class_names),
             "input_tokens": requests.input_tokens[came],
             "output_tokens": requests.output_tokens[came],
+            **places,
             "outcome": named(verdicts.outcome, OUTCOMES),
             **measured,
             **{name: results[name][came] for name in counted},

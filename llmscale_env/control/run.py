@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.policy import Policy
+from llmscale_env.control.region_result import has_regions, region_summary
 from llmscale_env.control.reward import PARTS, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
@@ -18,6 +19,10 @@ from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
     from llmscale_env.control.result import EpisodeResult
+
+
+MOST_WHOLE_S = 2**63 / PS_PER_S
+"""GPU-seconds that are counted exactly."""
 
 
 def load_steps(scenario: Scenario) -> int:
@@ -153,8 +158,12 @@ def _record(
         series[f"{pool.name}/batch_limit"].append(int(pools["limit_sum"][p]) / active)
         for name in ("preemptions", "evictions", "loads", "tokens", "busy_s"):
             series[f"{pool.name}/{name}"].append(getattr(window, name)[p].item())
-        series[f"{pool.name}/gpu_s"].append(float(window.gpu_s[p]))
+        series[f"{pool.name}/gpu_s"].append(window.gpu_s[p].item())
         series[f"{pool.name}/stops"].append(int(sim.by_pool["stopped"][0, p]))
+    if has_regions(scenario):
+        spot = sim.engine.spot(0)
+        for p, pool in enumerate(scenario.fleet.pools):
+            series[f"{pool.name}/spot"].append(int(spot["spot"][p]))
     for q, queue in enumerate(scenario.fleet.queues):
         series[f"queue/{queue.name}"].append(int(queues["requests"][q]))
 
@@ -171,17 +180,28 @@ def _result(
     from llmscale_env.control.result import EpisodeResult
 
     pools = sim.engine.states.pool_seen[0]
+    results = sim.engine.results(0)
+    gpu_s, busy_s = pools["gpu_ps"] / PS_PER_S, pools["busy_ps"] / PS_PER_S
+    for p, pool in enumerate(scenario.fleet.pools):
+        # A large pool's picoseconds of days go round in an int64; those of intervals do not.
+        if pool.max_instances * pool.tp * scenario.horizon_s >= MOST_WHOLE_S:
+            gpu_s[p] = sum(series[f"{pool.name}/gpu_s"])
+            busy_s[p] = sum(series[f"{pool.name}/busy_s"])
+    extra = {}
+    if has_regions(scenario):
+        extra = region_summary(scenario, requests, results, sim.engine.spot(0), gpu_s, series)
     return EpisodeResult.build(
         scenario=scenario,
         policy=policy.name,
         seed=seed,
         requests=requests,
-        results=sim.engine.results(0),
+        results=results,
         series=series,
         decisions=decisions,
-        gpu_s=pools["gpu_ps"] / PS_PER_S,
+        gpu_s=gpu_s,
         loads_by_source=pools["source_used"].copy(),
-        busy_s=pools["busy_ps"] / PS_PER_S,
+        busy_s=busy_s,
         leftover_gpu_s=sim.leftover_gpu_s(0),
         clipped=int(sim.clipped[0]),
+        extra=extra,
     )

@@ -1,0 +1,110 @@
+"""What an episode of a cluster with regions leaves behind besides: instance-hours, spot VMs, latencies by region."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.metrics import latencies, time_integral
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+HOUR_S = 3600.0
+PERCENTILES = (50, 95)
+_COUNTS = ("reclaims_own", "reclaims_others", "donations", "looks_out", "looks_in")
+
+
+def has_regions(scenario: Scenario) -> bool:
+    """Whether there is anything to add to an episode's result."""
+    pools = scenario.fleet.pools
+    return len(scenario.region_names) > 1 or any(pool.spot or pool.scaling for pool in pools)
+
+
+def region_summary(
+    scenario: Scenario,
+    requests: RequestTable,
+    results: NDArray[Any],
+    spot: NDArray[Any],
+    gpu_s: NDArray[np.float64],
+    series: Mapping[str, Sequence[Any]],
+) -> dict[str, float]:
+    """Entries for `EpisodeResult.summary`; its docstring lists them.
+
+    Args:
+        scenario: whose.
+        requests, results: as in `EpisodeResult.build`.
+        spot: (P,) SPOT_DTYPE at the horizon.
+        gpu_s: (P,) GPU-seconds billed.
+        series: with `time_s` and `POOL/spot`.
+    """
+    found: dict[str, float] = {}
+    for p, pool in enumerate(scenario.fleet.pools):
+        waste = {name: spot[name][p] / PS_PER_S / HOUR_S for name in ("own_ps", "others_ps")}
+        initial = pool.spot.initial if pool.spot else 0
+        leased = time_integral(series[f"{pool.name}/spot"], series["time_s"], initial)
+        values = {
+            "instance_hours": gpu_s[p] / pool.tp / HOUR_S,
+            "spot_gpu_hours": leased * pool.tp / HOUR_S,
+            "waste_own_gpu_hours": waste["own_ps"] * pool.tp,
+            "waste_others_gpu_hours": waste["others_ps"] * pool.tp,
+            **{name: spot[name][p] for name in _COUNTS},
+        }
+        for name, value in values.items():
+            found[f"pool/{pool.name}/{name}"] = float(value)
+            found[name] = found.get(name, 0.0) + float(value)
+    return found | _latencies(requests, results)
+
+
+def _latencies(requests: RequestTable, results: NDArray[Any]) -> dict[str, float]:
+    """Percentiles by region of the client, class, and LLM where there are several."""
+    seconds = latencies(requests, results)
+    arrived = results["state"] != 0
+    groups: list[tuple[str, NDArray[np.bool_]]] = []
+    for c, slo_class in enumerate(requests.class_names):
+        mine = arrived & (requests.slo_class == c)
+        groups.append((slo_class, mine))
+        if len(requests.llm_names) > 1:
+            groups += [
+                (f"{llm}/{slo_class}", mine & (requests.llm == m))
+                for m, llm in enumerate(requests.llm_names)
+            ]
+    found: dict[str, float] = {}
+    for name, mine in groups:
+        found |= _percentiles(name, seconds, mine)
+        if len(requests.region_names) == 1:
+            continue
+        for j, region in enumerate(requests.region_names):
+            there = mine & (requests.region == j)
+            found[f"region/{region}/{name}/requests"] = float(there.sum())
+            found |= _percentiles(f"region/{region}/{name}", seconds, there)
+    return found
+
+
+def _percentiles(
+    name: str, seconds: Mapping[str, NDArray[np.float64]], mine: NDArray[np.bool_]
+) -> dict[str, float]:
+    found = {}
+    for what in ("ttft_s", "e2e_s"):
+        values = seconds[what][mine]
+        values = values[~np.isnan(values)]
+        many = np.percentile(values, PERCENTILES) if len(values) else (np.nan,) * len(PERCENTILES)
+        for q, value in zip(PERCENTILES, many, strict=True):
+            found[f"{name}/{what}_p{q}"] = float(value)
+    return found
+
+
+def regions_of_requests(
+    scenario: Scenario, requests: RequestTable, results: NDArray[Any]
+) -> dict[str, NDArray[np.int64]]:
+    """Of every request its client's region, and that which served it last (-1: none yet)."""
+    homes = [
+        scenario.region_names.index(scenario.region_of(pool.region))
+        for pool in scenario.fleet.pools
+        for _ in range(pool.max_instances)
+    ]
+    instance = results["instance"].astype(np.int64)
+    served = np.where(instance < 0, -1, np.array(homes)[np.maximum(instance, 0)])
+    return {"region": requests.region.astype(np.int64), "served_in": served}
