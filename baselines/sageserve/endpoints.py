@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.parameters import PolicyError
+from baselines.sageserve.profile import Profile, ProfileSettings
 from baselines.sageserve.throughput import throughput
 from llmscale_env.control.regions import Places, RegionsSeen
 from llmscale_env.control.reward import draw_requests, expected_arrivals
@@ -26,7 +27,7 @@ class Endpoints:
         places: numbers of pools, LLMs and regions.
         kinds: (GPU, tensor-parallel degree) by k.
         pool: (i, j, k) number of the pool, -1: none.
-        theta: (i, k) tokens per second of an instance (`baselines.sageserve.throughput`).
+        theta: (i, k) tokens per second of an instance (`baselines.sageserve.profile`).
         least, most: (i, j) instances of an endpoint.
         interactive: (C,) which classes are served at once, the others can wait.
         period_s: of the pools' rules.
@@ -34,12 +35,13 @@ class Endpoints:
     Args:
         scenario: with pools that have `scaling`.
         policy: named in errors.
+        theta_ttft_s: target latency of theta; None: what an instance serves if nobody ever waits.
 
     Raises:
         PolicyError: a pool without `scaling`, two pools of one kind at an endpoint, or different hours.
     """
 
-    def __init__(self, scenario: Scenario, policy: str) -> None:
+    def __init__(self, scenario: Scenario, policy: str, *, theta_ttft_s: float | None = None) -> None:
         pools = scenario.fleet.pools
         for pool in pools:
             if pool.scaling is None:
@@ -68,12 +70,9 @@ class Endpoints:
             raise PolicyError(f"{policy}: pools have scaling.period_s of {sorted(periods)}")
         self.period_s = periods.pop()
         self.interactive = np.array([c.priority == 0 for c in scenario.classes])
-        lengths = _lengths(scenario.model_dump_json())
         self.theta = np.zeros((shape[0], shape[2]))
-        for i, llm in enumerate(places.llms):
-            for k, (gpu, tp) in enumerate(self.kinds):
-                if (self.pool[i, :, k] >= 0).any():
-                    self.theta[i, k] = throughput(llm, gpu, tp, *lengths[i]).tokens_per_s
+        for where, theta in _thetas(scenario.model_dump_json(), theta_ttft_s).items():
+            self.theta[where] = theta
 
     def instances(self, seen: RegionsSeen) -> NDArray[np.int64]:
         """(i, j, k) instances there or on their way."""
@@ -86,9 +85,28 @@ class Endpoints:
 
 
 @lru_cache(maxsize=8)
-def _lengths(scenario_json: str) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], ...]:
-    """Per LLM input and output tokens of interactive requests of the scenario's workload."""
+def _thetas(scenario_json: str, ttft_s: float | None) -> dict[tuple[int, int], float]:
+    """Theta by LLM and kind."""
     scenario = Scenario.model_validate_json(scenario_json)
+    lengths, llms = _lengths(scenario), scenario.fleet.llms
+    kinds = tuple(dict.fromkeys((pool.gpu, pool.tp) for pool in scenario.fleet.pools))
+    found: dict[tuple[int, int], float] = {}
+    for pool in scenario.fleet.pools:
+        where = (llms.index(pool.llm), kinds.index((pool.gpu, pool.tp)))
+        if where in found:
+            continue
+        if ttft_s is None:
+            most = throughput(pool.llm, pool.gpu, pool.tp, *lengths[where[0]])
+            found[where] = most.tokens_per_s
+            continue
+        # Requests are balanced within a deployment.
+        settings = ProfileSettings(instances=pool.deployment_instances or 1, ttft_s=ttft_s)
+        found[where] = Profile(scenario, pool, *lengths[where[0]], settings).theta()
+    return found
+
+
+def _lengths(scenario: Scenario) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], ...]:
+    """Per LLM input and output tokens of interactive requests of the scenario's workload."""
     expected = sum(expected_arrivals(scenario))
     few = scenario.workload.scaled(min(1.0, PROFILE_REQUESTS / expected))
     table = draw_requests(
