@@ -119,7 +119,7 @@ def test_orders_reach_the_engine():
 
 
 @pytest.mark.parametrize(
-    ("order", "message"),
+    "order, message",
     [
         ({"regional_threshold": {"fast": 0.5}}, r"class 'fast' is unknown"),
         ({"regional_threshold": {"interactive": -1}}, r"threshold = -1: must be at least 0"),

@@ -150,7 +150,7 @@ def test_sageserves_day_has_the_papers_fleet():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
         ({"fleet__pools__0__region": "north"}, r"region = 'north': unknown"),
         ({"latency": {"median_s": {"north": {"east": 0.1}}}}, r"latency = 'north': unknown"),

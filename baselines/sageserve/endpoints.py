@@ -33,21 +33,18 @@ class Endpoints:
         period_s: of the pools' rules.
 
     Args:
-        scenario: with pools that have `scaling`.
+        scenario: all of whose pools have `scaling`.
         policy: named in errors.
         theta_ttft_s: target latency of theta; None: what an instance serves if nobody ever waits.
 
     Raises:
-        PolicyError: a pool without `scaling`, two pools of one kind at an endpoint, or different hours.
+        PolicyError: two pools of one kind at an endpoint, or different hours.
     """
 
-    def __init__(self, scenario: Scenario, policy: str, *, theta_ttft_s: float | None = None) -> None:
+    def __init__(
+        self, scenario: Scenario, policy: str, *, theta_ttft_s: float | None = None
+    ) -> None:
         pools = scenario.fleet.pools
-        for pool in pools:
-            if pool.scaling is None:
-                raise PolicyError(
-                    f"{policy}: pool {pool.name!r} has no scaling; scenarios such as 'sageserve-day' have"
-                )
         self.places = places = Places(scenario)
         self.kinds = tuple(dict.fromkeys((pool.gpu, pool.tp) for pool in pools))
         shape = (len(places.llms), len(places.regions), len(self.kinds))
@@ -55,11 +52,15 @@ class Endpoints:
         self.least, self.most = (np.zeros(shape[:2], np.int64) for _ in range(2))
         for p, pool in enumerate(pools):
             assert pool.scaling is not None
-            where = (places.llm[p], places.region[p], self.kinds.index((pool.gpu, pool.tp)))
+            where: tuple[int, ...] = (
+                int(places.llm[p]),
+                int(places.region[p]),
+                self.kinds.index((pool.gpu, pool.tp)),
+            )
             if self.pool[where] >= 0:
                 raise PolicyError(
-                    f"{policy}: pools {pools[self.pool[where]].name!r} and {pool.name!r} are of one LLM, region "
-                    "and GPU: one endpoint is planned as one pool"
+                    f"{policy}: pools {pools[self.pool[where]].name!r} and {pool.name!r} are of one LLM, "
+                    "region and GPU: one endpoint is planned as one pool"
                 )
             self.pool[where] = p
             most = pool.scaling.most
@@ -71,8 +72,8 @@ class Endpoints:
         self.period_s = periods.pop()
         self.interactive = np.array([c.priority == 0 for c in scenario.classes])
         self.theta = np.zeros((shape[0], shape[2]))
-        for where, theta in _thetas(scenario.model_dump_json(), theta_ttft_s).items():
-            self.theta[where] = theta
+        for kind, theta in _thetas(scenario.model_dump_json(), theta_ttft_s).items():
+            self.theta[kind] = theta
 
     def instances(self, seen: RegionsSeen) -> NDArray[np.int64]:
         """(i, j, k) instances there or on their way."""

@@ -72,9 +72,7 @@ class ReactivePolicy:
                 other way round.
         """
         pools = scenario.fleet.pools
-        without = [pool.name for pool in pools if pool.scaling is None]
-        if without:
-            raise PolicyError(f"{self.name}: pool {without[0]!r} has no scaling")
+        check_scaling(scenario, self.name)
         if is_siloed(scenario) != self.siloed:
             which = "pools of role batch" if self.siloed else "no pools of role batch"
             raise PolicyError(
@@ -88,6 +86,15 @@ class ReactivePolicy:
         if view.step > 0:
             return Command()
         return Command(scaling=self._orders, reason="reactive")
+
+
+def check_scaling(scenario: Scenario, policy: str) -> None:
+    """Refuse a scenario some of whose pools have no rule of scaling."""
+    for pool in scenario.fleet.pools:
+        if pool.scaling is None:
+            raise PolicyError(
+                f"{policy}: pool {pool.name!r} has no scaling; those of 'sageserve-day' have"
+            )
 
 
 def is_siloed(scenario: Scenario) -> bool:
@@ -136,7 +143,10 @@ class LongTermParameters(Parameters):
     @field_validator("forecast")
     @classmethod
     def _known(cls, value: str) -> str:
-        known = [*SEES_FUTURE, *(name for name, kind in FORECASTERS.items() if not kind.is_clairvoyant)]
+        known = [
+            *SEES_FUTURE,
+            *(name for name, kind in FORECASTERS.items() if not kind.is_clairvoyant),
+        ]
         if value not in known:
             raise ValueError(f"must be one of {sorted(known)}")
         return value
@@ -192,9 +202,10 @@ class LongTermPolicy:
         Raises:
             PolicyError: a scenario that it cannot plan for.
         """
+        check_scaling(scenario, self.name)
         if is_siloed(scenario):
             raise PolicyError(
-                f"{self.name}: scenario {scenario.name!r} is siloed; it plans for 'sageserve-day' and its like"
+                f"{self.name}: scenario {scenario.name!r} is siloed; it plans for such as 'sageserve-day'"
             )
         if self._endpoints is None or self._endpoints[0] != scenario:
             ttft_s = self.parameters.theta_ttft_s

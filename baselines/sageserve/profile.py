@@ -3,7 +3,7 @@
 Some instances of a pool are simulated by themselves, with a pool's own iteration times and limits, requests
 of the workload's lengths and Poisson arrivals, the shortest queue of predicted tokens first. Theta is
 the largest load, per instance, at which the target share of requests has its first token in time (the
-paper's service levels are of TTFT). `throughput` computes what they serve if nobody ever waits, an upper bound.
+paper's service levels are of TTFT). `throughput` computes what they serve if nobody ever waits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class ProfileSettings:
 
     Attributes:
         instances: that share the load.
-        ttft_s: target. Interactive service levels range "from a second to a minute" (section 3.3); the released
-            code has 10 s, within which one in twenty of Bloom's prompts of the week is not even prefilled. Ours.
+        ttft_s: target (ours). Interactive service levels range "from a second to a minute" (section 3.3);
+            the released code has 10 s, within which one in twenty of Bloom's prompts of the week is not
+            even prefilled.
         attainment: share of requests whose first token has to be in time (section 3.3: "95 %ile").
         duration_s, requests: of a run at least so long, and so many.
         seed: of gaps between arrivals, and which lengths are taken.

@@ -196,8 +196,8 @@ class Dispatcher:
             clipped += was_clipped + missing
             if missing:
                 pool = self.scenario.fleet.pools[p]
-                top = f"max_gpus = {self.scenario.fleet.max_gpus} allows"
-                why = "spot VMs there are" if pool.spot else top
+                gpus = f"max_gpus = {self.scenario.fleet.max_gpus} allows"
+                why = "spot VMs there are" if pool.spot else gpus
                 self._impossible(f"targets.{pool.name} = {count}: {missing} more than {why}")
         for name, limit in command.batch_limits.items():
             p = self._pool(name, "batch_limits")

@@ -1,4 +1,4 @@
-"""What an episode of a cluster with regions leaves behind besides: instance-hours, spot VMs, latencies by region."""
+"""What an episode of a cluster with regions leaves behind: instance-hours, spot VMs, latencies by region."""
 
 from __future__ import annotations
 

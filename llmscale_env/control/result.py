@@ -97,14 +97,15 @@ class EpisodeResult:
 
     | metric | unit | what |
     |---|---|---|
-    | instance_hours | h | GPU-hours billed over the GPUs of an instance; with spot VMs from the order on, and until donated |
+    | instance_hours | h | GPU-hours billed over GPUs of an instance: from the order to spot again |
     | spot_gpu_hours | h | of VMs that are leased out with the pool's LLM |
-    | waste_own_gpu_hours, waste_others_gpu_hours | h | until instances from the pool's own VMs, from others', served |
+    | waste_own_gpu_hours, waste_others_gpu_hours | h | until VMs of its own, of others, served |
     | reclaims_own, reclaims_others, donations | VMs | taken from own, from others'; given back |
     | looks_out, looks_in | times | that a request which reached its region has changed a pool |
 
-    and of every class, `LLM/CLASS`, `region/REGION/CLASS` and `region/REGION/LLM/CLASS` (regions of clients):
-    `ttft_s_p50`, `ttft_s_p95`, `e2e_s_p50`, `e2e_s_p95`; of those with a region also `requests` (that arrived).
+    and of every class, `LLM/CLASS`, `region/REGION/CLASS` and `region/REGION/LLM/CLASS` (regions of
+    clients): `ttft_s_p50`, `ttft_s_p95`, `e2e_s_p50`, `e2e_s_p95`; of those with a region also `requests`
+    (that arrived).
 
     Of the episode: `horizon_s`; `reward` (sum over the intervals) and `cost/PART` (its parts, if the
     series has them); `leftover_gpu_seconds` (that serving the work left over would take);

@@ -77,7 +77,9 @@ def _expected_arrivals(key: _Key) -> tuple[float, ...]:
         counts += np.bincount(table.slo_class, minlength=len(names))
     counts /= len(_ESTIMATION_SEEDS)
     for stream in scenario.workload.streams:
-        counts[names.index(stream.slo_class)] += known[stream.name] or 0.0
+        expected = known[stream.name]
+        if expected is not None and stream.slo_class is not None:
+            counts[names.index(stream.slo_class)] += expected
     for queue in scenario.workload.batch_queues:
         counts[names.index(queue.slo_class)] += queue_size(
             scenario.workload, queue, scenario.horizon_s

@@ -201,9 +201,7 @@ class FleetConfig(Frozen):
             )
         return self
 
-    def _check_regional(
-        self, where: str, route: RouteConfig, pools: dict[str, PoolConfig]
-    ) -> None:
+    def _check_regional(self, where: str, route: RouteConfig, pools: dict[str, PoolConfig]) -> None:
         if route.kind != "regional":
             return
         if not route.pools:
@@ -222,7 +220,9 @@ class FleetConfig(Frozen):
             return
         managed = [route for route in self.routes if route.kind == "shared-queue"]
         if not any(route.pools for route in managed):
-            raise ValueError("queue_manager: no route of kind shared-queue names pools that could take")
+            raise ValueError(
+                "queue_manager: no route of kind shared-queue names pools that could take"
+            )
         names = {name for route in managed for name in route.queues}
         for name in names:
             if queues[name].llm is None:

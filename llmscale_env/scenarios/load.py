@@ -35,9 +35,9 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
             the starting point itself.
         overrides: dotted paths of fields with their values. Since a keyword has no dots, pass
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
-            named by their `name` or their number, and "*" is all of them. `workload="chat"` names a shipped mix;
-            `**{"workload.replay": "traces"}` puts the real traces of that folder in the place of what
-            imitates them. `network="blitzscale-a"` puts that machine's links in the place of the
+            named by their `name` or their number, and "*" is all of them. `workload="chat"` names a
+            shipped mix; `**{"workload.replay": "traces"}` puts the real traces of that folder in the place
+            of what imitates them. `network="blitzscale-a"` puts that machine's links in the place of the
             scenario's and keeps `startup_s` and `communicator_s`; `machine="p4de.24xlarge"` takes
             machines, GPUs per machine and GPU cards from it as well (`scenarios.machines`).
 

@@ -150,7 +150,8 @@ class ScalingConfig(Frozen):
             for (released code: 0.5 and 0.25).
         cooldown_s: between two changes.
         least, most: instances; `most` None: the pool's `max_instances`.
-        period_s, last_s: length of the hour of a target, and of its end, in which "target-ahead" looks at load.
+        period_s, last_s: length of the hour of a target, and of its end, in which "target-ahead" looks at
+            the load.
         above, below: observed over forecast load at which it goes out, and in.
         either_way: whether it may do so against the direction of the target (ours: a burst needs it).
         bin_s, bins: the observed load is that of the last `bins` complete bins (ours: 5 minutes).
@@ -178,9 +179,7 @@ class ScalingConfig(Frozen):
                     f"{low} = {getattr(self, low)}: must be below {high} = {getattr(self, high)}"
                 )
         if self.last_s > self.period_s:
-            raise ValueError(
-                f"last_s = {self.last_s}: must be at most period_s = {self.period_s}"
-            )
+            raise ValueError(f"last_s = {self.last_s}: must be at most period_s = {self.period_s}")
         return self
 
 

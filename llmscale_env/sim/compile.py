@@ -26,12 +26,12 @@ from llmscale_env.cluster.topology import (
 from llmscale_env.scenarios.fleet import FleetConfig, PlacementConfig, RouteConfig
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.kinds import MODEL_NAMES
 from llmscale_env.sim.compile_regions import (
     cluster_regions,
     pool_regions,
     route_regions,
 )
+from llmscale_env.sim.kinds import MODEL_NAMES
 from llmscale_env.sim.linear import linear_times, slower
 from llmscale_env.sim.picoseconds import ps as ps
 from llmscale_env.sim.spec import (
