@@ -192,7 +192,6 @@ def test_history_and_episode_are_one_draw():
     np.testing.assert_array_equal(parted.arrival_ps, both.arrival_ps[first:] - hour)
     np.testing.assert_array_equal(parted.region, both.region[first:])
     assert parted.salt == both.salt != 0
-    assert draw_requests(load_scenario("mixed-slo"), np.random.default_rng(3)).salt == 0
 
 
 def test_expected_arrivals_of_hourly_rates_are_not_drawn():

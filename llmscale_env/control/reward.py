@@ -127,8 +127,6 @@ def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
     if scenario.history_s > 0:
         begin, end = (ps(s) for s in (scenario.history_s, scenario.history_s + scenario.horizon_s))
         table = replace(table.between(begin, end), history=table.between(0, begin))
-    if scenario.latency is not None or any(pool.spot for pool in scenario.fleet.pools):
-        table = replace(table, salt=int(rng.integers(2**62)))
     if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
         return table
     return replace(table, failures=draw_failures(scenario, rng))

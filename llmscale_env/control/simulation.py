@@ -129,7 +129,7 @@ class ClusterSimulation:
     def start(self, e: int, requests: RequestTable) -> None:
         """Put episode `e` at time 0 with `requests`."""
         self._look_again()
-        self.engine.reset(e, requests, requests.salt)
+        self.engine.reset(e, requests)
         self.requests[e] = requests
         self._demand[e] = None
         self.engine.close_windows(e, e + 1)

@@ -58,10 +58,10 @@ class LatencyConfig(Frozen):
                 f"tail = {self.tail}: times must not fall, nor be below the largest median, {times[0]}"
             )
         for client, row in self.quantiles_s.items():
-            for region, times in row.items():
-                if len(times) < 2 or any(b < a for a, b in pairwise(times)):
+            for region, given in row.items():
+                if len(given) < 2 or any(b < a for a, b in pairwise(given)):
                     raise ValueError(
-                        f"quantiles_s.{client}.{region} = {list(times)}: must be at least two that do not "
+                        f"quantiles_s.{client}.{region} = {list(given)}: must be at least two that do not "
                         "fall"
                     )
         return self

@@ -166,10 +166,11 @@ class Scenario(Frozen):
         if len(self.region_names) > 64:
             raise ValueError(f"regions: {len(self.region_names)} of them, must be at most 64")
         known = dict.fromkeys(self.regions)
-        for part in (*self.fleet.pools, *self.fleet.queues):
-            if part.region is not None:
-                kind = "pools" if part in self.fleet.pools else "queues"
-                known_by(part.region, known, f"fleet.{kind}.{part.name}.region")
+        named = [("pools", pool.name, pool.region) for pool in self.fleet.pools]
+        named += [("queues", queue.name, queue.region) for queue in self.fleet.queues]
+        for kind, name, region in named:
+            if region is not None:
+                known_by(region, known, f"fleet.{kind}.{name}.region")
         for name in self.latency.regions if self.latency else ():
             known_by(name, known, "latency")
         homes = {pool.name: self.region_of(pool.region) for pool in self.fleet.pools}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -365,7 +365,7 @@ class _Draw:
         empty = (np.zeros(0, np.int16),)
         arrival_ps = np.concatenate([np.zeros(0, np.int64), *(p.arrival_ps for p in parts)])
         order = np.argsort(arrival_ps, kind="stable")
-        columns = {
+        columns: dict[str, Any] = {
             f.name: np.concatenate([*empty, *(getattr(p, f.name) for p in parts)])[order]
             for f in fields(_Part)
             if f.name != "arrival_ps"
