@@ -1,13 +1,16 @@
 """The mathematics of SageServe (Jaiswal et al., "Serving Models, Fast and Slow", arXiv 2502.14617).
 
-Plain functions and records on numbers, which know nothing of the simulator. Forecasts need the extra
+Most of it are plain functions and records on numbers, which know nothing of the simulator; `policy`, `endpoints` and
+`profile` bring them to a cluster. Forecasts need the extra
 `forecast` (statsmodels with SciPy), the programme `solver`; both are imported where they are used.
 
 | question | module |
 |---|---|
 | how many tokens will come in the next hour | `forecast` (section 6.4) |
 | how many instances of which LLM, where, on which GPUs | `programme` (section 5.1) |
-| how many tokens per second an instance serves | `throughput` (theta of section 5.1, Figure 2) |
+| how many tokens per second an instance serves | `throughput` (theta of section 5.1, Figure 2), if nobody waits; `profile`, at a target latency |
+| the policies `reactive`, `siloed`, `lt-i`, `lt-u`, `lt-ua` | `policy` |
+| a scenario's endpoints as the programme takes them | `endpoints` |
 | which region, deployment, instance gets a request | `routing` (section 6.2) |
 | when do non-interactive requests go out of their queue | `background` (section 6.3) |
 | when does an instance come or go: reactive, LT-I, LT-U, LT-UA, siloed | `scaling` (sections 4, 6.5, 7.2) |
