@@ -1,14 +1,15 @@
 """The mathematics of SageServe (Jaiswal et al., "Serving Models, Fast and Slow", arXiv 2502.14617).
 
-Most of it are plain functions and records on numbers, which know nothing of the simulator; `policy`, `endpoints` and
-`profile` bring them to a cluster. Forecasts need the extra
+Most of it are plain functions and records on numbers, which know nothing of the simulator; `policy`,
+`endpoints` and `profile` bring them to a cluster. Forecasts need the extra
 `forecast` (statsmodels with SciPy), the programme `solver`; both are imported where they are used.
 
 | question | module |
 |---|---|
 | how many tokens will come in the next hour | `forecast` (section 6.4) |
 | how many instances of which LLM, where, on which GPUs | `programme` (section 5.1) |
-| how many tokens per second an instance serves | `throughput` (theta of section 5.1, Figure 2), if nobody waits; `profile`, at a target latency |
+| how many tokens per second an instance serves | `throughput` (theta of section 5.1, Figure 2), if nobody waits |
+| the same at a target latency | `profile` |
 | the policies `reactive`, `siloed`, `lt-i`, `lt-u`, `lt-ua` | `policy` |
 | a scenario's endpoints as the programme takes them | `endpoints` |
 | which region, deployment, instance gets a request | `routing` (section 6.2) |
