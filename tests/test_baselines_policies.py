@@ -58,10 +58,28 @@ def flowing():
 
 
 @pytest.fixture(scope="module")
-def results(short, queues, placed, flowing):
+def regional():
+    return load_scenario(
+        "multi-region", horizon_s=10_800, history_s=10_800, impossible_commands="error"
+    )
+
+
+@pytest.fixture(scope="module")
+def siloed():
+    return load_scenario(
+        "sageserve-siloed-day",
+        horizon_s=3600,
+        history_s=3600,
+        impossible_commands="error",
+        **{"workload.rate_scale": 0.05},
+    )
+
+
+@pytest.fixture(scope="module")
+def results(short, queues, placed, flowing, regional, siloed):
     return {
         name: run_episode(make_policy(name), made, seed=3)
-        for made in (flowing, placed, short, queues)
+        for made in (regional, siloed, flowing, placed, short, queues)
         for name in policies_for(made)
     }
 
@@ -81,10 +99,12 @@ def table(scenario, arrival_s, slo_class, input_tokens, output_tokens):
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_every_policy_keeps_to_the_contract(name, short, queues, placed, flowing, results):
+def test_every_policy_keeps_to_the_contract(
+    name, short, queues, placed, flowing, regional, siloed, results
+):
     policy = make_policy(name)
-    made_for = (s for s in (short, queues, placed, flowing) if name in policies_for(s))
-    short = next(made_for)
+    scenarios = (short, queues, placed, flowing, regional, siloed)
+    short = next(s for s in scenarios if name in policies_for(s))
     assert isinstance(policy, Policy)
     assert policy.name == name
     again = run_episode(policy, short, seed=3)

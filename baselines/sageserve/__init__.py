@@ -8,7 +8,7 @@ Most of it are plain functions and records on numbers, which know nothing of the
 |---|---|
 | how many tokens will come in the next hour | `forecast` (section 6.4) |
 | how many instances of which LLM, where, on which GPUs | `programme` (section 5.1) |
-| how many tokens per second an instance serves | `throughput` (theta of section 5.1, Figure 2), if nobody waits |
+| how many tokens per second an instance serves | `throughput` (theta, Figure 2), if nobody waits |
 | the same at a target latency | `profile` |
 | the policies `reactive`, `siloed`, `lt-i`, `lt-u`, `lt-ua` | `policy` |
 | a scenario's endpoints as the programme takes them | `endpoints` |
