@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,16 +59,8 @@ def test_demand_by_hand():
 
 
 def test_demand_knows_the_history_and_takes_later_pieces():
-    history = table([10, 70])
-    record = DemandRecord(
-        RequestTable(
-            **{
-                **{name: getattr(table([5]), name) for name in RequestTable.__dataclass_fields__},
-                "history": history,
-            }
-        ),
-        history_s=120.0,
-    )
+    requests = replace(table([5]), history=table([10, 70]))
+    record = DemandRecord(requests, history_s=120.0)
     now = record.until(0.0, MINUTE_S)
     assert (now.start_s, now.tokens.sum(axis=(1, 2, 3)).tolist()) == (-120.0, [15, 15])
     assert record.until(60.0, MINUTE_S).tokens.sum(axis=(1, 2, 3)).tolist() == [15, 15, 15]
@@ -218,8 +210,7 @@ def test_the_seed_makes_latencies():
     requests = draw_requests(scenario, np.random.default_rng(5))
     first, again = (run_episode(Script(), scenario, requests=requests).requests for _ in range(2))
     assert first["ttft_s"].equals(again["ttft_s"])
-    other = pickle.loads(pickle.dumps(requests))
-    object.__setattr__(other, "salt", requests.salt + 1)
+    other = replace(requests, salt=requests.salt + 1)
     salted = run_episode(Script(), scenario, requests=other).requests
     assert not first["ttft_s"].equals(salted["ttft_s"])
 

@@ -32,7 +32,12 @@ from llmscale_env.workload.week import (
 )
 
 DAY_S = 86_400.0
-COLUMNS = [f.name for f in fields(RequestTable) if not f.name.endswith("names")]
+NO_COLUMNS = ("salt", "history")
+COLUMNS = [
+    f.name
+    for f in fields(RequestTable)
+    if not f.name.endswith("names") and f.name not in NO_COLUMNS
+]
 
 
 def arguments(workload, horizon_s, seed=0):
@@ -50,6 +55,7 @@ def draw(workload, horizon_s, seed=0):
 
 
 def assert_same(one, other):
+    assert one.salt == other.salt
     for name in COLUMNS:
         left, right = getattr(one, name), getattr(other, name)
         assert left.dtype == right.dtype
@@ -66,6 +72,7 @@ def joined(chunks):
         llm_names=one.llm_names,
         class_names=one.class_names,
         region_names=one.region_names,
+        salt=one.salt,
     )
 
 
