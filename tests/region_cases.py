@@ -41,6 +41,7 @@ REGION_MECHANISMS = frozenset(
         "reached_nobody",
         "moved_within_region",
         "regional_changed",
+        "thresholds_differ",
         "gateway_left",
         # priorities
         "went_before",
@@ -303,9 +304,9 @@ class _RegionGenerator(_Generator):
             route = spec.routes[llm][slo_class]
             regions = sorted({spec.pools[q].region for q in route.pools})
             orders = self.pick(None, self.orders(regions))
-            return Command(
-                at_ps, "set_regional", (llm, slo_class, self.pick(None, 0, 300_000), orders)
-            )
+            each = [self.pick(0, 50_000, 300_000) for _ in range(spec.n_regions)]
+            threshold = self.pick(None, 0, 300_000, each)
+            return Command(at_ps, "set_regional", (llm, slo_class, threshold, orders))
         if kind == "managers":
             n = len(spec.managers)
             one = [self.pick(0, 300_000, 600_000, 1_000_000) for _ in range(n)]

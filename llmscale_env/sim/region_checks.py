@@ -90,6 +90,19 @@ def check_threshold(name: str, ppm: int) -> int:
     return _in(name, ppm, 0, HIGHEST_PPM)
 
 
+def check_thresholds(name: str, ppm: int | Sequence[int], n_regions: int) -> tuple[int, ...]:
+    """One utilisation by region, of one for all or of one for each.
+
+    Raises:
+        ValueError: there are more or fewer, or one is out of range.
+    """
+    if isinstance(ppm, (int, np.integer)):
+        return (check_threshold(name, int(ppm)),) * n_regions
+    if len(ppm) != n_regions:
+        raise ValueError(f"{name} = {list(ppm)}: must be one number, or {n_regions}, one per region")
+    return tuple(check_threshold(f"{name}[{j}]", int(x)) for j, x in enumerate(ppm))
+
+
 def check_region_route(where: str, llm: int, route: RouteSpec, spec: ClusterSpec) -> None:
     """Refuse a route that cannot go by regions as it says.
 

@@ -100,6 +100,7 @@ class State(NamedTuple):
     prefer: NDArray[
         np.int64
     ]  # (E, M, C, J, J) regions in order by region of the client, -1: no more
+    takes: NDArray[np.int64]  # (E, M, C, J) utilisation up to which a region is taken in that order
     # the same for all episodes, never written
     prof: NDArray  # (F,)
     tab: NDArray[np.int64]  # (F, 4, B + 1)

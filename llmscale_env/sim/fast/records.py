@@ -236,7 +236,6 @@ ROUTE = np.dtype(
         ("n_decode", np.int64),
         ("decode_counter", np.int64),
         # regions
-        ("threshold_ppm", np.int64),
         ("by_region", np.int64),  # its queue hangs on the client's region
         # best fit, to the end
         ("c1", np.float64),

@@ -16,7 +16,7 @@ from llmscale_env.sim.region_checks import (
     check_manager_thresholds,
     check_preference,
     check_scaling,
-    check_threshold,
+    check_thresholds,
 )
 from llmscale_env.sim.spec import SPOT_DTYPE, ClusterSpec
 
@@ -33,23 +33,31 @@ class RegionOrders:
         e: int,
         llm: int,
         slo_class: int,
-        threshold_ppm: int | None = None,
+        threshold_ppm: int | Sequence[int] | None = None,
         preference: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Change threshold and order of regions of a route that has a preference; None: as it is."""
+        """Change thresholds and order of regions of a route that has a preference; None: as it is.
+
+        Args:
+            e: episode.
+            llm, slo_class: whose route.
+            threshold_ppm: utilisation below which a region is taken in that order: one for all, or one by
+                region.
+            preference: by region of the client its regions in order.
+        """
         check_range("llm", llm, 0, self.spec.n_llms - 1)
         check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
         route = self.spec.routes[llm][slo_class]
         if not route.preference:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
         if threshold_ppm is not None:
-            threshold_ppm = check_threshold("threshold_ppm", threshold_ppm)
+            takes = check_thresholds("threshold_ppm", threshold_ppm, self.spec.n_regions)
         if preference is not None:
             orders = check_preference("preference", preference, route, self.spec)
             rows = preference_rows(orders, self.spec.n_regions)
             self.states.prefer[e, llm, slo_class] = rows
         if threshold_ppm is not None:
-            self.states.route[e, llm, slo_class]["threshold_ppm"] = threshold_ppm
+            self.states.takes[e, llm, slo_class] = takes
 
     def set_managers(self, e: int, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
         """Set the utilisations below which each manager takes one request, and two."""
@@ -101,7 +109,7 @@ class SingleRegionOrders:
         self,
         llm: int,
         slo_class: int,
-        threshold_ppm: int | None = None,
+        threshold_ppm: int | Sequence[int] | None = None,
         preference: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.batch.set_regional(0, llm, slo_class, threshold_ppm, preference)

@@ -20,7 +20,16 @@ LEASE = np.dtype(
 )
 """An instance slot."""
 
-REGION_FIELDS = ("roam", "transit", "lease", "endpoint", "token_bins", "manager", "prefer")
+REGION_FIELDS = (
+    "roam",
+    "transit",
+    "lease",
+    "endpoint",
+    "token_bins",
+    "manager",
+    "prefer",
+    "takes",
+)
 """Arrays of an episode that are about regions."""
 
 OWN_VM, OTHER_VM, REPAIRED_VM = 0, 1, 2
@@ -151,6 +160,7 @@ def episode_tables(spec: ClusterSpec, episodes: int, capacity: int) -> dict[str,
         "token_bins": np.zeros((e, n_pools, widths(spec)["bins_width"]), np.int64),
         "manager": np.zeros((e, max(len(spec.managers), 1)), MANAGER),
         "prefer": np.zeros((e, spec.n_llms, len(spec.classes), j, j), np.int64),
+        "takes": np.zeros((e, spec.n_llms, len(spec.classes), j), np.int64),
     }
 
 
@@ -181,6 +191,7 @@ def reset_regions(arrays: dict[str, NDArray], spec: ClusterSpec, requests: Reque
     for m, row in enumerate(spec.routes):
         for c, route in enumerate(row):
             arrays["prefer"][m, c] = preference_rows(route.preference, spec.n_regions)
+            arrays["takes"][m, c] = route.threshold_ppm
     arrays["endpoint"][:] = 0
     for p, pool in enumerate(spec.pools):
         row = arrays["endpoint"][p]

@@ -25,6 +25,7 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     roam_at,
     route_at,
+    takes_of,
     token_bins_of,
     transit_of,
 )
@@ -141,7 +142,7 @@ def _latency(S, r, j):
 @njit
 def _choose(S, r, m, c, t):
     """Region that request `r` is sent to, -1: no active instance in any."""
-    threshold = route_at(S, m, c).threshold_ppm
+    takes = takes_of(S)[m, c]
     order = prefer_of(S)[m, c, roam_at(S, r).region]
     pools, places = region_pools_of(S)[m, c], region_first_of(S)[m, c]
     n = const_of(S).n_regions
@@ -149,7 +150,7 @@ def _choose(S, r, m, c, t):
         j = order[k]
         if j < 0:
             break
-        if is_below(S, pools, places[j], places[j + 1], t, threshold):
+        if is_below(S, pools, places[j], places[j + 1], t, takes[j]):
             return j
     best, best_used, best_room = np.int64(-1), np.int64(0), np.int64(1)
     for k in range(n):

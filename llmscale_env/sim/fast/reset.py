@@ -133,7 +133,6 @@ def reset_episode(
                 route.decode_kind,
                 len(route.decode_pools),
                 0,
-                route.threshold_ppm,
                 bool(route.region_queues),
                 *placement_fields(route.placement),
             )

@@ -14,7 +14,7 @@ from llmscale_env.sim.region_checks import (
     check_manager_thresholds,
     check_preference,
     check_scaling,
-    check_threshold,
+    check_thresholds,
 )
 from llmscale_env.sim.reported import SPOT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec
@@ -40,22 +40,30 @@ class RegionCommands:
         self,
         llm: int,
         slo_class: int,
-        threshold_ppm: int | None = None,
+        threshold_ppm: int | Sequence[int] | None = None,
         preference: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Change threshold and order of regions of a route that has a preference; None: as it is."""
+        """Change thresholds and order of regions of a route that has a preference; None: as it is.
+
+        Args:
+            llm, slo_class: whose route.
+            threshold_ppm: utilisation below which a region is taken in that order: one for all, or one by
+                region.
+            preference: by region of the client its regions in order.
+        """
         llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
         route = self.spec.routes[llm][slo_class]
         if not route.preference:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
         if threshold_ppm is not None:
-            threshold_ppm = check_threshold("threshold_ppm", threshold_ppm)
+            takes = check_thresholds("threshold_ppm", threshold_ppm, self.spec.n_regions)
         if preference is not None:
             orders = check_preference("preference", preference, route, self.spec)
             self.regions.preference[llm, slo_class] = orders
         if threshold_ppm is not None:
-            self.regions.threshold_ppm[llm, slo_class] = threshold_ppm
+            self.regions.takes[llm, slo_class] = takes
+            self.events["thresholds_differ"] += len(set(takes)) > 1
         self.events["regional_changed"] += 1
 
     def set_managers(self, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:

@@ -22,7 +22,8 @@ class Regions:
     """Where a request goes among regions, and how it gets there.
 
     Attributes:
-        preference, threshold_ppm: of each route, by (llm, class).
+        preference, takes: of each route, by (llm, class): order of regions by region of the client, and by
+            region the utilisation below which it is taken in that order.
         one_ppm, two_ppm: of each manager.
     """
 
@@ -32,7 +33,9 @@ class Regions:
         self.salt = salt
         routes = {(m, c): r for m, row in enumerate(spec.routes) for c, r in enumerate(row)}
         self.preference = {key: route.preference for key, route in routes.items()}
-        self.threshold_ppm = {key: route.threshold_ppm for key, route in routes.items()}
+        self.takes = {
+            key: (route.threshold_ppm,) * spec.n_regions for key, route in routes.items()
+        }
         self.one_ppm = [manager.one_ppm for manager in spec.managers]
         self.two_ppm = [manager.two_ppm for manager in spec.managers]
         for k in range(len(spec.managers)):
@@ -66,7 +69,7 @@ class Regions:
             used, room = self.memory(self._pools(request, region))
             if room == 0:
                 continue
-            if used * PPM < self.threshold_ppm[key] * room:
+            if used * PPM < self.takes[key][region] * room:
                 events["region_preferred" if place == 0 else "region_next"] += 1
                 return region
             if best is None or used * best_room < best_used * room:
