@@ -35,6 +35,14 @@ def as_is_choices(
             found.append(_exact(options, "0"))
         elif what == "instances" and name in pools:
             found.append(_nearest(options, pools[name].initial_instances))
+        elif what == "rule" and name in pools:
+            found.append(_exact(options, getattr(pools[name].scaling, "kind", "none")))
+        elif what == "threshold":
+            found.append(_nearest(options, _first_route(scenario).threshold))
+        elif what == "first":
+            found.append(_exact(options, name))
+        elif what == "release":
+            found.append(_exact(options, "usual"))
         elif what == "batch_limit" and name in pools:
             found.append(_nearest(options, pools[name].batch_limit))
         elif what == "overflow_share":

@@ -66,6 +66,12 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         entry_point="llmscale_env.envs.burst_multicast:BurstMulticastEnv",
         vector_entry_point="llmscale_env.envs.burst_multicast:BurstMulticastVectorEnv",
     ),
+    EnvironmentEntry(
+        id="llmscale/MultiRegion-v0",
+        short_name="multi-region",
+        entry_point="llmscale_env.envs.multi_region:MultiRegionEnv",
+        vector_entry_point="llmscale_env.envs.multi_region:MultiRegionVectorEnv",
+    ),
 )
 """Every environment of the package."""
 

@@ -96,7 +96,7 @@ class Command:
         scale: loads to start, all of them or none, after all the other orders but those of failures.
         scaling: an hour of a pool's rule of scaling begins, by pool (pools that have `scaling`).
         regional_threshold: effective memory utilisation below which a region is taken, by class (routes of
-            kind "regional", of all LLMs).
+            kind "regional", of all LLMs), or by (class, region).
         regional_preference: by class, and by region of the client, its regions in order.
         background: (one, two) utilisations below which a signal takes one request that can wait, and two; by
             (queue, region of the endpoint), or by queue for all regions. Zeros hold everything back.
@@ -131,7 +131,7 @@ class Command:
     mutate: tuple[int, ...] = ()
     scale: Loads | None = None
     scaling: Mapping[str, ScalingOrder] = field(default_factory=dict)
-    regional_threshold: Mapping[str, float] = field(default_factory=dict)
+    regional_threshold: Mapping[tuple[str, str] | str, float] = field(default_factory=dict)
     regional_preference: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     background: Mapping[tuple[str, str] | str, tuple[float, float]] = field(default_factory=dict)
     fail: tuple[int, ...] = ()
@@ -148,8 +148,10 @@ class Command:
             given["scale"] = asdict(self.scale) if len(self.scale) else None
         given["scaling"] = {name: asdict(order) for name, order in self.scaling.items()}
         given["background"] = {
-            key if isinstance(key, str) else "/".join(key): tuple(values)
-            for key, values in self.background.items()
+            _text(key): tuple(values) for key, values in self.background.items()
+        }
+        given["regional_threshold"] = {
+            _text(key): value for key, value in self.regional_threshold.items()
         }
         given["arrival_queues"] = {
             "/".join(key): value for key, value in self.arrival_queues.items()
@@ -248,9 +250,9 @@ class Dispatcher:
 
     def _of_regions(self, e: int, command: Command) -> int:
         orders, refused = self._regions, 0
-        for slo_class, threshold in command.regional_threshold.items():
-            what = f"regional_threshold.{slo_class} = {threshold!r}"
-            refused += self._refused(what, orders.threshold, e, slo_class, threshold)
+        for where, threshold in command.regional_threshold.items():
+            what = f"regional_threshold.{_text(where)} = {threshold!r}"
+            refused += self._refused(what, orders.threshold, e, where, threshold)
         for slo_class, preference in command.regional_preference.items():
             what = f"regional_preference.{slo_class}"
             refused += self._refused(what, orders.preference, e, slo_class, preference)
@@ -458,6 +460,10 @@ class Dispatcher:
     def _impossible(self, message: str) -> None:
         if self.scenario.impossible_commands == "error":
             raise CommandError(message)
+
+
+def _text(key: tuple[str, str] | str) -> str:
+    return key if isinstance(key, str) else "/".join(key)
 
 
 def _choice(name: Any, known: Mapping[str, int], where: str) -> int:

@@ -6,6 +6,7 @@ Where requests come from says nothing of where they are served, so this does not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,9 @@ class DemandRecord:
     Args:
         requests: of the episode, with its history; more may be `add`ed as they are drawn.
         history_s: length of the history.
+
+    Attributes:
+        known: what has been computed from it already, by whoever did.
     """
 
     def __init__(self, requests: RequestTable, history_s: float = 0.0) -> None:
@@ -52,6 +56,7 @@ class DemandRecord:
         self._sizes = tuple(len(each) for each in names)
         self._tables: list[tuple[int, RequestTable]] = []
         self._binned: dict[float, NDArray[np.int64]] = {}
+        self.known: dict[Any, Any] = {}
         self._end_ps = ps(history_s)
         if requests.history is not None:
             self._tables.append((0, requests.history))
@@ -63,6 +68,7 @@ class DemandRecord:
         if len(requests):
             self._end_ps = max(self._end_ps, ps(self.history_s) + int(requests.arrival_ps[-1]))
         self._binned.clear()
+        self.known.clear()
 
     def all(self, bin_s: float) -> Demand:
         """Everything, also what is still to come: for what is marked as clairvoyant.

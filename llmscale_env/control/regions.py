@@ -158,11 +158,15 @@ class RegionOrders:
         self._regions = {name: j for j, name in enumerate(scenario.region_names)}
         self._clients = scenario.region_names
 
-    def threshold(self, e: int, slo_class: str, threshold: float) -> None:
-        """Utilisation below which a region is taken, for all LLMs of a class."""
+    def threshold(self, e: int, where: tuple[str, str] | str, threshold: float) -> None:
+        """Utilisation below which a region is taken, for all LLMs of a class; of one region or of all."""
+        slo_class, region = (where, None) if isinstance(where, str) else where
         value = ppm(_number("threshold", threshold))
+        each = slice(None) if region is None else _known(region, self._regions, "region")
         for m, c in self._routes(slo_class):
-            self.engine.set_regional(e, m, c, threshold_ppm=value)
+            now = self.engine.states.takes[e, m, c].copy()
+            now[each] = value
+            self.engine.set_regional(e, m, c, threshold_ppm=now.tolist())
 
     def preference(self, e: int, slo_class: str, orders: Mapping[str, Sequence[str]]) -> None:
         """Orders of regions, for all LLMs of a class; clients' regions left out stay as they are."""

@@ -16,6 +16,12 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.demand import DemandRecord
+from llmscale_env.control.endpoints import (
+    EndpointLayout,
+    EndpointOrders,
+    EndpointsSeen,
+    see_endpoints,
+)
 from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.scaling import ScaleOrders
@@ -102,6 +108,8 @@ class ClusterSimulation:
         self._virtual: VirtualQueues | None = None
         self._gateways: dict[bool, Gateways] = {}
         self._weights: Weights | None = None
+        self._layout: EndpointLayout | None = None
+        self._endpoints: EndpointsSeen | None = None
 
     # ---- pickling: threads stay behind ----
 
@@ -112,6 +120,7 @@ class ClusterSimulation:
             "_virtual": None,
             "_gateways": {},
             "_weights": None,
+            "_endpoints": None,
         }
 
     def _look_again(self) -> None:
@@ -119,6 +128,7 @@ class ClusterSimulation:
         self._virtual = None
         self._gateways = {}
         self._weights = None
+        self._endpoints = None
 
     @property
     def n_episodes(self) -> int:
@@ -159,6 +169,11 @@ class ClusterSimulation:
 
     def order_places(self, orders: PlaceOrders) -> None:
         """Carry out orders about placement in all episodes now."""
+        self._look_again()
+        orders.carry_out(self.engine)
+
+    def order_endpoints(self, orders: EndpointOrders) -> None:
+        """Carry out orders about endpoints in all episodes now: after targets are set."""
         self._look_again()
         orders.carry_out(self.engine)
 
@@ -373,6 +388,7 @@ class ClusterSimulation:
             see_virtual=self.virtual_queues,
             see_gateways=self.gateways,
             see_weights=self.weights,
+            see_endpoints=self.endpoints,
         )
 
     def virtual_queues(self) -> VirtualQueues:
@@ -393,6 +409,16 @@ class ClusterSimulation:
         if self._weights is None:
             self._weights = see_weights(self.engine, 0, self.n_episodes)
         return self._weights
+
+    def endpoints(self) -> EndpointsSeen:
+        """Endpoints of all episodes; looked at once between two orders."""
+        if self._endpoints is None:
+            if self._layout is None:
+                self._layout = EndpointLayout(self.scenario)
+            records = [partial(self.demand, e) for e in range(self.n_episodes)]
+            before = self._finished_before
+            self._endpoints = see_endpoints(self._layout, self.engine, 0, records, before)
+        return self._endpoints
 
     # ---- forks ----
 

@@ -12,6 +12,7 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from llmscale_env.control.demand import Demand, DemandRecord
+from llmscale_env.control.endpoints import EndpointLayout, EndpointsSeen, see_endpoints
 from llmscale_env.control.gateways import Gateways, see_gateways
 from llmscale_env.control.regions import RegionsSeen, see_regions
 from llmscale_env.control.virtual import VirtualQueues, see_virtual_queues
@@ -162,8 +163,8 @@ class Snapshot:
         step, interval: (E,) number of the decision, intervals that have ended: the same unless decisions
             are made at arrivals.
         forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
-        see_virtual, see_gateways, see_weights: make `virtual`, `gateways` and `workers`, `weights` when they
-            are asked for.
+        see_virtual, see_gateways, see_weights, see_endpoints: make `virtual`, `gateways` and `workers`,
+            `weights`, `endpoints` when they are asked for.
     """
 
     time_s: NDArray[np.float64]
@@ -181,6 +182,7 @@ class Snapshot:
     see_virtual: Callable[[], VirtualQueues]
     see_gateways: Callable[[bool], Gateways]
     see_weights: Callable[[], Weights]
+    see_endpoints: Callable[[], EndpointsSeen]
 
     @cached_property
     def virtual(self) -> VirtualQueues:
@@ -196,6 +198,11 @@ class Snapshot:
     def weights(self) -> Weights:
         """Where weights are."""
         return self.see_weights()
+
+    @cached_property
+    def endpoints(self) -> EndpointsSeen:
+        """Spot VMs, load of the clients of each region, what is expected of it."""
+        return self.see_endpoints()
 
     @cached_property
     def workers(self) -> Gateways:
@@ -318,6 +325,18 @@ class ClusterView:
             see_virtual=partial(see_virtual_queues, self._engine, self._e, self._e + 1),
             see_gateways=partial(see_gateways, self._engine, self._e, self._e + 1),
             see_weights=lambda: self.weights,
+            see_endpoints=self._see_endpoints,
+        )
+
+    def _see_endpoints(self) -> EndpointsSeen:
+        if self._demand is None:
+            raise ValueError("endpoints: nobody recorded the demand for this view")
+        return see_endpoints(
+            EndpointLayout(self.scenario),
+            self._engine,
+            self._e,
+            [self._demand],
+            np.array([self._finished_before]),
         )
 
     @property

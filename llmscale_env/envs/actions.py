@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command
+from llmscale_env.control.endpoints import EndpointLayout, EndpointOrders
 from llmscale_env.control.gateways import PlaceOrders
 from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.view import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
+from llmscale_env.envs.endpoints import BackgroundRelease, Endpoints, RegionalRouting
 from llmscale_env.envs.groups import GroupLayout
 from llmscale_env.envs.multicast import Multicast, PlannedLoads
 from llmscale_env.envs.placing import Placement, PlaceRequest
@@ -36,6 +38,7 @@ class Orders:
         queues: orders for virtual queues, if any head gives them.
         places: orders about placement, likewise.
         scaling: loads with their sources, likewise.
+        endpoints: orders about regions, likewise.
     """
 
     targets: NDArray[np.int64]
@@ -45,6 +48,7 @@ class Orders:
     queues: QueueOrders | None = None
     places: PlaceOrders | None = None
     scaling: ScaleOrders | None = None
+    endpoints: EndpointOrders | None = None
 
     @classmethod
     def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
@@ -67,6 +71,12 @@ class Orders:
         if self.places is None:
             self.places = PlaceOrders.none(now.gateways)
         return self.places
+
+    def for_endpoints(self, layout: EndpointLayout) -> EndpointOrders:
+        """`endpoints`, to be written to."""
+        if self.endpoints is None:
+            self.endpoints = EndpointOrders(len(self.targets), layout)
+        return self.endpoints
 
     def command(self, e: int, scenario: Scenario) -> Command:
         """The orders of episode `e` as a `Command`."""
@@ -91,6 +101,7 @@ class Orders:
             **({} if self.queues is None else self.queues.fields(e, scenario)),
             **({} if self.places is None else self.places.fields(e, scenario)),
             **({} if self.scaling is None else self.scaling.fields(e)),
+            **({} if self.endpoints is None else self.endpoints.fields(e, scenario)),
         )
 
 
@@ -307,6 +318,9 @@ HEADS = {
     "placement": Placement,
     "place_request": PlaceRequest,
     "multicast": Multicast,
+    "endpoints": Endpoints,
+    "regional_routing": RegionalRouting,
+    "background_release": BackgroundRelease,
 }
 """Known heads; an environment is given their names, in order."""
 

@@ -91,6 +91,7 @@ class ServingCore:
         self.rngs: list[np.random.Generator | None] = [None] * n
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
         self.returns = np.zeros(n)
+        self.gpu_s = np.zeros(n)  # summed up by interval: a day's picoseconds can be more than an int64
         self.n_classes = len(scenario.classes)
         self._places = any(
             head.name in ("placement", "place_request") for head in self.codec.decoder.heads
@@ -114,6 +115,7 @@ class ServingCore:
         self.sim.start(e, requests)
         self.last_action[e] = 0.0
         self.returns[e] = 0.0
+        self.gpu_s[e] = 0.0
         if self._forecaster is not None:
             mine = self._series(e)
             self._forecaster.reset_series(mine)
@@ -147,7 +149,7 @@ class ServingCore:
             )
         if orders.scaling is not None:
             self.sim.order_loads(orders.scaling)
-        for more in (orders.queues, orders.places, orders.scaling):
+        for more in (orders.queues, orders.places, orders.scaling, orders.endpoints):
             if more is not None:
                 self._refuse(more.impossible)
                 clipped += more.impossible
@@ -155,6 +157,8 @@ class ServingCore:
             self.sim.order_queues(orders.queues)
         if orders.places is not None:
             self.sim.order_places(orders.places)
+        if orders.endpoints is not None:
+            self.sim.order_endpoints(orders.endpoints)
         self.sim.clipped += clipped
         self.last_action = self.codec.decoder.fraction(checked)
         done = self.sim.advance()
@@ -162,6 +166,7 @@ class ServingCore:
             self._forecaster.update(self.sim.by_class["arrived"].reshape(-1).astype(np.float64))
         costs = self.sim.costs(done)
         self.returns += costs.reward
+        self.gpu_s += self.sim.by_pool["gpu_ps"].sum(axis=1) / PS_PER_S
         return costs, done, clipped
 
     def _refuse(self, impossible: NDArray[np.int64]) -> None:
@@ -203,7 +208,7 @@ class ServingCore:
             out[f"{slo_class.name}/violations"] = late[:, c].astype(float)
             out[f"{slo_class.name}/arrived"] = tally["arrived"][:, c].astype(float)
         out["joint/slo_attainment"] = _ratio(tally["on_time"].sum(axis=1), known.sum(axis=1))
-        out["gpu_hours"] = pools["gpu_ps"].sum(axis=1) / PS_PER_S / 3600.0
+        out["gpu_hours"] = self.gpu_s / 3600.0
         out["loads"] = pools["started"].sum(axis=1).astype(float)
         out["preemptions"] = pools["preemptions"].sum(axis=1).astype(float)
         out["evictions"] = pools["evictions"].sum(axis=1).astype(float)
@@ -257,6 +262,7 @@ class ServingCore:
             "sim": self.sim.save(e),
             "last_action": self.last_action[e].copy(),
             "returns": float(self.returns[e]),
+            "gpu_s": float(self.gpu_s[e]),
             "rng": None if rng is None else rng.bit_generator.state,
         }
         if self._forecaster is not None:
@@ -272,6 +278,7 @@ class ServingCore:
         self.sim.restore(e, saved["sim"])
         self.last_action[e] = saved["last_action"]
         self.returns[e] = saved["returns"]
+        self.gpu_s[e] = saved["gpu_s"]
         rng = self.rngs[e]
         if saved["rng"] is not None:
             if rng is None:

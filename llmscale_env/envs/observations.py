@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.view import Snapshot
+from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, WeekClock
 from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
@@ -436,6 +437,10 @@ BLOCKS = {
     "workers": Workers,
     "weights": WeightsBlock,
     "links": Links,
+    "week_clock": WeekClock,
+    "regional_load": RegionalLoad,
+    "endpoints": Endpoints,
+    "tails": Tails,
     "last_action": LastAction,
 }
 """Known blocks; an environment is given their names, in order."""

@@ -205,15 +205,18 @@ class Forecaster(ABC):
         shift = np.where(n > 0, low + (place - below) * (high - low), 0.0)
         return np.maximum(mean + shift, 0.0)
 
-    def recent_error(self) -> Floats:
+    def recent_error(self, steps_ahead: int | None = None) -> Floats:
         """(n_series,) weighted absolute percentage error over the last `window` intervals.
 
         Sum of |observed - forecast| over the sum of what was observed, for its own forecasts
-        `error_steps` ahead; a share, so 0.2 is 20 %. `ERROR_BEFORE_DATA` as long as no forecast has
+        `steps_ahead` (at most `max_steps`; None: `error_steps`) ahead; a share, so 0.2 is 20 %. `ERROR_BEFORE_DATA` as long as no forecast has
         met its interval; where only zeros were observed, 0 if it said so and 1 if not.
         """
         self._need_reset()
-        residuals = self._state["residuals"][:, self.error_steps - 1]
+        steps = self.error_steps if steps_ahead is None else steps_ahead
+        if not 1 <= steps <= self.max_steps:
+            raise ValueError(f"steps_ahead = {steps}: must be in 1..{self.max_steps}")
+        residuals = self._state["residuals"][:, steps - 1]
         scored = np.isfinite(residuals)
         wrong = np.where(scored, np.abs(residuals), 0.0).sum(axis=0)
         total = np.where(scored, self._state["actuals"], 0.0).sum(axis=0)

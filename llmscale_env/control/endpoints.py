@@ -1,0 +1,312 @@
+"""Endpoints of many episodes side by side: what is seen of them, and what is ordered.
+
+The same as `control.regions` gives for one episode, as arrays, and besides what requests the clients of
+each region have had, what more can be expected, and how long they waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.demand import DemandRecord
+from llmscale_env.control.forecast import Forecaster, make_forecaster
+from llmscale_env.control.regions import Places, ScalingOrder
+from llmscale_env.control.virtual import AS_IS
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile_regions import SCALING_KINDS
+from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.spec import InstanceState
+from llmscale_env.workload.requests import PS_PER_S
+
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+_NOT_SERVING = (InstanceState.ACQUIRING, InstanceState.LOADING)
+
+
+class EndpointLayout:
+    """What of a scenario orders and observations about endpoints need.
+
+    Attributes:
+        places: who is where.
+        pool_of: (I,) pool of each slot.
+        n_slots, least, most: (P,) slots; instances that the pool's rule allows (without one 0 and all).
+        interactive: (C,) classes that are served at once; the others can wait.
+        interval_s: of control: width of the windows of `EndpointsSeen`.
+        bins_per_hour: such windows in an hour, at least one.
+        season: windows in a day if the history has a whole one, else 0.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self.places = Places(scenario)
+        self.n_slots = np.array([pool.max_instances for pool in pools])
+        self.pool_of = np.repeat(np.arange(len(pools)), self.n_slots)
+        rules = [pool.scaling for pool in pools]
+        self.least = np.array([rule.least if rule else 0 for rule in rules])
+        most = [rule.most if rule else None for rule in rules]
+        self.most = np.array(
+            [p.max_instances if m is None else m for p, m in zip(pools, most, strict=True)]
+        )
+        self.interactive = np.array([c.priority == 0 for c in scenario.classes])
+        self.interval_s = scenario.control_interval_s
+        self.bins_per_hour = max(1, round(HOUR_S / self.interval_s))
+        per_day = DAY_S / self.interval_s
+        whole = scenario.history_s >= DAY_S and per_day == round(per_day)
+        self.season = round(per_day) if whole else 0
+
+    @property
+    def n_series(self) -> int:
+        """LLMs times regions of clients."""
+        return len(self.places.llms) * len(self.places.regions)
+
+    def group_spot(self, spot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(E, P) VMs leased out that a pool may take, of its own LLM and of others, of (E, P) by LLM."""
+        group = self.places.group
+        shared = (group[:, None] == group) & (group[:, None] >= 0)
+        return spot @ shared.T
+
+
+@dataclass(frozen=True)
+class EndpointsSeen:
+    """Endpoints of `E` episodes at an instant.
+
+    Attributes:
+        layout: who is where.
+        spot: (E, P) VMs leased out with a pool's LLM.
+        donating, off: (E, P) instances on their way to spot; slots that nothing is on.
+        left_s: (E, I) seconds until an instance on its way serves; infinite: it is not on its way.
+        local: (E, P) whether the weights of the pool's LLM are in its region.
+        bins: intervals that have ended, the history's included, of each episode (E,).
+        recent: (E, k, M, R, 2) input and predicted output tokens per second of the requests of clients of each
+            region in the last `k` intervals (an hour), the newest first: of those that are served at once, and
+            of those that can wait; zeros before the first one.
+        forecast: (E, 2, M, R) tokens per second of the former that are expected in the next interval, and in
+            the one that ends an hour ahead.
+        error: (E, 2, M, R) recent weighted absolute percentage error of such forecasts.
+        ttft_s: (E, M, R, 2) median and 95th percentile of the TTFT of the former that finished in the last
+            interval, 0 without any.
+    """
+
+    layout: EndpointLayout
+    spot: NDArray[np.int64]
+    donating: NDArray[np.int64]
+    off: NDArray[np.int64]
+    left_s: NDArray[np.float64]
+    local: NDArray[np.bool_]
+    bins: NDArray[np.int64]
+    recent: NDArray[np.float64]
+    forecast: NDArray[np.float64]
+    error: NDArray[np.float64]
+    ttft_s: NDArray[np.float64]
+
+
+def see_endpoints(
+    layout: EndpointLayout,
+    engine: EngineBatch,
+    first: int,
+    records: Sequence[Callable[[], DemandRecord]],
+    finished_before: NDArray[np.int64],
+) -> EndpointsSeen:
+    """Episodes `first..first + len(records) - 1` as they stand.
+
+    Args:
+        layout: of the scenario.
+        engine: with these episodes.
+        first: the first of them.
+        records: of each what came in it.
+        finished_before: (E,) requests that had finished when the last interval began.
+    """
+    mine = slice(first, first + len(records))
+    states = engine.states
+    slots = states.inst[mine]
+    state = slots["state"]
+    n, n_pools = len(records), len(layout.n_slots)
+
+    def count(which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        found = np.zeros((n, n_pools), np.int64)
+        np.add.at(found, (slice(None), layout.pool_of), which)
+        return found
+
+    now_ps = states.glob["now_ps"][mine, 0]
+    coming = np.isin(state, _NOT_SERVING)
+    left_s = np.maximum(slots["loaded_ps"] - now_ps[:, None], 0) / PS_PER_S
+    shape = (len(layout.places.llms), len(layout.places.regions))
+    hour = layout.bins_per_hour
+    bins = np.zeros(n, np.int64)
+    recent = np.zeros((n, hour, *shape, 2))
+    forecast, error = np.zeros((n, 2, *shape)), np.zeros((n, 2, *shape))
+    ttft_s = np.zeros((n, *shape, 2))
+    for k, record in enumerate(records):
+        demand = record().until(float(now_ps[k]) / PS_PER_S, layout.interval_s)
+        bins[k] = len(demand.tokens)
+        last = demand.tokens_per_s[::-1][:hour]
+        for column, which in enumerate((layout.interactive, ~layout.interactive)):
+            recent[k, : len(last), ..., column] = last[..., which].sum(axis=-1)
+        followed = _follow(record(), layout, demand.tokens_per_s)
+        for column, steps in enumerate((1, hour)):
+            forecast[k, column] = followed.predict(steps).reshape(shape)
+            error[k, column] = followed.recent_error(steps).reshape(shape)
+        ttft_s[k] = _ttft(layout, engine, first + k, int(finished_before[k]))
+    return EndpointsSeen(
+        layout=layout,
+        spot=states.endpoint["vms"][mine].astype(np.int64),
+        donating=count(state == InstanceState.DONATING),
+        off=count(state == InstanceState.OFF),
+        left_s=np.where(coming, left_s, np.inf),
+        local=states.endpoint["local"][mine] == 1,
+        bins=bins,
+        recent=recent,
+        forecast=forecast,
+        error=error,
+        ttft_s=ttft_s,
+    )
+
+
+def _follow(
+    record: DemandRecord, layout: EndpointLayout, tokens_per_s: NDArray[np.float64]
+) -> Forecaster:
+    """A forecaster that has been told all intervals so far, of one series per LLM and region.
+
+    It is kept with the record and goes on from where it was; before an earlier time it starts anew.
+    """
+    key = ("forecaster", layout.interval_s)
+    kept = record.known.get(key)
+    if kept is None or kept.age[0] > len(tokens_per_s):
+        settings = {"kind": "holt-winters", "season_length": layout.season}
+        kept = make_forecaster({**settings, "max_steps": layout.bins_per_hour})
+        kept.reset(layout.n_series)
+        record.known[key] = kept
+    for values in tokens_per_s[int(kept.age[0]) :]:
+        kept.update(values[..., layout.interactive].sum(axis=-1).reshape(-1))
+    return kept
+
+
+def _ttft(
+    layout: EndpointLayout, engine: EngineBatch, e: int, finished_before: int
+) -> NDArray[np.float64]:
+    """(M, R, 2) see `EndpointsSeen.ttft_s`."""
+    states = engine.states
+    shape = (len(layout.places.llms), len(layout.places.regions))
+    found = np.zeros((*shape, 2))
+    ids = states.log[e, 0, finished_before : int(states.glob[e, 0]["n_finished"])]
+    rows = states.req[e]
+    ids = ids[layout.interactive[rows["cls"][ids]]]
+    llm = rows["llm"][ids]
+    region = states.roam["region"][e, ids] if engine.spec.regional else np.zeros(len(ids), int)
+    seconds = (rows["first"][ids] - rows["arrival"][ids]) / PS_PER_S
+    for m in range(shape[0]):
+        for j in range(shape[1]):
+            these = seconds[(llm == m) & (region == j)]
+            if len(these):
+                found[m, j] = np.percentile(these, (50, 95), method="higher")
+    return found
+
+
+class EndpointOrders:
+    """Orders about endpoints in `E` episodes; `AS_IS` (utilisations: NaN) where nothing is ordered.
+
+    Attributes:
+        rules: (E, P) `ScalingKind` that a pool goes by from now on.
+        goals: (E, P) target of that rule, -1: none.
+        thresholds: (E, R) utilisation below which a region is taken.
+        first: (E, R) region that clients of each region try first; the others follow in the scenario's order.
+        release: (E, K, 2) thresholds of each queue manager.
+        impossible: (E,) choices that were not possible: instances too many or too few.
+    """
+
+    def __init__(self, n_episodes: int, layout: EndpointLayout) -> None:
+        places = layout.places
+        n_pools, n_regions = len(places.llm), len(places.regions)
+        self.layout = layout
+        self.rules = np.full((n_episodes, n_pools), AS_IS, np.int64)
+        self.goals = np.full((n_episodes, n_pools), -1, np.int64)
+        self.thresholds = np.full((n_episodes, n_regions), np.nan)
+        self.first = np.full((n_episodes, n_regions), AS_IS, np.int64)
+        self.release = np.full((n_episodes, len(places.managers), 2), np.nan)
+        self.impossible = np.zeros(n_episodes, np.int64)
+
+    def carry_out(self, engine: EngineBatch) -> None:
+        """Order it in all episodes of an engine: after targets are set."""
+        states, spec = engine.states, engine.spec
+        for m, row in enumerate(spec.routes):
+            for c, route in enumerate(row):
+                if not route.preference:
+                    continue
+                now = states.takes[:, m, c]
+                # As the engine's own command rounds it.
+                wanted = np.round(np.nan_to_num(self.thresholds) * 1e6).astype(np.int64)
+                states.takes[:, m, c] = np.where(np.isnan(self.thresholds), now, wanted)
+                for e, client in np.argwhere(self.first != AS_IS).tolist():
+                    order = _headed(route.preference[client], int(self.first[e, client]))
+                    states.prefer[e, m, c, client, : len(order)] = order
+        for e, p in np.argwhere(self.rules != AS_IS).tolist():
+            engine.set_scaling(e, p, int(self.rules[e, p]), int(self.goals[e, p]))
+        n = self.release.shape[1]
+        for k, name in enumerate(("one_ppm", "two_ppm")):
+            now = states.manager[name][:, :n]
+            wanted = np.round(np.nan_to_num(self.release[:, :, k]) * 1e6).astype(np.int64)
+            states.manager[name][:, :n] = np.where(np.isnan(self.release[:, :, k]), now, wanted)
+
+    def fields(self, e: int, scenario: Scenario) -> dict[str, Any]:
+        """The orders of episode `e` as fields of a `Command`."""
+        places = self.layout.places
+        names = {int(kind): name for name, kind in SCALING_KINDS.items()}
+        classes = [
+            c.name
+            for c in scenario.classes
+            if any(scenario.route_of(llm, c.name).kind == "regional" for llm in places.llms)
+        ]
+        taken = {
+            places.regions[j]: float(x)
+            for j, x in enumerate(self.thresholds[e])
+            if not np.isnan(x)
+        }
+        headed = {c: self._preference(e, scenario, c) for c in classes}
+        return {
+            "scaling": {
+                scenario.fleet.pools[p].name: ScalingOrder(
+                    names[kind], None if self.goals[e, p] < 0 else int(self.goals[e, p])
+                )
+                for p, kind in enumerate(self.rules[e].tolist())
+                if kind != AS_IS
+            },
+            "regional_threshold": {(c, j): x for c in classes for j, x in taken.items()},
+            "regional_preference": {c: orders for c, orders in headed.items() if orders},
+            "background": {
+                (queue, region): (float(one), float(two))
+                for (queue, region, _), (one, two) in zip(
+                    places.managers, self.release[e], strict=True
+                )
+                if not np.isnan(one)
+            },
+        }
+
+    def _preference(
+        self, e: int, scenario: Scenario, slo_class: str
+    ) -> dict[str, tuple[str, ...]]:
+        """By region of the client all regions in order; routes leave out those where they have no pool."""
+        regions = self.layout.places.regions
+        route = next(
+            r
+            for r in (scenario.route_of(llm, slo_class) for llm in scenario.fleet.llms)
+            if r.kind == "regional"
+        )
+        found = {}
+        for client, head in zip(regions, self.first[e].tolist(), strict=True):
+            if head != AS_IS:
+                order = [regions.index(name) for name in scenario.preference_of(route, client)]
+                order = [head, *(j for j in order if j != head)]
+                found[client] = tuple(regions[j] for j in order)
+        return found
+
+
+def _headed(order: Sequence[int], head: int) -> tuple[int, ...]:
+    """`order` with one of them first, if it is there."""
+    if head not in order:
+        return tuple(order)
+    return (head, *(j for j in order if j != head))

@@ -1,0 +1,87 @@
+"""Whose costs are whose: an episode's costs by region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.reward import PARTS, RewardParts, serving_cost_gpu_s
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.sim.metrics import Outcome, doomed, judge, leftover_gpu_seconds
+from llmscale_env.workload.requests import PS_PER_S
+
+
+class RegionCosts:
+    """The costs of one episode's intervals, shared out among regions; they add up to the whole.
+
+    GPU time and starts are those of a region's own pools, wherever the requests come from; violations and
+    work left over those of its own clients, wherever they were served.
+
+    Args:
+        sim: whose costs.
+        e: number of the episode, which has just started.
+    """
+
+    def __init__(self, sim: ClusterSimulation, e: int = 0) -> None:
+        self.sim, self.e = sim, e
+        scenario = sim.scenario
+        self._names = scenario.region_names
+        homes = [scenario.region_of(pool.region) for pool in scenario.fleet.pools]
+        self._is_home = np.array([[home == name for home in homes] for name in self._names])
+        self._before = np.zeros((len(self._names), len(scenario.classes)), np.int64)
+        self.violations = self._before.copy()
+
+    def interval(self, done: bool) -> RewardParts:
+        """Costs of the interval that has just ended, each (R,).
+
+        Afterwards `violations` (R, C) has what became certain in it.
+
+        Args:
+            done: whether the horizon has been reached.
+        """
+        results = self.sim.engine.results(self.e)
+        so_far = self._violations(results, done)
+        self.violations = so_far - self._before
+        self._before = so_far
+        by_pool = self.sim.by_pool
+        return self.sim.rewards.parts(
+            gpu_s=self._is_home @ (by_pool["gpu_ps"][self.e] / PS_PER_S),
+            violations=self.violations,
+            loads=self._is_home @ by_pool["started"][self.e],
+            leftover_gpu_s=self._left(results) if done else np.zeros(len(self._names)),
+        )
+
+    def _region(self) -> NDArray[np.int64]:
+        requests = self.sim.requests[self.e]
+        assert requests is not None, "an episode is started before it is judged"
+        one = len(self._names) == 1
+        return np.zeros(len(requests), np.int64) if one else requests.region.astype(np.int64)
+
+    def _violations(self, results: NDArray[Any], done: bool) -> NDArray[np.int64]:
+        """(R, C) certain until now."""
+        requests, scenario = self.sim.requests[self.e], self.sim.scenario
+        assert requests is not None, "an episode is started before it is judged"
+        now_ps = self.sim.engine.now_ps(self.e)
+        how = (scenario.classes, now_ps, scenario.itl_statistic)
+        verdicts = judge(requests, results, *how)
+        missed = np.isin(verdicts.outcome, (Outcome.LATE, Outcome.REJECTED))
+        if not done:  # a hopeless ITL is charged when the request finishes, or at the horizon
+            missed &= ~(verdicts.ttft_met & doomed(requests, results, *how))
+        found = np.zeros_like(self._before)
+        np.add.at(found, (self._region()[missed], requests.slo_class[missed]), 1)
+        return found
+
+    def _left(self, results: NDArray[Any]) -> NDArray[np.float64]:
+        """(R,) GPU-seconds that serving what is unfinished would take."""
+        requests = self.sim.requests[self.e]
+        assert requests is not None, "an episode is started before it is judged"
+        per_input, per_output = np.array(serving_cost_gpu_s(self.sim.scenario)).T
+        each = leftover_gpu_seconds(requests, results, per_input, per_output)
+        return np.bincount(self._region(), each, len(self._names))
+
+
+def by_region(costs: RewardParts, j: int) -> dict[str, float]:
+    """The parts of region `j` with the sign of rewards."""
+    return {name: -float(getattr(costs, name)[j]) for name in PARTS}
