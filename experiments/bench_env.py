@@ -22,6 +22,7 @@ IDS = (
     "llmscale/Placement-v0",
     "llmscale/PlacementPerRequest-v0",
     "llmscale/BurstMulticast-v0",
+    "llmscale/MultiRegion-v0",
 )
 CARTPOLE = "CartPole-v1"
 HEAD = (
@@ -40,8 +41,8 @@ HEAD = (
 VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
 """Environments and threads of the vectorised form."""
 
-EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360, IDS[2]: 180, IDS[3]: 4_000}
-"""Of the last: with a fifth of the choices at random to wait, some 3,000 and never more than this."""
+EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360, IDS[2]: 180, IDS[3]: 4_000, IDS[4]: 300, IDS[5]: 96}
+"""Of the fourth: with a fifth of the choices at random to wait, some 3,000 and never more than this."""
 KERNEL_CALLS = ("advance_range", "close_windows", "order")
 """Methods of `EngineBatch` that a step spends its time in."""
 

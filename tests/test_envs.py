@@ -20,6 +20,7 @@ from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.burst_multicast import BurstMulticastEnv, BurstMulticastVectorEnv
 from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
+from llmscale_env.envs.multi_region import MultiRegionEnv, MultiRegionVectorEnv
 from llmscale_env.envs.placement import PlacementEnv, PlacementVectorEnv
 from llmscale_env.envs.placement_per_request import (
     PlacementPerRequestEnv,
@@ -71,7 +72,14 @@ MULTICAST = Kind(
     {"horizon_s": 12, "workload.rate_scale": 1.5},
     [3, 2, 0, 3, 0, 0],
 )
-KINDS = (MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST)
+REGION = Kind(
+    "llmscale/MultiRegion-v0",
+    MultiRegionEnv,
+    MultiRegionVectorEnv,
+    {"horizon_s": 10_800, "workload.rate_scale": 0.5},
+    [*[3, 2] * 3, *[4, 0, 2, 1, 3, 2], *[3, 0, 2, 2, 5, 2], *[2] * 5, 0],
+)
+KINDS = (MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST, REGION)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id.partition("/")[2])
 
 
@@ -370,7 +378,7 @@ def test_an_order_for_too_many_gpus_is_clipped_and_counted():
     [
         (lambda n: np.full(n, np.nan), "whole numbers"),
         (lambda n: np.full(n, 0.5), "whole numbers"),
-        (lambda n: np.eye(n, dtype=int)[-1] * 99, r"action\[\d\] \([\w-]+(/\w+)?\) = 99"),
+        (lambda n: np.eye(n, dtype=int)[-1] * 99, r"action\[\d+\] \([\w-]+(/[\w-]+)*\) = 99"),
         (lambda n: -np.eye(n, dtype=int)[0], r"must be in 0\.\.\d+$"),
         (lambda n: np.zeros(n + 2, int), "shape"),
     ],
@@ -488,8 +496,9 @@ def test_decoder_orders_and_commands_say_the_same():
 
 
 def test_every_registered_environment_can_be_made():
+    short = {kind.id: kind.short for kind in KINDS}
     for entry in llmscale_env.ENVIRONMENTS:
-        env = gym.make(entry.id, overrides={"horizon_s": 20})
+        env = gym.make(entry.id, overrides=short[entry.id])
         env.reset(seed=0)
         env.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,18 @@ from numpy.typing import NDArray
 from llmscale_env.control.reward import PARTS, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.sim.metrics import Outcome, doomed, judge, leftover_gpu_seconds
+from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import PS_PER_S
+
+_COLUMNS = (
+    "arrival_ps",
+    "llm",
+    "region",
+    "slo_class",
+    "input_tokens",
+    "output_tokens",
+    "predicted_output_tokens",
+)
 
 
 class RegionCosts:
@@ -30,8 +42,9 @@ class RegionCosts:
         self._names = scenario.region_names
         homes = [scenario.region_of(pool.region) for pool in scenario.fleet.pools]
         self._is_home = np.array([[home == name for home in homes] for name in self._names])
-        self._before = np.zeros((len(self._names), len(scenario.classes)), np.int64)
-        self.violations = self._before.copy()
+        self.violations = np.zeros((len(self._names), len(scenario.classes)), np.int64)
+        self._arrived = 0
+        self._open = np.zeros(0, np.int64)  # who has arrived, and may still be on time or late
 
     def interval(self, done: bool) -> RewardParts:
         """Costs of the interval that has just ended, each (R,).
@@ -42,9 +55,7 @@ class RegionCosts:
             done: whether the horizon has been reached.
         """
         results = self.sim.engine.results(self.e)
-        so_far = self._violations(results, done)
-        self.violations = so_far - self._before
-        self._before = so_far
+        self.violations = self._settle(results, done)
         by_pool = self.sim.by_pool
         return self.sim.rewards.parts(
             gpu_s=self._is_home @ (by_pool["gpu_ps"][self.e] / PS_PER_S),
@@ -59,18 +70,24 @@ class RegionCosts:
         one = len(self._names) == 1
         return np.zeros(len(requests), np.int64) if one else requests.region.astype(np.int64)
 
-    def _violations(self, results: NDArray[Any], done: bool) -> NDArray[np.int64]:
-        """(R, C) certain until now."""
+    def _settle(self, results: NDArray[Any], done: bool) -> NDArray[np.int64]:
+        """(R, C) violations that have become certain among the requests that were open."""
         requests, scenario = self.sim.requests[self.e], self.sim.scenario
         assert requests is not None, "an episode is started before it is judged"
         now_ps = self.sim.engine.now_ps(self.e)
+        arrived = int(np.searchsorted(requests.arrival_ps, now_ps))
+        which = np.concatenate([self._open, np.arange(self._arrived, arrived)])
+        columns = {name: getattr(requests, name)[which] for name in _COLUMNS}
+        few = replace(requests, **columns, history=None, failures=np.zeros((0, 2), np.int64))
         how = (scenario.classes, now_ps, scenario.itl_statistic)
-        verdicts = judge(requests, results, *how)
+        verdicts = judge(few, results[which], *how)
         missed = np.isin(verdicts.outcome, (Outcome.LATE, Outcome.REJECTED))
         if not done:  # a hopeless ITL is charged when the request finishes, or at the horizon
-            missed &= ~(verdicts.ttft_met & doomed(requests, results, *how))
-        found = np.zeros_like(self._before)
-        np.add.at(found, (self._region()[missed], requests.slo_class[missed]), 1)
+            missed &= ~(verdicts.ttft_met & doomed(few, results[which], *how))
+        self._open = which[~missed & (verdicts.outcome != Outcome.ON_TIME)]
+        self._arrived = arrived
+        found = np.zeros_like(self.violations)
+        np.add.at(found, (self._region()[which][missed], few.slo_class[missed]), 1)
         return found
 
     def _left(self, results: NDArray[Any]) -> NDArray[np.float64]:
@@ -78,8 +95,12 @@ class RegionCosts:
         requests = self.sim.requests[self.e]
         assert requests is not None, "an episode is started before it is judged"
         per_input, per_output = np.array(serving_cost_gpu_s(self.sim.scenario)).T
-        each = leftover_gpu_seconds(requests, results, per_input, per_output)
-        return np.bincount(self._region(), each, len(self._names))
+        region, found = self._region(), np.zeros(len(self._names))
+        for j in range(len(found)):
+            mine = results.copy()
+            mine["state"][region != j] = RequestState.FUTURE
+            found[j] = leftover_gpu_seconds(requests, mine, per_input, per_output).sum()
+        return found
 
 
 def by_region(costs: RewardParts, j: int) -> dict[str, float]:
