@@ -147,9 +147,7 @@ class Command:
         if self.scale is not None:
             given["scale"] = asdict(self.scale) if len(self.scale) else None
         given["scaling"] = {name: asdict(order) for name, order in self.scaling.items()}
-        given["background"] = {
-            _text(key): tuple(values) for key, values in self.background.items()
-        }
+        given["background"] = {_text(key): tuple(values) for key, values in self.background.items()}
         given["regional_threshold"] = {
             _text(key): value for key, value in self.regional_threshold.items()
         }

@@ -82,9 +82,9 @@ class EndpointsSeen:
         left_s: (E, I) seconds until an instance on its way serves; infinite: it is not on its way.
         local: (E, P) whether the weights of the pool's LLM are in its region.
         bins: intervals that have ended, the history's included, of each episode (E,).
-        recent: (E, k, M, R, 2) input and predicted output tokens per second of the requests of clients of each
-            region in the last `k` intervals (an hour), the newest first: of those that are served at once, and
-            of those that can wait; zeros before the first one.
+        recent: (E, k, M, R, 2) input and predicted output tokens per second of the requests of clients
+            of each region in the last `k` intervals (an hour), the newest first: of those that are served
+            at once, and of those that can wait; zeros before the first one.
         forecast: (E, 2, M, R) tokens per second of the former that are expected in the next interval, and in
             the one that ends an hour ahead.
         error: (E, 2, M, R) recent weighted absolute percentage error of such forecasts.
@@ -129,7 +129,8 @@ def see_endpoints(
 
     def count(which: NDArray[np.bool_]) -> NDArray[np.int64]:
         found = np.zeros((n, n_pools), np.int64)
-        np.add.at(found, (slice(None), layout.pool_of), which)
+        for p in range(n_pools):
+            found[:, p] = which[:, layout.pool_of == p].sum(axis=1)
         return found
 
     now_ps = states.glob["now_ps"][mine, 0]
@@ -262,9 +263,7 @@ class EndpointOrders:
             if any(scenario.route_of(llm, c.name).kind == "regional" for llm in places.llms)
         ]
         taken = {
-            places.regions[j]: float(x)
-            for j, x in enumerate(self.thresholds[e])
-            if not np.isnan(x)
+            places.regions[j]: float(x) for j, x in enumerate(self.thresholds[e]) if not np.isnan(x)
         }
         headed = {c: self._preference(e, scenario, c) for c in classes}
         return {
@@ -286,9 +285,7 @@ class EndpointOrders:
             },
         }
 
-    def _preference(
-        self, e: int, scenario: Scenario, slo_class: str
-    ) -> dict[str, tuple[str, ...]]:
+    def _preference(self, e: int, scenario: Scenario, slo_class: str) -> dict[str, tuple[str, ...]]:
         """By region of the client all regions in order; routes leave out those where they have no pool."""
         regions = self.layout.places.regions
         route = next(

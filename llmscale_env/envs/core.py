@@ -91,7 +91,9 @@ class ServingCore:
         self.rngs: list[np.random.Generator | None] = [None] * n
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
         self.returns = np.zeros(n)
-        self.gpu_s = np.zeros(n)  # summed up by interval: a day's picoseconds can be more than an int64
+        self.gpu_s = np.zeros(
+            n
+        )  # summed up by interval: a day's picoseconds can be more than an int64
         self.n_classes = len(scenario.classes)
         self._places = any(
             head.name in ("placement", "place_request") for head in self.codec.decoder.heads

@@ -67,18 +67,18 @@ class RegionalLoad:
         self._expected = _mean_load(scenario.model_dump_json())
 
     def entries(self) -> list[Entry]:
-        scale = "log scale to 16 x expected"
+        scale = "log scale to 16"
         ahead = [f"{self._width_s:g} s", f"{self._hour * self._width_s:g} s"]
         out = []
         for name in self._names:
             out += [
-                Entry(f"{name}/load", f"interactive tokens/s in the interval, {scale}"),
+                Entry(f"{name}/load", f"tokens/s / expected, {scale}"),
                 Entry(f"{name}/trend", "log2(interval / mean of the last hour) / 4", -1.0),
-                Entry(f"{name}/background", f"tokens/s that can wait, in the last hour, {scale}"),
+                Entry(f"{name}/background", f"of the last hour, that can wait, {scale}"),
             ]
             for k, text in enumerate(ahead):
                 out += [
-                    Entry(f"{name}/forecast_{k}", f"interactive, interval {text} ahead, {scale}"),
+                    Entry(f"{name}/forecast_{k}", f"forecast {text} ahead, {scale}"),
                     Entry(f"{name}/error_{k}", "its recent weighted absolute percentage error / 2"),
                 ]
         return out
@@ -150,7 +150,7 @@ class Endpoints:
             ]
             out += [
                 Entry(f"{p}/spot", "VMs leased out with its LLM / slots"),
-                Entry(f"{p}/spot_others", "VMs leased out with others that it may take / their slots"),
+                Entry(f"{p}/spot_others", "VMs of others that it may take / their slots"),
                 Entry(f"{p}/utilisation", "KV use / capacity; 1 if none is active"),
                 Entry(f"{p}/kv_max", "KV use of the fullest instance"),
                 Entry(f"{p}/waiting", "waiting requests per active instance, log scale to 256"),

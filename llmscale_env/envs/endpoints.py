@@ -83,7 +83,9 @@ class Endpoints:
         masks = []
         for p in range(len(layout.n_slots)):
             up, down = room[:, p, None], fewer[:, p, None]
-            masks.append((STEPS == 0) | ((STEPS > 0) & (up >= STEPS)) | ((STEPS < 0) & (down >= -STEPS)))
+            masks.append(
+                (STEPS == 0) | ((STEPS > 0) & (up >= STEPS)) | ((STEPS < 0) & (down >= -STEPS))
+            )
             masks.append(every)
         return masks
 

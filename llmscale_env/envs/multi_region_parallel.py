@@ -186,7 +186,9 @@ class MultiRegionParallelEnv(ParallelEnv):
         return {a: self._seen[self._entries[a]] for a in self.agents}
 
     def _info(self, agent: str, info: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: info[name] for name in ("clipped", "metrics", "episode_summary") if name in info}
+        kept: dict[str, Any] = {
+            name: info[name] for name in ("clipped", "metrics", "episode_summary") if name in info
+        }
         return {
             **kept,
             "action_mask": info["action_mask"][self._choices[agent]],

@@ -99,7 +99,9 @@ def check_thresholds(name: str, ppm: int | Sequence[int], n_regions: int) -> tup
     if isinstance(ppm, (int, np.integer)):
         return (check_threshold(name, int(ppm)),) * n_regions
     if len(ppm) != n_regions:
-        raise ValueError(f"{name} = {list(ppm)}: must be one number, or {n_regions}, one per region")
+        raise ValueError(
+            f"{name} = {list(ppm)}: must be one number, or {n_regions}, one per region"
+        )
     return tuple(check_threshold(f"{name}[{j}]", int(x)) for j, x in enumerate(ppm))
 
 

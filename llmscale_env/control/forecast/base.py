@@ -209,8 +209,9 @@ class Forecaster(ABC):
         """(n_series,) weighted absolute percentage error over the last `window` intervals.
 
         Sum of |observed - forecast| over the sum of what was observed, for its own forecasts
-        `steps_ahead` (at most `max_steps`; None: `error_steps`) ahead; a share, so 0.2 is 20 %. `ERROR_BEFORE_DATA` as long as no forecast has
-        met its interval; where only zeros were observed, 0 if it said so and 1 if not.
+        `steps_ahead` (at most `max_steps`; None: `error_steps`) ahead; a share, so 0.2 is 20 %.
+        `ERROR_BEFORE_DATA` as long as no forecast has met its interval; where only zeros were
+        observed, 0 if it said so and 1 if not.
         """
         self._need_reset()
         steps = self.error_steps if steps_ahead is None else steps_ahead

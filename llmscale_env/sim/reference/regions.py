@@ -33,9 +33,7 @@ class Regions:
         self.salt = salt
         routes = {(m, c): r for m, row in enumerate(spec.routes) for c, r in enumerate(row)}
         self.preference = {key: route.preference for key, route in routes.items()}
-        self.takes = {
-            key: (route.threshold_ppm,) * spec.n_regions for key, route in routes.items()
-        }
+        self.takes = {key: (route.threshold_ppm,) * spec.n_regions for key, route in routes.items()}
         self.one_ppm = [manager.one_ppm for manager in spec.managers]
         self.two_ppm = [manager.two_ppm for manager in spec.managers]
         for k in range(len(spec.managers)):
