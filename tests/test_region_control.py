@@ -102,7 +102,9 @@ def test_orders_reach_the_engine():
         ),
     )
     assert clipped == 0
-    assert engine.states.route[0, 0, 0]["threshold_ppm"] == 500_000
+    assert engine.states.takes[0, 0, 0].tolist() == [500_000, 500_000]
+    sim.apply(0, Command(regional_threshold={("interactive", "east"): 0.9}))
+    assert engine.states.takes[0, 0, 0].tolist() == [500_000, 900_000]
     assert engine.states.prefer[0, 0, 0].tolist() == [[1, 0], [1, 0]]
     assert sim.view(0).regions.thresholds.tolist() == [[0.6, 0.5], [0.2, 0.1]]
     assert engine.states.endpoint[0, 0]["target"] == 3

@@ -80,7 +80,6 @@ class EndpointsSeen:
         spot: (E, P) VMs leased out with a pool's LLM.
         donating, off: (E, P) instances on their way to spot; slots that nothing is on.
         left_s: (E, I) seconds until an instance on its way serves; infinite: it is not on its way.
-        local: (E, P) whether the weights of the pool's LLM are in its region.
         bins: intervals that have ended, the history's included, of each episode (E,).
         recent: (E, k, M, R, 2) input and predicted output tokens per second of the requests of clients
             of each region in the last `k` intervals (an hour), the newest first: of those that are served
@@ -97,7 +96,6 @@ class EndpointsSeen:
     donating: NDArray[np.int64]
     off: NDArray[np.int64]
     left_s: NDArray[np.float64]
-    local: NDArray[np.bool_]
     bins: NDArray[np.int64]
     recent: NDArray[np.float64]
     forecast: NDArray[np.float64]
@@ -159,7 +157,6 @@ def see_endpoints(
         donating=count(state == InstanceState.DONATING),
         off=count(state == InstanceState.OFF),
         left_s=np.where(coming, left_s, np.inf),
-        local=states.endpoint["local"][mine] == 1,
         bins=bins,
         recent=recent,
         forecast=forecast,
