@@ -26,6 +26,8 @@ from llmscale_env.workload.requests import PS_PER_S
 DAY_S = 86_400.0
 HOUR_S = 3600.0
 _NOT_SERVING = (InstanceState.ACQUIRING, InstanceState.LOADING)
+_BITS = 51
+_LONGEST_NS = 2**_BITS - 1
 
 
 class EndpointLayout:
@@ -147,8 +149,8 @@ def see_endpoints(
         for column, which in enumerate((layout.interactive, ~layout.interactive)):
             recent[k, : len(last), ..., column] = last[..., which].sum(axis=-1)
         followed = _follow(record(), layout, demand.tokens_per_s)
+        forecast[k] = followed.predict_path(hour)[[0, -1]].reshape(2, *shape)
         for column, steps in enumerate((1, hour)):
-            forecast[k, column] = followed.predict(steps).reshape(shape)
             error[k, column] = followed.recent_error(steps).reshape(shape)
         ttft_s[k] = _ttft(layout, engine, first + k, int(finished_before[k]))
     return EndpointsSeen(
@@ -189,20 +191,22 @@ def _ttft(
 ) -> NDArray[np.float64]:
     """(M, R, 2) see `EndpointsSeen.ttft_s`."""
     states = engine.states
-    shape = (len(layout.places.llms), len(layout.places.regions))
-    found = np.zeros((*shape, 2))
+    n_regions = len(layout.places.regions)
+    found = np.zeros((layout.n_series, 2))
     ids = states.log[e, 0, finished_before : int(states.glob[e, 0]["n_finished"])]
     rows = states.req[e]
     ids = ids[layout.interactive[rows["cls"][ids]]]
-    llm = rows["llm"][ids]
-    region = states.roam["region"][e, ids] if engine.spec.regional else np.zeros(len(ids), int)
-    seconds = (rows["first"][ids] - rows["arrival"][ids]) / PS_PER_S
-    for m in range(shape[0]):
-        for j in range(shape[1]):
-            these = seconds[(llm == m) & (region == j)]
-            if len(these):
-                found[m, j] = np.percentile(these, (50, 95), method="higher")
-    return found
+    region = states.roam["region"][e, ids] if engine.spec.regional else 0
+    series = rows["llm"][ids].astype(np.int64) * n_regions + region
+    # One sort for all series: nanoseconds of 26 days are within 51 bits.
+    waited = np.minimum((rows["first"][ids] - rows["arrival"][ids]) // 1000, _LONGEST_NS)
+    keys = np.sort((series << _BITS) + waited)
+    starts = np.searchsorted(keys, np.arange(layout.n_series + 1) << _BITS)
+    for k in np.flatnonzero(np.diff(starts)).tolist():
+        mine = keys[starts[k] : starts[k + 1]] & _LONGEST_NS
+        # The order statistic at or above the quantile's place.
+        found[k] = [mine[-(-(len(mine) - 1) * q // 100)] / 1e9 for q in (50, 95)]
+    return found.reshape(-1, n_regions, 2)
 
 
 class EndpointOrders:
@@ -239,9 +243,11 @@ class EndpointOrders:
                 # As the engine's own command rounds it.
                 wanted = np.round(np.nan_to_num(self.thresholds) * 1e6).astype(np.int64)
                 states.takes[:, m, c] = np.where(np.isnan(self.thresholds), now, wanted)
-                for e, client in np.argwhere(self.first != AS_IS).tolist():
-                    order = _headed(route.preference[client], int(self.first[e, client]))
-                    states.prefer[e, m, c, client, : len(order)] = order
+                for client, default in enumerate(route.preference):
+                    for head in range(spec.n_regions):
+                        these = self.first[:, client] == head
+                        order = _headed(default, head)
+                        states.prefer[these, m, c, client, : len(order)] = order
         for e, p in np.argwhere(self.rules != AS_IS).tolist():
             engine.set_scaling(e, p, int(self.rules[e, p]), int(self.goals[e, p]))
         n = self.release.shape[1]
