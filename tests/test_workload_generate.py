@@ -68,7 +68,8 @@ def test_one_seed_is_one_table(name):
     first = generate(mix, llms=llms, classes=classes)
     assert same(first, generate(mix, llms=llms, classes=classes))
     assert not same(first, generate(mix, seed=1, llms=llms, classes=classes))
-    assert len(first) > (100 if "burstgpt" in name else 1000)  # that has ten minutes of hardly any
+    quiet = "burstgpt" in name or name == "multi-region"  # which begins at midnight
+    assert len(first) > (100 if quiet else 1000)
 
 
 def test_tables_are_the_same_on_every_machine():
