@@ -71,6 +71,7 @@ REGION_MECHANISMS = frozenset(
         "fail_to_queue",
         # scaling
         "look_in_cooldown",
+        "look_in_held_back",
         "look_missed",
         *(
             f"look_{way}_{kind}"

@@ -501,7 +501,7 @@ def test_a_vm_survives_its_failure(engine_class: Engine) -> None:
     engine.advance(151)
     assert states(engine)[0] == ACTIVE
     assert engine.gpu_ps()[0] == 2 * 151
-    assert engine.spot()[0].tolist() == (1, 0, 0, 0, 0, 0, 0, 0)
+    assert engine.spot()[0].tolist() == (1,) + (0,) * 9
     engine.set_target(0, 0)
     engine.advance(161)
     engine.fail(0)  # while it is donated: that begins anew
@@ -540,6 +540,22 @@ def test_reactive_one_more_above_one_less_below_and_a_pause_between(engine_class
     more = engine_class(scaled(), requests(*rows, (10**5, 1, 1)))
     more.advance(10**5 + 1)
     assert more.spot()["looks_in"][0] == 1  # by then they are empty
+
+
+@every
+def test_nobody_goes_while_those_on_their_way_do_not_serve(engine_class: Engine) -> None:
+    """One serves, almost empty, one is on its way: at 10 the rule wants one less. At 400 both serve."""
+    spec = market().with_pool(
+        0, scaling=ScalingSpec(kind=ScalingKind.REACTIVE, cooldown_ps=1, least=1, most=4)
+    )
+    engine = engine_class(spec, requests((10, 1, 1), (400, 1, 1)))
+    engine.set_target(0, 2)
+    engine.advance(11)
+    assert states(engine)[:2] == [ACTIVE, ACQUIRING]
+    assert engine.spot()["looks_in"][0] == 0
+    engine.advance(401)
+    assert engine.spot()["looks_in"][0] == 1
+    assert sum(s == ACTIVE for s in states(engine)) == 1
 
 
 @every
@@ -636,6 +652,7 @@ class Recorded:
                 before,
                 Fraction(used, room) if room else float("inf"),
                 rule._observed() / window_s,
+                sum(i.state == InstanceState.ACTIVE for i in rule.engine.instances_of[rule.pool]),
             )
         ordered: list[int] = []
         set_target = rule.engine.set_target

@@ -121,6 +121,12 @@ def test_reactive():
     assert released.hour(3600.0, 3, 9) == 0
 
 
+def test_those_that_serve_do_not_fall_below_the_least():
+    rule = Reactive(bounds=Bounds(2, 20))
+    assert rule.arrival(0.0, 5, 0.1, active=2) == 0
+    assert rule.arrival(1.0, 5, 0.1, active=3) == -1  # nothing was changed: no cooldown
+
+
 def test_immediate():
     rule = Immediate(Bounds(2, 10))
     assert rule.hour(0.0, 5, 8) == 3

@@ -100,7 +100,12 @@ class _Rule:
         return 0
 
     def arrival(
-        self, now_s: float, instances: int, utilisation: float, tokens_per_s: float = 0.0
+        self,
+        now_s: float,
+        instances: int,
+        utilisation: float,
+        tokens_per_s: float = 0.0,
+        active: int | None = None,
     ) -> int:
         """A request arrives; what to change.
 
@@ -109,11 +114,16 @@ class _Rule:
             instances: there or on their way.
             utilisation: effective memory utilisation of the endpoint.
             tokens_per_s: load that it has seen of late.
+            active: how many of them serve; None: all. At least `bounds.least` go on serving (ours: those
+                on their way are no help yet).
         """
         if now_s - self._changed_s < self.cooldown_s:
             return 0
         change = self._change(now_s, instances, utilisation, tokens_per_s)
-        return self._made(now_s, self.bounds.clip(instances + change) - instances if change else 0)
+        if not change:
+            return 0
+        spare = max(0, (instances if active is None else active) - self.bounds.least)
+        return self._made(now_s, max(self.bounds.clip(instances + change) - instances, -spare))
 
     def _made(self, now_s: float, change: int) -> int:
         if change:

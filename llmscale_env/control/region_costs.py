@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from llmscale_env.control.reward import PARTS, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.sim.metrics import Outcome, doomed, judge, leftover_gpu_seconds
+from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import RequestState
-from llmscale_env.workload.requests import PS_PER_S
 
 _COLUMNS = (
     "arrival_ps",
@@ -58,7 +58,7 @@ class RegionCosts:
         self.violations = self._settle(results, done)
         by_pool = self.sim.by_pool
         return self.sim.rewards.parts(
-            gpu_s=self._is_home @ (by_pool["gpu_ps"][self.e] / PS_PER_S),
+            gpu_s=self._is_home @ seconds(by_pool, "gpu")[self.e],
             violations=self.violations,
             loads=self._is_home @ by_pool["started"][self.e],
             leftover_gpu_s=self._left(results) if done else np.zeros(len(self._names)),

@@ -42,14 +42,17 @@ def region_summary(
     """
     found: dict[str, float] = {}
     for p, pool in enumerate(scenario.fleet.pools):
-        waste = {name: spot[name][p] / PS_PER_S / HOUR_S for name in ("own_ps", "others_ps")}
+        waste = {
+            name: (spot[f"{name}_s"][p] + spot[f"{name}_ps"][p] / PS_PER_S) / HOUR_S
+            for name in ("own", "others")
+        }
         initial = pool.spot.initial if pool.spot else 0
         leased = time_integral(series[f"{pool.name}/spot"], series["time_s"], initial)
         values = {
             "instance_hours": gpu_s[p] / pool.tp / HOUR_S,
             "spot_gpu_hours": leased * pool.tp / HOUR_S,
-            "waste_own_gpu_hours": waste["own_ps"] * pool.tp,
-            "waste_others_gpu_hours": waste["others_ps"] * pool.tp,
+            "waste_own_gpu_hours": waste["own"] * pool.tp,
+            "waste_others_gpu_hours": waste["others"] * pool.tp,
             **{name: spot[name][p] for name in _COUNTS},
         }
         for name, value in values.items():

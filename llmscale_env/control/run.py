@@ -15,14 +15,11 @@ from llmscale_env.control.reward import PARTS, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s
+from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
     from llmscale_env.control.result import EpisodeResult
-
-
-MOST_WHOLE_S = 2**63 / PS_PER_S
-"""GPU-seconds that are counted exactly."""
 
 
 def load_steps(scenario: Scenario) -> int:
@@ -181,12 +178,7 @@ def _result(
 
     pools = sim.engine.states.pool_seen[0]
     results = sim.engine.results(0)
-    gpu_s, busy_s = pools["gpu_ps"] / PS_PER_S, pools["busy_ps"] / PS_PER_S
-    for p, pool in enumerate(scenario.fleet.pools):
-        # A large pool's picoseconds of days go round in an int64; those of intervals do not.
-        if pool.max_instances * pool.tp * scenario.horizon_s >= MOST_WHOLE_S:
-            gpu_s[p] = sum(series[f"{pool.name}/gpu_s"])
-            busy_s[p] = sum(series[f"{pool.name}/busy_s"])
+    gpu_s, busy_s = seconds(pools, "gpu"), seconds(pools, "busy")
     extra = {}
     if has_regions(scenario):
         extra = region_summary(scenario, requests, results, sim.engine.spot(0), gpu_s, series)

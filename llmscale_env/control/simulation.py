@@ -32,6 +32,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch, gateways
 from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
+from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
@@ -46,7 +47,9 @@ _CLASS_COUNTS = (
     "input_tokens",
     "predicted_tokens",
     "output_tokens",
+    "ttft_sum_s",  # whole seconds, and the rest
     "ttft_sum_ps",
+    "itl_sum_s",
     "itl_sum_ps",
     "itl_count",
 )
@@ -55,7 +58,9 @@ _POOL_COUNTS = (
     "tokens",
     "preemptions",
     "evictions",
+    "busy_s",
     "busy_ps",
+    "gpu_s",
     "gpu_ps",
     "started",
     "stopped",
@@ -289,7 +294,7 @@ class ClusterSimulation:
         for e in np.flatnonzero(done):
             leftover[e] = self.leftover_gpu_s(int(e))
         return self.rewards.parts(
-            gpu_s=self.by_pool["gpu_ps"].sum(axis=1) / PS_PER_S,
+            gpu_s=seconds(self.by_pool, "gpu").sum(axis=1),
             violations=self.violations(),
             loads=self.by_pool["started"].sum(axis=1),
             leftover_gpu_s=leftover,
@@ -320,17 +325,17 @@ class ClusterSimulation:
             input_tokens=c["input_tokens"],
             predicted_tokens=c["predicted_tokens"],
             output_tokens=c["output_tokens"],
-            ttft_mean_s=_mean(c["ttft_sum_ps"], c["started"]),
-            itl_mean_s=_mean(c["itl_sum_ps"], c["itl_count"]),
+            ttft_mean_s=_mean(seconds(c, "ttft_sum"), c["started"]),
+            itl_mean_s=_mean(seconds(c, "itl_sum"), c["itl_count"]),
             ttft_max_s=tally["ttft_max_ps"] / PS_PER_S,
             itl_max_s=tally["itl_max_ps"] / PS_PER_S,
-            gpu_s=p["gpu_ps"] / PS_PER_S,
+            gpu_s=seconds(p, "gpu"),
             loads=p["started"],
             iterations=p["iterations"],
             tokens=p["tokens"],
             preemptions=p["preemptions"],
             evictions=p["evictions"],
-            busy_s=p["busy_ps"] / PS_PER_S,
+            busy_s=seconds(p, "busy"),
         )
 
     def demand(self, e: int) -> DemandRecord:
@@ -465,7 +470,7 @@ class ClusterSimulation:
             self._executor = None
 
 
-def _mean(sum_ps: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+def _mean(sum_s: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
     """Seconds per item, NaN without any."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(count > 0, sum_ps / np.maximum(count, 1) / PS_PER_S, np.nan)
+        return np.where(count > 0, sum_s / np.maximum(count, 1), np.nan)

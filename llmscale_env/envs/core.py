@@ -18,7 +18,7 @@ from llmscale_env.control.view import ClusterView, Snapshot
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.observations import ObservationEncoder
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload.requests import PS_PER_S
+from llmscale_env.sim.picoseconds import seconds
 
 
 class Codec:
@@ -91,9 +91,6 @@ class ServingCore:
         self.rngs: list[np.random.Generator | None] = [None] * n
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
         self.returns = np.zeros(n)
-        self.gpu_s = np.zeros(
-            n
-        )  # summed up by interval: a day's picoseconds can be more than an int64
         self.n_classes = len(scenario.classes)
         self._places = any(
             head.name in ("placement", "place_request") for head in self.codec.decoder.heads
@@ -117,7 +114,6 @@ class ServingCore:
         self.sim.start(e, requests)
         self.last_action[e] = 0.0
         self.returns[e] = 0.0
-        self.gpu_s[e] = 0.0
         if self._forecaster is not None:
             mine = self._series(e)
             self._forecaster.reset_series(mine)
@@ -168,7 +164,6 @@ class ServingCore:
             self._forecaster.update(self.sim.by_class["arrived"].reshape(-1).astype(np.float64))
         costs = self.sim.costs(done)
         self.returns += costs.reward
-        self.gpu_s += self.sim.by_pool["gpu_ps"].sum(axis=1) / PS_PER_S
         return costs, done, clipped
 
     def _refuse(self, impossible: NDArray[np.int64]) -> None:
@@ -210,7 +205,7 @@ class ServingCore:
             out[f"{slo_class.name}/violations"] = late[:, c].astype(float)
             out[f"{slo_class.name}/arrived"] = tally["arrived"][:, c].astype(float)
         out["joint/slo_attainment"] = _ratio(tally["on_time"].sum(axis=1), known.sum(axis=1))
-        out["gpu_hours"] = self.gpu_s / 3600.0
+        out["gpu_hours"] = seconds(pools, "gpu").sum(axis=1) / 3600.0
         out["loads"] = pools["started"].sum(axis=1).astype(float)
         out["preemptions"] = pools["preemptions"].sum(axis=1).astype(float)
         out["evictions"] = pools["evictions"].sum(axis=1).astype(float)
@@ -264,7 +259,6 @@ class ServingCore:
             "sim": self.sim.save(e),
             "last_action": self.last_action[e].copy(),
             "returns": float(self.returns[e]),
-            "gpu_s": float(self.gpu_s[e]),
             "rng": None if rng is None else rng.bit_generator.state,
         }
         if self._forecaster is not None:
@@ -280,7 +274,6 @@ class ServingCore:
         self.sim.restore(e, saved["sim"])
         self.last_action[e] = saved["last_action"]
         self.returns[e] = saved["returns"]
-        self.gpu_s[e] = saved["gpu_s"]
         rng = self.rngs[e]
         if saved["rng"] is not None:
             if rng is None:

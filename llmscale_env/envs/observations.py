@@ -24,6 +24,7 @@ from llmscale_env.envs.weight_blocks import Links, WeightsBlock
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
+from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -131,9 +132,9 @@ class Latency:
         w = now.by_class
         late = w["rejected"] + w["ttft_late"] + w["itl_late"]
         parts = [
-            share(w["ttft_sum_ps"], w["started"]) / self._ttft_ps / 2.0,
+            share(seconds(w, "ttft_sum"), w["started"]) * PS_PER_S / self._ttft_ps / 2.0,
             now.tally["ttft_max_ps"] / self._ttft_ps / 2.0,
-            share(w["itl_sum_ps"], w["itl_count"]) / self._itl_ps / 2.0,
+            share(seconds(w, "itl_sum"), w["itl_count"]) * PS_PER_S / self._itl_ps / 2.0,
             now.tally["itl_max_ps"] / self._itl_ps / 4.0,
             share(late, late + w["on_time"]),
         ]

@@ -80,7 +80,9 @@ SPOT_DTYPE = np.dtype(
         ("reclaims_own", np.int64),
         ("reclaims_others", np.int64),
         ("donations", np.int64),
+        ("own_s", np.int64),
         ("own_ps", np.int64),
+        ("others_s", np.int64),
         ("others_ps", np.int64),
         ("looks_out", np.int64),
         ("looks_in", np.int64),
@@ -90,5 +92,6 @@ SPOT_DTYPE = np.dtype(
 
 VMs leased out with its LLM; instances that it has taken from its own ones and from those of others;
 instances that it has given to spot; time that those from its own and from others have spent `ACQUIRING` and
-`LOADING`; changes that looks have ordered, outwards and inwards.
+`LOADING` (whole seconds, and the rest: a pool's picoseconds of days may be too many for 64 bits); changes
+that looks have ordered, outwards and inwards.
 """

@@ -402,9 +402,13 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
 
     def gpu_ps(self, e: int) -> list[int]:
         """Billed GPU-picoseconds per pool."""
-        out = np.zeros(len(self.spec.pools), np.int64)
-        observe.read_gpu_ps(int(self.handles[e]), out)
-        return out.tolist()
+        out = np.zeros(self.spec.n_instances, np.int64)
+        observe.read_billed(int(self.handles[e]), out)
+        billed = out.tolist()  # a pool's sum may be more than 64 bits
+        return [
+            sum(billed[first : first + pool.n_slots]) * pool.gpus
+            for first, pool in zip(self.spec.first_slot, self.spec.pools, strict=False)
+        ]
 
     def finish_log(self, e: int) -> list[int]:
         """Request ids in the order in which they finished."""

@@ -103,6 +103,7 @@ def look(S, p, t, router, features):
         return
     n = fleet.present(S, p)
     number = min(max(n + wish, ep.least), ep.most)
+    number = max(number, n - max(0, pool_at(S, p).n_active - ep.least))
     if number == n:
         return
     ep.changed_ps = t

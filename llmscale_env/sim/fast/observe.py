@@ -18,7 +18,6 @@ from llmscale_env.sim.fast.memory import (
     glob_of,
     inst_at,
     lists_of,
-    pool_at,
     report_at,
     req_at,
     stack_of,
@@ -192,16 +191,15 @@ def read_running_from(S, out):
 
 
 @njit
-def read_gpu_ps(S, out):
-    """Add up per pool (P,) the billed time of instances, times their GPUs."""
+def read_billed(S, out):
+    """Fill `out` (I,) with the time for which each instance's GPUs have been billed."""
     t = glob_of(S).now_ps
-    out[:] = 0
     for i in range(const_of(S).n_inst):
         inst = inst_at(S, i)
         billed = inst.gpu_ps
         if inst.billed_ps >= 0:
             billed += t - inst.billed_ps
-        out[inst.pool] += billed * pool_at(S, inst.pool).gpus
+        out[i] = billed
 
 
 @njit

@@ -381,7 +381,9 @@ TALLY = np.dtype(
         ("on_time", np.int64),
         ("ttft_late", np.int64),
         ("itl_late", np.int64),
+        ("ttft_sum_s", np.int64),  # whole seconds, and the rest: picoseconds of many would overflow
         ("ttft_sum_ps", np.int64),
+        ("itl_sum_s", np.int64),
         ("itl_sum_ps", np.int64),
         ("itl_count", np.int64),
         ("output_tokens", np.int64),  # of finished requests
@@ -421,7 +423,9 @@ POOL_SEEN = np.dtype(
         ("tokens", np.int64),
         ("preemptions", np.int64),
         ("evictions", np.int64),
+        ("busy_s", np.int64),  # whole seconds, and the rest
         ("busy_ps", np.int64),
+        ("gpu_s", np.int64),
         ("gpu_ps", np.int64),
         ("started", np.int64),
         ("stopped", np.int64),

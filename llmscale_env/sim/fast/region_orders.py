@@ -19,6 +19,7 @@ from llmscale_env.sim.region_checks import (
     check_thresholds,
 )
 from llmscale_env.sim.spec import SPOT_DTYPE, ClusterSpec
+from llmscale_env.workload.requests import PS_PER_S
 
 
 class RegionOrders:
@@ -95,8 +96,14 @@ class RegionOrders:
                 out[name] = rows[name]
         lease, now = self.states.lease[e], int(self.states.glob[e, 0]["now_ps"])
         for i in np.flatnonzero(lease["since_ps"] >= 0):
-            name = "own_ps" if lease["kind"][i] == OWN_VM else "others_ps"
-            out[name][self.states.inst[e, i]["pool"]] += now - lease["since_ps"][i]
+            whose = "own" if lease["kind"][i] == OWN_VM else "others"
+            p = self.states.inst[e, i]["pool"]
+            seconds, rest = divmod(now - int(lease["since_ps"][i]), PS_PER_S)
+            out[f"{whose}_s"][p] += seconds
+            out[f"{whose}_ps"][p] += rest
+        for whose in ("own", "others"):
+            out[f"{whose}_s"] += out[f"{whose}_ps"] // PS_PER_S
+            out[f"{whose}_ps"] %= PS_PER_S
         return out
 
 

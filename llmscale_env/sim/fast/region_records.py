@@ -53,7 +53,9 @@ ENDPOINT = np.dtype(
             "reclaims_own",
             "reclaims_others",
             "donations",
+            "own_s",  # whole seconds, and the rest
             "own_ps",
+            "others_s",
             "others_ps",
             # the rule of scaling
             "kind",

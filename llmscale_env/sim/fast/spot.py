@@ -18,6 +18,7 @@ from llmscale_env.sim.fast.region_records import OTHER_VM, OWN_VM, REPAIRED_VM
 from llmscale_env.sim.fast.structures import schedule
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import InstanceState, LoadSource
+from llmscale_env.workload.requests import PS_PER_S
 
 _OFF = int(InstanceState.OFF)
 _ACQUIRING = int(InstanceState.ACQUIRING)
@@ -87,10 +88,13 @@ def _end_waiting(S, i, t):
     lease = lease_at(S, i)
     if lease.since_ps >= 0:
         ep = endpoint_at(S, inst_at(S, i).pool)
+        waited = t - lease.since_ps
         if lease.kind == OWN_VM:
-            ep.own_ps += t - lease.since_ps
+            ep.own_s += (ep.own_ps + waited) // PS_PER_S
+            ep.own_ps = (ep.own_ps + waited) % PS_PER_S
         else:
-            ep.others_ps += t - lease.since_ps
+            ep.others_s += (ep.others_ps + waited) // PS_PER_S
+            ep.others_ps = (ep.others_ps + waited) % PS_PER_S
         lease.since_ps = -1
 
 

@@ -34,6 +34,7 @@ from llmscale_env.sim.fast.records import N_LOAD_BINS, N_TTFT_BINS
 from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
+from llmscale_env.workload.requests import PS_PER_S
 
 _ACQUIRING = int(InstanceState.ACQUIRING)
 _LOADING = int(InstanceState.LOADING)
@@ -57,7 +58,9 @@ def _count_first_tokens(S):
         tally = tally_at(S, req.cls)
         ttft = req.first - req.arrival
         tally.started += 1
-        tally.ttft_sum_ps += ttft
+        rest = tally.ttft_sum_ps + ttft
+        tally.ttft_sum_s += rest // PS_PER_S
+        tally.ttft_sum_ps = rest % PS_PER_S
         tally.ttft_max_ps = max(tally.ttft_max_ps, ttft)
         share = ttft / cls_at(S, req.cls).ttft_slo_ps
         b = 0
@@ -82,7 +85,9 @@ def _count_finishes(S):
         if req.output > 1:
             gaps = req.output - 1
             spent = req.finished - req.first
-            tally.itl_sum_ps += spent // gaps
+            rest = tally.itl_sum_ps + spent // gaps
+            tally.itl_sum_s += rest // PS_PER_S
+            tally.itl_sum_ps = rest % PS_PER_S
             tally.itl_count += 1
             tally.itl_max_ps = max(tally.itl_max_ps, spent // gaps)
             if cls.itl_max:
@@ -137,7 +142,7 @@ def _see_pools(S, t):
         seen.waiting_tokens = seen.kv_tokens = seen.kv_capacity = seen.limit_sum = 0
         seen.interactive = seen.busy = 0
         seen.iterations = seen.tokens = seen.preemptions = seen.evictions = 0
-        seen.busy_ps = seen.gpu_ps = 0
+        seen.busy_s = seen.busy_ps = seen.gpu_s = seen.gpu_ps = 0
         seen.kv_max = 0.0
         seen.next_ready_ps = seen.oldest_ps = -1
         seen.started = pool.started
@@ -158,13 +163,19 @@ def _see_instance(S, i, t):
     billed = inst.gpu_ps
     if inst.billed_ps >= 0:
         billed += t - inst.billed_ps
-    seen.gpu_ps += billed * gpus
+    rest = seen.gpu_ps + billed % PS_PER_S * gpus
+    seen.gpu_s += billed // PS_PER_S * gpus + rest // PS_PER_S
+    seen.gpu_ps = rest % PS_PER_S
     n = iterations_done(S, i, t)
     seen.iterations += inst.iterations + n
     seen.tokens += inst.tokens + n * inst.n_dec
     seen.preemptions += inst.preemptions
     seen.evictions += inst.evictions
-    seen.busy_ps += inst.busy_ps
+    rest = seen.busy_ps + inst.busy_ps
+    if inst.state == _ACTIVE or inst.state == _DRAINING:
+        rest += _busy_so_far(S, i, t)
+    seen.busy_s += rest // PS_PER_S
+    seen.busy_ps = rest % PS_PER_S
     if inst.state in (_ACQUIRING, _LOADING):
         if inst.state == _ACQUIRING:
             seen.acquiring += 1
@@ -182,7 +193,6 @@ def _see_instance(S, i, t):
         return
     if inst.state not in (_ACTIVE, _DRAINING):
         return
-    seen.busy_ps += _busy_so_far(S, i, t)
     waiting = lists_of(S)[i, 2]
     seen.running += inst.n_run
     seen.evictable += inst.ev_n

@@ -42,6 +42,12 @@ class EndpointRule:
         """Those that serve or are on their way."""
         return sum(i.state in _COUNTED for i in self.engine.instances_of[self.pool])
 
+    @property
+    def _spare(self) -> int:
+        """How many may go so that `least` are `ACTIVE` still."""
+        states = [i.state for i in self.engine.instances_of[self.pool]]
+        return max(0, states.count(InstanceState.ACTIVE) - self.scaling.least)
+
     def hour(self, kind: int, target: int, forecast_utps: int) -> None:
         """A plan for the next hour; `target` -1: none."""
         self.kind = ScalingKind(kind)
@@ -68,6 +74,9 @@ class EndpointRule:
         wish = self._wish()
         before = self.instances
         count = self._clip(before + wish) if wish else before
+        if count < before - self._spare:
+            events["look_in_held_back"] += 1
+            count = before - self._spare
         if count == before:
             return
         self._changed_ps = now_ps

@@ -18,6 +18,7 @@ from llmscale_env.sim.region_checks import (
 )
 from llmscale_env.sim.reported import SPOT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec
+from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
@@ -100,8 +101,8 @@ class RegionCommands:
                     vms.reclaims_own[p],
                     vms.reclaims_others[p],
                     vms.donations[p],
-                    vms.own_ps[p] + sum(ps for own, ps in waiting if own),
-                    vms.others_ps[p] + sum(ps for own, ps in waiting if not own),
+                    *divmod(vms.own_ps[p] + sum(ps for own, ps in waiting if own), PS_PER_S),
+                    *divmod(vms.others_ps[p] + sum(ps for own, ps in waiting if not own), PS_PER_S),
                     rule.looks_out if rule else 0,
                     rule.looks_in if rule else 0,
                 )
