@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmscale_env.control import run
 from llmscale_env.control.command import Command, CommandError
 from llmscale_env.control.demand import DemandRecord
 from llmscale_env.control.regions import ScalingOrder
@@ -215,16 +214,6 @@ def test_the_seed_makes_latencies():
     other = replace(requests, salt=requests.salt + 1)
     salted = run_episode(Script(), scenario, requests=other).requests
     assert not first["ttft_s"].equals(salted["ttft_s"])
-
-
-def test_large_pools_are_billed_by_intervals(monkeypatch):
-    """What would go round in an int64 of picoseconds is the sum over the intervals, the same number."""
-    scenario = validate_scenario(SMALL)
-    whole = run_episode(Script(), scenario, 6, forecaster=None).summary
-    monkeypatch.setattr(run, "MOST_WHOLE_S", 0.0)
-    summed = run_episode(Script(), scenario, 6, forecaster=None).summary
-    for name in ("gpu_hours", "utilisation", "instance_hours"):
-        assert summed[name] == pytest.approx(whole[name], rel=1e-12)
 
 
 def test_steps_until_an_instance_serves():
