@@ -5,6 +5,7 @@ Where requests come from says nothing of where they are served, so this does not
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 WHOLE = 1e-9
 """A time that is so little (relatively) off a whole number of bins is one."""
+
+_Piece = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,33 @@ class DemandRecord:
         self.history_s = history_s
         names = (requests.llm_names, requests.region_names, requests.class_names)
         self._sizes = tuple(len(each) for each in names)
-        self._tables: list[tuple[int, RequestTable]] = []
+        # Of each piece: times from the start of the history, cells of (LLM, region, class), tokens.
+        self._pieces: list[_Piece] = []
         self._binned: dict[float, NDArray[np.int64]] = {}
         self.known: dict[Any, Any] = {}
         self._end_ps = ps(history_s)
         if requests.history is not None:
-            self._tables.append((0, requests.history))
+            self._keep(0, requests.history)
         self.add(requests)
 
     def add(self, requests: RequestTable) -> None:
         """A later piece of the episode; its times are those of the episode."""
-        self._tables.append((ps(self.history_s), requests))
+        piece = self._keep(ps(self.history_s), requests)
         if len(requests):
-            self._end_ps = max(self._end_ps, ps(self.history_s) + int(requests.arrival_ps[-1]))
-        self._binned.clear()
+            self._end_ps = max(self._end_ps, int(piece[0][-1]))
+        for bin_s, total in self._binned.items():
+            more = np.zeros((self._n_bins(bin_s) - len(total), *self._sizes), np.int64)
+            self._binned[bin_s] = np.concatenate([total, more]) + self._counted(piece, bin_s)
         self.known.clear()
+
+    def _keep(self, shift_ps: int, table: RequestTable) -> _Piece:
+        _, n_regions, n_classes = self._sizes
+        cell = table.llm.astype(np.int32) * n_regions + table.region
+        cell = cell * n_classes + table.slo_class
+        tokens = table.input_tokens.astype(np.int32) + table.predicted_output_tokens
+        piece = (table.arrival_ps + shift_ps, cell, tokens)
+        self._pieces.append(piece)
+        return piece
 
     def all(self, bin_s: float) -> Demand:
         """Everything, also what is still to come: for what is marked as clairvoyant.
@@ -91,25 +106,30 @@ class DemandRecord:
         return Demand(seen, bin_s, -self.history_s)
 
     def _bins(self, bin_s: float) -> NDArray[np.int64]:
-        if bin_s in self._binned:
-            return self._binned[bin_s]
-        if not bin_s > 0:
-            raise ValueError(f"bin_s = {bin_s}: must be positive")
-        before = self.history_s / bin_s
-        if abs(before - round(before)) > WHOLE * max(before, 1):
-            raise ValueError(
-                f"bin_s = {bin_s}: the history of {self.history_s:g} s must be a whole number of bins"
-            )
-        width = round(bin_s * PS_PER_S)
-        m, r, c = self._sizes
-        n_bins = self._end_ps // width + 1
-        total = np.zeros(n_bins * m * r * c)
-        for shift_ps, table in self._tables:
-            place = (table.arrival_ps + shift_ps) // width
-            for column, size in ((table.llm, m), (table.region, r), (table.slo_class, c)):
-                place = place * size + column
-            tokens = table.input_tokens.astype(np.float64) + table.predicted_output_tokens
-            total += np.bincount(place, tokens, len(total))
-        found = total.astype(np.int64).reshape(n_bins, m, r, c)
-        self._binned[bin_s] = found
-        return found
+        if bin_s not in self._binned:
+            if not bin_s > 0:
+                raise ValueError(f"bin_s = {bin_s}: must be positive")
+            before = self.history_s / bin_s
+            if abs(before - round(before)) > WHOLE * max(before, 1):
+                raise ValueError(
+                    f"bin_s = {bin_s}: the history of {self.history_s:g} s must be a whole number "
+                    "of bins"
+                )
+            total = np.zeros((self._n_bins(bin_s), *self._sizes), np.int64)
+            for piece in self._pieces:
+                total += self._counted(piece, bin_s)
+            self._binned[bin_s] = total
+        return self._binned[bin_s]
+
+    def _n_bins(self, bin_s: float) -> int:
+        """Bins until the last arrival."""
+        return self._end_ps // round(bin_s * PS_PER_S) + 1
+
+    def _counted(self, piece: _Piece, bin_s: float) -> NDArray[np.int64]:
+        """(k, M, R, C) tokens of a piece, bin after bin."""
+        arrival_ps, cell, tokens = piece
+        n_cells = math.prod(self._sizes)
+        place = arrival_ps // round(bin_s * PS_PER_S) * n_cells + cell
+        # Sums of whole numbers below 2**53: exact in the floats that `bincount` adds.
+        counted = np.bincount(place, tokens, self._n_bins(bin_s) * n_cells)
+        return counted.astype(np.int64).reshape(-1, *self._sizes)

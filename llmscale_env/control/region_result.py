@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.metrics import latencies, time_integral
-from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from llmscale_env.sim.metrics import RequestColumns, time_integral
+from llmscale_env.sim.picoseconds import seconds
 
 HOUR_S = 3600.0
 PERCENTILES = (50, 95)
@@ -25,8 +25,7 @@ def has_regions(scenario: Scenario) -> bool:
 
 def region_summary(
     scenario: Scenario,
-    requests: RequestTable,
-    results: NDArray[Any],
+    columns: RequestColumns,
     spot: NDArray[Any],
     gpu_s: NDArray[np.float64],
     series: Mapping[str, Sequence[Any]],
@@ -35,17 +34,14 @@ def region_summary(
 
     Args:
         scenario: whose.
-        requests, results: as in `EpisodeResult.build`.
+        columns: of the requests that have arrived.
         spot: (P,) SPOT_DTYPE at the horizon.
         gpu_s: (P,) GPU-seconds billed.
         series: with `time_s` and `POOL/spot`.
     """
     found: dict[str, float] = {}
     for p, pool in enumerate(scenario.fleet.pools):
-        waste = {
-            name: (spot[f"{name}_s"][p] + spot[f"{name}_ps"][p] / PS_PER_S) / HOUR_S
-            for name in ("own", "others")
-        }
+        waste = {name: seconds(spot, name)[p] / HOUR_S for name in ("own", "others")}
         initial = pool.spot.initial if pool.spot else 0
         leased = time_integral(series[f"{pool.name}/spot"], series["time_s"], initial)
         values = {
@@ -58,40 +54,35 @@ def region_summary(
         for name, value in values.items():
             found[f"pool/{pool.name}/{name}"] = float(value)
             found[name] = found.get(name, 0.0) + float(value)
-    return found | _latencies(requests, results)
+    return found | _latencies(scenario, columns)
 
 
-def _latencies(requests: RequestTable, results: NDArray[Any]) -> dict[str, float]:
+def _latencies(scenario: Scenario, columns: RequestColumns) -> dict[str, float]:
     """Percentiles by region of the client, class, and LLM where there are several."""
-    seconds = latencies(requests, results)
-    arrived = results["state"] != 0
-    groups: list[tuple[str, NDArray[np.bool_]]] = []
-    for c, slo_class in enumerate(requests.class_names):
-        mine = arrived & (requests.slo_class == c)
-        groups.append((slo_class, mine))
-        if len(requests.llm_names) > 1:
-            groups += [
-                (f"{llm}/{slo_class}", mine & (requests.llm == m))
-                for m, llm in enumerate(requests.llm_names)
-            ]
+    llms, regions = scenario.fleet.llms, scenario.region_names
     found: dict[str, float] = {}
-    for name, mine in groups:
-        found |= _percentiles(name, seconds, mine)
-        if len(requests.region_names) == 1:
-            continue
-        for j, region in enumerate(requests.region_names):
-            there = mine & (requests.region == j)
-            found[f"region/{region}/{name}/requests"] = float(there.sum())
-            found |= _percentiles(f"region/{region}/{name}", seconds, there)
+    for c, slo_class in enumerate(scenario.classes):
+        mine = columns.take(columns.slo_class == c)
+        groups = [(slo_class.name, mine)]
+        if len(llms) > 1:
+            groups += [
+                (f"{llm}/{slo_class.name}", mine.take(mine.llm == m)) for m, llm in enumerate(llms)
+            ]
+        for name, rows in groups:
+            found |= _percentiles(name, rows)
+            if len(regions) == 1:
+                continue
+            for j, region in enumerate(regions):
+                there = rows.take(rows.region == j)
+                found[f"region/{region}/{name}/requests"] = float(len(there.region))
+                found |= _percentiles(f"region/{region}/{name}", there)
     return found
 
 
-def _percentiles(
-    name: str, seconds: Mapping[str, NDArray[np.float64]], mine: NDArray[np.bool_]
-) -> dict[str, float]:
+def _percentiles(name: str, rows: RequestColumns) -> dict[str, float]:
     found = {}
     for what in ("ttft_s", "e2e_s"):
-        values = seconds[what][mine]
+        values = getattr(rows, what)
         values = values[~np.isnan(values)]
         many = np.percentile(values, PERCENTILES) if len(values) else (np.nan,) * len(PERCENTILES)
         for q, value in zip(PERCENTILES, many, strict=True):
@@ -99,15 +90,11 @@ def _percentiles(
     return found
 
 
-def regions_of_requests(
-    scenario: Scenario, requests: RequestTable, results: NDArray[Any]
-) -> dict[str, NDArray[np.int64]]:
-    """Of every request its client's region, and that which served it last (-1: none yet)."""
+def regions_of_instances(scenario: Scenario, instance: NDArray[Any]) -> NDArray[np.int8]:
+    """Regions of instances (-1: of none)."""
     homes = [
         scenario.region_names.index(scenario.region_of(pool.region))
         for pool in scenario.fleet.pools
         for _ in range(pool.max_instances)
     ]
-    instance = results["instance"].astype(np.int64)
-    served = np.where(instance < 0, -1, np.array(homes)[np.maximum(instance, 0)])
-    return {"region": requests.region.astype(np.int64), "served_in": served}
+    return np.where(instance < 0, -1, np.array(homes, np.int8)[np.maximum(instance, 0)])

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from llmscale_env.control.region_result import regions_of_requests
+from llmscale_env.control.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps
 from llmscale_env.sim.metrics import (
     JOINT,
     OUTCOMES,
     Outcome,
+    RequestColumns,
     judge,
     latencies,
-    summarise,
+    request_columns,
     summarise_cluster,
+    summarise_columns,
     time_integral,
 )
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
@@ -157,10 +159,56 @@ class EpisodeResult:
             ValueError: a column is missing or of another length, or the arrays do not fit (see
                 `sim.metrics`).
         """
+        horizon_ps = ps(scenario.horizon_s)
+        return cls.from_columns(
+            scenario=scenario,
+            policy=policy,
+            seed=seed,
+            requests=request_columns(
+                requests, results, scenario.classes, horizon_ps, scenario.itl_statistic
+            ),
+            frame=request_frame(requests, results, scenario, horizon_ps),
+            series=series,
+            decisions=decisions,
+            gpu_s=gpu_s,
+            busy_s=busy_s,
+            loads_by_source=loads_by_source,
+            leftover_gpu_s=leftover_gpu_s,
+            clipped=clipped,
+            extra=extra,
+        )
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        scenario: Scenario,
+        policy: str,
+        seed: int,
+        requests: RequestColumns,
+        series: Mapping[str, Sequence[Any]],
+        decisions: Sequence[Mapping[str, Any]],
+        gpu_s: ArrayLike,
+        busy_s: ArrayLike,
+        loads_by_source: ArrayLike,
+        leftover_gpu_s: float = 0.0,
+        clipped: int = 0,
+        extra: Mapping[str, float] | None = None,
+        frame: DataFrame | None = None,
+    ) -> EpisodeResult:
+        """As `build`, from what has been kept of the requests.
+
+        Args:
+            requests: of all that have arrived.
+            frame: `requests` of the result; None: a short one of these columns, in any order, with
+                `arrival_s`, `llm`, `slo_class`, `region`, `served_in`, `outcome`, `ttft_s`, `itl_s`,
+                `e2e_s` (float32), `output_tokens`, `preemptions`, `evictions`.
+            scenario, policy, seed, series, decisions, gpu_s, busy_s, loads_by_source, leftover_gpu_s,
+                clipped, extra: as there.
+        """
         import pandas as pd
 
         columns = _columns(series, scenario)
-        horizon_ps = ps(scenario.horizon_s)
         summary = {
             "horizon_s": float(scenario.horizon_s),
             **{
@@ -187,20 +235,18 @@ class EpisodeResult:
         )
         # Instances that swap serve no LLM in particular.
         swapping = any(pool.swaps_to for pool in pools)
-        of_llm = [requests.llm_names.index(pool.llm) for pool in pools]
-        summary |= summarise(
+        llms = scenario.fleet.llms
+        of_llm = [llms.index(pool.llm) for pool in pools]
+        summary |= summarise_columns(
             requests,
-            results,
             scenario.classes,
-            horizon_ps,
-            itl_statistic=scenario.itl_statistic,
-            instance_s=None
-            if swapping
-            else np.bincount(of_llm, serving_s, minlength=len(requests.llm_names)),
+            llms,
+            scenario.horizon_s,
+            instance_s=None if swapping else np.bincount(of_llm, serving_s, minlength=len(llms)),
         )
         summary |= {name: float(value) for name, value in (extra or {}).items()}
         return cls(
-            requests=_request_frame(requests, results, scenario, horizon_ps),
+            requests=_short_frame(requests, scenario) if frame is None else frame,
             series=pd.DataFrame(columns),
             summary=summary,
             decisions=[dict(decision) for decision in decisions],
@@ -339,9 +385,10 @@ def _kv_use(columns: Mapping[str, NDArray[Any]], pool: str) -> float:
     return float(np.average(np.minimum(columns[f"{pool}/kv_use"], 1.0), weights=weight))
 
 
-def _request_frame(
+def request_frame(
     requests: RequestTable, results: NDArray[Any], scenario: Scenario, horizon_ps: int
 ) -> DataFrame:
+    """`EpisodeResult.requests`, from arguments as `EpisodeResult.build` has them."""
     import pandas as pd
 
     verdicts = judge(requests, results, scenario.classes, horizon_ps, scenario.itl_statistic)
@@ -353,8 +400,9 @@ def _request_frame(
     measured = {name: column[came] for name, column in latencies(requests, results).items()}
     places = {}
     if len(scenario.region_names) > 1:
-        where = regions_of_requests(scenario, requests, results)
-        places = {name: named(codes, scenario.region_names) for name, codes in where.items()}
+        names = scenario.region_names
+        served_in = regions_of_instances(scenario, results["instance"])
+        places = {"region": named(requests.region, names), "served_in": named(served_in, names)}
     counted = ("preemptions", "evictions", "restarts", "instance")
     return pd.DataFrame(
         {
@@ -369,6 +417,29 @@ def _request_frame(
             **measured,
             **{name: results[name][came] for name in counted},
         }
+    )
+
+
+def _short_frame(requests: RequestColumns, scenario: Scenario) -> DataFrame:
+    import pandas as pd
+
+    regions = list(scenario.region_names)
+    served_in = regions_of_instances(scenario, requests.instance)
+    named = {
+        "llm": (requests.llm, list(scenario.fleet.llms)),
+        "slo_class": (requests.slo_class, [c.name for c in scenario.classes]),
+        "region": (requests.region, regions),
+        "served_in": (served_in, regions),
+        "outcome": (requests.outcome, list(OUTCOMES)),
+    }
+    plain = ("ttft_s", "itl_s", "e2e_s", "output_tokens", "preemptions", "evictions")
+    return pd.DataFrame(
+        {
+            "arrival_s": requests.arrival_s,
+            **{name: pd.Categorical.from_codes(*given) for name, given in named.items()},
+            **{name: getattr(requests, name) for name in plain},
+        },
+        copy=False,
     )
 
 

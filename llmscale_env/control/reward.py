@@ -13,6 +13,7 @@ the episode is charged the GPU-seconds that serving it one by one would have tak
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -25,7 +26,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times, ps, serving
 from llmscale_env.workload import RequestTable, generate_requests
 from llmscale_env.workload.config import HourlyArrivals, StreamConfig
-from llmscale_env.workload.generate import queue_size
+from llmscale_env.workload.generate import queue_size, request_chunks
 from llmscale_env.workload.hourly import HOUR_S, MINUTE_S, expected_rates, hourly_rate
 
 PARTS = ("gpu", "violations", "loads", "leftover")
@@ -130,6 +131,51 @@ def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
     if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
         return table
     return replace(table, failures=draw_failures(scenario, rng))
+
+
+def draw_chunks(
+    scenario: Scenario, rng: np.random.Generator, chunk_s: float
+) -> Iterator[tuple[int, RequestTable]]:
+    """The table of `draw_requests` in pieces, for episodes too long to be held at once.
+
+    Yields (end of the piece in ps, piece).
+
+    The first piece has the history (drawn whole) and the failures. Pieces end where `chunk_s`, counted from
+    the start of the history, is a whole number, and at the horizon.
+
+    Raises:
+        ValueError: a `chunk_s` that is not positive.
+    """
+    begin, end = (ps(s) for s in (scenario.history_s, scenario.history_s + scenario.horizon_s))
+    chunks = request_chunks(
+        scenario.workload,
+        classes=scenario.classes,
+        llms=scenario.fleet.llms,
+        horizon_s=scenario.history_s + scenario.horizon_s,
+        rng=rng,
+        regions=scenario.region_names,
+        chunk_s=chunk_s,
+    )
+    before: list[RequestTable] = []
+    is_first = True
+    for chunk in chunks:
+        if begin > 0 and ps(chunk.from_s) < begin:
+            before.append(chunk.requests)
+        if ps(chunk.to_s) <= begin:
+            continue
+        table = chunk.requests.between(begin, end)
+        if is_first:
+            is_first = False
+            history = None
+            if before:
+                history = before[0]
+                for later in before[1:]:
+                    history = history.followed_by(later)
+                history = history.between(0, begin)
+            table = replace(table, history=history)
+            if any(pool.mtbf_s is not None for pool in scenario.fleet.pools):
+                table = replace(table, failures=draw_failures(scenario, rng))
+        yield min(ps(chunk.to_s), end) - begin, table
 
 
 @lru_cache(maxsize=64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +12,20 @@ from numpy.typing import NDArray
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
-from llmscale_env.control.reward import PARTS, draw_requests
+from llmscale_env.control.reward import PARTS, draw_chunks, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import pool_load_times_s
+from llmscale_env.sim.compile import pool_load_times_s, ps
+from llmscale_env.sim.metrics import RequestColumns, request_columns
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
     from llmscale_env.control.result import EpisodeResult
+
+
+CHUNK_S = 4 * 3600.0
+"""Requests of so long a time are drawn at once, where they are drawn piece by piece."""
 
 
 def load_steps(scenario: Scenario) -> int:
@@ -70,20 +76,113 @@ def run_episode(
         CommandError: the policy ordered something impossible (as the scenario says).
         ValueError: `requests` names other LLMs or classes than the scenario.
     """
+    from llmscale_env.control.result import EpisodeResult, request_frame
+
     if requests is None:
         requests = draw_requests(scenario, np.random.default_rng(seed))
-    names = (scenario.fleet.llms, tuple(c.name for c in scenario.classes))
-    if (requests.llm_names, requests.class_names) != names:
-        raise ValueError(
-            f"requests are of LLMs {requests.llm_names} and classes {requests.class_names}; "
-            f"the scenario has {names[0]} and {names[1]}"
-        )
+    _check_names(scenario, requests)
     sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
     sim.start(0, requests)
     forecasts = _Forecasts(forecaster, scenario, requests)
     policy.reset(scenario, seed)
     if getattr(policy, "is_clairvoyant", False):
         policy.set_future(sim.demand(0))  # type: ignore[attr-defined]
+    series, decisions = _play(policy, sim, forecasts)
+    horizon_ps = ps(scenario.horizon_s)
+    results = sim.engine.results(0)
+    columns = request_columns(
+        requests, results, scenario.classes, horizon_ps, scenario.itl_statistic
+    )
+    return EpisodeResult.from_columns(
+        requests=columns,
+        frame=request_frame(requests, results, scenario, horizon_ps),
+        **_outcome(policy, scenario, seed, columns, sim, series, decisions),
+    )
+
+
+def run_streamed(
+    policy: Policy,
+    scenario: Scenario,
+    seed: int = 0,
+    *,
+    chunk_s: float = CHUNK_S,
+    forecaster: Forecaster | str | dict[str, Any] | None = "ewma",
+    custom_router: object | None = None,
+    simulation: ClusterSimulation | None = None,
+) -> EpisodeResult:
+    """As `run_episode`, for episodes of many millions of requests, which are never there all at once.
+
+    Requests are drawn piece by piece, and forgotten when they are done but for `RequestColumns`
+    (43 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
+    latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
+
+    Args:
+        policy, scenario, seed, forecaster, custom_router, simulation: as there; nobody may be clairvoyant.
+        chunk_s: length of a piece.
+
+    Raises:
+        CommandError: as there.
+        ValueError: somebody who is to be told the future, which is not there; a cluster with flows (see
+            `EngineBatch.extend`); a `chunk_s` that is not positive.
+    """
+    from llmscale_env.control.result import EpisodeResult
+
+    chunks = draw_chunks(scenario, np.random.default_rng(seed), chunk_s)
+    loaded_ps, requests = next(chunks)
+    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
+    sim.start(0, requests)
+    forecasts = _Forecasts(forecaster, scenario, None)
+    policy.reset(scenario, seed)
+    if getattr(policy, "is_clairvoyant", False):
+        raise ValueError(
+            f"{policy.name}: is told the future, which a streamed episode does not have"
+        )
+    kept: list[RequestColumns] = []
+
+    def keep(table: RequestTable, results: NDArray[Any]) -> None:
+        now_ps = sim.engine.now_ps(0)
+        kept.append(
+            request_columns(
+                table, results, scenario.classes, now_ps, scenario.itl_statistic, np.float32
+            )
+        )
+
+    def feed() -> None:
+        """What comes until the next decision has to be there; who is done makes room."""
+        nonlocal loaded_ps
+        needed_ps = int(sim.interval_end_ps(sim.interval)[0])
+        if loaded_ps < needed_ps:
+            keep(*sim.retire(0))
+        while loaded_ps < needed_ps:
+            loaded_ps, later = next(chunks)
+            sim.extend(0, later)
+
+    series, decisions = _play(policy, sim, forecasts, feed)
+    known = sim.requests[0]
+    assert known is not None, "it has been started above"
+    keep(known, sim.engine.results(0))
+    columns = RequestColumns.together(kept)
+    return EpisodeResult.from_columns(
+        requests=columns, **_outcome(policy, scenario, seed, columns, sim, series, decisions)
+    )
+
+
+def _check_names(scenario: Scenario, requests: RequestTable) -> None:
+    names = (scenario.fleet.llms, tuple(c.name for c in scenario.classes))
+    if (requests.llm_names, requests.class_names) != names:
+        raise ValueError(
+            f"requests are of LLMs {requests.llm_names} and classes {requests.class_names}; "
+            f"the scenario has {names[0]} and {names[1]}"
+        )
+
+
+def _play(
+    policy: Policy,
+    sim: ClusterSimulation,
+    forecasts: _Forecasts,
+    feed: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+    """From time 0 to the horizon; (series, decisions). `feed` is called before time goes on."""
     series: dict[str, list[Any]] = defaultdict(list)
     decisions: list[dict[str, Any]] = []
     done = np.array([False])
@@ -92,12 +191,13 @@ def run_episode(
         command = policy.act(view)
         clipped = sim.apply(0, command)
         decisions.append({"time_s": view.time_s, **command.to_dict(), "clipped": clipped})
+        feed()
         interval = int(sim.interval[0])
         done = sim.advance()
         if sim.interval[0] > interval:
             forecasts.update(sim.history[0, interval])
         _record(series, sim, sim.costs(done).stack()[:, 0], clipped)
-    return _result(policy, scenario, seed, requests, sim, dict(series), decisions)
+    return dict(series), decisions
 
 
 class _Forecasts:
@@ -107,7 +207,7 @@ class _Forecasts:
         self,
         forecaster: Forecaster | str | dict[str, Any] | None,
         scenario: Scenario,
-        requests: RequestTable,
+        requests: RequestTable | None,
     ) -> None:
         self.interval_s = scenario.control_interval_s
         self.steps = load_steps(scenario)
@@ -116,6 +216,11 @@ class _Forecasts:
             self.forecaster = make_forecaster(forecaster)
             self.forecaster.reset(len(scenario.classes))
             if getattr(self.forecaster, "is_clairvoyant", False):
+                if requests is None:
+                    raise ValueError(
+                        f"forecaster = {forecaster!r}: is told the future, which a streamed episode "
+                        "does not have"
+                    )
                 self.forecaster.set_future(true_rates(scenario, requests))
 
     def now(self) -> tuple[Any, Any]:
@@ -165,35 +270,31 @@ def _record(
         series[f"queue/{queue.name}"].append(int(queues["requests"][q]))
 
 
-def _result(
+def _outcome(
     policy: Policy,
     scenario: Scenario,
     seed: int,
-    requests: RequestTable,
+    columns: RequestColumns,
     sim: ClusterSimulation,
     series: dict[str, list[Any]],
     decisions: list[dict[str, Any]],
-) -> EpisodeResult:
-    from llmscale_env.control.result import EpisodeResult
-
+) -> dict[str, Any]:
+    """What a result is made from, but for the requests."""
     pools = sim.engine.states.pool_seen[0]
-    results = sim.engine.results(0)
-    gpu_s, busy_s = seconds(pools, "gpu"), seconds(pools, "busy")
+    gpu_s = seconds(pools, "gpu")
     extra = {}
     if has_regions(scenario):
-        extra = region_summary(scenario, requests, results, sim.engine.spot(0), gpu_s, series)
-    return EpisodeResult.build(
-        scenario=scenario,
-        policy=policy.name,
-        seed=seed,
-        requests=requests,
-        results=results,
-        series=series,
-        decisions=decisions,
-        gpu_s=gpu_s,
-        loads_by_source=pools["source_used"].copy(),
-        busy_s=busy_s,
-        leftover_gpu_s=sim.leftover_gpu_s(0),
-        clipped=int(sim.clipped[0]),
-        extra=extra,
-    )
+        extra = region_summary(scenario, columns, sim.engine.spot(0), gpu_s, series)
+    return {
+        "scenario": scenario,
+        "policy": policy.name,
+        "seed": seed,
+        "series": series,
+        "decisions": decisions,
+        "gpu_s": gpu_s,
+        "loads_by_source": pools["source_used"].copy(),
+        "busy_s": seconds(pools, "busy"),
+        "leftover_gpu_s": sim.leftover_gpu_s(0),
+        "clipped": int(sim.clipped[0]),
+        "extra": extra,
+    }

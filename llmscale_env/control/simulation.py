@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -159,6 +160,38 @@ class ClusterSimulation:
             for name in names:
                 before[name][e] = rows[name][e]
                 now[name][e] = 0
+
+    def extend(self, e: int, requests: RequestTable) -> None:
+        """Later requests of episode `e`, which must all have been given before time comes to them.
+
+        Raises:
+            ValueError: see `EngineBatch.extend`.
+        """
+        self._look_again()
+        self.demand(e).add(requests)
+        self.engine.extend(e, requests)
+        had = self.requests[e]
+        assert had is not None, "an episode is started before it goes on"
+        self.requests[e] = had.followed_by(requests)
+
+    def retire(self, e: int) -> tuple[RequestTable, NDArray[Any]]:
+        """Forget the requests of episode `e` that are done; (their table, RESULT_DTYPE of them).
+
+        What a view of before tells of single requests is no longer true.
+
+        Raises:
+            ValueError: see `EngineBatch.retire`.
+        """
+        self._look_again()
+        self.demand(e)  # knows what came, before it is forgotten here
+        had, known = self.requests[e], self.engine.ids(e)
+        assert had is not None, "an episode is started before it goes on"
+        gone = self.engine.retire(e)
+        stays = np.ones(len(known), bool)
+        stays[np.searchsorted(known, gone.ids)] = False
+        self.requests[e] = replace(had.take(np.flatnonzero(stays)), history=None)
+        self._finished_before[e] = 0
+        return had.take(np.flatnonzero(~stays)), gone.results
 
     def apply(self, e: int, command: Command) -> int:
         """Carry out a command now; returns how many orders were clipped."""

@@ -469,7 +469,7 @@ class ClusterView:
         ids = states.log[self._e, 0, self._finished_before : end]
         rows = states.req[self._e][ids]
         return FinishedRequests(
-            request_id=_frozen(ids),
+            request_id=_locked(states.ids[self._e][ids]),
             llm=_locked(rows["llm"].astype(np.int64)),
             slo_class=_locked(rows["cls"].astype(np.int64)),
             input_tokens=_locked(rows["input"].astype(np.int64)),

@@ -183,6 +183,88 @@ def _seconds(time_ps: NDArray[Any], there: Bools) -> Floats:
     return np.where(there, time_ps / PS_PER_S, np.nan)
 
 
+class RequestColumns(NamedTuple):
+    """What is kept of every arrival, each (n,); the metrics of any group of them follow from it.
+
+    Attributes:
+        arrival_s: float32, which is no more than 0.04 s off within a week.
+        llm, slo_class, region: int8 indices.
+        instance: int32, the last one that admitted it, -1: none did.
+        outcome: int8, an `Outcome`; `ttft_met`, `itl_met`: as in `Verdicts`; `finished`.
+        ttft_s: to the first token; `itl_s`: the statistic that the target holds for, of those finished
+            with two tokens or more; `e2e_s`: of those finished. NaN where there is none.
+        output_tokens, emitted_tokens: int32.
+        preemptions, evictions: int32.
+    """
+
+    arrival_s: NDArray[np.float32]
+    llm: NDArray[np.int8]
+    slo_class: NDArray[np.int8]
+    region: NDArray[np.int8]
+    instance: NDArray[np.int32]
+    outcome: NDArray[np.int8]
+    ttft_met: Bools
+    itl_met: Bools
+    finished: Bools
+    ttft_s: NDArray[Any]
+    itl_s: NDArray[Any]
+    e2e_s: NDArray[Any]
+    output_tokens: NDArray[np.int32]
+    emitted_tokens: NDArray[np.int32]
+    preemptions: NDArray[np.int32]
+    evictions: NDArray[np.int32]
+
+    def take(self, which: NDArray[Any]) -> RequestColumns:
+        """Those of these rows."""
+        rows = np.flatnonzero(which)
+        columns: list[Any] = [column[rows] for column in self]
+        return RequestColumns(*columns)
+
+    @classmethod
+    def together(cls, parts: list[RequestColumns]) -> RequestColumns:
+        """One after the other; the parts are emptied column by column, which saves memory."""
+        left: list[list[Any]] = [list(part) for part in parts]
+        parts.clear()
+        columns: list[Any] = [np.concatenate([part.pop(0) for part in left]) for _ in cls._fields]
+        return cls(*columns)
+
+
+def request_columns(
+    requests: RequestTable,
+    results: NDArray[Any],
+    classes: Sequence[SLOClass],
+    horizon_ps: int,
+    itl_statistic: ItlStatistic = "mean",
+    precision: type = np.float64,
+) -> RequestColumns:
+    """Of those that have arrived; `precision`: of the latencies. The other arguments are those of `judge`."""
+    verdicts = judge(requests, results, classes, horizon_ps, itl_statistic)
+    came = verdicts.outcome != Outcome.NOT_ARRIVED
+    measured = latencies(requests, results)
+    finished = results["state"] == RequestState.FINISHED
+    # One token has no gap to measure, and 0 s would flatter the others.
+    several = finished & (requests.output_tokens > 1)
+    itl_s = np.where(several, measured[f"itl_{itl_statistic}_s"], np.nan)
+    return RequestColumns(
+        arrival_s=requests.arrival_s[came].astype(np.float32),
+        llm=requests.llm[came].astype(np.int8),
+        slo_class=requests.slo_class[came].astype(np.int8),
+        region=requests.region[came].astype(np.int8),
+        instance=results["instance"][came],
+        outcome=verdicts.outcome[came],
+        ttft_met=verdicts.ttft_met[came],
+        itl_met=verdicts.itl_met[came],
+        finished=finished[came],
+        ttft_s=measured["ttft_s"][came].astype(precision),
+        itl_s=itl_s[came].astype(precision),
+        e2e_s=measured["e2e_s"][came].astype(precision),
+        output_tokens=requests.output_tokens[came],
+        emitted_tokens=results["emitted_tokens"][came],
+        preemptions=results["preemptions"][came],
+        evictions=results["evictions"][came],
+    )
+
+
 def summarise(
     requests: RequestTable,
     results: NDArray[Any],
@@ -220,47 +302,43 @@ def summarise(
         ValueError: as `judge`; a class called "joint" or with a "/" in its name; `instance_s` not
             of the shape stated, or negative.
     """
+    _check_names(classes)
+    columns = request_columns(requests, results, classes, horizon_ps, itl_statistic)
+    return summarise_columns(
+        columns, classes, requests.llm_names, horizon_ps / PS_PER_S, instance_s=instance_s
+    )
+
+
+def summarise_columns(
+    columns: RequestColumns,
+    classes: Sequence[SLOClass],
+    llm_names: Sequence[str],
+    horizon_s: float,
+    *,
+    instance_s: ArrayLike | None = None,
+) -> dict[str, float]:
+    """The same from columns; arguments and errors as there."""
+    _check_names(classes)
+    served = _instance_seconds(instance_s, len(llm_names))
+    weights = np.array([c.weight for c in classes])
+    several = len(llm_names) > 1  # the only LLM's groups would repeat the others
+    summary: dict[str, float] = {}
+    for m, prefix in [(None, ""), *((m, f"{n}/") for m, n in enumerate(llm_names) if several)]:
+        mine = columns if m is None else columns.take(columns.llm == m)
+        time_s = None if served is None else float(served.sum() if m is None else served[m])
+        for k, c in enumerate(classes):
+            group = mine.take(mine.slo_class == k)
+            found = _group(group, weights, horizon_s, time_s)
+            summary |= {f"{prefix}{c.name}/{name}": float(x) for name, x in found.items()}
+        found = _group(mine, weights, horizon_s, time_s)
+        summary |= {f"{prefix}{JOINT}/{name}": float(x) for name, x in found.items()}
+    return summary
+
+
+def _check_names(classes: Sequence[SLOClass]) -> None:
     for c in classes:
         if c.name == JOINT or "/" in c.name:
             raise ValueError(f"classes: the name {c.name!r} is taken for keys of the summary")
-    verdicts = judge(requests, results, classes, horizon_ps, itl_statistic)
-    measured = latencies(requests, results)
-    several = requests.output_tokens > 1
-    columns = _Columns(
-        verdicts,
-        {
-            "ttft_s": measured["ttft_s"],
-            # One token has no gap to measure, and 0 s would flatter the others.
-            "itl_s": np.where(
-                several & (results["state"] == RequestState.FINISHED),
-                measured[f"itl_{itl_statistic}_s"],
-                np.nan,
-            ),
-            "e2e_s": measured["e2e_s"],
-        },
-        results,
-        requests.output_tokens,
-        np.array([c.weight for c in classes])[requests.slo_class],
-        horizon_ps / PS_PER_S,
-    )
-    served = _instance_seconds(instance_s, len(requests.llm_names))
-    arrived = requests.arrival_ps < horizon_ps
-    groups: list[tuple[str, Bools, float | None]] = []
-    for m, prefix in [(None, ""), *((m, f"{n}/") for m, n in enumerate(requests.llm_names))]:
-        if m is not None and len(requests.llm_names) == 1:
-            continue  # the LLM's groups would repeat the others
-        mine = arrived if m is None else arrived & (requests.llm == m)
-        time_s = None if served is None else float(served.sum() if m is None else served[m])
-        groups += [
-            (f"{prefix}{c.name}/", mine & (requests.slo_class == k), time_s)
-            for k, c in enumerate(classes)
-        ]
-        groups.append((f"{prefix}{JOINT}/", mine, time_s))
-    summary: dict[str, float] = {}
-    for prefix, mask, time_s in groups:
-        for name, value in columns.group(np.flatnonzero(mask), time_s).items():
-            summary[prefix + name] = float(value)
-    return summary
 
 
 def _instance_seconds(instance_s: ArrayLike | None, n_llms: int) -> Floats | None:
@@ -272,47 +350,38 @@ def _instance_seconds(instance_s: ArrayLike | None, n_llms: int) -> Floats | Non
     return served
 
 
-class _Columns(NamedTuple):
-    """What the metrics of a group of requests are taken from."""
-
-    verdicts: Verdicts
-    latencies: Mapping[str, Floats]
-    results: NDArray[Any]
-    output_tokens: NDArray[np.int32]
-    weight: Floats
-    horizon_s: float
-
-    def group(self, rows: NDArray[np.intp], instance_s: float | None) -> dict[str, float]:
-        """Metrics of the arrivals `rows`."""
-        n = len(rows)
-        outcome = self.verdicts.outcome[rows]
-        counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
-        if sum(counts) != n:
-            raise RuntimeError(f"{n} arrivals, but outcomes {counts}: one was lost")
-        on_time = outcome == Outcome.ON_TIME
-        weight = self.weight[rows]
-        found: dict[str, float] = {"arrivals": n, **dict(zip(OUTCOMES, counts, strict=True))}
-        found["slo_attainment"] = _share(counts[Outcome.ON_TIME], n)
-        found["ttft_attainment"] = _share(int(self.verdicts.ttft_met[rows].sum()), n)
-        found["itl_attainment"] = _share(int(self.verdicts.itl_met[rows].sum()), n)
-        # Weights added in another order differ in the last bit.
-        weighted = _share(float(weight[on_time].sum()), float(weight.sum()))
-        found["weighted_slo_attainment"] = min(weighted, 1.0)
-        for name, column in self.latencies.items():
-            found |= _distribution(name, column[rows])
-        finished = int((self.results["state"][rows] == RequestState.FINISHED).sum())
-        emitted = int(self.results["emitted_tokens"][rows].sum(dtype=np.int64))
-        good_tokens = int(self.output_tokens[rows][on_time].sum(dtype=np.int64))
-        found["goodput_requests_per_s"] = _rate(counts[Outcome.ON_TIME], self.horizon_s)
-        found["goodput_tokens_per_s"] = _rate(good_tokens, self.horizon_s)
-        found["throughput_requests_per_s"] = _rate(finished, self.horizon_s)
-        found["throughput_tokens_per_s"] = _rate(emitted, self.horizon_s)
-        if instance_s is not None:
-            found["throughput_requests_per_instance_s"] = _rate(finished, instance_s)
-            found["throughput_tokens_per_instance_s"] = _rate(emitted, instance_s)
-        for name in ("preemptions", "evictions"):
-            found[name] = int(self.results[name][rows].sum(dtype=np.int64))
-        return found
+def _group(
+    rows: RequestColumns, weights: Floats, horizon_s: float, instance_s: float | None
+) -> dict[str, float]:
+    """Metrics of a group of arrivals."""
+    n = len(rows.outcome)
+    counts = np.bincount(rows.outcome, minlength=len(OUTCOMES)).tolist()
+    if sum(counts) != n:
+        raise RuntimeError(f"{n} arrivals, but outcomes {counts}: one was lost")
+    on_time = rows.outcome == Outcome.ON_TIME
+    weight = weights[rows.slo_class]
+    found: dict[str, float] = {"arrivals": n, **dict(zip(OUTCOMES, counts, strict=True))}
+    found["slo_attainment"] = _share(counts[Outcome.ON_TIME], n)
+    found["ttft_attainment"] = _share(int(rows.ttft_met.sum()), n)
+    found["itl_attainment"] = _share(int(rows.itl_met.sum()), n)
+    # Weights added in another order differ in the last bit.
+    weighted = _share(float(weight[on_time].sum()), float(weight.sum()))
+    found["weighted_slo_attainment"] = min(weighted, 1.0)
+    for name in LATENCIES:
+        found |= _distribution(name, getattr(rows, name))
+    finished = int(rows.finished.sum())
+    emitted = int(rows.emitted_tokens.sum(dtype=np.int64))
+    good_tokens = int(rows.output_tokens[on_time].sum(dtype=np.int64))
+    found["goodput_requests_per_s"] = _rate(counts[Outcome.ON_TIME], horizon_s)
+    found["goodput_tokens_per_s"] = _rate(good_tokens, horizon_s)
+    found["throughput_requests_per_s"] = _rate(finished, horizon_s)
+    found["throughput_tokens_per_s"] = _rate(emitted, horizon_s)
+    if instance_s is not None:
+        found["throughput_requests_per_instance_s"] = _rate(finished, instance_s)
+        found["throughput_tokens_per_instance_s"] = _rate(emitted, instance_s)
+    for name in ("preemptions", "evictions"):
+        found[name] = int(getattr(rows, name).sum(dtype=np.int64))
+    return found
 
 
 def _share(part: float, whole: float) -> float:
@@ -328,7 +397,7 @@ def _distribution(name: str, column: Floats) -> dict[str, float]:
     if len(values) == 0:
         found = [np.nan] * (2 + len(PERCENTILES))
     else:
-        found = [values.mean(), *np.percentile(values, PERCENTILES), values.max()]
+        found = [values.mean(dtype=np.float64), *np.percentile(values, PERCENTILES), values.max()]
     return dict(zip(distribution_keys(name), found, strict=True))
 
 

@@ -7,6 +7,7 @@ table gives the same episode whichever policy runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -101,6 +102,19 @@ class RequestTable:
         columns["arrival_ps"] = columns["arrival_ps"] - from_ps
         none = np.zeros((0, 2), np.int64)
         return replace(self, **columns, failures=none, history=None)
+
+    def take(self, rows: NDArray[np.intp]) -> RequestTable:
+        """Those in these rows (ascending); failures and history stay."""
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name, _ in _COLUMNS}
+        return replace(self, **columns)
+
+    def followed_by(self, later: RequestTable) -> RequestTable:
+        """This table and, behind it, a later one's requests."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(later, name)])
+            for name, _ in _COLUMNS
+        }
+        return replace(self, **columns)
 
     def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
         if bad.any():

@@ -32,6 +32,7 @@ from llmscale_env.sim.fast.queue_records import QUEUED_DTYPE, RUN_DTYPE
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
 from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
+from llmscale_env.sim.fast.streaming import SingleStreaming, Streaming
 from llmscale_env.sim.region_checks import check_client_regions, check_not_managed
 from llmscale_env.sim.router import features_buffer, no_router
 from llmscale_env.sim.spec import (
@@ -54,7 +55,7 @@ class RouterError(ValueError):
     """A custom router answered with something that is no candidate."""
 
 
-class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
+class EngineBatch(Streaming, FleetOrders, PlacementOrders, RegionOrders):
     """`n_episodes` episodes of one cluster, side by side in one set of arrays.
 
     Args:
@@ -328,18 +329,18 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
     def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
         """Move waiting requests to the ends of shared queues, in the order in which they are named."""
         ids, to = np.asarray(requests, np.int64), np.asarray(queues, np.int64)
-        n = int(self.states.glob[e, 0]["n_requests"])
-        rows = self.states.req[e, :n]
-        known = ids[(ids >= 0) & (ids < n)]
-        waits = known[rows["state"][known] == RequestState.SHARED_QUEUE]
-        llms = dict(zip(waits.tolist(), rows["llm"][waits].tolist(), strict=True))
+        places = self._rows(e, ids)
+        known = places >= 0
+        rows = self.states.req[e, places[known]]
+        waits = rows["state"] == RequestState.SHARED_QUEUE
+        llms = dict(zip(ids[known][waits].tolist(), rows["llm"][waits].tolist(), strict=True))
         check_regroup(ids.tolist(), to.tolist(), llms, self.spec.queue_llm)
-        kernels.regroup(int(self.handles[e]), ids, to)
+        kernels.regroup(int(self.handles[e]), places, to)
 
     # ---- reading ----
 
     def results(self, e: int) -> NDArray[Any]:
-        """(n,) RESULT_DTYPE, every request of the episode as it stands."""
+        """(n,) RESULT_DTYPE, every request of the episode that is known (see `ids`) as it stands."""
         out = np.zeros(int(self.states.glob[e, 0]["n_requests"]), RESULT_DTYPE)
         observe.read_results(int(self.handles[e]), out)
         return out
@@ -353,7 +354,7 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
     def _list(self, e: int, row: int) -> list[int]:
         out = np.zeros(int(self.states.lists[e, row, 2]), np.int64)
         observe.read_list(int(self.handles[e]), row, out)
-        return out.tolist()
+        return self._named(e, out).tolist()
 
     def queues(self, e: int) -> list[list[int]]:
         """Request ids in each shared queue, head first."""
@@ -363,6 +364,7 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
         """(n,) QUEUED_DTYPE, the requests in a shared queue, head first."""
         out = np.empty(int(self.states.lists[e, self._queue_row(queue), 2]), QUEUED_DTYPE)
         queues.read_queue(int(self.handles[e]), queue, out, 0)
+        out["request"] = self._named(e, out["request"])
         return out
 
     def waiting(self, e: int) -> NDArray[Any]:
@@ -371,6 +373,7 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
         counts = self.states.lists[e, first : first + len(self.spec.queue_llm), 2]
         out = np.empty(int(counts.sum()), QUEUED_DTYPE)
         queues.read_waiting(int(self.handles[e]), out)
+        out["request"] = self._named(e, out["request"])
         return out
 
     def running_from(self, e: int) -> NDArray[np.int64]:
@@ -411,8 +414,9 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
         ]
 
     def finish_log(self, e: int) -> list[int]:
-        """Request ids in the order in which they finished."""
-        return self.states.log[e, 0, : int(self.states.glob[e, 0]["n_finished"])].tolist()
+        """Request ids in the order in which they finished, of those that are known (see `retire`)."""
+        log = self.states.log[e, 0, : int(self.states.glob[e, 0]["n_finished"])]
+        return self._named(e, log).tolist()
 
     def conservation(self, e: int) -> dict[RequestState, int]:
         """How many requests are in each state; the sum is the number of requests."""
@@ -421,7 +425,7 @@ class EngineBatch(FleetOrders, PlacementOrders, RegionOrders):
         return {state: int(out[state]) for state in RequestState}
 
 
-class FastEngine(SingleFleetOrders, SingleOrders, SingleRegionOrders):
+class FastEngine(SingleFleetOrders, SingleOrders, SingleRegionOrders, SingleStreaming):
     """One episode of the fast engine; the same calls as `ReferenceEngine`."""
 
     def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int | None = None) -> None:

@@ -67,6 +67,7 @@ class State(NamedTuple):
     host_gone: NDArray[np.int64]  # (E, H, M) when the last one went, -1: never there
     log: NDArray[np.int64]  # (E, 2, R) requests in order of finishing, of first tokens
     arrived: NDArray[np.int64]  # (E, M, C) arrivals so far
+    ids: NDArray[np.int64]  # (E, R) of the requests, ascending: see `streaming`
     by_class: NDArray[np.int64]  # (E, R) requests by class, by arrival within one
     tally: NDArray  # (E, C) see `watch`
     pool_seen: NDArray  # (E, P)
@@ -123,7 +124,18 @@ class State(NamedTuple):
 
 STATE_FIELDS = State._fields
 EPISODE_FIELDS = STATE_FIELDS[: STATE_FIELDS.index("prof")]
-PER_REQUEST = ("req", "log", "by_class", "flow", "flows", "fit_long", "co", "roam", "transit")
+PER_REQUEST = (
+    "req",
+    "log",
+    "ids",
+    "by_class",
+    "flow",
+    "flows",
+    "fit_long",
+    "co",
+    "roam",
+    "transit",
+)
 """Arrays whose last axis grows with the requests: see `length`."""
 
 
@@ -297,6 +309,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         host_gone=np.zeros((e, n_hosts, n_llms), np.int64),
         log=np.zeros((e, 2, capacity), np.int64),
         arrived=np.zeros((e, n_llms, n_classes), np.int64),
+        ids=np.zeros((e, capacity), np.int64),
         by_class=np.zeros((e, capacity), np.int64),
         tally=np.zeros((e, n_classes), TALLY),
         pool_seen=np.zeros((e, n_pools), POOL_SEEN),

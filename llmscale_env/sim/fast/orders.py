@@ -45,6 +45,14 @@ class PlacementOrders(ABC):
         """Request ids on one of the engine's lists, head first."""
 
     @abstractmethod
+    def _rows(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of requests by id, -1 where it is not known."""
+
+    @abstractmethod
+    def _named(self, e: int, rows: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
+        """Ids of the requests at these places."""
+
+    @abstractmethod
     def _raise_errors(self, e: int) -> None:
         """Raise what a custom router has left behind."""
 
@@ -68,36 +76,35 @@ class PlacementOrders(ABC):
             ValueError: one may not go there; nobody has moved.
         """
         ids, to = np.asarray(requests, np.int64), np.asarray(instances, np.int64)
-        rows = self.states.req[e, self._known(e, ids)]
+        places = self._rows(e, ids)
+        known = places >= 0
+        rows = self.states.req[e, places[known]]
         handed = rows["state"] == RequestState.HANDOVER
         waits = np.isin(rows["state"], (RequestState.GATEWAY, RequestState.OWN_QUEUE))
         # One that has landed is held by nobody.
         if self.spec.splits:
-            flows = self.states.flow[e, self._known(e, ids)]
+            flows = self.states.flow[e, places[known]]
             waits |= handed & (flows["source"] >= 0) & (flows["pending"] == 0)
         placeable = {
             int(r): (int(llm), bool(prefilled))
             for r, llm, prefilled, waiting in zip(
-                self._known(e, ids), rows["llm"], handed, waits, strict=True
+                ids[known], rows["llm"], handed, waits, strict=True
             )
             if waiting
         }
         states = self.states.inst[e]["state"].tolist()
         check_assign(self.spec, ids.tolist(), to.tolist(), placeable, states)
-        placing.assign(int(self.handles[e]), ids, to)
-
-    def _known(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        n = int(self.states.glob[e, 0]["n_requests"])
-        return ids[(ids >= 0) & (ids < n)]
+        placing.assign(int(self.handles[e]), places, to)
 
     def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
         """New predicted output lengths, in all, of requests that are under way."""
         ids, values = np.asarray(requests, np.int64), np.asarray(tokens, np.int64)
-        known = self._known(e, ids)
-        under_way = ~np.isin(self.states.req[e, known]["state"], NOT_UNDER_WAY)
-        there = dict(zip(known.tolist(), under_way.tolist(), strict=True))
+        places = self._rows(e, ids)
+        known = places >= 0
+        under_way = ~np.isin(self.states.req[e, places[known]]["state"], NOT_UNDER_WAY)
+        there = dict(zip(ids[known].tolist(), under_way.tolist(), strict=True))
         check_predictions(ids.tolist(), values.tolist(), there)
-        placing.set_predictions(int(self.handles[e]), ids, values)
+        placing.set_predictions(int(self.handles[e]), places, values)
 
     def set_profile(self, e: int, instance: int, profile: int) -> None:
         """Iterations of an instance take the times of another profile from now on."""
@@ -180,6 +187,7 @@ class PlacementOrders(ABC):
         counts[second : second + n_queues] = 0  # second lists through shared queues
         out = np.empty(int(counts.sum()), UNDER_WAY_DTYPE)
         n = observe.read_under_way(int(self.handles[e]), out)
+        out["request"][:n] = self._named(e, out["request"][:n])
         return out[:n]
 
     def reports(self, e: int) -> NDArray[Any]:

@@ -42,6 +42,9 @@ GLOB = np.dtype(
         ("flow_next", np.int64),
         ("first_cursor", np.int64),  # how much of the logs has been counted
         ("finish_cursor", np.int64),
+        ("arrival_cursor", np.int64),  # arrivals before it have been counted
+        ("next_id", np.int64),  # of the first request of the next piece
+        ("last_arrival_ps", np.int64),  # of all pieces so far, -1: none
         ("n_pairs", np.int64),  # live pairs
         ("failing_host", np.int64),  # while the command lasts; -1: none
         ("salt", np.int64),

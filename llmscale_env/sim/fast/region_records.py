@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.spec import NEVER, ClusterSpec
-from llmscale_env.workload.requests import RequestTable
 
 ROAM = np.dtype([("region", np.int16), ("to", np.int16)])
 """A request: its client's region, and the one that it is on its way to (-1: none)."""
@@ -174,12 +173,8 @@ def preference_rows(preference: tuple[tuple[int, ...], ...], n_regions: int) -> 
     return rows
 
 
-def reset_regions(arrays: dict[str, NDArray], spec: ClusterSpec, requests: RequestTable) -> None:
+def reset_regions(arrays: dict[str, NDArray], spec: ClusterSpec) -> None:
     """Put the arrays of one episode at time 0."""
-    n = len(requests)
-    if spec.regional:
-        arrays["roam"]["region"][:n] = requests.region if spec.n_regions > 1 else 0
-        arrays["roam"]["to"][:n] = -1
     arrays["lease"]["last_first"] = arrays["lease"]["since_ps"] = -1
     arrays["lease"]["kind"] = OWN_VM
     arrays["token_bins"][:] = 0

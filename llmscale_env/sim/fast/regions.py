@@ -12,6 +12,7 @@ from llmscale_env.sim.fast.memory import (
     counting_of,
     endpoint_at,
     glob_of,
+    ids_of,
     inst_at,
     latency_of,
     lease_at,
@@ -135,7 +136,7 @@ def _latency(S, r, j):
     knots = latency_of(S)[roam_at(S, r).region, j]
     if knots[0] == 0:
         return np.int64(0)
-    seed = splitmix64(np.uint64(glob_of(S).salt) ^ np.uint64(r))
+    seed = splitmix64(np.uint64(glob_of(S).salt) ^ np.uint64(ids_of(S)[r]))
     return quantile(knots, 1, knots[0], splitmix64(seed ^ _SALT ^ np.uint64(j)))
 
 

@@ -35,6 +35,48 @@ def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]
     )
 
 
+def put_requests(
+    states: State, e: int, spec: ClusterSpec, requests: RequestTable, first: int
+) -> None:
+    """Fill the places from `first` on with requests that are still to come."""
+    n = len(requests)
+    glob = states.glob[e, 0]
+    mine = slice(first, first + n)
+    states.ids[e, mine] = np.arange(n) + glob["next_id"]
+    glob["next_id"] += n
+    if n:
+        glob["last_arrival_ps"] = requests.arrival_ps[-1]
+    if spec.regional:
+        states.roam["region"][e, mine] = requests.region if spec.n_regions > 1 else 0
+        states.roam["to"][e, mine] = -1
+    req = states.req[e, mine]
+    req[:] = 0
+    req["arrival"][:] = requests.arrival_ps
+    req["input"][:] = requests.input_tokens
+    req["output"][:] = requests.output_tokens
+    req["predicted"][:] = requests.predicted_output_tokens
+    req["llm"][:] = requests.llm
+    req["cls"][:] = requests.slo_class
+    for name in ("admitted", "first", "finished", "max_itl", "last_token"):
+        req[name][:] = -1
+    for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
+        req[name][:] = -1
+    for name in ("queue", "at"):
+        req[name][:] = -1
+    req["state"][:] = RequestState.FUTURE
+    evictable = np.array(
+        [
+            [
+                c.priority == 1 and route.queue >= 0
+                for c, route in zip(spec.classes, row, strict=True)
+            ]
+            for row in spec.routes
+        ],
+        np.int8,
+    )
+    req["evictable"][:] = evictable[requests.llm, requests.slo_class]
+
+
 def reset_episode(
     states: State, e: int, spec: ClusterSpec, requests: RequestTable, salt: int = 0
 ) -> None:
@@ -47,10 +89,11 @@ def reset_episode(
     glob["n_requests"] = n
     glob["capacity"] = states.req.shape[1]
     glob["flow_key"] = NO_EVENT
+    glob["last_arrival_ps"] = -1
     glob["failing_host"] = -1
     glob["salt"] = np.array(salt % 2**64, np.uint64).view(np.int64)
     glob["signal_ps"] = spec.manager_period_ps if spec.managers else NEVER
-    reset_regions({name: getattr(states, name)[e] for name in REGION_FIELDS}, spec, requests)
+    reset_regions({name: getattr(states, name)[e] for name in REGION_FIELDS}, spec)
     states.load[e] = 0
     states.load["code"][e] = NO_SOURCE
     states.load["twin"][e] = spec.twin_of_slot
@@ -72,33 +115,7 @@ def reset_episode(
     states.report[e] = -1
     states.fit[e] = 0
 
-    req = states.req[e]
-    req[:n] = 0
-    req["arrival"][:n] = requests.arrival_ps
-    req["input"][:n] = requests.input_tokens
-    req["output"][:n] = requests.output_tokens
-    req["predicted"][:n] = requests.predicted_output_tokens
-    req["llm"][:n] = requests.llm
-    req["cls"][:n] = requests.slo_class
-    for name in ("admitted", "first", "finished", "max_itl", "last_token"):
-        req[name][:n] = -1
-    for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "instance", "kv_host"):
-        req[name][:n] = -1
-    for name in ("queue", "at"):
-        req[name][:n] = -1
-    req["state"][:n] = RequestState.FUTURE
-    evictable = np.array(
-        [
-            [
-                c.priority == 1 and route.queue >= 0
-                for c, route in zip(spec.classes, row, strict=True)
-            ]
-            for row in spec.routes
-        ],
-        np.int8,
-    )
-    req["evictable"][:n] = evictable[requests.llm, requests.slo_class]
-
+    put_requests(states, e, spec, requests, 0)
     states.lists[e, :, :2] = -1
     states.lists[e, :, 2] = 0
     states.running_cls[e] = 0

@@ -13,6 +13,7 @@ from llmscale_env.sim.fast.memory import (
     cls_at,
     const_of,
     glob_of,
+    ids_of,
     inst_at,
     lists_of,
     pool_at,
@@ -148,7 +149,7 @@ def _least_kv(S, m, c, which, t):
 
 @njit
 def _power_of_two(S, m, c, which, r, n):
-    h = splitmix64(np.uint64(r))
+    h = splitmix64(np.uint64(ids_of(S)[r]))
     a = np.int64(h % np.uint64(n))
     if n == 1:
         return _candidate(S, m, c, which, a)
@@ -227,7 +228,7 @@ def _class_affine(S, m, c, r, t):
     route = route_at(S, m, c)
     if route.queue >= 0 and lists_of(S)[queue_row(S, req_at(S, r).queue), 2] > 0:
         return -1
-    h = splitmix64(np.uint64(r) ^ _SALT)
+    h = splitmix64(np.uint64(ids_of(S)[r]) ^ _SALT)
     first = 1 if np.float64(h >> np.uint64(11)) * 2.0**-53 < route.share else 0
     none = np.int64(0)
     best = np.int64(-1)
@@ -262,7 +263,7 @@ def _custom(S, m, c, which, r, t, n, router, features):
             features[row, 7] = i
             row += 1
     req = req_at(S, r)
-    return router(features, n, r, np.int64(req.input), np.int64(req.predicted), c)
+    return router(features, n, ids_of(S)[r], np.int64(req.input), np.int64(req.predicted), c)
 
 
 @njit
@@ -355,7 +356,7 @@ def pick_custom(S, r, m, c, which, t, router, features):
     if answer < 0 or answer >= n:
         glob = glob_of(S)
         glob.error = BAD_ROUTER_ANSWER
-        glob.error_request = r
+        glob.error_request = ids_of(S)[r]
         glob.error_answer = answer
         answer = 0
     return _candidate(S, m, c, which, answer)

@@ -119,9 +119,9 @@ def _count_deadlines(S, t):
 
 
 @njit
-def _count_arrivals(S, start):
+def _count_arrivals(S):
     glob = glob_of(S)
-    for r in range(start, glob.next_arrival):
+    for r in range(glob.arrival_cursor, glob.next_arrival):
         req = req_at(S, r)
         tally = tally_at(S, req.cls)
         tally.arrived += 1
@@ -129,6 +129,7 @@ def _count_arrivals(S, start):
         tally.predicted_tokens += req.predicted
         if req.state == _REJECTED:
             tally.rejected += 1
+    glob.arrival_cursor = glob.next_arrival
 
 
 @njit
@@ -249,21 +250,25 @@ def _see_queues(S, t):
 
 
 @njit
+def settle(S):
+    """Count what has happened since the last time, so that who is done need not be looked at again."""
+    _count_arrivals(S)
+    _count_first_tokens(S)
+    _count_finishes(S)
+    _count_deadlines(S, glob_of(S).now_ps)
+
+
+@njit
 def close_window(S):
     """Bring the counts of one episode up to its present time."""
     t = glob_of(S).now_ps
-    arrived = 0
     for c in range(const_of(S).n_classes):
         tally = tally_at(S, c)
-        arrived += tally.arrived
         tally.ttft_max_ps = 0
         tally.itl_max_ps = 0
         for b in range(N_TTFT_BINS):
             tally.ttft_bins[b] = 0
-    _count_arrivals(S, arrived)
-    _count_first_tokens(S)
-    _count_finishes(S)
-    _count_deadlines(S, t)
+    settle(S)
     _see_pools(S, t)
     _see_queues(S, t)
 

@@ -42,6 +42,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     changed_operations,
 )
+from llmscale_env.sim.streaming import Retired, check_later, check_streams
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -72,6 +73,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
         events: how often each mechanism was at work, by name (for tests of coverage).
         queues_of: the shared queues, by index.
         instances_of: instances of each pool, slots ascending.
+        requests: that are known, in order of id; `by_id`: the same.
         finished: request ids in order of finishing.
         controller_kind: `ControllerKind` of each pool.
         operations: `Operations` of each pool.
@@ -86,7 +88,10 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
         self.clock = simpy.Environment()
         self.events: Counter[str] = Counter()
         self.last_boundary_ps = -1
-        self.requests = self._read(requests)
+        self.requests: list[Request] = []
+        self.by_id: dict[int, Request] = {}
+        self._next_id, self._last_arrival_ps = 0, -1
+        self._read(requests)
 
         self.queues_of: list[deque[Request]] = [deque() for _ in spec.queue_llm]
         self.gateways: list[deque[Request]] = [deque() for _ in range(spec.n_llms)]
@@ -119,11 +124,12 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
             EndpointRule(self, p, pool.scaling) if pool.scaling else None
             for p, pool in enumerate(spec.pools)
         ]
-        self.clock.process(self._arrivals())
+        self.clock.process(self._arrivals(self.requests))
         for _ in range(len(self.all_instances) + 1):
             self.clock.step()  # SimPy's own first event of each process: they stand ready at 0.
 
     def _read(self, table: RequestTable) -> list[Request]:
+        """Requests to come, whose ids go on from those before."""
         spec = self.spec
         for name, column, n in (
             ("llm", table.llm, spec.n_llms),
@@ -138,7 +144,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
             llm, slo_class = int(table.llm[i]), int(table.slo_class[i])
             requests.append(
                 Request(
-                    id=i,
+                    id=self._next_id + i,
                     arrival_ps=int(table.arrival_ps[i]),
                     llm=llm,
                     slo_class=slo_class,
@@ -150,6 +156,11 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
                     region=int(table.region[i]) if spec.n_regions > 1 else 0,
                 )
             )
+        self.requests = [*self.requests, *requests]
+        self.by_id |= {r.id: r for r in requests}
+        self._next_id += len(table)
+        if len(table):
+            self._last_arrival_ps = int(table.arrival_ps[-1])
         return requests
 
     def _longest(self, llm: int) -> int:
@@ -174,8 +185,35 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
         if until > self.now_ps:
             self.clock.run(until=until)
 
-    def _arrivals(self) -> Generator:
-        for request in self.requests:
+    def extend(self, requests: RequestTable) -> None:
+        """Later requests, whose ids go on from those before; their salt is not looked at (section 18).
+
+        Raises:
+            ValueError: the cluster has flows; an arrival before the present time or before the latest
+                one so far; a region, LLM or class that it does not have.
+        """
+        check_streams(self.spec)
+        check_later(self.spec, requests, self.now_ps, self._last_arrival_ps)
+        self.clock.process(self._arrivals(self._read(requests)))
+        self.clock.step()  # the first event of the process, as in the constructor
+
+    def retire(self) -> Retired:
+        """Forget the requests that are done; `finish_log` begins anew.
+
+        Raises:
+            ValueError: the cluster has flows.
+        """
+        check_streams(self.spec)
+        done = (RequestState.FINISHED, RequestState.REJECTED)
+        gone = np.array([r.state in done for r in self.requests], bool)
+        ids, results = self.ids()[gone], self.results()[gone]
+        self.requests = [r for r in self.requests if r.state not in done]
+        self.by_id = {r.id: r for r in self.requests}
+        self.finished.clear()
+        return Retired(ids, results)
+
+    def _arrivals(self, requests: list[Request]) -> Generator:
+        for request in requests:
             yield Due(self.clock, Phase.ARRIVAL, request.id).at(request.arrival_ps)
             if self.last_boundary_ps == self.now_ps:
                 self.events["arrival_at_a_boundary"] += 1
@@ -392,7 +430,7 @@ class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observat
         """
         waiting = {r.id: r.llm for queue in self.queues_of for r in queue}
         check_regroup(requests, queues, waiting, self.spec.queue_llm)
-        moving = [self.requests[int(k)] for k in requests]
+        moving = [self.by_id[int(k)] for k in requests]
         touched = sorted({r.queue for r in moving} | {int(q) for q in queues})
         gone = set(moving)
         for queue in touched:

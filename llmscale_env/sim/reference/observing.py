@@ -31,6 +31,7 @@ class Observation:
 
     spec: ClusterSpec
     requests: list[Request]
+    by_id: dict[int, Request]
     queues_of: list[deque[Request]]
     gateways: list[deque[Request]]
     decode_gateways: list[deque[Request]]
@@ -45,8 +46,12 @@ class Observation:
         """The time it stands at."""
         return int(self.clock.now)
 
+    def ids(self) -> NDArray[np.int64]:
+        """(n,) ids of the requests that are known, in the order of `results`."""
+        return np.array([r.id for r in self.requests], np.int64)
+
     def results(self) -> NDArray[np.void]:
-        """(n_requests,) `RESULT_DTYPE`: what has happened to every request so far."""
+        """(n,) `RESULT_DTYPE`: what has happened to every request so far."""
         rows = [
             (
                 int(r.state),

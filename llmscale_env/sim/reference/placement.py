@@ -36,6 +36,7 @@ class PlacementCommands(ABC):
     spec: ClusterSpec
     events: Counter[str]
     requests: list[Request]
+    by_id: dict[int, Request]
     gateways: list[deque[Request]]
     decode_gateways: list[deque[Request]]
     router: Router
@@ -104,7 +105,7 @@ class PlacementCommands(ABC):
         check_assign(self.spec, requests, instances, placeable, states)
         losers = set()
         for k in requests:
-            request = self.requests[int(k)]
+            request = self.by_id[int(k)]
             prefilled = request.state == RequestState.HANDOVER
             if request.at is None:
                 gateways = self.decode_gateways if prefilled else self.gateways
@@ -113,7 +114,7 @@ class PlacementCommands(ABC):
                 request.at.own_queue.remove(request)
                 losers.add(request.at)
         for k, i in zip(requests, instances, strict=True):
-            request, target = self.requests[int(k)], self.all_instances[int(i)]
+            request, target = self.by_id[int(k)], self.all_instances[int(i)]
             if target.desk.decodes:
                 self.events["assigned_decode"] += 1
                 target.desk.join(request)
@@ -129,7 +130,7 @@ class PlacementCommands(ABC):
         under_way = {r.id: r.state not in NOT_UNDER_WAY for r in self.requests}
         check_predictions(requests, tokens, under_way)
         for k, n in zip(requests, tokens, strict=True):
-            self.requests[int(k)].predicted_output_tokens = int(n)
+            self.by_id[int(k)].predicted_output_tokens = int(n)
             self.events["prediction_changed"] += 1
 
     def set_profile(self, instance: int, profile: int) -> None:

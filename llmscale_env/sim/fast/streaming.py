@@ -1,0 +1,202 @@
+"""Requests that come in pieces, and are forgotten when they are done (docs/engine.md, section 18).
+
+A request's place in the arrays is not its id any more once one before it has been forgotten, but places
+stay in order of ids: whatever compares places (ties, heaps, who came first) goes on as it was. What hangs on
+the id itself (hashes) and what is read out goes by `ids`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.fast import watch
+from llmscale_env.sim.fast.layout import State
+from llmscale_env.sim.fast.reset import put_requests
+from llmscale_env.sim.region_checks import check_client_regions
+from llmscale_env.sim.spec import RESULT_DTYPE, ClusterSpec, RequestState
+from llmscale_env.sim.streaming import Retired, check_later, check_streams
+from llmscale_env.workload.requests import RequestTable
+
+_DONE = (int(RequestState.FINISHED), int(RequestState.REJECTED))
+_LINKS = ("next", "prev", "aux_next", "aux_prev", "run_last")
+"""Fields of a request that are places of others."""
+
+_REPORTED = {
+    "state": "state",
+    "instance": "instance",
+    "admitted_ps": "admitted",
+    "first_token_ps": "first",
+    "finished_ps": "finished",
+    "max_itl_ps": "max_itl",
+    "emitted_tokens": "emitted",
+    "preemptions": "preemptions",
+    "evictions": "evictions",
+    "restarts": "restarts",
+}
+_PLACE_BITS = 0xFFFFFFFF  # of an entry of the heap of finishes
+
+
+class Streaming(ABC):
+    """The part of `EngineBatch` that takes requests piece by piece."""
+
+    spec: ClusterSpec
+    states: State
+    handles: NDArray[np.int64]
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """Requests per episode that the arrays have room for."""
+
+    @abstractmethod
+    def _grow(self, capacity: int) -> None:
+        """Make room for more."""
+
+    def ids(self, e: int) -> NDArray[np.int64]:
+        """(n,) ids of the requests that episode `e` knows, in the order of `results`."""
+        n = int(self.states.glob[e, 0]["n_requests"])
+        return self.states.ids[e, :n].copy()
+
+    def extend(self, e: int, requests: RequestTable) -> None:
+        """Later requests of episode `e`, whose ids go on from those before; its salt is not looked at.
+
+        Raises:
+            ValueError: the cluster has flows; an arrival before the present time or before the latest
+                one so far; a region, LLM or class that it does not have.
+        """
+        check_streams(self.spec)
+        check_client_regions(self.spec, requests)
+        glob = self.states.glob[e, 0]
+        n, more = int(glob["n_requests"]), len(requests)
+        check_later(self.spec, requests, int(glob["now_ps"]), int(glob["last_arrival_ps"]))
+        if n + more > self.capacity:
+            self._grow(max(n + more, self.capacity * 5 // 4))
+            glob = self.states.glob[e, 0]
+        put_requests(self.states, e, self.spec, requests, n)
+        states = self.states
+        begin = _begins(states.tally["end"][e])
+        passed = states.tally["cursor"][e] - begin
+        aged = states.aging["cursor"][e] - begin[:, None]
+        glob["n_requests"] = n + more
+        _sort_by_class(states, e, passed, aged)
+
+    def retire(self, e: int) -> Retired:
+        """Forget the requests of episode `e` that are done, after they have been counted.
+
+        The best time is right after `close_windows`: otherwise the largest latencies of the window
+        are of those since only, and `finish_log` begins anew.
+
+        Raises:
+            ValueError: the cluster has flows.
+        """
+        check_streams(self.spec)
+        watch.settle(int(self.handles[e]))
+        states = self.states
+        glob = states.glob[e, 0]
+        n = int(glob["n_requests"])
+        req = states.req[e, :n]
+        done = np.isin(req["state"], _DONE)
+        if not done.any():
+            return Retired(np.zeros(0, np.int64), np.zeros(0, RESULT_DTYPE))
+        gone, keep = np.flatnonzero(done), np.flatnonzero(~done)
+        results = np.zeros(len(gone), RESULT_DTYPE)
+        for name, field in _REPORTED.items():
+            results[name] = req[field][gone]
+        retired = Retired(states.ids[e, gone], results)
+        _forget(states, e, self.spec, keep)
+        return retired
+
+    def _rows(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of requests by id, -1 where it is not known (any more)."""
+        n = int(self.states.glob[e, 0]["n_requests"])
+        here = self.states.ids[e, :n]
+        if n == 0:
+            return np.full(len(ids), -1, np.int64)
+        rows = np.minimum(np.searchsorted(here, ids), n - 1)
+        return np.where(here[rows] == ids, rows, -1)
+
+    def _named(self, e: int, rows: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
+        """Ids of the requests at these places."""
+        named: NDArray[np.int64] = self.states.ids[e][np.asarray(rows, np.int64)]
+        return named
+
+
+class SingleStreaming:
+    """The same for `FastEngine`, whose only episode is number 0."""
+
+    batch: Any
+
+    def ids(self) -> NDArray[np.int64]:
+        ids: NDArray[np.int64] = self.batch.ids(0)
+        return ids
+
+    def extend(self, requests: RequestTable) -> None:
+        self.batch.extend(0, requests)
+
+    def retire(self) -> Retired:
+        retired: Retired = self.batch.retire(0)
+        return retired
+
+
+def _begins(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(C,) where each class begins in `by_class`."""
+    return np.concatenate([[0], ends[:-1]])
+
+
+def _sort_by_class(
+    states: State, e: int, passed: NDArray[np.int64], aged: NDArray[np.int64]
+) -> None:
+    """Make `by_class` anew, with the cursors so many requests after the beginnings of classes."""
+    n = int(states.glob[e, 0]["n_requests"])
+    classes = states.req["cls"][e, :n]
+    order = np.argsort(classes, kind="stable")
+    states.by_class[e, :n] = order
+    ends = np.cumsum(np.bincount(classes, minlength=len(passed)))
+    begin = _begins(ends)
+    states.tally["end"][e] = states.aging["end"][e] = ends
+    states.tally["cursor"][e] = begin + passed
+    cursor = begin[:, None] + aged
+    states.aging["cursor"][e] = cursor
+    first = np.append(order, n)[np.minimum(cursor, n)]
+    states.aging["first_id"][e] = np.where(cursor < ends[:, None], first, n)
+
+
+def _forget(states: State, e: int, spec: ClusterSpec, keep: NDArray[np.int64]) -> None:
+    """Move the requests at places `keep` together, and everything that names a place along."""
+    glob = states.glob[e, 0]
+    n, k = int(glob["n_requests"]), len(keep)
+    moved = np.full(n + 1, -1, np.int64)  # its end answers to "nobody", -1
+    moved[keep] = np.arange(k)
+
+    kept_before = np.zeros(n + 1, np.int64)
+    kept_before[1:] = np.cumsum((moved[:n] >= 0)[states.by_class[e, :n]])
+    begin = _begins(states.tally["end"][e])
+    passed = kept_before[states.tally["cursor"][e]] - kept_before[begin]
+    aged = kept_before[states.aging["cursor"][e]] - kept_before[begin][:, None]
+
+    rows = states.req[e, keep]
+    for name in _LINKS:
+        rows[name] = moved[rows[name]]
+    states.req[e, :k] = rows
+    states.ids[e, :k] = states.ids[e, keep]
+    if spec.regional:
+        states.roam[e, :k] = states.roam[e, keep]
+        under_way = int(glob["n_transit"])
+        states.transit[e, 1, :under_way] = moved[states.transit[e, 1, :under_way]]
+    states.lists[e, :, :2] = moved[states.lists[e, :, :2]]
+    decoding = np.arange(states.heap.shape[2]) < states.inst["n_dec"][e][:, None]
+    ends = states.heap[e][decoding]
+    states.heap[e][decoding] = (ends & ~_PLACE_BITS) | moved[ends & _PLACE_BITS]
+    states.lease["last_first"][e] = moved[states.lease["last_first"][e]]
+    states.queue["last_run"][e] = moved[states.queue["last_run"][e]]
+
+    glob["n_requests"] = k
+    glob["next_arrival"] = glob["arrival_cursor"] = np.searchsorted(keep, glob["next_arrival"])
+    for name in ("n_finished", "finish_cursor", "n_first_tokens", "first_cursor"):
+        glob[name] = 0  # who has finished is gone, and first tokens have been counted
+    _sort_by_class(states, e, passed, aged)

@@ -1,0 +1,64 @@
+"""Episodes whose requests come in pieces and are forgotten when they are done (docs/engine.md, 18)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.spec import ClusterSpec
+from llmscale_env.workload.requests import RequestTable
+
+
+class Retired(NamedTuple):
+    """Requests that were done and that the engine has forgotten.
+
+    Attributes:
+        ids: (k,) int64, ascending.
+        results: (k,) RESULT_DTYPE, what became of them.
+    """
+
+    ids: NDArray[np.int64]
+    results: NDArray[Any]
+
+
+def check_streams(spec: ClusterSpec) -> None:
+    """Refuse a cluster in which things flow over links: their flows are numbered by requests.
+
+    Raises:
+        ValueError: it has a network, split phases or weights that flow.
+    """
+    flows = spec.network is not None or spec.splits or any(p.weight_bytes > 0 for p in spec.pools)
+    if flows:
+        raise ValueError(
+            "extend, retire: not on a cluster with a network, split phases or weight_bytes, whose "
+            "flows are numbered by the requests of the whole episode"
+        )
+
+
+def check_later(spec: ClusterSpec, requests: RequestTable, now_ps: int, last_ps: int) -> None:
+    """Refuse a piece that does not go on where the one before ended.
+
+    Args:
+        spec: the cluster.
+        requests: the piece.
+        now_ps: present time.
+        last_ps: latest arrival so far, -1: none.
+
+    Raises:
+        ValueError: an arrival before either; an LLM or class that the spec does not have.
+    """
+    if len(requests) == 0:
+        return
+    first_ps = int(requests.arrival_ps[0])
+    if first_ps < max(now_ps, last_ps):
+        raise ValueError(
+            f"arrival_ps[0] = {first_ps}: must be at least {max(now_ps, last_ps)}, the present time "
+            "and the latest arrival so far"
+        )
+    for name, n in (("llm", spec.n_llms), ("slo_class", len(spec.classes))):
+        column = getattr(requests, name)
+        if int(column.max()) >= n:
+            row = int(np.argmax(column >= n))
+            raise ValueError(f"{name}[{row}] = {column[row]}: must be in 0..{n - 1}")
