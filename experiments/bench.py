@@ -6,6 +6,7 @@
     phases   the fast engine's time by kind of event
     placement  microseconds per best-fit placement, against workers and load
     multicast  milliseconds per scale plan, against targets
+    week     SageServe's week of 10 million requests, streamed, under two policies
     memory   peak resident memory per million requests
     start    import, compile, load from cache, first step
     env      environment steps per second, one and many, and the share of engine and Python
@@ -31,6 +32,7 @@ PARTS = {
     "phases": ("experiments.bench_phases", "bench_phases"),
     "placement": ("experiments.bench_placement", "bench_placement"),
     "multicast": ("experiments.bench_multicast", "bench_multicast"),
+    "week": ("experiments.bench_week", "bench_week"),
     "memory": ("experiments.bench_engines", "bench_memory"),
     "start": ("experiments.bench_start", "bench_start"),
     "env": ("experiments.bench_env", "bench_env"),

@@ -15,6 +15,7 @@ from experiments import (
     bench_phases,
     bench_placement,
     bench_start,
+    bench_week,
 )
 from experiments.bench_engines import arrivals, cluster, run_once
 from experiments.output import shown, text_table
@@ -24,6 +25,7 @@ HEADS = {
     "phases": bench_phases.HEAD,
     "placement": bench_placement.HEAD,
     "multicast": bench_multicast.HEAD,
+    "week": bench_week.HEAD,
     "memory": bench_engines.MEMORY_HEAD,
     "start": bench_start.HEAD,
     "env": bench_env.HEAD,
