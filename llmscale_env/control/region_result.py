@@ -62,27 +62,27 @@ def _latencies(scenario: Scenario, columns: RequestColumns) -> dict[str, float]:
     llms, regions = scenario.fleet.llms, scenario.region_names
     found: dict[str, float] = {}
     for c, slo_class in enumerate(scenario.classes):
-        mine = columns.take(columns.slo_class == c)
+        mine = columns.slo_class == c
         groups = [(slo_class.name, mine)]
         if len(llms) > 1:
             groups += [
-                (f"{llm}/{slo_class.name}", mine.take(mine.llm == m)) for m, llm in enumerate(llms)
+                (f"{llm}/{slo_class.name}", mine & (columns.llm == m)) for m, llm in enumerate(llms)
             ]
         for name, rows in groups:
-            found |= _percentiles(name, rows)
+            found |= _percentiles(name, columns, rows)
             if len(regions) == 1:
                 continue
             for j, region in enumerate(regions):
-                there = rows.take(rows.region == j)
-                found[f"region/{region}/{name}/requests"] = float(len(there.region))
-                found |= _percentiles(f"region/{region}/{name}", there)
+                there = rows & (columns.region == j)
+                found[f"region/{region}/{name}/requests"] = float(there.sum())
+                found |= _percentiles(f"region/{region}/{name}", columns, there)
     return found
 
 
-def _percentiles(name: str, rows: RequestColumns) -> dict[str, float]:
+def _percentiles(name: str, columns: RequestColumns, group: NDArray[np.bool_]) -> dict[str, float]:
     found = {}
     for what in ("ttft_s", "e2e_s"):
-        values = getattr(rows, what)
+        values = getattr(columns, what)[group]
         values = values[~np.isnan(values)]
         many = np.percentile(values, PERCENTILES) if len(values) else (np.nan,) * len(PERCENTILES)
         for q, value in zip(PERCENTILES, many, strict=True):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import Forecaster, make_forecaster
+from llmscale_env.control.kept import KeptRequests
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
 from llmscale_env.control.reward import PARTS, draw_chunks, draw_requests
@@ -113,7 +114,7 @@ def run_streamed(
     """As `run_episode`, for episodes of many millions of requests, which are never there all at once.
 
     Requests are drawn piece by piece, and forgotten when they are done but for `RequestColumns`
-    (43 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
+    (44 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
     latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
 
     Args:
@@ -137,11 +138,11 @@ def run_streamed(
         raise ValueError(
             f"{policy.name}: is told the future, which a streamed episode does not have"
         )
-    kept: list[RequestColumns] = []
+    kept = KeptRequests()
 
     def keep(table: RequestTable, results: NDArray[Any]) -> None:
         now_ps = sim.engine.now_ps(0)
-        kept.append(
+        kept.add(
             request_columns(
                 table, results, scenario.classes, now_ps, scenario.itl_statistic, np.float32
             )
@@ -161,7 +162,7 @@ def run_streamed(
     known = sim.requests[0]
     assert known is not None, "it has been started above"
     keep(known, sim.engine.results(0))
-    columns = RequestColumns.together(kept)
+    columns = kept.all()
     return EpisodeResult.from_columns(
         requests=columns, **_outcome(policy, scenario, seed, columns, sim, series, decisions)
     )

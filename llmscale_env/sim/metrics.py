@@ -214,20 +214,6 @@ class RequestColumns(NamedTuple):
     preemptions: NDArray[np.int32]
     evictions: NDArray[np.int32]
 
-    def take(self, which: NDArray[Any]) -> RequestColumns:
-        """Those of these rows."""
-        rows = np.flatnonzero(which)
-        columns: list[Any] = [column[rows] for column in self]
-        return RequestColumns(*columns)
-
-    @classmethod
-    def together(cls, parts: list[RequestColumns]) -> RequestColumns:
-        """One after the other; the parts are emptied column by column, which saves memory."""
-        left: list[list[Any]] = [list(part) for part in parts]
-        parts.clear()
-        columns: list[Any] = [np.concatenate([part.pop(0) for part in left]) for _ in cls._fields]
-        return cls(*columns)
-
 
 def request_columns(
     requests: RequestTable,
@@ -320,18 +306,16 @@ def summarise_columns(
     """The same from columns; arguments and errors as there."""
     _check_names(classes)
     served = _instance_seconds(instance_s, len(llm_names))
-    weights = np.array([c.weight for c in classes])
     several = len(llm_names) > 1  # the only LLM's groups would repeat the others
+    everybody = np.ones(len(columns.llm), bool)
     summary: dict[str, float] = {}
     for m, prefix in [(None, ""), *((m, f"{n}/") for m, n in enumerate(llm_names) if several)]:
-        mine = columns if m is None else columns.take(columns.llm == m)
+        mine = everybody if m is None else columns.llm == m
         time_s = None if served is None else float(served.sum() if m is None else served[m])
-        for k, c in enumerate(classes):
-            group = mine.take(mine.slo_class == k)
-            found = _group(group, weights, horizon_s, time_s)
-            summary |= {f"{prefix}{c.name}/{name}": float(x) for name, x in found.items()}
-        found = _group(mine, weights, horizon_s, time_s)
-        summary |= {f"{prefix}{JOINT}/{name}": float(x) for name, x in found.items()}
+        groups = {c.name: mine & (columns.slo_class == k) for k, c in enumerate(classes)}
+        for name, group in (groups | {JOINT: mine}).items():
+            found = _group(columns, group, classes, horizon_s, time_s)
+            summary |= {f"{prefix}{name}/{key}": float(x) for key, x in found.items()}
     return summary
 
 
@@ -351,27 +335,33 @@ def _instance_seconds(instance_s: ArrayLike | None, n_llms: int) -> Floats | Non
 
 
 def _group(
-    rows: RequestColumns, weights: Floats, horizon_s: float, instance_s: float | None
+    columns: RequestColumns,
+    group: Bools,
+    classes: Sequence[SLOClass],
+    horizon_s: float,
+    instance_s: float | None,
 ) -> dict[str, float]:
-    """Metrics of a group of arrivals."""
-    n = len(rows.outcome)
-    counts = np.bincount(rows.outcome, minlength=len(OUTCOMES)).tolist()
+    """Metrics of a group of arrivals; one column of it at a time, as there may be millions."""
+    n = int(group.sum())
+    outcome = columns.outcome[group]
+    counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
     if sum(counts) != n:
         raise RuntimeError(f"{n} arrivals, but outcomes {counts}: one was lost")
-    on_time = rows.outcome == Outcome.ON_TIME
-    weight = weights[rows.slo_class]
+    on_time = outcome == Outcome.ON_TIME
+    weight = np.array([c.weight for c in classes])[columns.slo_class[group]]
     found: dict[str, float] = {"arrivals": n, **dict(zip(OUTCOMES, counts, strict=True))}
     found["slo_attainment"] = _share(counts[Outcome.ON_TIME], n)
-    found["ttft_attainment"] = _share(int(rows.ttft_met.sum()), n)
-    found["itl_attainment"] = _share(int(rows.itl_met.sum()), n)
+    found["ttft_attainment"] = _share(int(columns.ttft_met[group].sum()), n)
+    found["itl_attainment"] = _share(int(columns.itl_met[group].sum()), n)
     # Weights added in another order differ in the last bit.
     weighted = _share(float(weight[on_time].sum()), float(weight.sum()))
+    del weight
     found["weighted_slo_attainment"] = min(weighted, 1.0)
     for name in LATENCIES:
-        found |= _distribution(name, getattr(rows, name))
-    finished = int(rows.finished.sum())
-    emitted = int(rows.emitted_tokens.sum(dtype=np.int64))
-    good_tokens = int(rows.output_tokens[on_time].sum(dtype=np.int64))
+        found |= _distribution(name, getattr(columns, name)[group])
+    finished = int(columns.finished[group].sum())
+    emitted = int(columns.emitted_tokens[group].sum(dtype=np.int64))
+    good_tokens = int(columns.output_tokens[group][on_time].sum(dtype=np.int64))
     found["goodput_requests_per_s"] = _rate(counts[Outcome.ON_TIME], horizon_s)
     found["goodput_tokens_per_s"] = _rate(good_tokens, horizon_s)
     found["throughput_requests_per_s"] = _rate(finished, horizon_s)
@@ -380,7 +370,7 @@ def _group(
         found["throughput_requests_per_instance_s"] = _rate(finished, instance_s)
         found["throughput_tokens_per_instance_s"] = _rate(emitted, instance_s)
     for name in ("preemptions", "evictions"):
-        found[name] = int(getattr(rows, name).sum(dtype=np.int64))
+        found[name] = int(getattr(columns, name)[group].sum(dtype=np.int64))
     return found
 
 
@@ -394,6 +384,7 @@ def _rate(amount: float, time_s: float) -> float:
 
 def _distribution(name: str, column: Floats) -> dict[str, float]:
     values = column[~np.isnan(column)]
+    del column
     if len(values) == 0:
         found = [np.nan] * (2 + len(PERCENTILES))
     else:
