@@ -87,6 +87,7 @@ _LAZY: dict[str, str] = {
     "load_scenario": "llmscale_env.scenarios.load",
     "router": "llmscale_env.sim.router",
     "run_episode": "llmscale_env.control.run",
+    "run_streamed": "llmscale_env.control.run",
 }
 
 __all__ = ["ENVIRONMENTS", "EnvironmentEntry", "__version__", "register_environments", *_LAZY]
