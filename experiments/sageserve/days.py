@@ -36,6 +36,7 @@ NAMES = {
 }
 STYLES = {"siloed": "C7", "reactive": "C3", "lt-i": "C1", "lt-u": "C0", "lt-ua": "C2"}
 PLACES = {"us-east": "US-East", "us-central": "US-Central", "us-west": "US-West"}
+LLAMA_2 = "llama-2-70b"
 EVERYWHERE = "all"
 """Region of latency rows of all clients together."""
 
@@ -48,7 +49,8 @@ def scenario_of(case: Mapping[str, Any]) -> Scenario:
 
     Args:
         case: `policy`, `from_h` and `hours` (of the week), `history_h`, `interval_s` (between decisions and
-            rows), `rate_scale`, `bursts` (lists of start in hours after `from_h`, minutes, factor).
+            rows), `rate_scale`, `bursts` (lists of start in hours after `from_h`, minutes, factor),
+            `thresholds_over` (if there: Llama-2 scales at thresholds that are so many times lower).
     """
     history_s = case["history_h"] * HOUR_S
     scenario = load_scenario(
@@ -65,7 +67,21 @@ def scenario_of(case: Mapping[str, Any]) -> Scenario:
             for at_h, minutes, factor in case["bursts"]
         ],
     )
-    return scenario.model_copy(update={"workload": workload})
+    scenario = scenario.model_copy(update={"workload": workload})
+    return _lower(scenario, case.get("thresholds_over", 1.0))
+
+
+def _lower(scenario: Scenario, times: float) -> Scenario:
+    """Llama-2's thresholds divided by `times`."""
+    pools = []
+    for pool in scenario.fleet.pools:
+        if pool.llm == LLAMA_2 and pool.scaling is not None and times != 1:
+            high, low = pool.scaling.high / times, pool.scaling.low / times
+            rule = pool.scaling.model_copy(update={"high": high, "low": low})
+            pool = pool.model_copy(update={"scaling": rule})
+        pools.append(pool)
+    fleet = scenario.fleet.model_copy(update={"pools": tuple(pools)})
+    return scenario.model_copy(update={"fleet": fleet})
 
 
 def run_days(case: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,208 @@
+"""Bursts of eight times the load: who recovers.
+
+Interactive requests of all LLMs come eight times as often during two bursts; LT-I, LT-U and LT-UA on the same
+requests, on the day of Figure 11. Memory utilisation and 95 % TTFT of Llama-2 in US-East, every minute. The
+forecast does not see bursts come. LT-UA may leave its target in the last 20 minutes of an hour if five times
+the forecast arrives.
+
+When and for how long the load is eight times as high is ours: half an hour, ending with the hour, so that
+LT-UA's 20 minutes lie in it; the paper says "randomly". Its released code has nine times in one minute of
+every hour. Recovered is who has been below the threshold of 70 % for ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim, at_least
+from experiments.harness.parameters import Parameters, ours, paper
+from experiments.output import new_figure
+from experiments.sageserve.days import (
+    LLAMA_2,
+    NAMES,
+    STYLES,
+    chosen,
+    instances,
+    run_days,
+    utilisation,
+)
+from experiments.sageserve.setting import SHOWN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pandas import DataFrame
+
+FIGURE = "Figure 16"
+POLICIES = ("lt-i", "lt-u", "lt-ua")
+REGION = "us-east"
+CALM_MIN = 10.0
+AFTER_H = 2.0
+"""How long after the start of a burst latencies count as its, and how long recovering may take at most."""
+
+
+class Bursts(Parameters):
+    """Parameters of this figure."""
+
+    from_h: Annotated[float, ours("the day of Figure 11", ge=0, lt=168)] = 72.0
+    hours: Annotated[float, paper("one day", gt=0, le=168)] = 24.0
+    history_h: Annotated[float, ours("the day before, to forecast from", ge=0)] = 24.0
+    interval_s: Annotated[float, ours("fine enough to see recovery", gt=0)] = 60.0
+    rate_scale: Annotated[float, ours("the week's own rates", gt=0)] = 1.0
+    factor: Annotated[float, paper("section 7.3.4: 8x", gt=1)] = 8.0
+    bursts_h: Annotated[
+        tuple[float, ...], paper("Figure 16: two; ours: at night, in the morning", min_length=1)
+    ] = (4.5, 10.5)
+    minutes: Annotated[float, ours("half an hour, to the end of an hour", gt=0)] = 30.0
+
+
+PARAMETERS = {
+    "quick": Bursts(seeds=1, hours=13.0),
+    "paper": Bursts(seeds=5),
+}
+
+
+def cases(parameters: Bursts) -> list[dict[str, Any]]:
+    """A run per strategy and seed."""
+    left_out = {"seeds", "factor", "bursts_h", "minutes"}
+    common = parameters.model_dump(exclude=left_out, mode="json")
+    bursts = [[at, parameters.minutes, parameters.factor] for at in parameters.bursts_h]
+    return [
+        {"policy": policy, "bursts": bursts, "bin_h": 0.25, "seed": seed, **common}
+        for seed in parameters.seed_list()
+        for policy in POLICIES
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of `days`, of Llama-2 in the region shown."""
+    return [row for row in run_days(case) if row["llm"] == LLAMA_2 and row["region"] == REGION]
+
+
+def recovery_min(
+    hour: NDArray[np.float64], used: NDArray[np.float64], from_h: float, limit: float = 0.7
+) -> float:
+    """Minutes from `from_h` until the use has been at most `limit` for `CALM_MIN` (their start counts).
+
+    At most `AFTER_H` hours, and 0 for who never exceeds it.
+    """
+    within = (hour >= from_h - 1e-9) & (hour <= from_h + AFTER_H + 1e-9)
+    hours, over = hour[within], ~(used[within] <= limit)
+    if not over.any():
+        return 0.0
+    begin = int(np.argmax(over))
+    for k in range(begin, len(hours)):
+        ahead = (hours >= hours[k] - 1e-9) & (hours < hours[k] + CALM_MIN / 60 - 1e-9)
+        if not over[ahead].any() and hours[-1] >= hours[k] + CALM_MIN / 60 - 1e-9:
+            return float(60 * (hours[k] - from_h))
+    return 60 * AFTER_H
+
+
+def plot(frame: DataFrame, parameters: Bursts) -> Any:
+    """Memory utilisation, instances and 95 % TTFT over the day (first seed); bursts shaded."""
+    seed = parameters.seed_list()[0]
+    figure = new_figure(10, 8)
+    panels = figure.subplots(3, 1, sharex=True)
+    for policy in POLICIES:
+        look = {"color": STYLES[policy], "label": NAMES[policy], "lw": 1.2}
+        line = utilisation(frame, policy, LLAMA_2, REGION)[seed]
+        panels[0].plot(line.index, line, **look)
+        line = instances(frame, policy, LLAMA_2, REGION)[seed]
+        panels[1].step(line.index, line, where="pre", **look)
+        mine = chosen(frame, "latency", policy=policy, seed=seed, slo_class="interactive")
+        mine = mine.sort_values("hour")
+        panels[2].step(
+            mine["hour"].astype(float), mine["ttft_s_p95"].astype(float), where="post", **look
+        )
+    panels[0].axhline(0.7, color="0.5", ls=":", lw=1)
+    labels = ("memory in use", "instances", "95 % TTFT (s)\nof 15 min of arrivals")
+    for axes, label in zip(panels, labels, strict=True):
+        axes.set_ylabel(label)
+        for at in parameters.bursts_h:
+            axes.axvspan(at, at + parameters.minutes / 60, color="C0", alpha=0.15, lw=0)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    panels[0].set_title(f"{SHOWN[LLAMA_2]}, {REGION}; shaded: 8 times the load", fontsize=10)
+    panels[-1].set_xlabel("hour of the day (UTC)")
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Bursts) -> list[Claim]:
+    """The caption of Figure 16 and section 7.3.4."""
+    found = [
+        at_least(
+            f"{NAMES[policy]}: a burst first makes memory utilisation spike",
+            90,
+            _over_seeds(frame, parameters, policy, _peak),
+            nothing=None,
+            unit="% at most in use",
+            paper="spike",
+            reason=REASON,
+        )
+        for policy in POLICIES
+    ]
+    slow = {p: _by_seed(frame, parameters, p, _recovery) for p in POLICIES}
+    late = {p: _by_seed(frame, parameters, p, _ttft(frame)) for p in POLICIES}
+    for policy in ("lt-i", "lt-u"):
+        found += [
+            at_least(
+                f"LT-UA is below 70 % again sooner than {NAMES[policy]}",
+                1,
+                mean_interval(slow[policy] - slow["lt-ua"]),
+                nothing=0,
+                unit="min",
+                paper="quickly, the others remain high",
+                reason=REASON,
+            ),
+            at_least(
+                f"LT-UA's 95 % TTFT after a burst (worst quarter of an hour) is below {NAMES[policy]}'s",
+                1,
+                mean_interval(100 * (1 - late["lt-ua"] / late[policy])),
+                nothing=0,
+                unit="% less",
+                paper="peaking latency of the others",
+                reason=REASON,
+            ),
+        ]
+    return found
+
+
+def _by_seed(frame: DataFrame, parameters: Bursts, policy: str, what: Any) -> NDArray[np.float64]:
+    """(seeds,) means over the bursts."""
+    used = utilisation(frame, policy, LLAMA_2, REGION)
+    return np.array(
+        [
+            np.mean([what(used[seed].dropna(), policy, seed, at) for at in parameters.bursts_h])
+            for seed in parameters.seed_list()
+        ]
+    )
+
+
+def _over_seeds(frame: DataFrame, parameters: Bursts, policy: str, what: Any) -> Interval:
+    return mean_interval(_by_seed(frame, parameters, policy, what))
+
+
+def _peak(used: Any, policy: str, seed: int, at_h: float) -> float:
+    within = used[(used.index >= at_h) & (used.index <= at_h + AFTER_H)]
+    return float(100 * within.max())
+
+
+def _recovery(used: Any, policy: str, seed: int, at_h: float) -> float:
+    return recovery_min(used.index.to_numpy(dtype=float), used.to_numpy(dtype=float), at_h)
+
+
+def _ttft(frame: DataFrame) -> Any:
+    def worst(used: Any, policy: str, seed: int, at_h: float) -> float:
+        mine = chosen(frame, "latency", policy=policy, seed=seed, slo_class="interactive")
+        hour = mine["hour"].astype(float)
+        within = mine[(hour >= at_h) & (hour < at_h + AFTER_H)]
+        return float(within["ttft_s_p95"].astype(float).max())
+
+    return worst
+
+
+REASON = ""
