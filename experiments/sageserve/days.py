@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 POLICIES = ("reactive", "lt-i", "lt-u", "lt-ua")
+ORACLE = "lt-u:forecast=oracle"
+"""An ablation that is told what will come."""
+
 NAMES = {
     "siloed": "siloed",
     "reactive": "reactive",
     "lt-i": "LT-I",
     "lt-u": "LT-U",
     "lt-ua": "LT-UA",
+    ORACLE: "LT-U, oracle (sees the future)",
 }
-STYLES = {"siloed": "C7", "reactive": "C3", "lt-i": "C1", "lt-u": "C0", "lt-ua": "C2"}
+STYLES = {"siloed": "C7", "reactive": "C3", "lt-i": "C1", "lt-u": "C0", "lt-ua": "C2", ORACLE: "k"}
 PLACES = {"us-east": "US-East", "us-central": "US-Central", "us-west": "US-West"}
 LLAMA_2 = "llama-2-70b"
 EVERYWHERE = "all"
