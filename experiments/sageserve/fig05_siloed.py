@@ -273,8 +273,10 @@ _SHORTER = (
 )
 _SLOWER = {
     "bloom-176b": (
-        "Minutes of much load fill instances faster than others come (1 to 5 minutes, which the released "
-        "simulator does not wait for when it scales up): p50 is a few seconds, p95 is of those minutes."
+        "It is waiting: the median waits half a second, the 95th percentile most of its TTFT. Most who wait "
+        "over a minute came in a quarter of the minutes, with up to twice the mean load, and found instances "
+        "full (some eight requests each); others come 1 to 5 minutes later, and who waits stays where he is. "
+        "The released simulator does not wait for instances when it scales up."
     ),
     "llama-2-70b": (
         "Instances come when 70 % of the memory is in use. With Llama-2's few KV heads that is some 120 "
