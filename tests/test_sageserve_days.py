@@ -68,6 +68,14 @@ def test_lower_thresholds_are_llama_2s_only():
         assert pool.scaling.low == pytest.approx(0.3 / over)
 
 
+def test_room_for_others_vms_is_everywhere_and_leaves_vms_as_they_were():
+    plain = days.scenario_of(SMALL).fleet.pools
+    roomy = days.scenario_of({**SMALL, "most": 40}).fleet.pools
+    assert {(p.max_instances, p.scaling.most) for p in plain} == {(20, 20)}
+    assert {(p.max_instances, p.scaling.most) for p in roomy} == {(40, 40)}
+    assert [p.spot for p in roomy] == [p.spot for p in plain]
+
+
 # ---- rows of a run ----
 
 
@@ -172,7 +180,7 @@ def test_recovered_is_who_stays_below_for_ten_minutes(over, minutes):
 def test_figures_run_judge_and_draw(module):
     few = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
     if module is fig11:
-        few["thresholds_over"] = 1.0  # half as many runs
+        few |= {"thresholds_over": 1.0, "more_room": 20}  # a third of the runs
     if module is fig16:
         few |= {"bursts_h": (0.25,), "minutes": 15.0}
     parameters = module.PARAMETERS["quick"].model_copy(update=few)
@@ -193,6 +201,22 @@ def test_the_papers_own_dollars_are_a_tenth_of_what_it_says():
     assert claim.ours.mean == pytest.approx(7 * 69 * 98.32)
     assert claim.verdict is Verdict.DIRECTION
     assert "$47,489" in claim.reason
+
+
+def test_figure_11_varies_one_thing_at_a_time():
+    cases = fig11.cases(fig11.Day(seeds=2))
+    assert {(c["thresholds_over"], c["most"]) for c in cases} == {(1.0, 20), (8.0, 20), (1.0, 40)}
+    assert len(cases) == 3 * 2 * 4
+    frame = pd.DataFrame(cases)
+    assert len(fig11.varied(frame)) == len(fig11.varied(frame, most=40)) == 8
+
+
+def test_vms_of_others_are_judged_where_there_is_room():
+    rows = [total("reactive", "us-east", 50.0) | {"llm": "bloom-176b", "waste_others_h": 1.5}]
+    rows += [total(policy, "us-east", 40.0) for policy in days.POLICIES]
+    (claim,) = fig11._with_room(pd.DataFrame(rows), fig11.Day())
+    assert (claim.ours.mean, claim.verdict) == (1.5, Verdict.REPRODUCED)
+    assert "40 instances" in claim.sentence
 
 
 def test_what_the_released_code_counts_is_judged_by_itself():

@@ -201,6 +201,14 @@ def test_cases_and_settings():
     assert by[table.MLE].forecaster["method"] == "mle"
 
 
+def test_load_of_the_hours_end_over_the_peak_by_hand():
+    # Two hours of 5-minute bins; the last 25 minutes of the second are bins 19 to 23.
+    load = np.arange(24.0).reshape(24, 1, 1)
+    said = np.array([[[[3.5, 7.0]]], [[[4.2, 1.0]]]])
+    found = table.late_over_peak(said, np.array([0.0, 3600.0]), load)
+    assert found.ravel() == pytest.approx([9.0 / 7.0, 21.0 / 4.2])
+
+
 def test_errors_in_small(monkeypatch):
     monkeypatch.setattr(
         table,

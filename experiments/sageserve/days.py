@@ -54,7 +54,8 @@ def scenario_of(case: Mapping[str, Any]) -> Scenario:
     Args:
         case: `policy`, `from_h` and `hours` (of the week), `history_h`, `interval_s` (between decisions and
             rows), `rate_scale`, `bursts` (lists of start in hours after `from_h`, minutes, factor),
-            `thresholds_over` (if there: Llama-2 scales at thresholds that are so many times lower).
+            `thresholds_over` (if there: Llama-2 scales at thresholds that are so many times lower), `most`
+            (if there: instances that an endpoint may have, its own 20 VMs or others').
     """
     history_s = case["history_h"] * HOUR_S
     scenario = load_scenario(
@@ -72,18 +73,22 @@ def scenario_of(case: Mapping[str, Any]) -> Scenario:
         ],
     )
     scenario = scenario.model_copy(update={"workload": workload})
-    return _lower(scenario, case.get("thresholds_over", 1.0))
+    return _varied(scenario, case.get("thresholds_over", 1.0), case.get("most"))
 
 
-def _lower(scenario: Scenario, times: float) -> Scenario:
-    """Llama-2's thresholds divided by `times`."""
+def _varied(scenario: Scenario, times: float, most: int | None) -> Scenario:
+    """Llama-2's thresholds divided by `times`, and room for `most` instances at every endpoint."""
     pools = []
     for pool in scenario.fleet.pools:
-        if pool.llm == LLAMA_2 and pool.scaling is not None and times != 1:
-            high, low = pool.scaling.high / times, pool.scaling.low / times
-            rule = pool.scaling.model_copy(update={"high": high, "low": low})
-            pool = pool.model_copy(update={"scaling": rule})
-        pools.append(pool)
+        rule = pool.scaling
+        assert rule is not None, "days of SageServe scale at the endpoint"
+        if pool.llm == LLAMA_2:
+            thresholds = {"high": rule.high / times, "low": rule.low / times}
+            rule = rule.model_copy(update=thresholds)
+        room = pool.max_instances if most is None else most
+        if most is not None:
+            rule = rule.model_copy(update={"most": most})
+        pools.append(pool.model_copy(update={"scaling": rule, "max_instances": room}))
     fleet = scenario.fleet.model_copy(update={"pools": tuple(pools)})
     return scenario.model_copy(update={"fleet": fleet})
 
