@@ -58,7 +58,7 @@ class Week(Parameters):
 
 PARAMETERS = {
     "quick": Week(seeds=1, from_h=108.0, hours=36.0, history_h=24.0),
-    "paper": Week(seeds=1),
+    "paper": Week(seeds=3),
 }
 
 
