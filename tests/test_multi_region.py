@@ -142,6 +142,11 @@ def test_pools_without_spot_vms_are_refused() -> None:
         Codec(load_scenario("mixed-slo"), ["clock"], ["endpoints"])
 
 
+def test_a_history_that_is_no_whole_number_of_intervals_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"history_s = 1000: must be a whole number of intervals"):
+        MultiRegionEnv(overrides={"history_s": 1000})
+
+
 # ---- routing and release ----
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -134,6 +135,43 @@ def test_impossible_orders_say_why(order, message):
         return
     with pytest.raises(CommandError, match=message):
         strict.apply(0, Command(**order))
+
+
+@pytest.mark.parametrize(
+    "order, message",
+    [
+        ({"regional_threshold": {"interactive": math.nan}}, r"threshold = nan: must be a number"),
+        ({"regional_threshold": {"interactive": "x"}}, r"threshold = 'x': must be a number"),
+        ({"background": {"later": (math.nan, 0.0)}}, r"threshold = nan: must be a number"),
+        ({"background": {"later": (0.5,)}}, r"must be two utilisations"),
+        ({"background": {"later": 0.5}}, r"0.5: must be two utilisations"),
+        ({"scaling": {"chat-west": "reactive"}}, r"'reactive': must be a ScalingOrder"),
+        ({"scaling": {"chat-west": ScalingOrder("target", 2.5)}}, r"target = 2.5: must be a whole"),
+        ({"scaling": {"chat-west": ScalingOrder("target", math.nan)}}, r"target = nan"),
+    ],
+)  # fmt: skip
+def test_what_is_no_order_at_all_is_an_error_also_where_the_impossible_is_clipped(order, message):
+    sim = ClusterSimulation(validate_scenario(SMALL))
+    sim.start(0, draw_requests(sim.scenario, np.random.default_rng(0)))
+    with pytest.raises(CommandError, match=message):
+        sim.apply(0, Command(**order))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"regional_threshold": {"interactive": 1e300}},
+        {"scaling": {"chat-west": ScalingOrder("target", -1)}},
+        {"scaling": {"chat-west": ScalingOrder("target-ahead", 1, math.inf)}},
+    ],
+)
+def test_numbers_out_of_range_are_counted_as_clipped(order):
+    sim = ClusterSimulation(validate_scenario(SMALL))
+    sim.start(0, draw_requests(sim.scenario, np.random.default_rng(0)))
+    before = sim.engine.states.takes.tolist(), sim.engine.states.endpoint["target"].tolist()
+    assert sim.apply(0, Command(**order)) == 1
+    after = sim.engine.states.takes.tolist(), sim.engine.states.endpoint["target"].tolist()
+    assert after == before
 
 
 def test_missing_vms_are_counted_as_clipped():

@@ -66,6 +66,7 @@ def test_a_scenario_that_does_not_fit_is_refused(policy, scenario_name, message)
         ("lt-u:forecast=clairvoyant", "must be one of"),
         ("lt-u:epsilon=0", "epsilon"),
         ("lt-u:order=3,1", "order"),
+        ("lt-u:order=-1,0,0", r"order\[0\] = -1"),
         ("lt-u:bin_s=700", "horizon_s"),
         ("lt-u:high=0.5", "there is no parameter 'high'"),
         ("reactive:high=0.5", "there is no parameter 'high'"),
@@ -107,6 +108,11 @@ def test_theta_is_where_the_target_is_just_met(scenario):
     )
     with pytest.raises(ValueError, match="attainment = 0"):
         ProfileSettings(attainment=0)
+
+
+def test_a_target_that_no_request_meets_is_refused(scenario):
+    with pytest.raises(PolicyError, match=r"theta_ttft_s = 0.001: too short for 'bloom-176b' on 8"):
+        Endpoints(scenario, "test", theta_ttft_s=0.001)
 
 
 def test_theta_does_not_depend_on_the_episode(scenario):

@@ -38,7 +38,8 @@ class Endpoints:
         theta_ttft_s: target latency of theta; None: what an instance serves if nobody ever waits.
 
     Raises:
-        PolicyError: two pools of one kind at an endpoint, or different hours.
+        PolicyError: two pools of one kind at an endpoint, different hours, or a target latency that an
+            LLM does not keep even without load.
     """
 
     def __init__(
@@ -73,6 +74,12 @@ class Endpoints:
         self.interactive = np.array([c.priority == 0 for c in scenario.classes])
         self.theta = np.zeros((shape[0], shape[2]))
         for kind, theta in _thetas(scenario.model_dump_json(), theta_ttft_s).items():
+            if theta <= 0:
+                llm, (gpu, tp) = places.llms[kind[0]], self.kinds[kind[1]]
+                raise PolicyError(
+                    f"{policy}: theta_ttft_s = {theta_ttft_s}: too short for {llm!r} on {tp} {gpu}: however "
+                    "few requests there are, too many have their first token later"
+                )
             self.theta[kind] = theta
 
     def instances(self, seen: RegionsSeen) -> NDArray[np.int64]:

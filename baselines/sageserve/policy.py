@@ -34,7 +34,7 @@ from baselines.sageserve.programme import (
 )
 from llmscale_env.control.command import Command
 from llmscale_env.control.demand import Demand, DemandRecord
-from llmscale_env.control.forecast import FORECASTERS
+from llmscale_env.control.forecast import FORECASTERS, make_forecaster
 from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -187,6 +187,7 @@ class LongTermPolicy:
         self.parameters = checked(name, LongTermParameters, values)
         try:
             self._settings = self.parameters.settings()
+            make_forecaster(self._settings.forecaster)
         except ValueError as error:
             raise PolicyError(f"{name}: {error}") from None
         self._endpoints: tuple[Scenario, Endpoints] | None = None

@@ -356,6 +356,8 @@ class Dispatcher:
             order(*arguments)
         except KeyError as error:
             raise CommandError(f"{what}: {error.args[0]}") from None
+        except TypeError as error:
+            raise CommandError(f"{what}: {error}") from error
         except ValueError as error:
             self._impossible(f"{what}: {error}")
             return 1

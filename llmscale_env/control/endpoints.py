@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.demand import DemandRecord
+from llmscale_env.control.demand import WHOLE, DemandRecord
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.regions import Places, ScalingOrder
 from llmscale_env.control.virtual import AS_IS
@@ -41,6 +41,9 @@ class EndpointLayout:
         interval_s: of control: width of the windows of `EndpointsSeen`.
         bins_per_hour: such windows in an hour, at least one.
         season: windows in a day if the history has a whole one, else 0.
+
+    Raises:
+        ValueError: the history is no whole number of intervals.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -57,6 +60,12 @@ class EndpointLayout:
         self.interactive = np.array([c.priority == 0 for c in scenario.classes])
         self.interval_s = scenario.control_interval_s
         self.bins_per_hour = max(1, round(HOUR_S / self.interval_s))
+        before = scenario.history_s / self.interval_s
+        if abs(before - round(before)) > WHOLE * max(before, 1):
+            raise ValueError(
+                f"history_s = {scenario.history_s:g}: must be a whole number of intervals of "
+                f"control_interval_s = {self.interval_s:g}"
+            )
         per_day = DAY_S / self.interval_s
         whole = scenario.history_s >= DAY_S and per_day == round(per_day)
         self.season = round(per_day) if whole else 0

@@ -5,6 +5,7 @@ An endpoint is all that serves an LLM in a region (SageServe, section 3.2).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
     from llmscale_env.sim.fast import EngineBatch
+
+HIGHEST = 1e12
+"""Of utilisations, targets and tokens per second: in millionths they fit into 64 bits. The engine's own
+bounds are lower."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,7 @@ class RegionOrders:
 
     Raises (every method):
         KeyError: an unknown name; the message names it and what there is.
+        TypeError: no number where one must be (NaN included), or no order at all.
         ValueError: a value that is not possible.
     """
 
@@ -200,6 +206,8 @@ class RegionOrders:
             if not mine:
                 known = [f"{name}/{where}" for name, where, _ in self._places.managers]
                 raise KeyError(f"{key!r}: there is no such queue manager; there are {known}")
+            if not (isinstance(values, Sequence) and len(values) == 2):
+                raise TypeError(f"{key!r}: {values!r}: must be two utilisations")
             first, second = (ppm(_number("threshold", value)) for value in values)
             one[mine], two[mine] = first, second
         self.engine.set_managers(e, one, two)
@@ -207,8 +215,10 @@ class RegionOrders:
     def scaling(self, e: int, pool: str, order: ScalingOrder) -> None:
         """Begin an hour of a pool's rule."""
         p = _known(pool, self._pools, "pool")
+        if not isinstance(order, ScalingOrder):
+            raise TypeError(f"{order!r}: must be a ScalingOrder")
         kind = _known(order.kind, SCALING_KINDS, "kind")
-        target = -1 if order.target is None else int(order.target)
+        target = -1 if order.target is None else _whole("target", order.target)
         forecast = _number("forecast_tokens_per_s", order.forecast_tokens_per_s)
         self.engine.set_scaling(e, p, kind, target, round(forecast * 1e6))
 
@@ -228,7 +238,21 @@ def _known(name: str, known: Mapping[str, int], what: str) -> int:
 
 
 def _number(name: str, value: float) -> float:
-    number = float(value)
-    if not (np.isfinite(number) and number >= 0):
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise TypeError(f"{name} = {value!r}: must be a number")
+    if number < 0:
         raise ValueError(f"{name} = {value!r}: must be at least 0")
+    if number > HIGHEST:
+        raise ValueError(f"{name} = {value!r}: must be at most {HIGHEST:g}")
     return number
+
+
+def _whole(name: str, value: float) -> int:
+    number = _number(name, value)
+    if number != int(number):
+        raise TypeError(f"{name} = {value!r}: must be a whole number")
+    return int(number)
