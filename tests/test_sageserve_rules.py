@@ -7,7 +7,7 @@ import math
 import pytest
 
 from baselines.sageserve import background, scaling
-from baselines.sageserve.background import Pulled, PullRule, QueueManager
+from baselines.sageserve.background import PullRule
 from baselines.sageserve.provisioning import Delays, scale_out
 from baselines.sageserve.routing import (
     choose_region,
@@ -54,8 +54,12 @@ def test_the_preferred_region_below_the_threshold():
     assert choose_region([0.4, 0.2, 0.1], (0, 1, 2), threshold=0.3) == 1
     assert choose_region([math.inf, 0.9], (0, 1)) == 1
     assert choose_region([math.inf, math.inf], (0, 1)) is None
+    assert choose_region([0.4, 0.2, 0.1], (0, 1, 2), threshold=[0.4, 0.2, 0.5]) == 2
+    assert choose_region([0.0, 0.2], (0, 1), threshold=0) == 0  # none is below: the least
     with pytest.raises(ValueError, match="order"):
         choose_region([0.1], ())
+    with pytest.raises(ValueError, match="threshold"):
+        choose_region([0.1], (0,), threshold=-0.1)
 
 
 def test_least_loaded_and_fewest_remaining():
@@ -77,27 +81,8 @@ def test_pulls(utilisation, paper, released):
     assert background.RELEASED.pulls(utilisation) == released
 
 
-def test_the_oldest_go_first_and_are_urgent_after_ten_hours():
-    manager = QueueManager()
-    for k, (llm, region, at) in enumerate([(0, 1, 0.0), (0, 2, 50.0), (1, 1, 60.0), (0, 1, 70.0)]):
-        manager.submit(k, llm, region, at)
-    assert manager.waiting(0, 1) == 3
-    assert manager.signal(0, 2, 0.6, 36_000.0) == []
-    # Exactly ten hours old is not yet older; a request goes to whoever signals.
-    assert manager.signal(0, 2, 0.55, 36_000.0) == [Pulled(0, 1)]
-    assert manager.signal(0, 1, 0.4, 36_060.0) == [Pulled(1, 0), Pulled(3, 1)]
-    assert manager.signal(0, 1, 0.4, 36_060.0) == []
-    assert manager.waiting(1, 0) == 1
-
-
-def test_queues_of_regions():
-    manager = QueueManager(own_region_only=True)
-    manager.submit(0, 0, 1, 0.0)
-    assert manager.signal(0, 2, 0.0, 1.0) == []
-    assert manager.signal(0, 1, 0.0, 1.0) == [Pulled(0, 1)]
-    manager.submit(1, 0, 1, 5.0)
-    with pytest.raises(ValueError, match="before"):
-        manager.submit(2, 0, 1, 4.0)
+def test_background_is_urgent_from_ten_hours_on():
+    assert [PullRule().priority(age) for age in (0.0, 35_999.9, 36_000.0, 90_000.0)] == [1, 1, 0, 0]
     with pytest.raises(ValueError, match="low"):
         PullRule(high=0.4)
 
@@ -223,6 +208,7 @@ def test_bad_values_are_named(make, word):
 def test_own_spot_first_then_the_largest_of_others():
     found = scale_out(7, 1, [3, 2, 1, 3])
     assert (found.own, found.others, found.missing) == (2, ((0, 3), (3, 2)), 0)
+    assert scale_out(2, 1, [3, 0, 3]).others == ((0, 1), (2, 1))  # whoever has the most by then
     assert scale_out(2, 1, [3, 2]).others == ()
     assert scale_out(9, 0, [1, 2]).missing == 6
 

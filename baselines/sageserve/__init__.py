@@ -4,6 +4,10 @@ Most of it are plain functions and records on numbers, which know nothing of the
 `endpoints` and `profile` bring them to a cluster. Forecasts need the extra
 `forecast` (statsmodels with SciPy), the programme `solver`; both are imported where they are used.
 
+What happens at each arrival is in the engine (docs/engine.md, section 17). `routing`, `background`,
+`scaling` and `provisioning` state its rules as the paper has them, on numbers alone, and tests hold the
+reference engine against them, look by look.
+
 | question | module |
 |---|---|
 | how many tokens will come in the next hour | `forecast` (section 6.4) |

@@ -78,8 +78,8 @@ def scale_out(wanted: int, llm: int, spot: Sequence[int]) -> ScaleOut:
     Args:
         wanted: at least 0.
         llm: index of the LLM.
-        spot: spot instances of each LLM; they are taken from the LLM with the most of them, the
-            first of equals (ours).
+        spot: spot instances of each LLM; each is taken from the LLM with the most of them at that time,
+            the first of equals (ours).
 
     Raises:
         ValueError: a negative number.
@@ -87,11 +87,11 @@ def scale_out(wanted: int, llm: int, spot: Sequence[int]) -> ScaleOut:
     if wanted < 0 or min(spot, default=0) < 0:
         raise ValueError(f"wanted = {wanted}, spot = {list(spot)}: must be at least 0")
     own = min(wanted, spot[llm])
-    left = wanted - own
-    others = []
-    for other in sorted((k for k in range(len(spot)) if k != llm), key=lambda k: (-spot[k], k)):
-        take = min(left, spot[other])
-        if take:
-            others.append((other, take))
-            left -= take
-    return ScaleOut(own, tuple(others), left)
+    there = [0 if k == llm else count for k, count in enumerate(spot)]
+    taken = [0] * len(there)
+    for _ in range(min(wanted - own, sum(there))):
+        most = max(range(len(there)), key=lambda k: there[k])
+        there[most] -= 1
+        taken[most] += 1
+    others = tuple((k, count) for k, count in enumerate(taken) if count)
+    return ScaleOut(own, others, wanted - own - sum(taken))

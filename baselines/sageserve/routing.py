@@ -51,27 +51,30 @@ def preference(home: int, latency_s: ArrayLike) -> tuple[int, ...]:
 
 
 def choose_region(
-    utilisation: Sequence[float], order: Sequence[int], threshold: float = THRESHOLD
+    utilisation: Sequence[float],
+    order: Sequence[int],
+    threshold: float | Sequence[float] = THRESHOLD,
 ) -> int | None:
     """The first region of `order` whose utilisation is below the threshold; else the least utilised.
 
     Args:
         utilisation: (regions,) of the LLM asked for; infinite where it has no instance.
         order: regions that may serve, the preferred first.
-        threshold: see the module.
+        threshold: see the module; one for all regions, or (regions,) of each (ours).
 
     Returns:
         The region; of equally utilised ones the preferred. None if none has an instance.
 
     Raises:
-        ValueError: no region in `order`, or a threshold that is not positive.
+        ValueError: no region in `order`, or a threshold that is negative.
     """
     if not order:
         raise ValueError("order: needs at least one region")
-    if not threshold > 0:
-        raise ValueError(f"threshold = {threshold}: must be positive")
+    each = threshold if isinstance(threshold, Sequence) else [threshold] * len(utilisation)
+    if not min(each) >= 0:
+        raise ValueError(f"threshold = {threshold}: must be at least 0")
     for region in order:
-        if utilisation[region] < threshold:
+        if utilisation[region] < each[region]:
             return region
     least = min(order, key=lambda region: utilisation[region])
     return least if utilisation[least] < math.inf else None
