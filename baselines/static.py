@@ -18,6 +18,7 @@ class StaticParameters(Parameters):
     """Counts and limits by pool; a pool left out keeps what the scenario starts with.
 
     Attributes:
+        each: instances of every pool that `instances` does not name; None: what the scenario starts with.
         instances: instances by pool.
         batch_limit: running requests per instance in every pool.
         batch_limits: the same by pool.
@@ -25,6 +26,7 @@ class StaticParameters(Parameters):
             scenario's own.
     """
 
+    each: Count | None = None
     instances: dict[str, Count] = {}
     batch_limit: BatchLimit | None = None
     batch_limits: dict[str, BatchLimit] = {}
@@ -35,7 +37,7 @@ class StaticPolicy:
     """Keeps a fleet as it is: over-provisioning, the operator's oldest rule.
 
     `make_policy("static", interactive=6, mixed=4)` gives counts by pool, `**{"mixed.batch_limit": 96}`
-    a pool's batch limit.
+    a pool's batch limit, `each=6` so many instances in every pool.
 
     Args:
         name: what tables call it.
@@ -80,7 +82,10 @@ class StaticPolicy:
                     f"{self.name}: {name!r} is neither a parameter nor a pool; "
                     f"there are pools {list(pools)}"
                 )
-        counts = {name: pool.initial_instances for name, pool in pools.items()}
+        each = self.parameters.each
+        counts = {
+            name: pool.initial_instances if each is None else each for name, pool in pools.items()
+        }
         counts |= self.parameters.instances
         limits: dict[str, int] = {}
         if self.parameters.batch_limit is not None:

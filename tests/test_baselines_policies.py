@@ -199,6 +199,25 @@ def test_static_gives_its_orders_once(short):
     assert result.series["interactive/batch_limit"].iloc[-1] == 48
 
 
+def test_static_gives_every_pool_so_many_and_named_ones_theirs(short):
+    policy = make_policy("static:each=2+interactive=3")
+    policy.reset(short, 0)
+    assert policy._orders.targets == {"interactive": 3, "mixed": 2, "batch": 2}
+    with pytest.raises(PolicyError, match="interactive = 9999: must be at most"):
+        make_policy("static", each=9999).reset(short, 0)
+
+
+def test_static_holds_endpoints_that_would_scale_by_themselves():
+    scenario = load_scenario("multi-region", horizon_s=7200, **{"workload.rate_scale": 0.02})
+    result = run_episode(make_policy("static:each=6"), scenario, seed=0)
+    names = [pool.name for pool in scenario.fleet.pools]
+    assert [result.series[f"{name}/active"].iloc[-1] for name in names] == [6] * 6
+    assert result.summary["gpu_hours"] == pytest.approx(2 * 288, rel=0.02)
+    # Hardly used, they would go down to one of six by themselves.
+    left = run_episode(make_policy("reactive"), scenario, seed=0)
+    assert [left.series[f"{name}/active"].iloc[-1] for name in names] != [6] * 6
+
+
 # ---- Llumnix ----
 
 
