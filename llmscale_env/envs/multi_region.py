@@ -363,8 +363,8 @@ class MultiRegionEnv(ServingEnv):
 
     ## Reference Policies
 
-    `python -m agents.evaluate env=multi-region episodes=3 policies=A,B,...`, means and 95 % intervals (of three
-    episodes only); `interactive` and `others` are the shares on time, in %:
+    `python -m agents.evaluate env=multi-region episodes=3 policies=A,B,...`, means and 95 % intervals
+    (of three episodes only); `interactive` and `others` are the shares on time, in %:
 
     | policy | reward | interactive | others | GPU-hours |
     |---|---|---|---|---|
@@ -378,11 +378,11 @@ class MultiRegionEnv(ServingEnv):
     | `lt-ua` | -325.1 [-388.0, -262.1] | 89.91 | 99.50 | 2,235 |
     | `lt-i:forecast=oracle` (told the future) | -193.0 [-211.2, -174.8] | 94.51 | 99.62 | 2,378 |
 
-    With the default weights every fixed fleet, all VMs always on included, beats SageServe's policies and the
-    reactive rule by far: all VMs for the whole day cost 96, a day on which one interactive request in ten is
-    late costs 288 for that alone. SageServe's policies take a third of the GPU time; told the coming load they
-    make up somewhat more than half of the distance. A learned policy has to be measured against the best
-    fixed fleet.
+    With the default weights every fixed fleet, all VMs always on included, beats SageServe's policies and
+    the reactive rule by far: all VMs for the whole day cost 96, a day on which one interactive request in ten
+    is late costs 288 for that alone. SageServe's policies take a third of the GPU time; told the coming load
+    they make up somewhat more than half of the distance. A learned policy has to be measured against the
+    best fixed fleet.
 
     ## References
 
