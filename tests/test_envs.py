@@ -1,4 +1,4 @@
-"""The environments keep Gymnasium's and SB3's contracts, and their own."""
+"""Every environment keeps Gymnasium's and SB3's contracts, and their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,75 +15,7 @@ from gymnasium.utils.env_checker import check_env
 
 import llmscale_env
 from llmscale_env.control.run import run_episode
-from llmscale_env.envs.actions import ActionDecoder
-from llmscale_env.envs.burst_multicast import BurstMulticastEnv, BurstMulticastVectorEnv
-from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
-from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
-from llmscale_env.envs.multi_region import MultiRegionEnv, MultiRegionVectorEnv
-from llmscale_env.envs.placement import PlacementEnv, PlacementVectorEnv
-from llmscale_env.envs.placement_per_request import (
-    PlacementPerRequestEnv,
-    PlacementPerRequestVectorEnv,
-)
-from llmscale_env.scenarios import ScenarioError, load_scenario
-
-SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
-
-
-class Kind(NamedTuple):
-    """An environment as the tests here need it: its episodes are 12 decisions long, or some 40."""
-
-    id: str
-    single: Any
-    vector: Any
-    short: dict[str, Any]
-    action: list[int]
-
-
-MIXED = Kind(
-    "llmscale/MixedSLO-v0", MixedSLOEnv, MixedSLOVectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0]
-)
-QUEUE = Kind(
-    "llmscale/MultiModelQueue-v0",
-    MultiModelQueueEnv,
-    MultiModelQueueVectorEnv,
-    {"horizon_s": 60, "workload.batch_queues.archive-tuned.at_s": 20},
-    [0, 1, 0, 13, 1, 0, 1, 0],
-)
-PLACEMENT = Kind(
-    "llmscale/Placement-v0",
-    PlacementEnv,
-    PlacementVectorEnv,
-    {"horizon_s": 60, "workload.rate_scale": 0.5},
-    [6, 1, 0, 4, 2, 4],
-)
-REQUEST = Kind(
-    "llmscale/PlacementPerRequest-v0",
-    PlacementPerRequestEnv,
-    PlacementPerRequestVectorEnv,
-    {"horizon_s": 3, "control_interval_s": 0.5, "workload.rate_scale": 1.5},
-    [2],
-)
-MULTICAST = Kind(
-    "llmscale/BurstMulticast-v0",
-    BurstMulticastEnv,
-    BurstMulticastVectorEnv,
-    {"horizon_s": 12, "workload.rate_scale": 1.5},
-    [3, 2, 0, 3, 0, 0],
-)
-REGION = Kind(
-    "llmscale/MultiRegion-v0",
-    MultiRegionEnv,
-    MultiRegionVectorEnv,
-    {"horizon_s": 10_800, "workload.rate_scale": 0.5},
-    [*[3, 2] * 3, *[4, 0, 2, 1, 3, 2], *[3, 0, 2, 2, 5, 2], *[2] * 5, 0],
-)
-KINDS = (MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST, REGION)
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id.partition("/")[2])
-
-
-def make(kind=MIXED, **changes):
-    return kind.single(overrides={**kind.short, **changes})
+from tests.env_kinds import KINDS, REQUEST, each_kind, make
 
 
 def play(env, seed):
@@ -244,36 +175,6 @@ def test_threads_change_nothing(kind):
     assert (one[1] == two[1]).all()
 
 
-def test_more_instances_shorten_the_queue():
-    """The queue reacts to the action."""
-    waiting = {}
-    for name, change in (("fewer", 1), ("more", 5)):
-        env = make(**{"workload.rate_scale": 1.5})
-        env.reset(seed=0)
-        queue = []
-        for _ in range(12):
-            action = np.array([change, change, change, 3, 3, 3, 0, 2])
-            info = env.step(action)[4]
-            metrics = info["metrics"]
-            pools = ("interactive", "mixed", "batch")
-            queue.append(metrics["queue/batch"] + sum(metrics[f"{p}/waiting"] for p in pools))
-        waiting[name] = queue[-1]
-    assert waiting["fewer"] > 10 * max(waiting["more"], 1)
-
-
-def test_serving_nothing_costs_more_than_serving():
-    """No way to gain by not serving: the anti-cheat policy that stops everything loses."""
-    returns = {}
-    for name, first in (("off", 0), ("steady", 4)):
-        env = make()
-        env.reset(seed=1)
-        total = 0.0
-        for _ in range(12):
-            total += env.step(np.array([first, first, first, 3, 3, 5, 0, 0]))[1]
-        returns[name] = total
-    assert returns["off"] < returns["steady"] - 10
-
-
 @each_kind
 def test_a_fork_goes_on_as_the_original_does_and_does_not_disturb_it(kind):
     env = make(kind)
@@ -349,29 +250,6 @@ def test_a_codec_with_run_episode_is_the_environment(kind):
     assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
 
 
-def test_masked_actions_are_never_clipped_one_pool_at_a_time():
-    env = make(**{"fleet.max_gpus": 9})
-    env.reset(seed=0)
-    rng = np.random.default_rng(0)
-    levels = [int(choice) for choice in env.codec.decoder.choices[0]]
-    for _ in range(12):
-        mask = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
-        # The other pools keep what they have.
-        have = [env.view().instances_of(p) for p in range(3)]
-        action = np.array([*(levels.index(n) for n in have), 3, 3, 5, 0, 0])
-        pool = rng.integers(3)
-        allowed = [k for k in np.flatnonzero(mask[pool]) if levels[k] <= max(have[pool] + 1, 4)]
-        action[pool] = rng.choice(allowed)
-        assert env.step(action)[4]["clipped"] == 0
-
-
-def test_an_order_for_too_many_gpus_is_clipped_and_counted():
-    env = make(**{"fleet.max_gpus": 9})
-    env.reset(seed=0)
-    info = env.step(np.array([7, 4, 0, 3, 3, 5, 0, 0]))[4]
-    assert info["clipped"] == 3
-
-
 @each_kind
 @pytest.mark.parametrize(
     "action,message",
@@ -398,43 +276,6 @@ def test_step_needs_a_reset(kind):
     env = make(kind)
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(len(env.action_space.nvec), int))
-
-
-def test_unknown_names_are_refused_with_what_there_is():
-    with pytest.raises(ScenarioError, match="mixed-slo"):
-        MixedSLOEnv(scenario="mixd-slo")
-    with pytest.raises(ScenarioError, match="no such field"):
-        MixedSLOEnv(overrides={"flet.max_gpus": 3})
-    with pytest.raises(ScenarioError, match=r"cannot hold one instance|already hold"):
-        MixedSLOEnv(overrides={"fleet.max_gpus": 1})
-    with pytest.raises(ValueError, match="unknown block"):
-        MixedSLOEnv(observation=("clock", "weather"))
-    with pytest.raises(ValueError, match="unknown head"):
-        MixedSLOEnv(action=("prayer",))
-    with pytest.raises(ValueError, match="render_mode"):
-        MixedSLOEnv(render_mode="human")
-
-
-def test_other_blocks_and_heads_make_other_spaces():
-    env = MixedSLOEnv(overrides=SHORT, observation=("clock", "queues"), action=("instance_counts",))
-    assert env.observation_space.shape == (8,)
-    assert env.action_space.nvec.tolist() == [11, 11, 11]
-    env.reset(seed=0)
-    env.step(np.array([3, 3, 3]))
-
-
-def test_render_without_a_display():
-    env = MixedSLOEnv(overrides=SHORT, render_mode="rgb_array")
-    env.reset(seed=0)
-    for _ in range(3):
-        env.step(np.array([4, 5, 0, 3, 3, 5, 0, 0]))
-    frame = env.render()
-    assert frame.dtype == np.uint8
-    assert frame.ndim == 3
-    assert frame.std() > 0
-    text = MixedSLOEnv(overrides=SHORT, render_mode="ansi")
-    text.reset(seed=0)
-    assert "queue batch" in text.render()
 
 
 @each_kind
@@ -482,19 +323,6 @@ def test_the_manual_has_the_weights_of_the_reward(kind):
         assert int(gpus) == env.scenario.fleet.max_gpus
 
 
-def test_decoder_orders_and_commands_say_the_same():
-    scenario = load_scenario("mixed-slo", **SHORT)
-    env = MixedSLOEnv(scenario)
-    env.reset(seed=0)
-    decoder = ActionDecoder(scenario, MixedSLOEnv.action)
-    action = decoder.check(np.array([6, 3, 0, 1, 2, 4, 2, 1]), 1)
-    command = decoder.orders(action, env.core.snapshot()).command(0, scenario)
-    assert command.targets == {"interactive": 6, "mixed": 3}
-    assert command.batch_limits == {"interactive": 16, "mixed": 32, "batch": 128}
-    assert command.overflow_share == {"interactive": 0.5}
-    assert command.load_source == dict.fromkeys(("interactive", "mixed", "batch"), "host")
-
-
 def test_every_registered_environment_can_be_made():
     short = {kind.id: kind.short for kind in KINDS}
     for entry in llmscale_env.ENVIRONMENTS:
@@ -533,30 +361,3 @@ def test_the_view_does_not_change_when_the_future_does(kind):
         views.append(seen)
     for one, two in zip(*views, strict=True):
         assert one.tobytes() == two.tobytes()
-
-
-def test_orders_beyond_the_gpus_can_be_errors():
-    env = make(**{"fleet.max_gpus": 9, "impossible_commands": "error"})
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="max_gpus = 9"):
-        env.step(np.array([7, 4, 0, 3, 3, 5, 0, 0]))
-
-
-def test_unfinished_requests_are_no_better_than_late_ones_at_the_horizon():
-    """A batch so large that nobody finishes must not pay (a short, overloaded episode)."""
-    overrides = {
-        "horizon_s": 40,
-        "workload.rate_scale": 0.6,
-        "fleet.pools.interactive.initial_instances": 2,
-        "fleet.pools.mixed.initial_instances": 0,
-    }
-    returns = {}
-    for level in (3, 7):
-        env = MixedSLOEnv(overrides=overrides)
-        env.reset(seed=0)
-        total = 0.0
-        for _ in range(4):
-            total += env.step(np.array([2, 0, 0, level, 3, 5, 0, 0]))[1]
-        returns[level] = total
-        assert env.core.sim.engine.states.tally["itl_late"].sum() > 0
-    assert returns[7] < returns[3] + 1.0
