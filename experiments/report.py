@@ -7,7 +7,8 @@
     results=DIRECTORY    where `experiments.run` wrote; "results" if left out
     out=DIRECTORY        where the pages go; "docs/reproduction" if left out
 
-Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/. Experiments without results
+Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/; rows that an experiment names
+as series over time are left out. Experiments without results
 are named on the page. Results that other code made than is here now, or that were made with other
 parameters than those of their scale, are an error; `stale=true` takes them all the same, and the page says
 of each what it is.
@@ -23,7 +24,7 @@ from pathlib import Path
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
-from experiments.harness.results import ROWS, Result, read_result
+from experiments.harness.results import ROWS, Result, copy_rows, read_result
 from experiments.output import RESULTS, replace_file
 from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options, some_of
 
@@ -65,11 +66,15 @@ def write_page(
 ) -> Path:
     """Write a paper's page in both forms, and what it shows; returns the Markdown file."""
     pictures = out / paper
+    without_series = set()
     for entry, result in found:
         for name in result.pictures:
             _copy(result.folder / name, pictures / name)
-        _copy(result.folder / ROWS, pictures / f"{entry.name}.csv")
-    text = markdown(paper, found, missing, wrong, scale)
+        series = load(entry).series
+        _copy_rows(result.folder / ROWS, pictures / f"{entry.name}.csv", series)
+        if series:
+            without_series.add(entry)
+    text = markdown(paper, found, missing, wrong, scale, without_series)
     page = html(text, PAPERS[paper])
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
     return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
@@ -84,6 +89,10 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, part)
 
     replace_file(target, write)
+
+
+def _copy_rows(source: Path, target: Path, series: Sequence[str]) -> None:
+    replace_file(target, lambda part: copy_rows(source, part, series))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from experiments.harness.claims import (
     more,
 )
 from experiments.harness.page import html, interval, markdown
-from experiments.harness.results import RECORD, Result, read_result, write_result
+from experiments.harness.results import RECORD, Result, copy_rows, read_result, write_result
 from experiments.output import new_figure
 
 NAN = math.nan
@@ -328,6 +328,48 @@ def test_report_refuses_results_of_other_parameters(tmp_path, capsys):
     assert "**This result was made with other" in (tmp_path / "out/chiron.md").read_text()
     leave(values)
     assert report.main(words) == 0
+
+
+def test_report_leaves_out_series_over_time(tmp_path):
+    entry = next(e for e in entries() if e.name == "blitzscale-fig01")
+    values = load(entry).parameters["paper"].model_dump(mode="json")
+    made = replace(
+        result(tmp_path / "results" / entry.name / "paper", prints.fingerprint(entry.module)),
+        name=entry.name,
+        figure="Figure 1",
+        parameters={name: (value, "source") for name, value in values.items()},
+    )
+    rows = [{"seed": 1, "kind": "second", "second": t, "rise": 0.1} for t in range(3)]
+    rows += [{"seed": 1, "kind": "poisson", "rise": 0.30000000000000004}]
+    write_result(made, pandas.DataFrame(rows), {made.pictures[0]: new_figure(1, 1)})
+    words = [f"results={tmp_path / 'results'}", f"out={tmp_path / 'out'}", "paper=blitzscale"]
+    assert report.main(words) == 0
+    kept = (tmp_path / "out/blitzscale/blitzscale-fig01.csv").read_text()
+    assert kept == "seed,kind,rise\n1,poisson,0.30000000000000004\n"
+    page = (tmp_path / "out/blitzscale.md").read_text()
+    assert "rows, but for series over time, in [blitzscale-fig01.csv]" in page
+    assert (made.folder / "rows.csv").read_text().count("second") == 1 + 3
+
+
+def test_rows_without_series_are_copied_exactly(tmp_path):
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    one.write_text('kind,text,empty\na,"x, y",\nb,z,\n')
+    copy_rows(one, other, ())
+    assert other.read_text() == one.read_text()
+    copy_rows(one, other, ("b",))
+    assert other.read_text() == 'kind,text\na,"x, y"\n'
+    one.write_text("what,x\na,1\n")
+    with pytest.raises(ValueError, match="no column kind, which b should be in"):
+        copy_rows(one, other, ("b",))
+
+
+def test_an_experiment_names_its_series_in_a_tuple(monkeypatch):
+    from experiments.chiron import fig03_batch_size
+
+    assert load(ENTRY).series == ()
+    monkeypatch.setattr(fig03_batch_size, "SERIES", "second", raising=False)
+    with pytest.raises(TypeError, match="SERIES = 'second': must be a tuple of names"):
+        load(ENTRY)
 
 
 def test_interval_says_only_what_there_is():

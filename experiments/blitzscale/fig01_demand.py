@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 1"
+SERIES = ("second",)
 GB = 1e9
 EDGE_S = 60
 """The trace starts from nothing and ends: memory is looked at between the first and the last minute."""

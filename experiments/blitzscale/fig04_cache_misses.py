@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 4"
+SERIES = ("minute",)
 MINUTE_S = 60
 Variant = Literal["published", "packed", "cached", "random", "shared"]
 VARIANTS: dict[Variant, tuple[str, int]] = {

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figure 13"
+SERIES = ("gpus",)
 COMPARED: tuple[SystemName, ...] = ("blitzscale", "serverlessllm", "serverlessllm-30s", "allcache")
 PARAMETERS = {
     "quick": EndToEnd(systems=COMPARED, seeds=3, arrivals_s=600.0, bursty_arrivals_s=1800.0),

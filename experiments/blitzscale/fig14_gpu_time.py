@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figures 14 and 15"
+SERIES = ("gpus",)
 CODE: Workload = "azure-code"
 SLLM: tuple[SystemName, ...] = ("serverlessllm", "serverlessllm-30s")
 COMPARED: tuple[SystemName, ...] = ("blitzscale", *SLLM, "allcache", "distserve", "distserve-half")

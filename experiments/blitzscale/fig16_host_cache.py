@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 16"
+SERIES = ("bin",)
 BIN_S = 20
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "PARAMETERS", "cases", "claims", "plot", "run"]
 
 FIGURE = "Figure 17"
+SERIES = ("gpus",)
 STEPS: tuple[SystemName, ...] = (
     "serverlessllm", "network", "interference-free", "blitzscale",
     "network-last", "interference-free-last",

@@ -62,6 +62,7 @@ class Experiment:
     run: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
     plot: Callable[[Any, Any], Any]
     claims: Callable[[Any, Any], Sequence[Claim]]
+    series: tuple[str, ...] = ()
 
     def settings(self, scale: str, changes: Mapping[str, str]) -> Parameters:
         """Parameters of a scale with some changed, given as text (lists with commas).
@@ -138,7 +139,8 @@ def load(entry: Entry) -> Experiment:
     """Import an experiment.
 
     Raises:
-        TypeError: its module lacks something of what `experiments.harness` asks for.
+        TypeError: its module lacks something of what `experiments.harness` asks for, or its `SERIES` is not a
+            tuple of names.
     """
     module = importlib.import_module(entry.module)
     missing = [name for name in _NEEDED if not hasattr(module, name)]
@@ -146,6 +148,9 @@ def load(entry: Entry) -> Experiment:
         raise TypeError(f"{entry.module} lacks {', '.join(missing)}")
     if set(module.PARAMETERS) != set(SCALES):
         raise TypeError(f"{entry.module}.PARAMETERS must have the keys {list(SCALES)}")
+    series = getattr(module, "SERIES", ())
+    if not isinstance(series, tuple) or not all(isinstance(kind, str) for kind in series):
+        raise TypeError(f"{entry.module}.SERIES = {series!r}: must be a tuple of names")
     return Experiment(
         entry,
         module.FIGURE,
@@ -154,4 +159,5 @@ def load(entry: Entry) -> Experiment:
         module.run,
         module.plot,
         module.claims,
+        series,
     )

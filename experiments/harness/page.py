@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agents.statistics import Interval
 from experiments.harness.catalogue import PAPERS, Entry
@@ -27,8 +27,17 @@ def markdown(
     missing: Sequence[Entry],
     wrong: Mapping[Entry, str],
     scale: str,
+    without_series: Collection[Entry] = (),
 ) -> str:
-    """The page of one paper; `wrong` says which results are not what they should be, and why."""
+    """The page of one paper.
+
+    Args:
+        paper: key of `PAPERS`.
+        results, missing: experiments with results, and those without.
+        wrong: which results are not what they should be, and why.
+        scale: of the results.
+        without_series: experiments whose rows lie beside the page without series over time.
+    """
     claims = [claim for _, result in results for claim in result.claims]
     counts = Counter(claim.verdict for claim in claims)
     lines = [
@@ -56,7 +65,7 @@ def markdown(
             figure = f"[{result.figure}](#{_anchor(result, entry)})"
             lines.append(f"| {_mark(claim)} | {figure} {_row(claim)}")
     for entry, result in results:
-        lines += ["", *_section(entry, result, wrong.get(entry, ""))]
+        lines += ["", *_section(entry, result, wrong.get(entry, ""), entry in without_series)]
     if missing:
         lines += ["", "## Not run", ""]
         lines += [f"- `{entry.name}`: {entry.title}" for entry in missing]
@@ -88,7 +97,8 @@ def interval(found: Interval) -> str:
     return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
-def _section(entry: Entry, result: Result, wrong: str) -> list[str]:
+def _section(entry: Entry, result: Result, wrong: str, without_series: bool) -> list[str]:
+    what = "rows, but for series over time," if without_series else "rows"
     lines = [f"## {_heading(result, entry)}", ""]
     lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
@@ -104,7 +114,7 @@ def _section(entry: Entry, result: Result, wrong: str) -> list[str]:
     lines += [f"| `{k}` | {_value(v)} | {source} |" for k, (v, source) in result.parameters.items()]
     lines += [
         "",
-        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; rows in "
+        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; {what} in "
         f"[{entry.name}.csv]({entry.paper}/{entry.name}.csv).",
     ]
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import tempfile
@@ -89,6 +90,29 @@ def write_result(result: Result, frame: DataFrame, figures: Mapping[str, Any]) -
         shutil.rmtree(part, ignore_errors=True)
         raise
     return result.folder
+
+
+def copy_rows(source: Path, target: Path, series: Sequence[str]) -> None:
+    """Copy a file of rows without those whose `kind` is in `series`, and without columns that are then empty.
+
+    With no `series` the copy is exact.
+
+    Raises:
+        ValueError: there are `series`, but no column `kind`.
+    """
+    if not series:
+        shutil.copyfile(source, target)
+        return
+    with source.open(encoding="utf-8", newline="") as file:
+        names, *rows = csv.reader(file)
+    if "kind" not in names:
+        raise ValueError(f"{source}: no column kind, which {', '.join(series)} should be in")
+    of = names.index("kind")
+    kept = [row for row in rows if row[of] not in series]
+    used = [k for k in range(len(names)) if any(row[k] for row in kept)]
+    with target.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([row[k] for k in used] for row in (names, *kept))
 
 
 def read_result(folder: Path) -> Result | None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figures 5 and 6, Table 1"
+SERIES = ("series",)
 STRATEGIES = {"siloed": "siloed", "reactive": "unified"}
 COUNTED, SEEN = "us-central", "us-west"
 TABLE = {

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figures 11 to 15"
+SERIES = ("series",)
 LLM = "llama-2-70b"
 HOURS = {"reactive": 302.25, "lt-i": 227.25, "lt-u": 247.5, "lt-ua": 233.25}
 SAVED = {"lt-i": 24.8, "lt-u": 18.2, "lt-ua": 22.8}

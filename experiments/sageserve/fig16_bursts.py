@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 16"
+SERIES = ("series",)
 POLICIES = ("lt-i", "lt-u", "lt-ua")
 REGION = "us-east"
 CALM_MIN = 10.0
