@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from agents.statistics import Interval
 
@@ -77,16 +77,29 @@ def exact(value: float) -> Interval:
     return Interval(value, value, value)
 
 
+class Words(TypedDict, total=False):
+    """What a claim may say besides.
+
+    Attributes:
+        unit: shown after numbers.
+        paper: the number as it stands in the paper, if that says more.
+        reason: why, if it does not reproduce; dropped if it does.
+        note: see `Claim`.
+    """
+
+    unit: str
+    paper: str
+    reason: str
+    note: str
+
+
 def about(
     sentence: str,
     number: float,
     ours: Interval,
     *,
     nothing: float | None,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
+    **words: Unpack[Words],
 ) -> Claim:
     """The paper gives a number, or says "up to" one.
 
@@ -95,73 +108,41 @@ def about(
         number: its number, in `unit`.
         ours: what was measured.
         nothing: the value that there would be without the effect; None for a level.
-        unit: shown after numbers.
-        paper: the number as it stands in the paper, if that says more.
-        reason: why, if it does not reproduce; dropped if it does.
-        note: see `Claim`.
+        words: see `Words`.
 
     Raises:
         ValueError: `number` equals `nothing`.
     """
     slack = TOLERANCE * abs(number)
-    text = Claim(sentence, paper or _shown(number, unit), ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"{number:g}", ours, **words)
     return _judged(text, number - slack, number + slack, nothing, up=_up(sentence, number, nothing))
 
 
-def exactly(
-    sentence: str,
-    number: float,
-    ours: Interval,
-    *,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
-) -> Claim:
+def exactly(sentence: str, number: float, ours: Interval, **words: Unpack[Words]) -> Claim:
     """The paper works an example out: its number or another, with no tolerance but that of floats.
 
     Arguments as `about`.
     """
     slack = 1e-9 * abs(number)
-    text = Claim(sentence, paper or _shown(number, unit), ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"{number:g}", ours, **words)
     return _judged(text, number - slack, number + slack, None, up=True)
 
 
-def more(
-    sentence: str,
-    than: float,
-    ours: Interval,
-    *,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
-) -> Claim:
+def more(sentence: str, than: float, ours: Interval, **words: Unpack[Words]) -> Claim:
     """The paper says that there is more, without a number: the whole interval must lie above `than`.
 
     Other arguments as `about`.
     """
-    shown = paper or f"more than {_shown(than, unit)}"
-    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"more than {than:g}", ours, **words)
     return _beyond(text, than, up=True)
 
 
-def less(
-    sentence: str,
-    than: float,
-    ours: Interval,
-    *,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
-) -> Claim:
+def less(sentence: str, than: float, ours: Interval, **words: Unpack[Words]) -> Claim:
     """The paper says that there is less, without a number: the whole interval must lie below `than`.
 
     Other arguments as `about`.
     """
-    shown = paper or f"less than {_shown(than, unit)}"
-    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"less than {than:g}", ours, **words)
     return _beyond(text, than, up=False)
 
 
@@ -171,14 +152,10 @@ def at_least(
     ours: Interval,
     *,
     nothing: float | None,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
+    **words: Unpack[Words],
 ) -> Claim:
     """The paper promises a number or more; none is named in "more", which is `more`. Arguments as `about`."""
-    shown = paper or f"at least {_shown(number, unit)}"
-    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"at least {number:g}", ours, **words)
     return _judged(text, number, math.inf, nothing, up=_up(sentence, number, nothing))
 
 
@@ -188,14 +165,10 @@ def at_most(
     ours: Interval,
     *,
     nothing: float | None,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
+    **words: Unpack[Words],
 ) -> Claim:
     """The paper promises a number or less; none is named in "less", which is `less`. Arguments as `about`."""
-    shown = paper or f"at most {_shown(number, unit)}"
-    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"at most {number:g}", ours, **words)
     return _judged(text, -math.inf, number, nothing, up=_up(sentence, number, nothing))
 
 
@@ -206,10 +179,7 @@ def between(
     ours: Interval,
     *,
     nothing: float | None,
-    unit: str = "",
-    paper: str = "",
-    reason: str = "",
-    note: str = "",
+    **words: Unpack[Words],
 ) -> Claim:
     """The paper gives a range. Arguments as `about`; its ends count as within.
 
@@ -220,9 +190,23 @@ def between(
         raise ValueError(f"{sentence!r}: {low} to {high} is no range")
     if nothing is not None and low <= nothing <= high:
         raise ValueError(f"{sentence!r}: the paper's range holds no effect, {nothing}")
-    shown = paper or f"{low:g} to {_shown(high, unit)}"
-    text = Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    text = _unjudged(sentence, f"{low:g} to {high:g}", ours, **words)
     return _judged(text, low, high, nothing, up=_up(sentence, low, nothing))
+
+
+def _unjudged(
+    sentence: str,
+    number: str,
+    ours: Interval,
+    *,
+    unit: str = "",
+    paper: str = "",
+    reason: str = "",
+    note: str = "",
+) -> Claim:
+    """A claim without its verdict; `number`: the paper's, as it is shown if `paper` says no more."""
+    shown = paper or f"{number} {unit}".rstrip()
+    return Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
 
 
 def _up(sentence: str, number: float, nothing: float | None) -> bool:
@@ -249,7 +233,3 @@ def _judged(claim: Claim, low: float, high: float, nothing: float | None, *, up:
     if effect and nothing is not None:
         return replace(claim, verdict=Verdict.DIRECTION)
     return replace(claim, verdict=Verdict.NOT)
-
-
-def _shown(number: float, unit: str) -> str:
-    return f"{number:g} {unit}".rstrip()
