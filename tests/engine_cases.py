@@ -741,19 +741,24 @@ def first_difference(one: Trace, other: Trace) -> str | None:
     return None
 
 
-def main() -> None:
-    """Print how many of a range of seeds reach each mechanism."""
+def print_reached(
+    make: Callable[[int], Case],
+    among: frozenset[str] = MECHANISMS,
+    broken: Callable[[Case, Trace], str | None] = lambda case, trace: None,
+) -> None:
+    """Print how many of a range of seeds reach each mechanism; the range is that of the command line."""
     from llmscale_env.sim.reference import ReferenceEngine
 
     first, count = (int(word) for word in sys.argv[1:3])
     reached: Counter[str] = Counter()
     for seed in range(first, first + count):
-        case = make_case(seed, qlm="qlm" in sys.argv)
+        case = make(seed)
         engine, trace = run_case(ReferenceEngine, case)
-        reached.update(mechanisms(engine, case, trace))
-    for name in sorted(MECHANISMS):
+        assert broken(case, trace) is None, seed
+        reached.update(mechanisms(engine, case, trace, among))
+    for name in sorted(among):
         print(f"{reached[name]:6d}  {name}")
 
 
 if __name__ == "__main__":
-    main()
+    print_reached(lambda seed: make_case(seed, qlm="qlm" in sys.argv))

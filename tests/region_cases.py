@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +24,7 @@ from llmscale_env.sim.spec import (
     SpotSpec,
 )
 from llmscale_env.workload.requests import RequestTable
-from tests.engine_cases import DRAWN, ROUTERS, Case, Command, _Generator, mechanisms, run_case
+from tests.engine_cases import DRAWN, ROUTERS, Case, Command, _Generator, print_reached
 
 REGION_MECHANISMS = frozenset(
     {
@@ -398,20 +396,5 @@ def broken_spot_law(case: Case, trace: Any) -> str | None:
     return None
 
 
-def main() -> None:
-    """Print how many of a range of seeds reach each mechanism."""
-    from llmscale_env.sim.reference import ReferenceEngine
-
-    first, count = (int(word) for word in sys.argv[1:3])
-    reached: Counter[str] = Counter()
-    for seed in range(first, first + count):
-        case = make_region_case(seed)
-        engine, trace = run_case(ReferenceEngine, case)
-        assert broken_spot_law(case, trace) is None, seed
-        reached.update(mechanisms(engine, case, trace, REGION_MECHANISMS))
-    for name in sorted(REGION_MECHANISMS):
-        print(f"{reached[name]:6d}  {name}")
-
-
 if __name__ == "__main__":
-    main()
+    print_reached(make_region_case, REGION_MECHANISMS, broken_spot_law)

@@ -7,8 +7,6 @@ COUNT` prints which mechanisms a range of seeds reaches.
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +33,7 @@ from tests.engine_cases import (
     Command,
     _Generator,
     custom_router,
-    mechanisms,
-    run_case,
+    print_reached,
 )
 
 SPLIT_MECHANISMS = frozenset(
@@ -378,19 +375,5 @@ DRAWN["assign"] = _some_to_assign
 DRAWN["set_predictions"] = _some_predictions
 
 
-def main() -> None:
-    """Print how many of a range of seeds reach each mechanism."""
-    from llmscale_env.sim.reference import ReferenceEngine
-
-    first, count = (int(word) for word in sys.argv[1:3])
-    reached: Counter[str] = Counter()
-    for seed in range(first, first + count):
-        case = make_split_case(seed)
-        engine, trace = run_case(ReferenceEngine, case)
-        reached.update(mechanisms(engine, case, trace, SPLIT_MECHANISMS))
-    for name in sorted(SPLIT_MECHANISMS):
-        print(f"{reached[name]:6d}  {name}")
-
-
 if __name__ == "__main__":
-    main()
+    print_reached(make_split_case, SPLIT_MECHANISMS)

@@ -29,10 +29,10 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.engine_cases import run_case
+from tests.engine_cases import mechanisms, run_case
 from tests.small_clusters import column, pool, profile, queued, seen, swapping, table, times
 from tests.test_engines_agree import broken_law
-from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case, mechanisms
+from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case
 from tests.weight_laws import Watched, broken_weight_law
 
 ENGINES = (ReferenceEngine, FastEngine)

@@ -8,17 +8,23 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
 import pytest
 
-from llmscale_env.sim.fast import EngineBatch, FastEngine
+from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import InstanceState, RequestState, SpotSpec
-from tests.engine_cases import arguments, first_difference, mechanisms, run_case
+from tests.engine_cases import first_difference, mechanisms, run_case
+from tests.moved_episodes import (
+    Restless,
+    difference_when_moved,
+    often,
+    refuse_touching,
+    three_tables,
+)
 from tests.region_cases import REGION_MECHANISMS, broken_spot_law, make_region_case
-from tests.test_engine_properties import Restless, attempt, later
 from tests.test_engines_agree import CHUNK, broken_law
 
 N_CASES = int(os.environ.get("LLMSCALE_REGION_CASES", "300"))
@@ -66,13 +72,9 @@ def test_the_law_of_spot_vms_can_be_broken() -> None:
 
 
 class RestlessTraveller(Restless):
-    """An episode that is saved and put elsewhere before every call; it counts what was under way then."""
+    seen: ClassVar[Counter[str]] = Counter()
 
-    seen: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        batch, e = self.places[self.at]
-        states = self.batches[batch].states
+    def look(self, states: State, e: int) -> None:
         n = len(states.req[e])
         self.seen["transit"] += bool((states.req["state"][e, :n] == RequestState.TRANSIT).any())
         self.seen["several in transit"] += int(states.glob["n_transit"][e, 0] > 1)
@@ -81,18 +83,13 @@ class RestlessTraveller(Restless):
         self.seen["first ones wait"] += bool((states.lease["last_first"][e] >= 0).any())
         self.seen["tokens in bins"] += bool(states.token_bins[e].any())
         self.seen["cooldown"] += bool((states.endpoint["changed_ps"][e] >= 0).any())
-        return super().__getattr__(name)
 
 
 def test_a_saved_episode_goes_on_the_same_in_regions() -> None:
     RestlessTraveller.seen.clear()
     for seed in range(1000, 1040):
-        case = make_region_case(seed)
-        steps = np.linspace(0, case.stops_ps[-2], 40).astype(int).tolist()
-        case = replace(case, stops_ps=tuple(sorted({*case.stops_ps, *steps})))
-        _, expected = run_case(FastEngine, case)
-        _, got = run_case(RestlessTraveller, case)
-        assert first_difference(expected, got) is None, seed
+        case = often(make_region_case(seed))
+        assert difference_when_moved(case, RestlessTraveller) is None, seed
     assert len(RestlessTraveller.seen) == 7
     assert all(RestlessTraveller.seen.values()), RestlessTraveller.seen
 
@@ -101,27 +98,5 @@ def test_a_saved_episode_goes_on_the_same_in_regions() -> None:
 def test_episodes_in_regions_do_not_touch_each_other(seed: int) -> None:
     """Three of one cluster in one call, each with its own requests and salt."""
     case = make_region_case(2000 + seed)
-    tables = [
-        replace(table, salt=salt)
-        for salt, table in enumerate(
-            (case.requests, later(case.requests, 3), later(case.requests, 50))
-        )
-    ]
-    batch = EngineBatch(case.spec, len(tables))
-    alone = [FastEngine(case.spec, requests) for requests in tables]
-    for e, requests in enumerate(tables):
-        batch.reset(e, requests)
-    for stop_ps in case.stops_ps:
-        batch.advance_range(0, len(tables), np.full(len(tables), stop_ps))
-        for engine in alone:
-            engine.advance(stop_ps)
-        for command in (c for c in case.script if c.at_ps == stop_ps):
-            for e, engine in enumerate(alone):
-                args = arguments(engine, replace(case, requests=tables[e]), command)
-                one = attempt(engine, command.name, *args)
-                assert one == attempt(batch, command.name, e, *args)
-        for e, engine in enumerate(alone):
-            assert np.array_equal(batch.results(e), engine.results())
-            assert np.array_equal(batch.instances(e), engine.instances())
-            assert np.array_equal(batch.spot(e), engine.spot())
-            assert batch.queues(e) == engine.queues()
+    tables = three_tables(case.requests)
+    refuse_touching(case, [replace(table, salt=k) for k, table in enumerate(tables)], "spot")

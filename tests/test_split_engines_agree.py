@@ -13,8 +13,8 @@ import pytest
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from tests.engine_cases import first_difference, mechanisms, run_case
+from tests.moved_episodes import difference_when_moved
 from tests.split_cases import SPLIT_MECHANISMS, make_split_case
-from tests.test_engine_properties import Restless
 from tests.test_engines_agree import broken_law
 
 N_CASES = int(os.environ.get("LLMSCALE_SPLIT_CASES", "300"))
@@ -49,10 +49,7 @@ def test_cases_reach_every_mechanism() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_an_episode_can_be_saved_and_restored_at_any_time(seed: int) -> None:
-    case = make_split_case(1000 + seed)
-    _, expected = run_case(FastEngine, case)
-    _, got = run_case(Restless, case)
-    assert first_difference(expected, got) is None
+    assert difference_when_moved(make_split_case(1000 + seed)) is None
 
 
 def test_generator_is_deterministic() -> None:

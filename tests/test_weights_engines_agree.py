@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
 import pytest
 
-from llmscale_env.sim.fast import EngineBatch, FastEngine
+from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.reference import ReferenceEngine
-from tests.engine_cases import DRAWN, Case, first_difference, mechanisms, run_case
+from tests.engine_cases import mechanisms, run_case
+from tests.moved_episodes import (
+    Restless,
+    difference_when_moved,
+    often,
+    refuse_touching,
+    three_tables,
+)
 from tests.small_clusters import table
-from tests.test_engine_properties import Restless, attempt, later
 from tests.test_engines_agree import CHUNK, compared
 from tests.test_reference_live import live as prefill_and_decode
 from tests.weight_cases import LIVE_MECHANISMS, WEIGHT_MECHANISMS, make_weight_case
@@ -50,13 +55,9 @@ def test_cases_reach_every_mechanism_of_weights(live: bool) -> None:
 
 
 class RestlessLoader(Restless):
-    """An episode that is saved and put elsewhere before every call; it counts what was under way then."""
+    seen: ClassVar[Counter[str]] = Counter()
 
-    seen: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        batch, e = self.places[self.at]
-        states = self.batches[batch].states
+    def look(self, states: State, e: int) -> None:
         self.seen["layers on their way"] += int(states.load["flows"][e].any())
         self.seen["copies on their way"] += int((states.home["restored_from"][e] >= -1).any())
         self.seen["mutating"] += int(states.load["mutating"][e].any())
@@ -64,13 +65,6 @@ class RestlessLoader(Restless):
         self.seen["batches taken"] += int((states.live["executing"][e] >= 0).any())
         self.seen["operations"] += int((states.live["work"][e] >= 0).any())
         self.seen["two flows"] += int((states.flow["pending"][e] > 1).any())
-        return super().__getattr__(name)
-
-
-def often(case: Case) -> Case:
-    """The same case, looked at 40 times more while orders are given."""
-    steps = np.linspace(0, case.stops_ps[-2], 40).astype(int).tolist()
-    return replace(case, stops_ps=tuple(sorted({*case.stops_ps, *steps})))
 
 
 @both
@@ -78,9 +72,7 @@ def test_a_saved_episode_goes_on_the_same_while_weights_flow(live: bool) -> None
     RestlessLoader.seen.clear()
     for seed in range(1000, 1040):
         case = often(make_weight_case(seed, live))
-        _, expected = run_case(FastEngine, case)
-        _, got = run_case(RestlessLoader, case)
-        assert first_difference(expected, got) is None, seed
+        assert difference_when_moved(case, RestlessLoader) is None, seed
     names = ["layers on their way", "copies on their way", "mutating"]
     if live:
         names += ["batches that wait", "batches taken", "operations", "two flows"]
@@ -91,27 +83,7 @@ def test_a_saved_episode_goes_on_the_same_while_weights_flow(live: bool) -> None
 @pytest.mark.parametrize("seed", range(8))
 def test_episodes_with_weights_do_not_touch_each_other(seed: int, live: bool) -> None:
     case = make_weight_case(2000 + seed, live)
-    tables = [case.requests, later(case.requests, 3), later(case.requests, 50)]
-    batch = EngineBatch(case.spec, len(tables))
-    alone = [FastEngine(case.spec, requests) for requests in tables]
-    for e, requests in enumerate(tables):
-        batch.reset(e, requests)
-    for stop_ps in case.stops_ps:
-        batch.advance_range(0, len(tables), np.full(len(tables), stop_ps))
-        for engine in alone:
-            engine.advance(stop_ps)
-        for command in (c for c in case.script if c.at_ps == stop_ps):
-            for e, engine in enumerate(alone):
-                args = command.args
-                if command.name in DRAWN:
-                    args = DRAWN[command.name](engine, replace(case, requests=tables[e]), *args)
-                one = attempt(engine, command.name, *args)
-                assert one == attempt(batch, command.name, e, *args)
-        for e, engine in enumerate(alone):
-            assert np.array_equal(batch.results(e), engine.results())
-            assert np.array_equal(batch.instances(e), engine.instances())
-            assert np.array_equal(batch.loading(e), engine.loading())
-            assert np.array_equal(batch.homes(e), engine.homes())
+    refuse_touching(case, three_tables(case.requests), "loading", "homes")
 
 
 def test_an_environment_is_told_when_weights_will_be_there() -> None:

@@ -8,7 +8,6 @@ range of seeds reaches.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from llmscale_env.workload.requests import RequestTable
-from tests.engine_cases import DRAWN, Case, Command, mechanisms, run_case
+from tests.engine_cases import DRAWN, Case, Command, print_reached
 from tests.split_cases import _SplitGenerator
 
 WEIGHT_MECHANISMS = frozenset(
@@ -533,21 +532,7 @@ DRAWN["scale"] = _some_to_scale
 DRAWN["mutate"] = _one_to_mutate
 
 
-def main() -> None:
-    """Print how many of a range of seeds reach each mechanism."""
-    from llmscale_env.sim.reference import ReferenceEngine
-
-    first, count = (int(word) for word in sys.argv[1:3])
+if __name__ == "__main__":
     live = "live" in sys.argv
     among = LIVE_MECHANISMS if live else WEIGHT_MECHANISMS
-    reached: Counter[str] = Counter()
-    for seed in range(first, first + count):
-        case = make_weight_case(seed, live)
-        engine, trace = run_case(ReferenceEngine, case)
-        reached.update(mechanisms(engine, case, trace, among))
-    for name in sorted(among):
-        print(f"{reached[name]:6d}  {name}")
-
-
-if __name__ == "__main__":
-    main()
+    print_reached(lambda seed: make_weight_case(seed, live), among)
