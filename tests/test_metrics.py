@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmscale_env.sim.machine_metrics import hysteresis, summarise_cluster, time_integral
 from llmscale_env.sim.metrics import (
     OUTCOMES,
     Outcome,
-    hysteresis,
     judge,
     latencies,
     leftover_gpu_seconds,
     summarise,
-    summarise_cluster,
-    time_integral,
 )
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (

@@ -10,12 +10,7 @@ import pytest
 from baselines.sageserve import scaling as rules
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
-from llmscale_env.sim.spec import (
-    ClusterSpec,
-    InstanceState,
-    ScalingKind,
-    ScalingSpec,
-)
+from llmscale_env.sim.spec import ClusterSpec, InstanceState, ScalingKind, ScalingSpec
 from tests.engine_cases import run_case
 from tests.region_cases import make_region_case
 from tests.small_clusters import pool

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.metrics import RequestColumns, time_integral
+from llmscale_env.sim.machine_metrics import time_integral
+from llmscale_env.sim.metrics import RequestColumns
 from llmscale_env.sim.picoseconds import seconds
 
 HOUR_S = 3600.0

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from llmscale_env.control.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps
+from llmscale_env.sim.machine_metrics import summarise_cluster, time_integral
 from llmscale_env.sim.metrics import (
     JOINT,
     OUTCOMES,
@@ -24,9 +25,7 @@ from llmscale_env.sim.metrics import (
     judge,
     latencies,
     request_columns,
-    summarise_cluster,
     summarise_columns,
-    time_integral,
 )
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 

@@ -28,6 +28,14 @@ def check_range(name: str, value: int, low: int, high: int) -> int:
     return int(value)
 
 
+def check_class(spec: ClusterSpec, llm: int, slo_class: int) -> tuple[int, int]:
+    """Both as ints, or a ValueError that says which of them the cluster does not have."""
+    return (
+        check_range("llm", llm, 0, spec.n_llms - 1),
+        check_range("slo_class", slo_class, 0, len(spec.classes) - 1),
+    )
+
+
 def check_model(model: Sequence[float]) -> tuple[float, ...]:
     """Refuse coefficients of iteration times that are none.
 

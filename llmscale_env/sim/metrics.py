@@ -1,4 +1,4 @@
-"""What became of an episode's requests and machines: pure functions of what an engine reports.
+"""What became of an episode's requests: pure functions of what an engine reports.
 
 Every arrival (a request that came before the horizon) ends as exactly one `Outcome`. Shares are of
 all arrivals, so that what was never served counts as missed; latencies are of those that have one.
@@ -6,7 +6,7 @@ all arrivals, so that what was never served counts as missed; latencies are of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llmscale_env.sim.compile import ps
-from llmscale_env.sim.spec import LoadSource, RequestState
+from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.config import SLOClass
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
@@ -55,9 +55,6 @@ class Verdicts(NamedTuple):
     outcome: NDArray[np.int8]
     ttft_met: Bools
     itl_met: Bools
-
-
-# ---- requests ----
 
 
 def judge(
@@ -362,13 +359,13 @@ def _group(
     finished = int(columns.finished[group].sum())
     emitted = int(columns.emitted_tokens[group].sum(dtype=np.int64))
     good_tokens = int(columns.output_tokens[group][on_time].sum(dtype=np.int64))
-    found["goodput_requests_per_s"] = _rate(counts[Outcome.ON_TIME], horizon_s)
-    found["goodput_tokens_per_s"] = _rate(good_tokens, horizon_s)
-    found["throughput_requests_per_s"] = _rate(finished, horizon_s)
-    found["throughput_tokens_per_s"] = _rate(emitted, horizon_s)
+    found["goodput_requests_per_s"] = rate(counts[Outcome.ON_TIME], horizon_s)
+    found["goodput_tokens_per_s"] = rate(good_tokens, horizon_s)
+    found["throughput_requests_per_s"] = rate(finished, horizon_s)
+    found["throughput_tokens_per_s"] = rate(emitted, horizon_s)
     if instance_s is not None:
-        found["throughput_requests_per_instance_s"] = _rate(finished, instance_s)
-        found["throughput_tokens_per_instance_s"] = _rate(emitted, instance_s)
+        found["throughput_requests_per_instance_s"] = rate(finished, instance_s)
+        found["throughput_tokens_per_instance_s"] = rate(emitted, instance_s)
     for name in ("preemptions", "evictions"):
         found[name] = int(getattr(columns, name)[group].sum(dtype=np.int64))
     return found
@@ -378,7 +375,8 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 1.0
 
 
-def _rate(amount: float, time_s: float) -> float:
+def rate(amount: float, time_s: float) -> float:
+    """So much per second; 0 within no time."""
     return float(amount / time_s) if time_s > 0 else 0.0
 
 
@@ -436,113 +434,3 @@ def leftover_gpu_seconds(
     decode = np.where(left, requests.output_tokens - emitted - prefills, 0)
     each = prefill * costs[0][requests.llm] + decode * costs[1][requests.llm]
     return np.bincount(requests.llm, weights=each, minlength=n_llms).astype(np.float64)
-
-
-# ---- machines ----
-
-
-def hysteresis(scale_ups: float, scale_downs: float) -> float:
-    """All scaling actions over the upward ones (Chiron, section 2.3); lower is calmer.
-
-    Without any upward action the number of downward ones, as if there had been one: 0 when nothing
-    moved.
-    """
-    return float((scale_ups + scale_downs) / max(scale_ups, 1))
-
-
-def time_integral(values: ArrayLike, end_s: ArrayLike, start: ArrayLike = 0.0) -> Any:
-    """Integral over time of something that was looked at now and then, by the trapezoid rule.
-
-    Args:
-        values: (T, ...) what was seen at the end of each interval.
-        end_s: (T,) times at which the intervals end, rising from 0.
-        start: (...) value at time 0.
-    """
-    seen = np.asarray(values, dtype=np.float64)
-    before = np.concatenate([np.broadcast_to(start, (1, *seen.shape[1:])), seen[:-1]])
-    length = np.diff(np.asarray(end_s, dtype=np.float64), prepend=0.0)
-    return np.tensordot(length, (seen + before) / 2, axes=1)
-
-
-def summarise_cluster(
-    *,
-    pool_names: Sequence[str],
-    gpus: ArrayLike,
-    gpu_s: ArrayLike,
-    busy_s: ArrayLike,
-    serving_s: ArrayLike,
-    kv_use: ArrayLike,
-    scale_ups: ArrayLike,
-    scale_downs: ArrayLike,
-    loads_by_source: ArrayLike,
-    horizon_s: float,
-) -> dict[str, float]:
-    """Metrics of the machines: of the cluster, and of each pool as `pool/NAME/METRIC`.
-
-    * `gpu_seconds`, `gpu_hours`: billed, loading and draining included; `gpus_mean`: over the
-      horizon;
-    * `instances_mean`: instances in service (active or draining), over the horizon;
-    * `scale_ups`, `scale_downs`: instances started, and stopped; `scaling_actions`: both;
-      `hysteresis`: see there;
-    * `loads_ssd`, `loads_host`, `loads_multicast`: loadings begun, by source;
-    * `utilisation`: instance-seconds in an iteration over those in service (0 without any);
-      `billed_utilisation`: GPU-seconds in an iteration over those billed;
-    * `kv_use_mean`: share of KV memory in use, weighted by the time in service of the pools.
-
-    Args:
-        pool_names: P names.
-        gpus: (P,) GPUs per instance.
-        gpu_s: (P,) GPU-seconds billed.
-        busy_s: (P,) instance-seconds in an iteration.
-        serving_s: (P,) instance-seconds in service.
-        kv_use: (P,) mean share of KV memory in use.
-        scale_ups, scale_downs: (P,).
-        loads_by_source: (P, 3) in the order of `LoadSource`.
-        horizon_s: length of the episode.
-
-    Raises:
-        ValueError: a shape is not as stated, or a value is negative or not finite.
-    """
-    given = {
-        "gpus": gpus,
-        "gpu_s": gpu_s,
-        "busy_s": busy_s,
-        "serving_s": serving_s,
-        "kv_use": kv_use,
-        "scale_ups": scale_ups,
-        "scale_downs": scale_downs,
-        "loads_by_source": loads_by_source,
-    }
-    arrays = {}
-    for name, value in given.items():
-        array = np.asarray(value, dtype=np.float64)
-        shape: tuple[int, ...] = (len(pool_names),)
-        if name == "loads_by_source":
-            shape += (len(LoadSource),)
-        if array.shape != shape or not ((array >= 0) & (array < np.inf)).all():
-            raise ValueError(f"{name}: must be numbers of at least 0 of shape {shape}: {value!r}")
-        arrays[name] = array
-    summary = _machines(arrays, horizon_s)
-    for p, pool in enumerate(pool_names):
-        mine = {name: array[p : p + 1] for name, array in arrays.items()}
-        summary |= {f"pool/{pool}/{k}": v for k, v in _machines(mine, horizon_s).items()}
-    return summary
-
-
-def _machines(arrays: Mapping[str, Floats], horizon_s: float) -> dict[str, float]:
-    total = {name: float(array.sum()) for name, array in arrays.items()}
-    loads = arrays["loads_by_source"].sum(axis=0)
-    return {
-        "gpu_seconds": total["gpu_s"],
-        "gpu_hours": total["gpu_s"] / 3600,
-        "gpus_mean": _rate(total["gpu_s"], horizon_s),
-        "instances_mean": _rate(total["serving_s"], horizon_s),
-        "scale_ups": total["scale_ups"],
-        "scale_downs": total["scale_downs"],
-        "scaling_actions": total["scale_ups"] + total["scale_downs"],
-        "hysteresis": hysteresis(total["scale_ups"], total["scale_downs"]),
-        **{f"loads_{source.name.lower()}": float(loads[source]) for source in LoadSource},
-        "utilisation": min(_rate(total["busy_s"], total["serving_s"]), 1.0),
-        "billed_utilisation": _rate(float(arrays["busy_s"] @ arrays["gpus"]), total["gpu_s"]),
-        "kv_use_mean": _rate(float(arrays["kv_use"] @ arrays["serving_s"]), total["serving_s"]),
-    }

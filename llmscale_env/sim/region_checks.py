@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmscale_env.sim.checks import check_class, check_range
 from llmscale_env.sim.kinds import PoolPhase, RouterKind
-from llmscale_env.sim.region_specs import HIGHEST_PPM, ScalingKind
+from llmscale_env.sim.region_specs import HIGHEST_PPM, ScalingKind, ScalingSpec
 
 if TYPE_CHECKING:
-    from llmscale_env.sim.spec import ClusterSpec, PoolSpec, RouteSpec
+    from llmscale_env.sim.spec import ClusterSpec, RouteSpec
     from llmscale_env.workload.requests import RequestTable
 
 MOST_REGIONS = 64
 MOST_TOKENS = 2**31
 """KV tokens of all instances of an LLM: utilisations are compared by cross multiplication."""
-
-
-def _in(name: str, value: int, low: int, high: int) -> int:
-    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
-        raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
-    return int(value)
 
 
 def check_region_pool(where: str, p: int, spec: ClusterSpec) -> None:
@@ -32,9 +27,9 @@ def check_region_pool(where: str, p: int, spec: ClusterSpec) -> None:
         ValueError: which field, and why.
     """
     pool = spec.pools[p]
-    _in("n_regions", spec.n_regions, 1, MOST_REGIONS)
-    _in(f"{where}.region", pool.region, 0, spec.n_regions - 1)
-    _in(f"{where}.deployment_slots", pool.deployment_slots, 0, 2**31 - 1)
+    check_range("n_regions", spec.n_regions, 1, MOST_REGIONS)
+    check_range(f"{where}.region", pool.region, 0, spec.n_regions - 1)
+    check_range(f"{where}.deployment_slots", pool.deployment_slots, 0, 2**31 - 1)
     for name in ("priorities", "spot", "scaling"):
         if getattr(pool, name) and pool.phase != PoolPhase.BOTH:
             raise ValueError(f"{where}.{name}: only where phase is BOTH")
@@ -87,7 +82,7 @@ def check_threshold(name: str, ppm: int) -> int:
     Raises:
         ValueError: it is out of range.
     """
-    return _in(name, ppm, 0, HIGHEST_PPM)
+    return check_range(name, ppm, 0, HIGHEST_PPM)
 
 
 def check_thresholds(name: str, ppm: int | Sequence[int], n_regions: int) -> tuple[int, ...]:
@@ -151,7 +146,7 @@ def check_managers(spec: ClusterSpec) -> None:
     Raises:
         ValueError: which field, and why.
     """
-    _in("promote_ps", spec.promote_ps, 0, 2**62)
+    check_range("promote_ps", spec.promote_ps, 0, 2**62)
     if spec.latency is not None:
         knots = spec.latency.knots_ps
         if len(knots) != spec.n_regions or any(len(row) != spec.n_regions for row in knots):
@@ -160,12 +155,12 @@ def check_managers(spec: ClusterSpec) -> None:
         _refuse_too_large(llm, spec)
     if not spec.managers:
         return
-    _in("manager_period_ps", spec.manager_period_ps, 1, 2**62 - 1)
+    check_range("manager_period_ps", spec.manager_period_ps, 1, 2**62 - 1)
     for k, manager in enumerate(spec.managers):
         where = f"managers[{k}]"
-        _in(f"{where}.queue", manager.queue, 0, len(spec.queue_llm) - 1)
+        check_range(f"{where}.queue", manager.queue, 0, len(spec.queue_llm) - 1)
         for p in manager.pools:
-            _in(f"{where}.pools", p, 0, len(spec.pools) - 1)
+            check_range(f"{where}.pools", p, 0, len(spec.pools) - 1)
         pools = [spec.pools[p] for p in manager.pools]
         llm, region = pools[0].llm, pools[0].region
         for p, pool in zip(manager.pools, pools, strict=True):
@@ -208,17 +203,48 @@ def check_manager_thresholds(
             check_threshold(f"{name}[{k}]", int(value))
 
 
-def check_scaling(pool: PoolSpec, kind: int, target: int, forecast_utps: int) -> None:
-    """Refuse an hour of a rule that a pool does not have.
+def check_regional(
+    spec: ClusterSpec,
+    llm: int,
+    slo_class: int,
+    threshold_ppm: int | Sequence[int] | None,
+    preference: Sequence[Sequence[int]] | None,
+) -> tuple[tuple[int, ...] | None, tuple[tuple[int, ...], ...] | None]:
+    """Refuse thresholds and orders of regions that a route cannot have.
+
+    Returns:
+        One threshold by region, and one order by region of the client; None for what was not given.
 
     Raises:
-        ValueError: the pool has no scaling, or a value is out of range.
+        ValueError: there is no such route, or it has no preference, or what is wrong with either.
     """
-    if pool.scaling is None:
+    llm, slo_class = check_class(spec, llm, slo_class)
+    route = spec.routes[llm][slo_class]
+    if not route.preference:
+        raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
+    takes = orders = None
+    if threshold_ppm is not None:
+        takes = check_thresholds("threshold_ppm", threshold_ppm, spec.n_regions)
+    if preference is not None:
+        orders = check_preference("preference", preference, route, spec)
+    return takes, orders
+
+
+def check_scaling(
+    spec: ClusterSpec, pool: int, kind: int, target: int, forecast_utps: int
+) -> ScalingSpec:
+    """Refuse an hour of a rule that a pool does not have; otherwise the rule.
+
+    Raises:
+        ValueError: there is no such pool, or it has no scaling, or a value is out of range.
+    """
+    asked = spec.pools[check_range("pool", pool, 0, len(spec.pools) - 1)]
+    if asked.scaling is None:
         raise ValueError("pool: has no scaling")
-    _in("kind", kind, 0, len(ScalingKind) - 1)
-    _in("target", target, -1, pool.n_slots)
-    _in("forecast_utps", forecast_utps, 0, 2**62)
+    check_range("kind", kind, 0, len(ScalingKind) - 1)
+    check_range("target", target, -1, asked.n_slots)
+    check_range("forecast_utps", forecast_utps, 0, 2**62)
+    return asked.scaling
 
 
 def check_client_regions(spec: ClusterSpec, table: RequestTable) -> None:

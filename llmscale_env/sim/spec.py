@@ -4,23 +4,17 @@
 randomness. Whoever wants to drive an engine by hand (tests, generated cases) fills one directly;
 everybody else gets one from `llmscale_env.sim.compile.compile_cluster`.
 
-docs/engine.md says exactly what every field does.
+docs/engine.md says exactly what every field does. Parts, kinds and reports have modules of their own
+beside this one; whoever is no part of the simulator takes them from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from llmscale_env.sim.checks import (
-    check_model,
-    check_phase,
-    check_phases_of_route,
-    check_pull,
-    check_swaps,
-)
+from llmscale_env.sim.checks import check_phase, check_phases_of_route, check_pull, check_swaps
 from llmscale_env.sim.kinds import (
     DECODE_KINDS,
     FROM_SSD,
@@ -40,6 +34,7 @@ from llmscale_env.sim.kinds import (
 )
 from llmscale_env.sim.links import LINK_TABLES, NetworkSpec
 from llmscale_env.sim.operations import Operations, changed_operations
+from llmscale_env.sim.pool_specs import PoolSpec, SwapSpec, first_warm, fitting
 from llmscale_env.sim.profile import ProfileSpec
 from llmscale_env.sim.region_checks import check_managers, check_region_pool, check_region_route
 from llmscale_env.sim.region_specs import (
@@ -57,6 +52,7 @@ from llmscale_env.sim.reported import (
     RESULT_DTYPE,
     SPOT_DTYPE,
 )
+from llmscale_env.sim.route_specs import ClassSpec, PlacementSpec, RouteSpec
 from llmscale_env.sim.weight_checks import check_homes, check_twin, check_weights
 
 __all__ = [
@@ -103,257 +99,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class SwapSpec:
-    """An LLM that instances of a pool can swap to.
-
-    Attributes:
-        llm, profile: indices into the cluster's LLMs and profiles.
-        weight_bytes: what its weights take in host memory.
-        fetch_ps: from storage to host memory.
-        swap_ps: from host memory to the GPUs.
-        watermark_tokens: KV tokens kept free at admission while it is served.
-    """
-
-    llm: int
-    profile: int
-    weight_bytes: int = 0
-    fetch_ps: int = 0
-    swap_ps: int = 0
-    watermark_tokens: int = 0
-
-
-@dataclass(frozen=True)
-class PoolSpec:
-    """Instances of one kind: `n_slots` of them at most, each serving one LLM at a time.
-
-    Attributes:
-        llm, profile: indices into the cluster's LLMs and profiles; of the LLM that is loaded first.
-        n_slots: most instances this pool can ever hold.
-        gpus: GPUs per instance.
-        initial_active: instances that are active at time 0 (the lowest slots; of a pool with `twin_of`
-            the highest).
-        batch_limit: running requests allowed per instance at the start.
-        controller: how the limit moves; `controller_*` its parameters (Chiron's Algorithm 1).
-        pull: shared queues that the pool's instances pull from at the start, in order.
-        pull_rule: a `PullRule`.
-        evicts_in_order: the head of a queue that comes earlier on an instance's list evicts running
-            requests that came from later ones, or from none of them.
-        static_batch: nobody joins a batch that has begun to decode.
-        async_kv: the KV cache of evicted requests is copied to host memory beside the iterations.
-        swaps: the LLMs that an instance can serve one after the other, `llm` the first of them;
-            empty: `llm` only.
-        swap_flushes: a swap does not wait for a batch that comes later on the instance's list.
-        host_weight_bytes: host memory of one instance for weights of `swaps`.
-        warm: LLMs of `swaps` whose weights are there at the start.
-        repair_ps: from a failure to the start of loading.
-        phase: a `PoolPhase`.
-        drifts: profiles of the same machine at other speeds, for those who order `set_profile`.
-        chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
-        prefill_tokens: token budget of a prefill-first iteration.
-        preemption: what happens to KV on overflow.
-        evicts: requests of a priority-0 class in an instance's own queue evict running requests of
-            priority-1 classes that have a shared queue.
-        acquire_ps: from the order to the start of loading.
-        load_ps: (3,) loading time by `LoadSource`, where `weight_bytes` is 0.
-        weight_bytes: weights that flow over the network's links, layer by layer; 0: loading takes `load_ps`.
-        layers: how many layers they are.
-        live_mode: a `LiveMode`, of the pairs of this pool.
-        twin_of: pool on the same GPUs, slot by slot; -1: none. Named by one of the two.
-        region: where its instances are.
-        deployment_slots: so many slots each form a deployment; 0: the pool is one.
-        priorities: requests of priority 0 come first in an instance's own queue.
-        spot: its instances come from spot VMs and go back to them, not by `acquire_ps` and `load_ps`.
-        scaling: how it scales when a request reaches its region.
-        host_kv_bytes: KV cache that one instance may keep in host memory.
-        watermark_tokens: KV tokens kept free at admission; where LLMs take turns each has its own.
-    """
-
-    llm: int
-    profile: int
-    n_slots: int
-    gpus: int = 1
-    initial_active: int = 0
-    batch_limit: int = 256
-    controller: int = ControllerKind.FIXED
-    controller_alpha: float = 0.5
-    controller_min_batch: int = 1
-    controller_max_batch: int = 4096
-    controller_window_iterations: int = 1
-    pull: tuple[int, ...] = ()
-    chunk_tokens: int = 0
-    prefill_tokens: int = 4096
-    preemption: int = PreemptionMode.RECOMPUTE
-    evicts: bool = False
-    acquire_ps: int = 0
-    load_ps: tuple[int, int, int] = (0, 0, 0)
-    load_source: int = LoadSource.SSD
-    host_kv_bytes: int = 2**40
-    watermark_tokens: int = 0
-    pull_rule: int = PullRule.IN_ORDER
-    evicts_in_order: bool = False
-    static_batch: bool = False
-    async_kv: bool = False
-    swaps: tuple[SwapSpec, ...] = ()
-    swap_flushes: bool = False
-    host_weight_bytes: int = 2**62
-    warm: tuple[int, ...] = ()
-    repair_ps: int = 0
-    phase: int = PoolPhase.BOTH
-    drifts: tuple[int, ...] = ()
-    weight_bytes: int = 0
-    layers: int = 1
-    live_mode: int = LiveMode.ZIGZAG
-    twin_of: int = -1
-    region: int = 0
-    deployment_slots: int = 0
-    priorities: bool = False
-    spot: SpotSpec | None = None
-    scaling: ScalingSpec | None = None
-
-    def layer_bytes(self, layer: int) -> int:
-        """Bytes of one layer, the first being 0; all of them together are `weight_bytes`."""
-        size, n = self.weight_bytes, self.layers
-        return size * (layer + 1) // n - size * layer // n
-
-    @property
-    def operations(self) -> Operations:
-        """Those at the start."""
-        return Operations(
-            int(self.pull_rule), self.evicts_in_order, self.swap_flushes, self.static_batch
-        )
-
-    @property
-    def served(self) -> tuple[SwapSpec, ...]:
-        """Every LLM that an instance can serve, the first one first."""
-        alone = SwapSpec(self.llm, self.profile, watermark_tokens=self.watermark_tokens)
-        return self.swaps or (alone,)
-
-    @property
-    def llms(self) -> tuple[int, ...]:
-        """Indices of those LLMs."""
-        return tuple(swap.llm for swap in self.served)
-
-
-def first_warm(pool: PoolSpec) -> tuple[int, ...]:
-    """LLMs whose weights are in an instance's host memory at the start."""
-    return fitting([pool.llm, *pool.warm], {s.llm: s.weight_bytes for s in pool.served}, pool)
-
-
-def fitting(
-    order: Sequence[int], weight_bytes: Mapping[int, int], pool: PoolSpec
-) -> tuple[int, ...]:
-    """Of LLMs in order of preference those that an instance's host memory has room for."""
-    left, chosen = pool.host_weight_bytes, []
-    for llm in dict.fromkeys(order):
-        if weight_bytes[llm] <= left:
-            left -= weight_bytes[llm]
-            chosen.append(llm)
-    return tuple(chosen)
-
-
-@dataclass(frozen=True)
-class PlacementSpec:
-    """What best fit goes by (Aladdin, Algorithm 1; docs/engine.md, section 14).
-
-    Attributes:
-        prefill_const_ps, prefill_per_token_ps: a prefill iteration of `n` tokens takes `c1 + k1 * n`.
-        decode_const_ps, decode_per_request_ps, decode_per_token_ps: a decode iteration of `b` requests
-            with `l` tokens of context takes `c3 + c2 * b + k2 * l`.
-        ttft_ps, itl_ps: targets of the first token and of the mean time between two tokens.
-        gamma: share of the predicted output that counts as context (Aladdin's strictness).
-        theta: share of what the ITL target leaves that may be used.
-        fallback: a `Fallback`.
-        scaled_norm: requests and context are measured in batch limits and KV capacities before the
-            norm is taken; otherwise as Aladdin prints it.
-    """
-
-    prefill_const_ps: float
-    prefill_per_token_ps: float
-    decode_const_ps: float
-    decode_per_request_ps: float
-    decode_per_token_ps: float
-    ttft_ps: int
-    itl_ps: int
-    gamma: float = 0.5
-    theta: float = 0.9
-    fallback: int = Fallback.WAIT
-    scaled_norm: bool = False
-
-    def __post_init__(self) -> None:
-        check_model(self.model)
-        for name in ("ttft_ps", "itl_ps"):
-            if not 1 <= getattr(self, name) <= 10**15:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 1..10**15")
-        for name, high in (("gamma", 1.0), ("theta", 10.0)):
-            if not 0.0 <= getattr(self, name) <= high:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 0..{high}")
-        if self.fallback not in tuple(Fallback):
-            raise ValueError(
-                f"fallback = {self.fallback!r}: must be one of {[int(f) for f in Fallback]}"
-            )
-
-    @property
-    def model(self) -> tuple[float, float, float, float, float]:
-        """The coefficients (c1, k1, c3, c2, k2)."""
-        return (
-            float(self.prefill_const_ps),
-            float(self.prefill_per_token_ps),
-            float(self.decode_const_ps),
-            float(self.decode_per_request_ps),
-            float(self.decode_per_token_ps),
-        )
-
-
-@dataclass(frozen=True)
-class RouteSpec:
-    """How requests of one (LLM, SLO class) find an instance.
-
-    Attributes:
-        kind: a `RouterKind`.
-        pools: the candidate pools (for `CLASS_AFFINE`: the class's own pools).
-        overflow: pools used when the own ones have no room (`CLASS_AFFINE` only).
-        queue: shared queue of this class, or -1. Requests go there with `SHARED_QUEUE`, when a
-            `CLASS_AFFINE` route finds no room, and when they are evicted.
-        overflow_share: share of requests (by hash of their id) that try the overflow pools first.
-        decode_pools: candidates of requests that a `PREFILL` instance hands over.
-        decode_kind: a `RouterKind` out of `DECODE_KINDS`.
-        placement: what `BEST_FIT` goes by, in either place.
-        preference: of clients of each region the regions that have some of `pools`, all of them, the
-            preferred one first (`REGIONAL`).
-        threshold_ppm: utilisation below which a region is taken in that order.
-        region_queues: the shared queue by region of the client; empty: `queue`, otherwise the first.
-    """
-
-    kind: int
-    pools: tuple[int, ...]
-    overflow: tuple[int, ...] = ()
-    queue: int = -1
-    overflow_share: float = 0.0
-    decode_pools: tuple[int, ...] = ()
-    decode_kind: int = RouterKind.JSQ_REQUESTS
-    placement: PlacementSpec | None = None
-    preference: tuple[tuple[int, ...], ...] = ()
-    threshold_ppm: int = 700_000
-    region_queues: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class ClassSpec:
-    """What the engine must know of an SLO class: its priority (0 before 1) and its targets.
-
-    The TTFT target and `itl_max` (whether the ITL target holds for a request's largest ITL rather than its
-    mean) move nothing: they are there for counting who was on time.
-    """
-
-    priority: int = 0
-    itl_slo_ps: int = 200_000_000_000
-    ttft_slo_ps: int = 10_000_000_000_000
-    itl_max: bool = False
-
-
-@dataclass(frozen=True)
 class ClusterSpec:
-    """A cluster, compiled: see the classes above and docs/engine.md.
+    """A cluster, compiled: see the classes of its parts and docs/engine.md.
 
     Attributes:
         profiles, pools, classes: as their classes say.

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import (
-    check_arrival_queues,
-    check_operations,
-    check_pull,
-    check_range,
-    check_regroup,
-    check_router,
-)
+from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import observe, queues, watch
 from llmscale_env.sim.fast.fleet_orders import FleetOrders, SingleFleetOrders
@@ -32,22 +24,11 @@ from llmscale_env.sim.fast.queue_records import QUEUED_DTYPE, RUN_DTYPE
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
 from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
+from llmscale_env.sim.fast.serving_orders import ServingOrders, SingleServingOrders
 from llmscale_env.sim.fast.streaming import SingleStreaming, Streaming
-from llmscale_env.sim.region_checks import check_client_regions, check_not_managed
+from llmscale_env.sim.region_checks import check_client_regions
 from llmscale_env.sim.router import features_buffer, no_router
-from llmscale_env.sim.spec import (
-    INSTANCE_DTYPE,
-    NEVER,
-    RESULT_DTYPE,
-    ClusterSpec,
-    ControllerKind,
-    InstanceState,
-    Operations,
-    PoolPhase,
-    RequestState,
-    RouterKind,
-    changed_operations,
-)
+from llmscale_env.sim.spec import INSTANCE_DTYPE, NEVER, RESULT_DTYPE, ClusterSpec, RequestState
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -55,7 +36,7 @@ class RouterError(ValueError):
     """A custom router answered with something that is no candidate."""
 
 
-class EngineBatch(Streaming, FleetOrders, PlacementOrders, RegionOrders):
+class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, RegionOrders):
     """`n_episodes` episodes of one cluster, side by side in one set of arrays.
 
     Args:
@@ -208,135 +189,6 @@ class EngineBatch(Streaming, FleetOrders, PlacementOrders, RegionOrders):
         )
         return missing
 
-    # ---- commands ----
-
-    def set_batch_limit(self, e: int, pool: int, limit: int) -> None:
-        """Set the batch limit of every instance of a pool."""
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        top = self.spec.profiles[self.spec.pools[pool].profile].max_batch
-        kernels.set_batch_limit(int(self.handles[e]), pool, check_range("limit", limit, 1, top))
-
-    def set_instance_limit(self, e: int, instance: int, limit: int) -> None:
-        """Set the batch limit of one instance."""
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
-        top = self.spec.profiles[pool.profile].max_batch
-        limit = check_range("limit", limit, 1, top)
-        kernels.set_instance_limit(int(self.handles[e]), instance, limit)
-
-    def set_controller(self, e: int, pool: int, kind: int) -> None:
-        """Set who moves the batch limit of a pool's instances."""
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        kind = check_range("kind", kind, 0, len(ControllerKind) - 1)
-        kernels.set_controller(int(self.handles[e]), pool, kind)
-
-    def set_overflow_share(self, e: int, llm: int, slo_class: int, share: float) -> None:
-        """Set the share of a class's requests that try the overflow pools first."""
-        check_range("llm", llm, 0, self.spec.n_llms - 1)
-        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        if not 0.0 <= share <= 1.0:
-            raise ValueError(f"share = {share!r}: must be in 0..1")
-        self.states.route[e, llm, slo_class]["share"] = share
-
-    def set_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        """Set the routing rule of a class's arrivals from now on."""
-        check_range("llm", llm, 0, self.spec.n_llms - 1)
-        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        kind = check_range("kind", kind, 0, len(RouterKind) - 1)
-        check_router(self.spec, llm, slo_class, kind)
-        self.states.route[e, llm, slo_class]["kind"] = kind
-
-    def evict(self, e: int, instance: int, count: int) -> None:
-        """Order the eviction of running requests of lower priority at the next boundary."""
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        check_range("count", count, 0, 2**31 - 1)
-        state = InstanceState(int(self.states.inst[e, instance]["state"]))
-        pool = self.spec.pools[self.spec.pool_of_slot[instance]]
-        if state not in (InstanceState.ACTIVE, InstanceState.DRAINING) or pool.phase:
-            raise ValueError(
-                f"instance = {instance}: is {state.name}, of phase {PoolPhase(pool.phase).name}, has "
-                "nothing to evict"
-            )
-        kernels.order_evictions(int(self.handles[e]), instance, count)
-
-    def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:
-        """Move the last `count` requests that wait at an active instance to the end of another's queue."""
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        check_range("to", to, 0, self.spec.n_instances - 1)
-        check_range("count", count, 0, 2**31 - 1)
-        slots = self.states.inst[e]
-        for number in (instance, to):
-            state = InstanceState(int(slots[number]["state"]))
-            if state != InstanceState.ACTIVE:
-                raise ValueError(f"instance = {number}: is {state.name}, must be ACTIVE")
-            if self.spec.pools[int(slots[number]["pool"])].phase == PoolPhase.DECODE:
-                raise ValueError(f"instance = {number}: decodes only, use assign")
-        llms = [self.spec.pools[int(slots[number]["pool"])].llm for number in (instance, to)]
-        if instance == to or llms[0] != llms[1]:
-            raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
-        kernels.move_waiting(int(self.handles[e]), instance, to, count)
-
-    def set_pull(self, e: int, instance: int, queues: Sequence[int]) -> None:
-        """Set the shared queues that an instance pulls from, in order: its virtual queue."""
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
-        places = check_pull("queues", queues, pool, self.spec.queue_llm)
-        check_not_managed("queues", places, self.spec)
-        kernels.set_pull(int(self.handles[e]), instance, np.array(places, np.int64))
-
-    def set_operations(
-        self,
-        e: int,
-        pool: int,
-        pull_rule: int | None = None,
-        evicts_in_order: bool | None = None,
-        swap_flushes: bool | None = None,
-        static_batch: bool | None = None,
-    ) -> None:
-        """Change what a pool's instances do by themselves; None: as it is."""
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        row = self.states.pool[e, pool]
-        now = Operations(
-            int(row["deadline"]),
-            bool(row["evicts_in_order"]),
-            bool(row["flushes"]),
-            bool(row["static"]),
-        )
-        chunk = int(row["chunk"])
-        new = changed_operations(now, chunk, pull_rule, evicts_in_order, swap_flushes, static_batch)
-        check_operations(self.spec.pools[pool], new)
-        row["deadline"] = new.pull_rule
-        row["evicts_in_order"] = new.evicts_in_order
-        row["flushes"] = new.swap_flushes
-        row["static"] = new.static_batch
-        kernels.operations_changed(int(self.handles[e]), pool)
-
-    def set_arrival_queues(
-        self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
-    ) -> None:
-        """Set where a class's requests join shared queues from now on, by their input tokens.
-
-        `queues[k]` takes requests of at most `uppers[k]` (rising), the last one those above all.
-        """
-        check_range("llm", llm, 0, self.spec.n_llms - 1)
-        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
-        route = self.states.route[e, llm, slo_class]
-        route["n_uppers"] = len(uppers)
-        route["uppers"][: len(uppers)] = uppers
-        route["queues"][: len(queues)] = queues
-
-    def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
-        """Move waiting requests to the ends of shared queues, in the order in which they are named."""
-        ids, to = np.asarray(requests, np.int64), np.asarray(queues, np.int64)
-        places = self._rows(e, ids)
-        known = places >= 0
-        rows = self.states.req[e, places[known]]
-        waits = rows["state"] == RequestState.SHARED_QUEUE
-        llms = dict(zip(ids[known][waits].tolist(), rows["llm"][waits].tolist(), strict=True))
-        check_regroup(ids.tolist(), to.tolist(), llms, self.spec.queue_llm)
-        kernels.regroup(int(self.handles[e]), places, to)
-
     # ---- reading ----
 
     def results(self, e: int) -> NDArray[Any]:
@@ -425,7 +277,9 @@ class EngineBatch(Streaming, FleetOrders, PlacementOrders, RegionOrders):
         return {state: int(out[state]) for state in RequestState}
 
 
-class FastEngine(SingleFleetOrders, SingleOrders, SingleRegionOrders, SingleStreaming):
+class FastEngine(
+    SingleFleetOrders, SingleServingOrders, SingleOrders, SingleRegionOrders, SingleStreaming
+):
     """One episode of the fast engine; the same calls as `ReferenceEngine`."""
 
     def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int | None = None) -> None:
@@ -440,48 +294,6 @@ class FastEngine(SingleFleetOrders, SingleOrders, SingleRegionOrders, SingleStre
 
     def advance(self, until_ps: int) -> None:
         self.batch.advance(0, until_ps)
-
-    def set_batch_limit(self, pool: int, limit: int) -> None:
-        self.batch.set_batch_limit(0, pool, limit)
-
-    def set_instance_limit(self, instance: int, limit: int) -> None:
-        self.batch.set_instance_limit(0, instance, limit)
-
-    def set_controller(self, pool: int, kind: int) -> None:
-        self.batch.set_controller(0, pool, kind)
-
-    def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
-        self.batch.set_overflow_share(0, llm, slo_class, share)
-
-    def set_router(self, llm: int, slo_class: int, kind: int) -> None:
-        self.batch.set_router(0, llm, slo_class, kind)
-
-    def evict(self, instance: int, count: int) -> None:
-        self.batch.evict(0, instance, count)
-
-    def move_waiting(self, instance: int, to: int, count: int) -> None:
-        self.batch.move_waiting(0, instance, to, count)
-
-    def set_pull(self, instance: int, queues: Sequence[int]) -> None:
-        self.batch.set_pull(0, instance, queues)
-
-    def set_operations(
-        self,
-        pool: int,
-        pull_rule: int | None = None,
-        evicts_in_order: bool | None = None,
-        swap_flushes: bool | None = None,
-        static_batch: bool | None = None,
-    ) -> None:
-        self.batch.set_operations(0, pool, pull_rule, evicts_in_order, swap_flushes, static_batch)
-
-    def set_arrival_queues(
-        self, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
-    ) -> None:
-        self.batch.set_arrival_queues(0, llm, slo_class, uppers, queues)
-
-    def regroup(self, requests: Sequence[int], queues: Sequence[int]) -> None:
-        self.batch.regroup(0, requests, queues)
 
     def results(self) -> NDArray[Any]:
         return self.batch.results(0)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import (
     check_assign,
+    check_class,
     check_decode_router,
     check_model,
     check_predictions,
@@ -142,8 +143,7 @@ class PlacementOrders(ABC):
                 fit[name] = value
 
     def _route(self, e: int, llm: int, slo_class: int) -> Any:
-        check_range("llm", llm, 0, self.spec.n_llms - 1)
-        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        check_class(self.spec, llm, slo_class)
         return self.states.route[e, llm, slo_class]
 
     # ---- reading ----

@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.fast import looks
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.fast.region_records import OWN_VM, preference_rows
-from llmscale_env.sim.region_checks import (
-    check_manager_thresholds,
-    check_preference,
-    check_scaling,
-    check_thresholds,
-)
+from llmscale_env.sim.region_checks import check_manager_thresholds, check_regional, check_scaling
 from llmscale_env.sim.spec import SPOT_DTYPE, ClusterSpec
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -46,18 +40,11 @@ class RegionOrders:
                 region.
             preference: by region of the client its regions in order.
         """
-        check_range("llm", llm, 0, self.spec.n_llms - 1)
-        check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        route = self.spec.routes[llm][slo_class]
-        if not route.preference:
-            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
-        if threshold_ppm is not None:
-            takes = check_thresholds("threshold_ppm", threshold_ppm, self.spec.n_regions)
-        if preference is not None:
-            orders = check_preference("preference", preference, route, self.spec)
+        takes, orders = check_regional(self.spec, llm, slo_class, threshold_ppm, preference)
+        if orders is not None:
             rows = preference_rows(orders, self.spec.n_regions)
             self.states.prefer[e, llm, slo_class] = rows
-        if threshold_ppm is not None:
+        if takes is not None:
             self.states.takes[e, llm, slo_class] = takes
 
     def set_managers(self, e: int, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
@@ -79,10 +66,7 @@ class RegionOrders:
             target: instances that are planned for; -1: none.
             forecast_utps: load that is expected, in millionths of tokens per second.
         """
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        scaling = self.spec.pools[pool].scaling
-        check_scaling(self.spec.pools[pool], kind, target, forecast_utps)
-        assert scaling is not None
+        scaling = check_scaling(self.spec, pool, kind, target, forecast_utps)
         above, below = scaling.marks(int(forecast_utps))
         looks.begin_hour(int(self.handles[e]), pool, int(kind), int(target), above, below)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from llmscale_env.sim.checks import (
     check_assign,
+    check_class,
     check_decode_router,
     check_model,
     check_predictions,
@@ -147,16 +148,14 @@ class PlacementCommands(ABC):
 
     def set_decode_router(self, llm: int, slo_class: int, kind: int) -> None:
         """Rule by which a class's handed-over requests are routed from now on."""
-        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
-        slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        llm, slo_class = check_class(self.spec, llm, slo_class)
         check_decode_router(self.spec, llm, slo_class, kind)
         self.router.decode_kinds[llm, slo_class] = RouterKind(kind)
         self.events["decode_router_changed"] += 1
 
     def set_placement(self, llm: int, slo_class: int, placement: PlacementSpec) -> None:
         """What best fit goes by from now on, for a class that has a placement."""
-        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
-        slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
+        llm, slo_class = check_class(self.spec, llm, slo_class)
         if self.router.placements[llm, slo_class] is None:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
         self.router.placements[llm, slo_class] = placement

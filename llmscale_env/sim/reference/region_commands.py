@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_range
-from llmscale_env.sim.region_checks import (
-    check_manager_thresholds,
-    check_preference,
-    check_scaling,
-    check_thresholds,
-)
+from llmscale_env.sim.region_checks import check_manager_thresholds, check_regional, check_scaling
 from llmscale_env.sim.reported import SPOT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec
 from llmscale_env.workload.requests import PS_PER_S
@@ -52,17 +46,10 @@ class RegionCommands:
                 region.
             preference: by region of the client its regions in order.
         """
-        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
-        slo_class = check_range("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        route = self.spec.routes[llm][slo_class]
-        if not route.preference:
-            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no preference")
-        if threshold_ppm is not None:
-            takes = check_thresholds("threshold_ppm", threshold_ppm, self.spec.n_regions)
-        if preference is not None:
-            orders = check_preference("preference", preference, route, self.spec)
+        takes, orders = check_regional(self.spec, llm, slo_class, threshold_ppm, preference)
+        if orders is not None:
             self.regions.preference[llm, slo_class] = orders
-        if threshold_ppm is not None:
+        if takes is not None:
             self.regions.takes[llm, slo_class] = takes
             self.events["thresholds_differ"] += len(set(takes)) > 1
         self.events["regional_changed"] += 1
@@ -82,8 +69,7 @@ class RegionCommands:
             target: instances that are planned for; -1: none.
             forecast_utps: load that is expected, in millionths of tokens per second.
         """
-        pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        check_scaling(self.spec.pools[pool], kind, target, forecast_utps)
+        check_scaling(self.spec, pool, kind, target, forecast_utps)
         rule = self.rules[pool]
         assert rule is not None
         rule.hour(int(kind), int(target), int(forecast_utps))

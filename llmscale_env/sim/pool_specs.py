@@ -1,0 +1,169 @@
+"""Parts of a cluster that hold instances: pools, and the LLMs that their instances swap between.
+
+docs/engine.md says exactly what every field does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmscale_env.sim.kinds import (
+    ControllerKind,
+    LiveMode,
+    LoadSource,
+    PoolPhase,
+    PreemptionMode,
+    PullRule,
+)
+from llmscale_env.sim.operations import Operations
+from llmscale_env.sim.region_specs import ScalingSpec, SpotSpec
+
+
+@dataclass(frozen=True)
+class SwapSpec:
+    """An LLM that instances of a pool can swap to.
+
+    Attributes:
+        llm, profile: indices into the cluster's LLMs and profiles.
+        weight_bytes: what its weights take in host memory.
+        fetch_ps: from storage to host memory.
+        swap_ps: from host memory to the GPUs.
+        watermark_tokens: KV tokens kept free at admission while it is served.
+    """
+
+    llm: int
+    profile: int
+    weight_bytes: int = 0
+    fetch_ps: int = 0
+    swap_ps: int = 0
+    watermark_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """Instances of one kind: `n_slots` of them at most, each serving one LLM at a time.
+
+    Attributes:
+        llm, profile: indices into the cluster's LLMs and profiles; of the LLM that is loaded first.
+        n_slots: most instances this pool can ever hold.
+        gpus: GPUs per instance.
+        initial_active: instances that are active at time 0 (the lowest slots; of a pool with `twin_of`
+            the highest).
+        batch_limit: running requests allowed per instance at the start.
+        controller: how the limit moves; `controller_*` its parameters (Chiron's Algorithm 1).
+        pull: shared queues that the pool's instances pull from at the start, in order.
+        pull_rule: a `PullRule`.
+        evicts_in_order: the head of a queue that comes earlier on an instance's list evicts running
+            requests that came from later ones, or from none of them.
+        static_batch: nobody joins a batch that has begun to decode.
+        async_kv: the KV cache of evicted requests is copied to host memory beside the iterations.
+        swaps: the LLMs that an instance can serve one after the other, `llm` the first of them;
+            empty: `llm` only.
+        swap_flushes: a swap does not wait for a batch that comes later on the instance's list.
+        host_weight_bytes: host memory of one instance for weights of `swaps`.
+        warm: LLMs of `swaps` whose weights are there at the start.
+        repair_ps: from a failure to the start of loading.
+        phase: a `PoolPhase`.
+        drifts: profiles of the same machine at other speeds, for those who order `set_profile`.
+        chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
+        prefill_tokens: token budget of a prefill-first iteration.
+        preemption: what happens to KV on overflow.
+        evicts: requests of a priority-0 class in an instance's own queue evict running requests of
+            priority-1 classes that have a shared queue.
+        acquire_ps: from the order to the start of loading.
+        load_ps: (3,) loading time by `LoadSource`, where `weight_bytes` is 0.
+        weight_bytes: weights that flow over the network's links, layer by layer; 0: loading takes `load_ps`.
+        layers: how many layers they are.
+        live_mode: a `LiveMode`, of the pairs of this pool.
+        twin_of: pool on the same GPUs, slot by slot; -1: none. Named by one of the two.
+        region: where its instances are.
+        deployment_slots: so many slots each form a deployment; 0: the pool is one.
+        priorities: requests of priority 0 come first in an instance's own queue.
+        spot: its instances come from spot VMs and go back to them, not by `acquire_ps` and `load_ps`.
+        scaling: how it scales when a request reaches its region.
+        host_kv_bytes: KV cache that one instance may keep in host memory.
+        watermark_tokens: KV tokens kept free at admission; where LLMs take turns each has its own.
+    """
+
+    llm: int
+    profile: int
+    n_slots: int
+    gpus: int = 1
+    initial_active: int = 0
+    batch_limit: int = 256
+    controller: int = ControllerKind.FIXED
+    controller_alpha: float = 0.5
+    controller_min_batch: int = 1
+    controller_max_batch: int = 4096
+    controller_window_iterations: int = 1
+    pull: tuple[int, ...] = ()
+    chunk_tokens: int = 0
+    prefill_tokens: int = 4096
+    preemption: int = PreemptionMode.RECOMPUTE
+    evicts: bool = False
+    acquire_ps: int = 0
+    load_ps: tuple[int, int, int] = (0, 0, 0)
+    load_source: int = LoadSource.SSD
+    host_kv_bytes: int = 2**40
+    watermark_tokens: int = 0
+    pull_rule: int = PullRule.IN_ORDER
+    evicts_in_order: bool = False
+    static_batch: bool = False
+    async_kv: bool = False
+    swaps: tuple[SwapSpec, ...] = ()
+    swap_flushes: bool = False
+    host_weight_bytes: int = 2**62
+    warm: tuple[int, ...] = ()
+    repair_ps: int = 0
+    phase: int = PoolPhase.BOTH
+    drifts: tuple[int, ...] = ()
+    weight_bytes: int = 0
+    layers: int = 1
+    live_mode: int = LiveMode.ZIGZAG
+    twin_of: int = -1
+    region: int = 0
+    deployment_slots: int = 0
+    priorities: bool = False
+    spot: SpotSpec | None = None
+    scaling: ScalingSpec | None = None
+
+    def layer_bytes(self, layer: int) -> int:
+        """Bytes of one layer, the first being 0; all of them together are `weight_bytes`."""
+        size, n = self.weight_bytes, self.layers
+        return size * (layer + 1) // n - size * layer // n
+
+    @property
+    def operations(self) -> Operations:
+        """Those at the start."""
+        return Operations(
+            int(self.pull_rule), self.evicts_in_order, self.swap_flushes, self.static_batch
+        )
+
+    @property
+    def served(self) -> tuple[SwapSpec, ...]:
+        """Every LLM that an instance can serve, the first one first."""
+        alone = SwapSpec(self.llm, self.profile, watermark_tokens=self.watermark_tokens)
+        return self.swaps or (alone,)
+
+    @property
+    def llms(self) -> tuple[int, ...]:
+        """Indices of those LLMs."""
+        return tuple(swap.llm for swap in self.served)
+
+
+def first_warm(pool: PoolSpec) -> tuple[int, ...]:
+    """LLMs whose weights are in an instance's host memory at the start."""
+    return fitting([pool.llm, *pool.warm], {s.llm: s.weight_bytes for s in pool.served}, pool)
+
+
+def fitting(
+    order: Sequence[int], weight_bytes: Mapping[int, int], pool: PoolSpec
+) -> tuple[int, ...]:
+    """Of LLMs in order of preference those that an instance's host memory has room for."""
+    left, chosen = pool.host_weight_bytes, []
+    for llm in dict.fromkeys(order):
+        if weight_bytes[llm] <= left:
+            left -= weight_bytes[llm]
+            chosen.append(llm)
+    return tuple(chosen)
