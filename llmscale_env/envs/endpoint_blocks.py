@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.endpoints import DAY_S, EndpointLayout
 from llmscale_env.control.reward import draw_requests, expected_arrivals
 from llmscale_env.control.view import Snapshot
-from llmscale_env.envs.entries import Entry, Floats, log_scale, share
+from llmscale_env.envs.entries import Entry, Floats, log_scale, ranges, share
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.config import HourlyArrivals
 
@@ -134,10 +134,7 @@ class Endpoints:
         self._shared = layout.group_spot(layout.n_slots[None])[0].astype(float)
 
     def entries(self) -> list[Entry]:
-        bounds = [f"{b:g} s" for b in READY_S]
-        left = [f"up to {bounds[0]}"]
-        left += [f"{a} to {b}" for a, b in pairwise(bounds)]
-        left += [f"more than {bounds[-1]}"]
+        left = ranges([f"{b:g} s" for b in READY_S])
         out = []
         for p in self._names:
             out += [

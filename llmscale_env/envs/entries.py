@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +35,12 @@ class Block(Protocol):
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
         """(E, k) numbers, not yet clipped to their bounds."""
+
+
+def ranges(bounds: Sequence[str]) -> list[str]:
+    """What lies up to the first of rising bounds, between two of them, and above the last, in words."""
+    between = [f"{a} to {b}" for a, b in pairwise(bounds)]
+    return [f"up to {bounds[0]}", *between, f"more than {bounds[-1]}"]
 
 
 def log_scale(x: NDArray, full: float | NDArray) -> Floats:

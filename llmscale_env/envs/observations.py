@@ -17,7 +17,7 @@ from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.view import Snapshot
 from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, WeekClock
-from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, share
+from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, ranges, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
 from llmscale_env.envs.weight_blocks import Links, WeightsBlock
@@ -189,10 +189,7 @@ class Fleet:
         self._max_gpus = float(fleet.max_gpus)
 
     def entries(self) -> list[Entry]:
-        bounds = [f"{b / PS_PER_S:g} s" for b in LOAD_BOUNDS_PS]
-        left = [f"up to {bounds[0]}"]
-        left += [f"{a} to {b}" for a, b in pairwise(bounds)]
-        left += [f"more than {bounds[-1]}"]
+        left = ranges([f"{b / PS_PER_S:g} s" for b in LOAD_BOUNDS_PS])
         out = [Entry("gpus/free", "free GPUs / max_gpus")]
         for p in self._names:
             out += [
