@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 FIGURE = "Figure 17"
+SERIES = ("series", "latency")
 WEEKS_A_MONTH = 52 / 12
 LATENCIES = {"ttft_s_p95": "TTFT", "e2e_s_p95": "E2E latency"}
 
