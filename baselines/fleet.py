@@ -143,6 +143,7 @@ class UniformPolicy(ABC):
 
     def act(self, view: ClusterView) -> Command:
         """Set the fleet up at the first decision; then counts, whenever the period is over."""
+        self.observe(view)
         if view.step == 0:
             self._period.due(view.time_s)
             return self._set_up(view)
@@ -159,6 +160,9 @@ class UniformPolicy(ABC):
                 targets[view.scenario.fleet.pools[p].name] = count
             reasons.append(why)
         return Command(targets=targets, reason="; ".join(reasons))
+
+    def observe(self, view: ClusterView) -> None:  # noqa: B027 (nothing to keep, unless it is said)
+        """Look at the cluster; called at every decision, also where the period is not over."""
 
     @abstractmethod
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:

@@ -8,7 +8,7 @@ time"; appendix A.2: it "does not enable queuing" of batch requests and does not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -109,6 +109,28 @@ def evened_out(waiting: Mapping[int, int]) -> list[tuple[int, int, int]]:
     return moves
 
 
+def even_moves(
+    view: ClusterView, pools: Sequence[int], targets: Mapping[str, int]
+) -> tuple[tuple[int, int, int], ...]:
+    """Moves that even out what waits at the active instances of each pool.
+
+    None while `targets` takes instances away: one that these orders drain routes what it holds itself, and
+    cannot be moved to.
+    """
+    for p in pools:
+        count = targets.get(view.scenario.fleet.pools[p].name)
+        if count is not None and count < view.instances_of(p):
+            return ()
+    states = view.instances
+    moves: list[tuple[int, int, int]] = []
+    for p in pools:
+        mine = np.flatnonzero(
+            (view.instance_pool == p) & (states["state"] == int(InstanceState.ACTIVE))
+        )
+        moves += evened_out({int(i): int(states["waiting"][i]) for i in mine})
+    return tuple(moves)
+
+
 class LlumnixPolicy(UniformPolicy):
     """One instance more above the range, one fewer below it, for all classes alike.
 
@@ -140,20 +162,7 @@ class LlumnixPolicy(UniformPolicy):
         command = super().act(view)
         if not (looks and self.parameters.rebalance):
             return command
-        states = view.instances
-        moves: list[tuple[int, int, int]] = []
-        for p in self._pools:
-            mine = np.flatnonzero(
-                (view.instance_pool == p) & (states["state"] == int(InstanceState.ACTIVE))
-            )
-            moves += evened_out({int(i): int(states["waiting"][i]) for i in mine})
-        # An instance that these orders drain routes what it holds itself, and cannot be moved to.
-        shrinks = any(
-            count < view.instances_of(p)
-            for p in self._pools
-            if (count := command.targets.get(view.scenario.fleet.pools[p].name)) is not None
-        )
-        return command if shrinks else replace(command, move_waiting=tuple(moves))
+        return replace(command, move_waiting=even_moves(view, self._pools, command.targets))
 
     @staticmethod
     def of_grid(point: dict[str, float]) -> dict[str, float]:

@@ -13,6 +13,14 @@ from baselines.chiron import ChironPolicy
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
 from baselines.parameters import PolicyError, parse_policy
+from baselines.practice.dynamo import DynamoPolicy
+from baselines.practice.dynamo_load import DynamoLoadPolicy
+from baselines.practice.freeness import FreenessPolicy
+from baselines.practice.keda import KedaPolicy
+from baselines.practice.kpa import KpaPolicy
+from baselines.practice.ray_serve import RayServePolicy
+from baselines.practice.wva import WvaPolicy
+from baselines.practice.wva_tokens import WvaTokensPolicy
 from baselines.qlm.policy import QlmPolicy
 from baselines.qlm.shepherd_policy import ShepherdPolicy
 from baselines.qlm.simple import EdfPolicy, VllmPolicy
@@ -73,7 +81,15 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
     "llumnix-tuned": _llumnix_tuned,
+    "llumnix-freeness": FreenessPolicy,
     "hpa": HpaPolicy,
+    "kpa": KpaPolicy,
+    "ray-serve": RayServePolicy,
+    "keda": KedaPolicy,
+    "wva": WvaPolicy,
+    "wva-tokens": WvaTokensPolicy,
+    "dynamo": DynamoPolicy,
+    "dynamo-load": DynamoLoadPolicy,
     "chiron": ChironPolicy,
     "chiron-local": _chiron_local,
     "chiron-global": _chiron_global,
