@@ -120,7 +120,11 @@ def test_wva_goes_by_what_is_left(kv, queue, pending, step):
 
 
 @given(
-    st.integers(2, 12), st.floats(0.0, 0.79), st.floats(0.0, 4.9), st.floats(0.05, 0.7), st.floats(1, 4)
+    st.integers(2, 12),
+    st.floats(0.0, 0.79),
+    st.floats(0.0, 4.9),
+    st.floats(0.05, 0.7),
+    st.floats(1, 4),
 )
 def test_wva_does_not_swing(n, kv, queue, kv_spare, queue_spare):
     """What it takes away it does not order again, if the load is spread as it assumes."""
@@ -287,7 +291,10 @@ def test_freeness_adds_until_below_the_threshold():
     assert instances_to_add(-5.0, 100, 200.0, -10.0) == 3
     assert instances_to_add(-10.0, 100, 200.0, -10.0) == 0
     assert instances_to_add(3.0, 100, math.inf, -10.0) == 1  # as released: one per look
-    assert FreenessPolicy.of_grid({"free": 20.0, "low_factor": 3.0}) == {"high": -20.0, "low": -60.0}
+    assert FreenessPolicy.of_grid({"free": 20.0, "low_factor": 3.0}) == {
+        "high": -20.0,
+        "low": -60.0,
+    }
 
 
 @given(st.floats(0, 1e6), st.integers(0, 500), st.integers(2, 16))

@@ -63,7 +63,12 @@ class DynamoParameters(PracticeParameters):
 
 
 def best_batch(
-    times: Times, input_tokens: float, output_tokens: float, itl_s: float, kv_tokens: float, most: int
+    times: Times,
+    input_tokens: float,
+    output_tokens: float,
+    itl_s: float,
+    kv_tokens: float,
+    most: int,
 ) -> int:
     """The largest batch of requests half done that keeps the ITL target and fits; 1 if none does.
 
@@ -86,7 +91,12 @@ def best_batch(
 
 
 def decode_requests_per_s(
-    times: Times, input_tokens: float, output_tokens: float, itl_s: float, kv_tokens: float, most: int
+    times: Times,
+    input_tokens: float,
+    output_tokens: float,
+    itl_s: float,
+    kv_tokens: float,
+    most: int,
 ) -> float:
     """`b* / (OSL * t_iter(b*))`; arguments as in `best_batch`."""
     batch = best_batch(times, input_tokens, output_tokens, itl_s, kv_tokens, most)

@@ -33,10 +33,12 @@ from baselines.practice.seen import (
 from baselines.space import BATCH_LIMIT, Real, Space
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import pool_times
 from llmscale_env.workload.requests import PS_PER_S
 
 
 _REPORTED = ("prefill_tokens", "prefill_ps", "decode_requests", "decode_context", "decode_ps")
+_PROFILED = 16
 
 
 class DynamoLoadParameters(PracticeParameters):
@@ -45,6 +47,8 @@ class DynamoLoadParameters(PracticeParameters):
     Attributes:
         samples: `max_num_fpm_samples`, iterations of each kind that are kept.
         min_samples: `load_min_observations`, before which nothing is ordered.
+        profile: the regressions begin with 16 points of the calibrated iteration times, as Dynamo's begin with
+            those of its benchmarks before deployment; samples replace them.
         sensitivity: `load_scaling_down_sensitivity` over 100.
         period_s: `load_adjustment_interval`.
         ttft_s, itl_s: targets; None: the tightest of the scenario's classes.
@@ -52,6 +56,7 @@ class DynamoLoadParameters(PracticeParameters):
 
     samples: PositiveCount = 64
     min_samples: int = Field(default=5, ge=2, le=10_000)
+    profile: bool = True
     sensitivity: Share = 0.8
     period_s: Positive = 5.0
     ttft_s: Positive | None = None
@@ -184,7 +189,7 @@ class DynamoLoadPolicy(PracticePolicy):
 
     Instances here run prefill and decode in iterations of their own, so there is a regression for each, as of
     Dynamo's split engines; the decision is that of its engines that do both. Ours: a sample per instance and
-    decision (its last iteration of each kind) and no buckets by size; nothing is removed while requests of the
+    decision (its last iteration of each kind), no buckets by size, and what is profiled (`_profile`); nothing is removed while requests of the
     pool are still drained. A loading instance stops the rule, so it is never ordered twice.
     """
 
@@ -229,6 +234,21 @@ class DynamoLoadPolicy(PracticePolicy):
         self._reported: dict[tuple[int, int], tuple[int, float]] = {}
         self._arrivals = ArrivalCounts(scenario)
         self._seen = np.zeros((len(scenario.fleet.llms), 3))
+        if self.parameters.profile:
+            for p in self._pools:
+                self._profile(scenario, p)
+
+    def _profile(self, scenario: Scenario, p: int) -> None:
+        """Iterations from nearly empty to full, prompts up to the budget, batches up to limit and memory."""
+        pool, memory = scenario.fleet.pools[p], kv_capacity(scenario, p)
+        times = pool_times(scenario, pool)
+        limit = self.parameters.batch_limit or pool.batch_limit
+        for k in range(1, _PROFILED + 1):
+            part = k / _PROFILED
+            tokens = pool.prefill_tokens * part
+            self._prefill[p].add(tokens, times.prefill_s(tokens))
+            batch, context = max(1, round(limit * part)), memory * part
+            self._decode[p].add(context, times.decode_s(batch, context))
 
     def observe(self, view: ClusterView) -> None:
         """Take every instance's last iterations."""
@@ -282,7 +302,7 @@ class DynamoLoadPolicy(PracticePolicy):
             prefill,
             decode,
             prompt=prompt,
-            context=self._context[p].mean_tokens,
+            context=self._context[p].mean_tokens if len(self._context[p]) else 0.0,
             budget=pool.prefill_tokens,
             memory=kv_capacity(view.scenario, p),
             ttft_s=ttft_s,

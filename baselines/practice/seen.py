@@ -66,9 +66,7 @@ class Replicas:
 def replicas_of(view: ClusterView, p: int) -> Replicas:
     """The active instances of pool `p`."""
     rows = view.instances
-    slot = np.flatnonzero(
-        (view.instance_pool == p) & (rows["state"] == int(InstanceState.ACTIVE))
-    )
+    slot = np.flatnonzero((view.instance_pool == p) & (rows["state"] == int(InstanceState.ACTIVE)))
     mine = rows[slot]
     return Replicas(slot, mine["kv_tokens"], mine["waiting"] + mine["preempted"])
 

@@ -85,7 +85,10 @@ def saturation_step(
     kv_sum, queue_sum = float(used[open_].sum()), float(waits[open_].sum())
 
     def holds(replicas: int) -> bool:
-        left_kv, left_queue = kv_threshold - kv_sum / replicas, queue_threshold - queue_sum / replicas
+        left_kv, left_queue = (
+            kv_threshold - kv_sum / replicas,
+            queue_threshold - queue_sum / replicas,
+        )
         # Rounded: 0.8 - 0.7 is to count as 0.1.
         return round(left_kv - kv_spare, 9) >= 0 and round(left_queue - queue_spare, 9) >= 0
 
