@@ -38,6 +38,7 @@ from baselines.parameters import (
     checked,
 )
 from baselines.profile import pool_tokens_per_s
+from baselines.space import BATCH_LIMIT, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -190,6 +191,22 @@ class ChironPolicy:
         "delta": (0.05, 0.1),
         "batch_limit": (32, 64, 128),
     }
+    SPACE: ClassVar[Space] = {
+        "theta": Real(0.05, 0.95),
+        "delta_share": Real(0.05, 0.95),
+        "window_s": Real(1, 300, log=True),
+        "batch_limit": BATCH_LIMIT,
+    }
+
+    @staticmethod
+    def of_grid(point: dict[str, float]) -> dict[str, float]:
+        """Parameters of a point of `GRID` or `SPACE`: delta as a share of the most that theta allows."""
+        values = dict(point)
+        share = values.pop("delta_share", None)
+        if share is not None:
+            most = min(values["theta"], 1 - values["theta"])
+            values["delta"] = float(f"{share * most:.3g}")
+        return values
 
     def __init__(self, name: str = "chiron", **values: Any) -> None:
         self.name = name

@@ -18,6 +18,7 @@ from pydantic import model_validator
 
 from baselines.fleet import UniformParameters, UniformPolicy
 from baselines.parameters import BatchLimit, NonNegative, Positive
+from baselines.space import BATCH_LIMIT, Choice, Real, Space
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 
@@ -102,6 +103,13 @@ class HpaPolicy(UniformPolicy):
         "queue_target": (2.0, 10.0, 30.0),
         "concurrency_target": (None, 16.0, 32.0, 64.0),
         "batch_limit": (32, 64, 128, 256),
+    }
+    SPACE: ClassVar[Space] = {
+        "queue_target": Real(0.5, 100, log=True),
+        "kv_target": Real(0.01, 0.95, log=True),
+        "concurrency_target": Choice((None, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)),
+        "down_window_s": Real(15, 600, log=True),
+        "batch_limit": BATCH_LIMIT,
     }
 
     def __init__(self, name: str = "hpa", **values: object) -> None:

@@ -17,6 +17,7 @@ from pydantic import model_validator
 
 from baselines.fleet import UniformParameters, UniformPolicy
 from baselines.parameters import BatchLimit, Finite, Positive
+from baselines.space import BATCH_LIMIT, Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.sim.spec import InstanceState
@@ -150,7 +151,13 @@ class LlumnixPolicy(UniformPolicy):
         "batch_limit": (32, 64, 128, 256),
         "rebalance": (True, False),
     }
-    """What `baselines.tune` sweeps; `low = low_share * high`."""
+    SPACE: ClassVar[Space] = {
+        "high": Real(0.003, 0.95, log=True),
+        "low_share": Real(0.1, 0.9),
+        "batch_limit": BATCH_LIMIT,
+        "rebalance": Choice((True, False)),
+    }
+    """What `baselines.tune` sweeps and searches; `low = low_share * high`."""
 
     def __init__(self, name: str = "llumnix", **values: object) -> None:
         super().__init__(name, **values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from baselines.aladdin.policy import AladdinPolicy
@@ -26,7 +27,8 @@ from baselines.qlm.shepherd_policy import ShepherdPolicy
 from baselines.qlm.simple import EdfPolicy, VllmPolicy
 from baselines.sageserve.policy import LongTermPolicy, ReactivePolicy, is_siloed
 from baselines.static import StaticPolicy
-from baselines.tuned_settings import TunedPolicy
+from baselines.tunable import TUNABLE
+from baselines.tuned_settings import TunedPolicy, settings_path
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios.schema import Scenario
@@ -40,10 +42,6 @@ def _chiron_local(name: str, **values: Any) -> Policy:
 def _chiron_global(name: str, **values: Any) -> Policy:
     """The global autoscaler alone, over fixed batch limits."""
     return ChironPolicy(name, **{"controller": "fixed", **values})
-
-
-def _llumnix_tuned(name: str, **values: Any) -> Policy:
-    return TunedPolicy(name, "llumnix", LlumnixPolicy, **values)
 
 
 def _power_of_two(name: str, **values: Any) -> Policy:
@@ -80,7 +78,6 @@ def _lt_ua(name: str, **values: Any) -> Policy:
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
-    "llumnix-tuned": _llumnix_tuned,
     "llumnix-freeness": FreenessPolicy,
     "hpa": HpaPolicy,
     "kpa": KpaPolicy,
@@ -112,6 +109,12 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "lt-u": _lt_u,
     "lt-ua": _lt_ua,
 }
+
+TUNED_NAMES = tuple(f"{policy}-tuned" for policy in TUNABLE)
+"""Those with the settings that a search found for the scenario, where there was one."""
+
+for _policy, _kind in TUNABLE.items():
+    _MAKERS[f"{_policy}-tuned"] = partial(TunedPolicy, policy=_policy, kind=_kind)
 
 POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
 """Names that `make_policy` knows."""
@@ -146,9 +149,12 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
         return ("static", *(n for n in REGION_POLICIES if (n == "siloed") == siloed))
     others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES, *REGION_POLICIES)
     ordered = scenario.fleet.group_queues > 0
-    return tuple(
-        name for name in POLICY_NAMES if name not in others and (name in QUEUE_POLICIES) == ordered
-    )
+    names = [n for n in POLICY_NAMES if n not in others and (n in QUEUE_POLICIES) == ordered]
+    return tuple(n for n in names if n not in TUNED_NAMES or _has_settings(n, scenario))
+
+
+def _has_settings(tuned: str, scenario: Scenario) -> bool:
+    return settings_path(tuned.removesuffix("-tuned"), scenario.name).exists()
 
 
 def make_policy(name: str, **parameters: Any) -> Policy:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
+from baselines.space import Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.gateways import RULES
 from llmscale_env.control.regions import ScalingOrder
@@ -46,6 +47,42 @@ class StaticPolicy:
     Raises:
         PolicyError: a count or a limit that is out of range.
     """
+
+    parameters_type: ClassVar[type[StaticParameters]] = StaticParameters
+
+    @staticmethod
+    def grid_of(scenario: Scenario) -> dict[str, tuple[object, ...]]:
+        """What `baselines.tune` sweeps: 0, 1, 2, 4, ... instances of each pool, fixed batch limits."""
+        grid: dict[str, tuple[object, ...]] = {}
+        for pool in scenario.fleet.pools:
+            most = pool.max_instances
+            powers = [2**k for k in range(most.bit_length()) if 2**k < most]
+            grid[pool.name] = (0, *powers, most)
+        limit = min(pool.max_batch for pool in scenario.fleet.pools)
+        return {
+            **grid,
+            "batch_limit": tuple(b for b in (32, 64, 128, 256) if b <= limit) or (limit,),
+        }
+
+    @staticmethod
+    def space_of(scenario: Scenario) -> Space:
+        """What it searches."""
+        pools = scenario.fleet.pools
+        limit = min(512, *(pool.max_batch for pool in pools))
+        return {
+            **{pool.name: Whole(0, pool.max_instances) for pool in pools},
+            "batch_limit": Whole(min(16, limit), limit, log=True),
+        }
+
+    @staticmethod
+    def of_grid_in(point: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+        """A point's fleet, in proportion as large as the GPUs allow."""
+        pools = {pool.name: pool for pool in scenario.fleet.pools}
+        gpus = sum(point[name] * pool.tp for name, pool in pools.items() if name in point)
+        most = scenario.fleet.max_gpus
+        if gpus <= most:
+            return point
+        return {k: int(v * most / gpus) if k in pools else v for k, v in point.items()}
 
     def __init__(self, name: str = "static", **values: Any) -> None:
         self.name = name

@@ -1,17 +1,32 @@
-"""A parameter sweep of a reference policy on a scenario: what "tuned" means in its name.
+"""A search for a reference policy's settings on a scenario: what "tuned" means in its name.
 
-    python -m baselines.tune policy=llumnix [env=mixed-slo] [workloads=chat,spike,...] [seeds=8]
-                             [score=reward|attainment] [out=FILE] [write=true] [high=0.1,0.2 ...]
+    python -m baselines.tune policy=llumnix [env=mixed-slo] [workload=spike | workloads=chat,spike,...]
+                             [search=grid|optuna] [budget_steps=N] [seeds=8] [first_seeds=2] [seed=0]
+                             [score=reward|attainment|gpu-hours] [attainment=0.99]
+                             [out=FILE] [write=true] [cache=FOLDER] [high=0.1,0.2 ...]
                              [scenario.FIELD=VALUE ...]
 
-    policy=NAME          llumnix, hpa or chiron
+    policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
+                         dynamo, dynamo-load or chiron
     env=NAME             scenario (a shipped one, or a YAML file)
-    workloads=A,B        shipped workloads in place of the scenario's: one setting for all of them
+    workload=A           a shipped workload in place of the scenario's; it stands in the name of the file
+    workloads=A,B        several: one setting for all of them
+    search=grid          every point of the policy's grid, or with a budget as many as it allows; "optuna":
+                         points of the policy's ranges by Optuna's TPE sampler (extra "tune")
+    budget_steps=N       simulated control intervals over all episodes, as `total_timesteps` of a learned
+                         policy; exactly the whole episodes in it are run: the policy's defaults and other
+                         settings with first_seeds seeds each, the better half with twice as many, and so on
+                         up to `seeds`
+    seed=N               of the sampler, and of the order of the grid's points
     seeds=N              episodes per setting: seeds 1000, 1001, ...; evaluation uses those from 10000 up
-    score=reward         mean reward; or "attainment": mean share of arrivals on time, then fewer GPU-hours
-    high=0.1,0.2         values to try for one parameter in place of the grid's
-    out=FILE             where the best setting goes; baselines/tuned/POLICY_SCENARIO.yaml if left out
+    score=reward         mean reward; "attainment": mean share of arrivals on time, then fewer GPU-hours; or
+                         "gpu-hours": the fewest with every class's mean attainment at least attainment=0.99
+    high=0.1,0.2         values to try for one parameter in place of the policy's own; with optuna also a
+                         range, as high=0.1..0.9
+    out=FILE             where the best setting goes; else baselines/tuned/POLICY_SCENARIO[_WORKLOAD].yaml
     write=false          print the table only
+    cache=FOLDER         where episodes are kept, so that the same command goes on after an interruption;
+                         "none": nowhere
     scenario.FIELD=VALUE changes the scenario (as in scenario.fleet.max_gpus=12)
 
 Chiron, section 6: for "Llumnix (tuned)" there is "a parameter sweep per-workload to find the configuration
@@ -23,138 +38,50 @@ episodes.
 from __future__ import annotations
 
 import datetime
-import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from baselines.chiron import ChironPolicy
-from baselines.hpa import HpaPolicy
-from baselines.llumnix import LlumnixPolicy
 from baselines.parameters import PolicyError
+from baselines.space import Choice, Part, Real, Space, Whole
+from baselines.tunable import TUNABLE, grid_of, grid_points, settings_of, space_of
 from baselines.tuned_settings import settings_path
+from baselines.tuning.episodes import (
+    FIRST_SEED,
+    MAX_SEEDS,
+    Episodes,
+    default_folder,
+    fingerprint,
+)
+from baselines.tuning.halving import plan
+from baselines.tuning.search import (
+    Found,
+    TunerMissing,
+    from_list,
+    from_optuna,
+    halve,
+    import_optuna,
+    sweep,
+)
+from baselines.tuning.trials import SCORES, Score, Trial, settings_text, table_text
 from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, one_of, parse_options, some_of, whole
-from llmscale_env.control.run import run_episode
-from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.mixes import mix_names
 
-KINDS: dict[str, Any] = {"llumnix": LlumnixPolicy, "hpa": HpaPolicy, "chiron": ChironPolicy}
-FIRST_SEED = 1_000
-MAX_SEEDS = 1_000
-"""Tuning seeds stay far below the evaluation's, which begin at 10000."""
+__all__ = ["FIRST_SEED", "MAX_SEEDS", "Trial", "grid_points", "main", "settings_text", "table_text"]
 
-_SHOWN = 12
-_WORDS = ("policy", "env", "workloads", "seeds", "score", "out", "write")
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One setting and what it came to: means over the seeds.
-
-    Attributes:
-        parameters: of the policy.
-        reward, attainment, gpu_hours: of an episode; attainment is the share of all arrivals on time.
-        reward_error: standard error of the mean reward.
-    """
-
-    parameters: dict[str, Any]
-    reward: float
-    attainment: float
-    gpu_hours: float
-    reward_error: float
-
-    def key(self, score: str) -> tuple[float, ...]:
-        """What to sort by, the best first; rounded, so that ties go to fewer GPU-hours."""
-        if score == "reward":
-            return (-self.reward,)
-        return (-round(self.attainment, 4), self.gpu_hours)
-
-
-def grid_points(kind: Any, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Parameters of every point of a policy's grid, with some of its values replaced or added."""
-    grid = {**kind.GRID, **values}
-    points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
-    of_grid = getattr(kind, "of_grid", dict)
-    return [of_grid(point) for point in points]
-
-
-def sweep(
-    kind: Any,
-    scenarios: Sequence[Scenario],
-    points: Sequence[Mapping[str, Any]],
-    seeds: Sequence[int],
-    score: str = "reward",
-) -> list[Trial]:
-    """Every point on every seed of every scenario; the best first, ties in the order of the points.
-
-    Raises:
-        PolicyError: a point is no setting of the policy, or the policy cannot run a scenario.
-    """
-    policies = [kind(**point) for point in points]  # every slip before the first episode
-    simulations = [ClusterSimulation(scenario) for scenario in scenarios]
-    trials = []
-    for point, policy in zip(points, policies, strict=True):
-        rows = []
-        for simulation, seed in itertools.product(simulations, seeds):
-            result = run_episode(policy, simulation.scenario, seed, simulation=simulation).summary
-            rows.append((result["reward"], result["joint/slo_attainment"], result["gpu_hours"]))
-        table = np.array(rows)
-        reward, attainment, gpu_hours = table.mean(axis=0).tolist()
-        error = table[:, 0].std(ddof=1) / np.sqrt(len(rows)) if len(rows) > 1 else float("nan")
-        trials.append(Trial(dict(point), reward, attainment, gpu_hours, float(error)))
-    return sorted(trials, key=lambda trial: trial.key(score))
-
-
-def settings_text(trial: Trial, header: Mapping[str, Any]) -> str:
-    """The YAML file of a sweep's best setting."""
-    content = {
-        **header,
-        "parameters": trial.parameters,
-        "mean": {
-            "reward": round(trial.reward, 3),
-            "reward_standard_error": round(trial.reward_error, 3),
-            "slo_attainment": round(trial.attainment, 5),
-            "gpu_hours": round(trial.gpu_hours, 4),
-        },
-    }
-    comment = "# Written by baselines.tune; the command below makes it anew.\n"
-    return comment + yaml.safe_dump(content, sort_keys=False)
-
-
-def table_text(trials: Sequence[Trial], shown: int = _SHOWN) -> str:
-    """The best trials as a table."""
-    names = list(trials[0].parameters)
-    head = [*names, "reward", "+-", "on time", "GPU-h"]
-    rows = [
-        [
-            *(_cell(trial.parameters[name]) for name in names),
-            f"{trial.reward:.1f}",
-            f"{trial.reward_error:.1f}",
-            f"{100 * trial.attainment:.2f}%",
-            f"{trial.gpu_hours:.2f}",
-        ]
-        for trial in trials[:shown]
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in (head, *rows)
-    ]
-    if len(trials) > shown:
-        lines.append(f"... and {len(trials) - shown} more")
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+SEARCHES = ("grid", "optuna")
+_MOST_STEPS = 10**10
+_WORDS = (
+    *("policy", "env", "workload", "workloads", "seeds", "first_seeds", "search", "budget_steps"),
+    *("seed", "score", "attainment", "out", "write", "cache"),
+)
 
 
 def _values(name: str, text: str) -> list[Any]:
@@ -165,52 +92,145 @@ def _values(name: str, text: str) -> list[Any]:
         raise Slip(f"{name} = {text!r}: must be values separated by commas") from None
 
 
-def _run(words: Sequence[str]) -> None:
-    changes = dict(word.split("=", 1) for word in words if _is_change(word))
-    others = [word for word in words if not _is_change(word)]
-    name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
-    if name not in KINDS:
-        raise Slip(f"policy = {name!r}: must be one of {list(KINDS)}{closest(name, KINDS)}")
-    kind = KINDS[name]
-    known = (*kind.GRID, *kind.parameters_type.model_fields)
-    options = parse_options(others, tuple(dict.fromkeys((*_WORDS, *known))))
-    seeds = range(FIRST_SEED, FIRST_SEED + whole(options, "seeds", 8, 1, MAX_SEEDS))
-    score = one_of(options, "score", ("reward", "attainment"))
+def _part(name: str, text: str, before: Part | None) -> Part:
+    """Values, or a range from "0.1..0.9", whole and logarithmic as the one that it replaces."""
+    low, dots, high = text.partition("..")
+    if not dots:
+        return Choice(tuple(_values(name, text)))
+    try:
+        if isinstance(before, Whole):
+            return Whole(int(low), int(high), before.log)
+        return Real(float(low), float(high), isinstance(before, Real) and before.log)
+    except ValueError as error:
+        raise Slip(f"{name} = {text!r}: must be a range as 0.1..0.9 ({error})") from None
+
+
+def _score(options: Mapping[str, str]) -> Score:
+    name = one_of(options, "score", SCORES)
+    if "attainment" in options and name != "gpu-hours":
+        raise Slip(f"attainment = {options['attainment']!r}: goes with score=gpu-hours")
+    try:
+        target = float(options.get("attainment", "0.99"))
+    except ValueError:
+        target = 0.0
+    if not 0 < target <= 1:
+        raise Slip(f"attainment = {options['attainment']!r}: must be above 0 and at most 1")
+    return Score(name, target)
+
+
+def _scenarios(options: Mapping[str, str], changes: Mapping[str, str]) -> list[Scenario]:
     env = options.get("env", "mixed-slo")
     overrides = {
         key.removeprefix("scenario."): yaml.safe_load(value) for key, value in changes.items()
     }
+    if "workload" in options and "workloads" in options:
+        raise Slip("workload and workloads: one of them")
+    if "workload" in options:
+        one_of(options, "workload", ("", *mix_names()))
+        return [load_scenario(env, **{**overrides, "workload": options["workload"]})]
+    if "workloads" in options:
+        mixes = some_of(options, "workloads", mix_names())
+        return [load_scenario(env, **{**overrides, "workload": mix}) for mix in mixes]
+    return [load_scenario(env, **overrides)]
+
+
+def _search(
+    kind: Any, episodes: Episodes, options: Mapping[str, str], score: Score
+) -> tuple[Found, int | None]:
+    """What was found, and the budget in steps (None: without one)."""
+    scenario = episodes.scenarios[0]
+    search = one_of(options, "search", SEARCHES)
+    seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
+    changed = {key: text for key, text in options.items() if key not in _WORDS}
+    points: list[dict[str, Any]] | None = None
+    space: Space = {}
+    if search == "grid":
+        values = {key: _values(key, text) for key, text in changed.items()}
+        points = grid_points(kind, values, scenario)
+    else:
+        import_optuna()
+        own = space_of(kind, scenario)
+        space = {**own, **{key: _part(key, text, own.get(key)) for key, text in changed.items()}}
+    if points is not None and "budget_steps" not in options:
+        print(f"{len(points)} settings, {seeds} seeds each")
+        return sweep(episodes, points, seeds, score), None
+    if "budget_steps" not in options:
+        raise Slip("search=optuna needs budget_steps=N, simulated control intervals in all")
+    each = episodes.steps_per_seed
+    budget = whole(options, "budget_steps", 0, seeds * each, _MOST_STEPS)
+    first = whole(options, "first_seeds", 2, 1, seeds)
+    made = plan(budget // each, seeds, first, None if points is None else len(points) + 1)
+    rounds = ", then ".join(f"{n} settings with {s} seeds" for n, s in made.rounds)
+    print(f"{rounds}; {made.last_seeds} more for the best: {made.units * each:,} steps")
+    seed = whole(options, "seed", 0, 0, 2**31 - 1)
+    if points is not None:
+        for point in points:
+            kind(**point)
+        return halve(episodes, from_list(points, seed), made, score), budget
+    asked = from_optuna(
+        space,
+        partial(settings_of, kind, scenario=scenario),
+        partial(score.loss, most_gpu_hours=episodes.most_gpu_hours),
+        seed,
+    )
+    return halve(episodes, asked, made, score), budget
+
+
+def _run(words: Sequence[str]) -> None:
+    changes = dict(word.split("=", 1) for word in words if _is_change(word))
+    others = [word for word in words if not _is_change(word)]
+    name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
+    if name not in TUNABLE:
+        raise Slip(f"policy = {name!r}: must be one of {list(TUNABLE)}{closest(name, TUNABLE)}")
+    kind = TUNABLE[name]
+    plain = dict(
+        word.split("=", 1) for word in others if word.split("=")[0] in _WORDS and "=" in word
+    )
     try:
-        scenario = load_scenario(env, **overrides)
-        scenarios = [scenario]
-        if "workloads" in options:
-            mixes = some_of(options, "workloads", mix_names())
-            scenarios = [load_scenario(env, **{**overrides, "workload": mix}) for mix in mixes]
-        tried = {key: _values(key, options[key]) for key in options if key not in _WORDS}
-        points = grid_points(kind, tried)
-        print(
-            f"{name} on {options.get('workloads', scenario.name)}: {len(points)} settings, "
-            f"{len(seeds)} seeds each"
-        )
-        trials = sweep(kind, scenarios, points, seeds, score)
-    except (ScenarioError, PolicyError) as error:
+        scenarios = _scenarios(plain, changes)
+        scenario = scenarios[0]
+        own = (*grid_of(kind, scenario), *space_of(kind, scenario))
+        known = (*own, *kind.parameters_type.model_fields)
+        options = parse_options(others, tuple(dict.fromkeys((*_WORDS, *known))))
+        score = _score(options)
+        kept = None
+        if options.get("cache") != "none":
+            folder = Path(options["cache"]) if "cache" in options else default_folder()
+            kept = folder / f"{name}_{scenario.name}_{fingerprint(name, scenarios)}.jsonl"
+        episodes = Episodes(kind, scenarios, kept)
+        shown = options.get("workload", options.get("workloads", scenario.name))
+        print(f"{name} on {shown}, {score}, {episodes.steps_per_seed} steps per seed: ", end="")
+        found, budget = _search(kind, episodes, options, score)
+    except (ScenarioError, PolicyError, TunerMissing) as error:
         raise Slip(str(error)) from None
-    print(table_text(trials))
+    print(table_text(found.trials))
+    of = "" if budget is None else f" of {budget:,}"
+    print(f"steps: {found.steps:,}{of}, {episodes.replayed:,} of them from the cache")
     if not flag(options, "write", True):
         return
-    path = Path(options["out"]) if "out" in options else settings_path(name, scenario.name)
     header = {
         "policy": name,
         "scenario": scenario.name,
+        "workload": options.get("workload", options.get("workloads")),
         "command": " ".join(["python -m baselines.tune", *words]),
         "date": datetime.date.today().isoformat(),
-        "seeds": [seeds[0], seeds[-1]],
-        "score": score,
-        "settings_tried": len(points),
+        "search": options.get("search", "grid"),
+        "seeds": [FIRST_SEED, FIRST_SEED + whole(options, "seeds", 8, 1, MAX_SEEDS) - 1],
+        "score": str(score),
+        "settings_tried": len(found.trials),
+        "budget_steps": budget,
+        "steps": found.steps,
     }
+    path = settings_path(name, scenario.name, options.get("workload"))
+    path = Path(options["out"]) if "out" in options else path
+    given = {key: value for key, value in header.items() if value is not None}
+    _write(path, settings_text(found.trials[0], given))
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(settings_text(trials[0], header), encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     os.replace(part, path)
     print(f"written: {path}")
 

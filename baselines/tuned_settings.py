@@ -7,33 +7,39 @@ from typing import Any
 
 import yaml
 
-from baselines.fleet import UniformPolicy
 from baselines.parameters import PolicyError
 from llmscale_env.control.command import Command
+from llmscale_env.control.policy import Policy
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 
 FOLDER = Path(__file__).parent / "tuned"
 
 
-def settings_path(policy: str, scenario: str, folder: Path = FOLDER) -> Path:
-    """Where the settings of a policy for a scenario are."""
-    return folder / f"{policy}_{scenario}.yaml"
+def settings_path(
+    policy: str, scenario: str, workload: str | None = None, folder: Path = FOLDER
+) -> Path:
+    """Where the settings of a policy for a scenario are, or for one of its other workloads."""
+    of = "" if workload is None else f"_{workload}"
+    return folder / f"{policy}_{scenario}{of}.yaml"
 
 
-def read_settings(policy: str, scenario: str, path: Path | None = None) -> dict[str, Any]:
+def read_settings(
+    policy: str, scenario: str, path: Path | None = None, workload: str | None = None
+) -> dict[str, Any]:
     """The parameters that a sweep found best.
 
     Raises:
         PolicyError: there was no sweep for this scenario, or the file is malformed.
     """
-    where = path or settings_path(policy, scenario)
+    where = path or settings_path(policy, scenario, workload)
+    of = "" if workload is None else f" workload={workload}"
     try:
         data = yaml.safe_load(where.read_text(encoding="utf-8"))
     except OSError:
         raise PolicyError(
             f"{policy}: no tuned settings for scenario {scenario!r} ({where.name} is not there); make "
-            f"them with: python -m baselines.tune policy={policy} env={scenario}"
+            f"them with: python -m baselines.tune policy={policy} env={scenario}{of}"
         ) from None
     except yaml.YAMLError as error:
         raise PolicyError(f"{where.name}: not valid YAML: {' '.join(str(error).split())}") from None
@@ -50,16 +56,24 @@ class TunedPolicy:
         policy: the policy's name in the sweep.
         kind: its class.
         settings: path of a file that `baselines.tune` wrote, in place of the shipped one.
+        workload: the one that the setting was found for; None: the scenario's own.
         values: parameters that go before the file's.
     """
 
     def __init__(
-        self, name: str, policy: str, kind: Any, settings: str | None = None, **values: Any
+        self,
+        name: str,
+        policy: str,
+        kind: Any,
+        settings: str | None = None,
+        workload: str | None = None,
+        **values: Any,
     ) -> None:
         self.name = name
         self._policy, self._kind, self._values = policy, kind, values
         self._path = None if settings is None else Path(settings)
-        self._inner: UniformPolicy = kind(name, **values)  # a slip is told now, not at reset
+        self._workload = workload
+        self._inner: Policy = kind(name, **values)  # a slip is told now, not at reset
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Read the scenario's settings.
@@ -67,7 +81,7 @@ class TunedPolicy:
         Raises:
             PolicyError: there are none.
         """
-        found = read_settings(self._policy, scenario.name, self._path)
+        found = read_settings(self._policy, scenario.name, self._path, self._workload)
         self._inner = self._kind(self.name, **{**found, **self._values})
         self._inner.reset(scenario, seed)
 

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
+import numpy as np
 import pytest
 import yaml
 
-from baselines import tune
+from baselines import POLICY_NAMES, make_policy, policies_for, tune, tuned_settings
 from baselines.llumnix import LlumnixPolicy
+from baselines.space import Choice, Real, Whole
+from baselines.tunable import TUNABLE, grid_of, settings_of, space_of
 from baselines.tune import FIRST_SEED, MAX_SEEDS, Trial, grid_points, main, table_text
+from baselines.tuning.halving import plan, seeds_by_round
+from baselines.tuning.search import from_optuna
+from baselines.tuning.trials import Outcome, Score
+from llmscale_env.scenarios.load import load_scenario
 
 SMALL = ["scenario.horizon_s=60", "scenario.workload.batch_queues.overnight.n_requests=100"]
 SMALL += ["scenario.workload.batch_queues.overnight.at_s=10"]
+STEPS = 6  # control intervals of such an episode
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(tune, "default_folder", lambda: folder)
+    return folder
 
 
 def test_grid_points_are_settings():
-    points = grid_points(LlumnixPolicy, {"high": [0.4], "batch_limit": [64, 128]})
+    values = {"high": [0.4], "batch_limit": [64, 128]}
+    points = grid_points(LlumnixPolicy, values, load_scenario("mixed-slo"))
     assert len(points) == 2 * len(LlumnixPolicy.GRID["low_share"]) * 2
     assert points[0] == {"high": 0.4, "batch_limit": 64, "rebalance": True, "low": 0.1}
 
@@ -57,7 +76,21 @@ def test_order_and_table():
     "words, message",
     [
         ([], "policy = '': must be one of"),
-        (["policy=static"], "policy = 'static': must be one of"),
+        (["policy=qlm"], "policy = 'qlm': must be one of"),
+        (["policy=hpa", "search=optuna"], "search=optuna needs budget_steps=N"),
+        (["policy=hpa", "search=random"], "search = 'random': must be one of"),
+        (
+            ["policy=hpa", "search=optuna", "budget_steps=100"],
+            "budget_steps = '100': must be an integer in 1440..",
+        ),
+        (
+            ["policy=hpa", "search=optuna", "budget_steps=2000", "queue_target=9..x"],
+            "must be a range",
+        ),
+        (["policy=hpa", "attainment=0.9"], "goes with score=gpu-hours"),
+        (["policy=hpa", "score=gpu-hours", "attainment=2"], "attainment = '2': must be above 0"),
+        (["policy=hpa", "workload=spike", "workloads=chat"], "workload and workloads"),
+        (["policy=hpa", "workload=spik"], "workload = 'spik'"),
         (["policy=llumnix", "env=mixd-slo"], "did you mean 'mixed-slo'"),
         (["policy=llumnix", "seeds=0"], "seeds = '0': must be an integer in 1..1000"),
         (["policy=llumnix", "hihg=1"], "unknown argument 'hihg=1'"),
@@ -77,5 +110,199 @@ def test_slips_end_with_code_2_and_one_line(words, message, capsys):
 
 def test_help(capsys):
     assert main(["--help"]) == 0
-    assert "python -m baselines.tune" in capsys.readouterr().out
-    assert set(tune.KINDS) == {"llumnix", "hpa", "chiron"}
+    printed = capsys.readouterr().out
+    assert "python -m baselines.tune" in printed
+    assert all(name in printed for name in TUNABLE)
+
+
+# ---- what can be tuned ----
+
+
+def test_every_heuristic_of_mixed_slo_can_be_tuned():
+    scenario = load_scenario("mixed-slo")
+    plain = {n for n in policies_for(scenario) if not n.endswith("-tuned")}
+    assert plain - set(TUNABLE) == {"chiron-local", "chiron-global"}  # halves of another
+    assert all(f"{name}-tuned" in POLICY_NAMES for name in TUNABLE)
+    assert "llumnix-tuned" in policies_for(scenario)
+    assert "llumnix-tuned" not in policies_for(load_scenario("chiron-8b"))  # no file
+
+
+@pytest.mark.parametrize("name", TUNABLE)
+def test_every_point_is_a_setting_that_runs_the_scenario(name):
+    scenario, kind = load_scenario("mixed-slo"), TUNABLE[name]
+    space, rng = space_of(kind, scenario), np.random.default_rng(0)
+    words = set(tune._WORDS)
+    assert not words & {*space, *grid_of(kind, scenario), *kind.parameters_type.model_fields}
+    points = []
+    for which in ("low", "high", "any"):
+        for _ in range(20 if which == "any" else 1):
+            point = {}
+            for key, part in space.items():
+                if isinstance(part, Choice):
+                    point[key] = part.values[rng.integers(len(part.values))]
+                elif which == "any":
+                    drawn = rng.uniform(part.low, part.high)
+                    point[key] = round(drawn) if isinstance(part, Whole) else float(drawn)
+                else:
+                    point[key] = getattr(part, which)
+            points.append(settings_of(kind, point, scenario))
+    points += grid_points(kind, {}, scenario)[::7]
+    for settings in points:
+        kind(name, **settings).reset(scenario, 0)
+        assert yaml.safe_load(yaml.safe_dump(settings)) == settings
+        assert json.loads(json.dumps(settings)) == settings
+
+
+def test_a_static_fleet_never_takes_more_gpus_than_there_are():
+    scenario = load_scenario("mixed-slo")
+    point = {"interactive": 16, "mixed": 8, "batch": 8, "batch_limit": 64}
+    made = settings_of(TUNABLE["static"], point, scenario)
+    assert made == {"interactive": 8, "mixed": 4, "batch": 4, "batch_limit": 64}
+
+
+# ---- budgets ----
+
+
+def test_rounds_double():
+    assert seeds_by_round(8, 2) == [2, 4, 8]
+    assert seeds_by_round(7, 2) == [2, 4, 7]
+    assert seeds_by_round(1, 2) == [1]
+
+
+def test_a_plan_spends_all_it_has():
+    # n settings with 2 seeds, half with 2 more, a quarter with 4 more: 4 n for multiples of 4.
+    assert plan(80, seeds=8, first=2).rounds == ((20, 2), (10, 4), (5, 8))
+    assert plan(83, seeds=8, first=2).rounds == ((21, 2), (10, 4), (5, 8))
+    assert plan(83, seeds=8, first=2).last_seeds == 1
+    for units in range(8, 120):
+        made = plan(units, seeds=8, first=2)
+        spent, before = 0, 0
+        for n, seeds in made.rounds:
+            spent += n * (seeds - before)
+            before = seeds
+        assert spent + made.last_seeds == made.units == units
+    with pytest.raises(ValueError, match="units = 7"):
+        plan(7, seeds=8, first=2)
+
+
+def test_a_plan_with_few_settings_spends_less():
+    made = plan(1000, seeds=8, first=2, most=5)
+    assert made.rounds == ((5, 2), (3, 4), (2, 8))
+    assert made.units == 5 * 2 + 3 * 2 + 2 * 4
+    assert made.last_seeds == 0
+
+
+# ---- scores ----
+
+
+def outcome(*by_class, gpu_hours=1.0, reward=0.0):
+    return Outcome(reward, sum(by_class) / len(by_class), by_class, gpu_hours)
+
+
+def test_a_trial_is_a_mean_and_its_worst_class_is_of_means():
+    made = Trial.of({}, [outcome(1.0, 0.9, reward=-2.0), outcome(0.8, 1.0, reward=-4.0)])
+    assert (made.reward, made.episodes) == (-3.0, 2)
+    assert made.reward_error == pytest.approx(1.0)
+    assert made.worst_class == pytest.approx(0.9)
+    assert made.attainment == pytest.approx(0.925)
+
+
+def test_fewest_gpu_hours_of_those_that_keep_every_class():
+    cheap = Trial.of({"x": 1}, [outcome(1.0, 0.97, gpu_hours=1.0)])
+    good = Trial.of({"x": 2}, [outcome(0.991, 0.99, gpu_hours=3.0)])
+    dear = Trial.of({"x": 3}, [outcome(1.0, 1.0, gpu_hours=4.0)])
+    bad = Trial.of({"x": 4}, [outcome(1.0, 0.5, gpu_hours=0.5)])
+    score = Score("gpu-hours", 0.99)
+    assert sorted([bad, cheap, dear, good], key=score.key) == [good, dear, cheap, bad]
+    losses = [score.loss(t, most_gpu_hours=8.0) for t in (good, dear, cheap, bad)]
+    assert losses == sorted(losses)
+    assert sorted([bad, cheap, dear, good], key=Score("gpu-hours", 0.97).key)[0] == cheap
+
+
+# ---- searches ----
+
+HALVES = ["policy=keda", "seeds=2", "first_seeds=1", f"budget_steps={20 * STEPS}", *SMALL]
+
+
+def found_in(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("search", ["grid", "optuna"])
+def test_a_budget_is_kept_exactly_and_what_was_run_is_not_run_again(search, tmp_path, capsys):
+    if search == "optuna":
+        pytest.importorskip("optuna")
+    out = tmp_path / "keda.yaml"
+    words = [*HALVES, f"search={search}", f"out={out}", f"cache={tmp_path / 'kept'}"]
+    assert main(words) == 0
+    first = found_in(capsys)
+    assert "13 settings with 1 seeds, then 7 settings with 2 seeds" in first[0]
+    assert f"steps: {20 * STEPS:,} of {20 * STEPS:,}, 0 of them from the cache" in first
+    found = yaml.safe_load(out.read_text())
+    assert found["steps"] == found["budget_steps"] == 20 * STEPS
+    assert found["settings_tried"] == 13
+    make_policy("keda", **found["parameters"])
+
+    # Cut off in the middle of a line: what was whole is kept, the rest is run, the answer is the same.
+    kept = next((tmp_path / "kept").iterdir())
+    lines = kept.read_text().splitlines(keepends=True)
+    kept.write_text("".join(lines[:9]) + lines[9][:20] + "\n")
+    assert main(words) == 0
+    again = found_in(capsys)
+    assert f"steps: {20 * STEPS:,} of {20 * STEPS:,}, {9 * STEPS} of them from the cache" in again
+    assert again[1:-2] == first[1:-2]
+    assert main(words) == 0
+    assert f"{20 * STEPS} of them from the cache" in found_in(capsys)[-2]
+
+
+def test_defaults_are_among_what_is_tried(tmp_path, capsys):
+    words = [*HALVES, "search=grid", "queue_target=0.001", "kv_target=0.9", "batch_limit=1"]
+    out = tmp_path / "keda.yaml"
+    assert main([*words, f"out={out}"]) == 0
+    assert yaml.safe_load(out.read_text())["parameters"] == {}  # worse is all that the grid has
+    assert "2 settings with 1 seeds, then 1 settings with 2 seeds" in found_in(capsys)[0]
+
+
+def test_optuna_keeps_to_ranges_and_gives_the_same_again():
+    pytest.importorskip("optuna")
+    space = {"x": Real(0.01, 100, log=True), "n": Whole(1, 9), "c": Choice((None, "a"))}
+
+    def drawn(seed, n=30):
+        seen = []
+        for settings, tell in from_optuna(space, dict, lambda t: t.reward, seed):
+            seen.append(settings)
+            x = settings.get("x", 50.0)
+            tell(Trial(settings, (np.log10(x) - 1) ** 2, 1.0, 1.0, 0.0))
+            if len(seen) == n:
+                return seen
+
+    points = drawn(0)
+    assert points[0] == {}
+    assert all(0.01 <= p["x"] <= 100 and p["n"] in range(1, 10) for p in points[1:])
+    assert drawn(0) == points
+    assert drawn(1) != points
+    late = [abs(np.log10(p["x"]) - 1) for p in points[15:]]
+    early = [abs(np.log10(p["x"]) - 1) for p in points[1:11]]
+    assert np.mean(late) < np.mean(early)  # it learns
+
+
+def test_without_optuna_one_line_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main([*HALVES, "search=optuna"]) == 2
+    error = capsys.readouterr().err
+    assert error == "tune: search=optuna needs Optuna: pip install 'llmscale[tune]'\n"
+
+
+def test_any_tuned_policy_reads_its_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tuned_settings, "FOLDER", tmp_path)
+    scenario = load_scenario("mixed-slo")
+    file = tmp_path / "keda_mixed-slo_spike.yaml"
+    file.write_text("parameters: {queue_target: 7.5}\n")
+    policy = make_policy("keda-tuned:workload=spike", settings=str(file))
+    policy.reset(scenario, 0)
+    assert policy._inner.parameters.queue_target == 7.5
+    over = make_policy("keda-tuned", settings=str(file), queue_target=3)
+    over.reset(scenario, 0)
+    assert over._inner.parameters.queue_target == 3
+    with pytest.raises(ValueError, match="policy=keda env=mixed-slo workload=chat"):
+        make_policy("keda-tuned:workload=chat").reset(scenario, 0)

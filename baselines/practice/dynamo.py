@@ -1,9 +1,10 @@
 """Dynamo's planner by throughput: forecast requests over what a profiled instance can take.
 
 Rule and constants are those of NVIDIA Dynamo's SLA planner (`planner/core/throughput_scaling.py` and its
-performance models): every 180 s requests, prompts and answers of the next interval are forecast; prefill takes
-`ceil(rate * t_prefill(ISL))` instances, decode `ceil(rate / rps)` with `rps = b* / (OSL * t_iter(b*))` and b*
-the largest batch whose iteration, at a context of ISL + OSL / 2, keeps the ITL target and whose KV cache fits.
+performance models): every 180 s requests, prompts and answers of the next interval are forecast; prefill
+takes `ceil(rate * t_prefill(ISL))` instances, decode `ceil(rate / rps)` with `rps = b* / (OSL *
+t_iter(b*))` and b* the largest batch whose iteration, at a context of ISL + OSL / 2, keeps the ITL target
+and whose KV cache fits.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class DynamoParameters(PracticeParameters):
 
     Attributes:
         period_s: `throughput_adjustment_interval`, also the interval that is forecast.
-        forecaster: one of `llmscale_env.control.forecast`, by name or with its arguments. Dynamo has constant,
-            ARIMA, Kalman and Prophet; constant is "last-value".
+        forecaster: one of `llmscale_env.control.forecast`, by name or with its arguments. Dynamo has
+            constant, ARIMA, Kalman and Prophet; constant is "last-value".
         itl_s: target; None: the tightest of the scenario's classes.
         margin: instances are sized for so many times the forecast (ours; Dynamo has none, 1).
     """
@@ -132,11 +133,12 @@ class _Pools:
 class DynamoPolicy(PracticePolicy):
     """Dynamo's throughput planner for all classes alike.
 
-    The rate is that of arrivals, and answers are as long as the predictor says; Dynamo's own counts of finished
-    requests read a saturated cluster as idle. What it wants does not hang on what there is, so loading
-    instances are not ordered twice. Before the first period is over the fleet stays as it is; an interval
-    without arrivals leaves the forecast lengths alone. Where an LLM has one pool for prefill and one for decode
-    (without weights that flow), routes and limits stay the scenario's and only counts are ordered.
+    The rate is that of arrivals, and answers are as long as the predictor says; Dynamo's own counts of
+    finished requests read a saturated cluster as idle. What it wants does not hang on what there is, so
+    loading instances are not ordered twice. Before the first period is over the fleet stays as it is; an
+    interval without arrivals leaves the forecast lengths alone. Where an LLM has one pool for prefill and
+    one for decode (without weights that flow), routes and limits stay the scenario's and only counts are
+    ordered.
     """
 
     parameters_type: ClassVar[type[DynamoParameters]] = DynamoParameters

@@ -1,11 +1,11 @@
 """Dynamo's planner by load: a regression of iteration times says whether the targets will be met.
 
-Rule and constants are those of NVIDIA Dynamo's SLA planner (`planner/core/load_scaling.py` and its performance
-models): every 5 s the times of the last 64 iterations are regressed on their tokens, and each engine's next
-TTFT and ITL estimated. One instance more if one of the two is above its target on all engines; one fewer only
-if, with everything that waits and runs times N / (N - 1), on every engine the part of TTFT that the queue
-causes stays below 0.8 of what the request's own prefill leaves of the target, ITL below 0.8 of its target, and
-the KV cache within memory. Nothing while instances come or go.
+Rule and constants are those of NVIDIA Dynamo's SLA planner (`planner/core/load_scaling.py` and its
+performance models): every 5 s the times of the last 64 iterations are regressed on their tokens, and each
+engine's next TTFT and ITL estimated. One instance more if one of the two is above its target on all
+engines; one fewer only if, with everything that waits and runs times N / (N - 1), on every engine the part
+of TTFT that the queue causes stays below 0.8 of what the request's own prefill leaves of the target, ITL
+below 0.8 of its target, and the KV cache within memory. Nothing while instances come or go.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
 from llmscale_env.workload.requests import PS_PER_S
 
-
 _REPORTED = ("prefill_tokens", "prefill_ps", "decode_requests", "decode_context", "decode_ps")
 _PROFILED = 16
 
@@ -47,8 +46,8 @@ class DynamoLoadParameters(PracticeParameters):
     Attributes:
         samples: `max_num_fpm_samples`, iterations of each kind that are kept.
         min_samples: `load_min_observations`, before which nothing is ordered.
-        profile: the regressions begin with 16 points of the calibrated iteration times, as Dynamo's begin with
-            those of its benchmarks before deployment; samples replace them.
+        profile: the regressions begin with 16 points of the calibrated iteration times, as Dynamo's begin
+            with those of its benchmarks before deployment; samples replace them.
         sensitivity: `load_scaling_down_sensitivity` over 100.
         period_s: `load_adjustment_interval`.
         ttft_s, itl_s: targets; None: the tightest of the scenario's classes.
@@ -189,8 +188,9 @@ class DynamoLoadPolicy(PracticePolicy):
 
     Instances here run prefill and decode in iterations of their own, so there is a regression for each, as of
     Dynamo's split engines; the decision is that of its engines that do both. Ours: a sample per instance and
-    decision (its last iteration of each kind), no buckets by size, and what is profiled (`_profile`); nothing is removed while requests of the
-    pool are still drained. A loading instance stops the rule, so it is never ordered twice.
+    decision (its last iteration of each kind), no buckets by size, and what is profiled (`_profile`);
+    nothing is removed while requests of the pool are still drained. A loading instance stops the rule, so
+    it is never ordered twice.
     """
 
     parameters_type: ClassVar[type[DynamoLoadParameters]] = DynamoLoadParameters

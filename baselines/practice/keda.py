@@ -1,8 +1,8 @@
 """KEDA on vLLM's metrics: waiting requests and KV memory, each over its target, without HPA's steps.
 
 As operators set it up on `vllm:num_requests_waiting` and `vllm:kv_cache_usage_perc` (30 waiting requests and
-60 % of KV memory per replica, polled every 15 s): `N' = max(ceil(sum kv / 0.60), ceil(sum waiting / 30))`. The
-policy `hpa` has the same targets with what the autoscaler behind KEDA adds: tolerance, factors, windows.
+60 % of KV memory per replica, polled every 15 s): `N' = max(ceil(sum kv / 0.60), ceil(sum waiting / 30))`.
+The policy `hpa` has the same targets with what the autoscaler behind KEDA adds: tolerance, factors, windows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def wanted_replicas(kv_sum: float, waiting: float, kv_target: float, queue_targe
 class KedaPolicy(PracticePolicy):
     """KEDA's rule for all classes alike.
 
-    It says what is needed and not how many to add, so loading replicas are not ordered twice; nothing holds it
-    back from going down and up again. No replica serving reads as a missing metric, and leaves all as it is.
+    It says what is needed and not how many to add, so loading replicas are not ordered twice; nothing holds
+    it back from going down and up again. No replica serving reads as a missing metric, and leaves all as it
+    is.
     """
 
     parameters_type: ClassVar[type[KedaParameters]] = KedaParameters

@@ -1,10 +1,10 @@
 """Knative's pod autoscaler: concurrency over a stable window and over a short one, with a panic mode.
 
 Rule and constants are Knative's (documentation, "Configuring concurrency" and "Additional autoscaling
-configuration"; `pkg/autoscaler/scaling/autoscaler.go`): every 2 s `n = ceil(C / target)`, with the concurrency
-C averaged over 60 s and over 6 s. If the short window asks for twice the ready replicas or more, the
-autoscaler panics: it follows the larger of the two and never goes down, until 60 s have passed since the
-threshold was last exceeded.
+configuration"; `pkg/autoscaler/scaling/autoscaler.go`): every 2 s `n = ceil(C / target)`, with the
+concurrency C averaged over 60 s and over 6 s. If the short window asks for twice the ready replicas or
+more, the autoscaler panics: it follows the larger of the two and never goes down, until 60 s have passed
+since the threshold was last exceeded.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class KpaPolicy(PracticePolicy):
 
     Knative averages what its queue proxies report every second; here the gauge is read at every decision, so
     with decisions every 10 s the panic window holds one value (ours). As Knative's, it begins in panic with
-    the replicas that it finds, if they are more than one. Loading replicas are not ready: they do not count in
-    the threshold, and are not ordered twice, since what it wants does not hang on what there is.
+    the replicas that it finds, if they are more than one. Loading replicas are not ready: they do not count
+    in the threshold, and are not ordered twice, since what it wants does not hang on what there is.
     """
 
     parameters_type: ClassVar[type[KpaParameters]] = KpaParameters

@@ -106,10 +106,10 @@ def capacity_step(
 class WvaTokensPolicy(PracticePolicy):
     """llm-d's token capacity rule for all classes alike, one variant per LLM.
 
-    k2 as there: the tokens in use on a replica whose queue is at its threshold; else the mean of the last such
-    observations; else from the batch limits (`derived_capacity`); else none. Capacity of a replica is the
-    median over those that serve. Ours: one history per LLM (there by length of output); B is the pool's token
-    budget of an iteration.
+    k2 as there: the tokens in use on a replica whose queue is at its threshold; else the mean of the last
+    such observations; else from the batch limits (`derived_capacity`); else none. Capacity of a replica is
+    the median over those that serve. Ours: one history per LLM (there by length of output); B is the pool's
+    token budget of an iteration.
     """
 
     parameters_type: ClassVar[type[WvaTokensParameters]] = WvaTokensParameters

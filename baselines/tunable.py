@@ -1,0 +1,70 @@
+"""Policies whose settings a search can look for, and what it looks through."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from baselines.chiron import ChironPolicy
+from baselines.hpa import HpaPolicy
+from baselines.llumnix import LlumnixPolicy
+from baselines.practice.dynamo import DynamoPolicy
+from baselines.practice.dynamo_load import DynamoLoadPolicy
+from baselines.practice.freeness import FreenessPolicy
+from baselines.practice.keda import KedaPolicy
+from baselines.practice.kpa import KpaPolicy
+from baselines.practice.ray_serve import RayServePolicy
+from baselines.practice.wva import WvaPolicy
+from baselines.practice.wva_tokens import WvaTokensPolicy
+from baselines.space import Space
+from baselines.static import StaticPolicy
+from llmscale_env.scenarios.schema import Scenario
+
+TUNABLE: dict[str, Any] = {
+    "static": StaticPolicy,
+    "llumnix": LlumnixPolicy,
+    "llumnix-freeness": FreenessPolicy,
+    "hpa": HpaPolicy,
+    "kpa": KpaPolicy,
+    "ray-serve": RayServePolicy,
+    "keda": KedaPolicy,
+    "wva": WvaPolicy,
+    "wva-tokens": WvaTokensPolicy,
+    "dynamo": DynamoPolicy,
+    "dynamo-load": DynamoLoadPolicy,
+    "chiron": ChironPolicy,
+}
+"""Each has a `GRID` and a `SPACE`, or `grid_of` and `space_of` where these hang on the scenario; where a
+point is no setting yet, `of_grid` makes it one (`of_grid_in` with the scenario)."""
+
+
+def grid_of(kind: Any, scenario: Scenario) -> dict[str, tuple[Any, ...]]:
+    """Values to try by parameter."""
+    return dict(kind.grid_of(scenario) if hasattr(kind, "grid_of") else kind.GRID)
+
+
+def space_of(kind: Any, scenario: Scenario) -> Space:
+    """Ranges to search by parameter."""
+    space: Space = kind.space_of(scenario) if hasattr(kind, "space_of") else kind.SPACE
+    return space
+
+
+def settings_of(kind: Any, point: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """Parameters of the policy from a point of its grid or space."""
+    if hasattr(kind, "of_grid_in"):
+        return dict(kind.of_grid_in(dict(point), scenario))
+    return dict(getattr(kind, "of_grid", dict)(dict(point)))
+
+
+def grid_points(
+    kind: Any, values: Mapping[str, Sequence[Any]], scenario: Scenario
+) -> list[dict[str, Any]]:
+    """Parameters of every point of a policy's grid, with some of its values replaced or added; each once."""
+    grid = {**grid_of(kind, scenario), **values}
+    made = [
+        settings_of(kind, dict(zip(grid, point, strict=True)), scenario)
+        for point in itertools.product(*grid.values())
+    ]
+    distinct = {tuple(sorted((key, repr(value)) for key, value in p.items())): p for p in made}
+    return list(distinct.values())

@@ -1,0 +1,144 @@
+"""Episodes of a search, kept in a file, so that an interrupted search goes on where it was.
+
+A search is deterministic: run again, it asks for the same episodes in the same order, and those that are in
+the file are not simulated again. The file's name hangs on the policy, the scenarios and all sources of the
+simulator and the policies, so nothing of an older version is ever taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from baselines.tuning.trials import Outcome
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios.schema import Scenario
+
+FIRST_SEED = 1_000
+MAX_SEEDS = 1_000
+"""Tuning seeds stay far below the evaluation's, which begin at 10000."""
+
+_ROOT = Path(__file__).parents[2]
+
+
+def default_folder() -> Path:
+    """Where episodes are kept unless a folder is named."""
+    return Path(platformdirs.user_cache_dir("llmscale")) / "tune"
+
+
+def fingerprint(name: str, scenarios: Sequence[Scenario]) -> str:
+    """16 hexadecimal digits of everything that an episode's outcome hangs on but for setting and seed."""
+    made = hashlib.sha256(name.encode())
+    for scenario in scenarios:
+        made.update(scenario.model_dump_json().encode())
+    for package in ("llmscale_env", "baselines"):
+        for path in sorted((_ROOT / package).rglob("*")):
+            if path.suffix in (".py", ".yaml", ".csv", ".json", ".npz", ".gz") and (
+                "tuned" not in path.parts and "tuning" not in path.parts
+            ):
+                made.update(path.relative_to(_ROOT).as_posix().encode())
+                made.update(path.read_bytes())
+    return made.hexdigest()[:16]
+
+
+def identity(settings: Mapping[str, Any]) -> str:
+    """A setting as text, whatever the order of its parameters."""
+    return json.dumps(settings, sort_keys=True)
+
+
+class Episodes:
+    """Runs episodes of a policy's settings, each once.
+
+    Args:
+        kind: the policy's class.
+        scenarios: each seed is one episode on every one of them.
+        path: where outcomes are kept; None: only as long as this object lives.
+
+    Attributes:
+        simulated, replayed: control intervals (environment steps) that were simulated, and that came from the
+            file. Their sum is what the search has spent.
+    """
+
+    def __init__(self, kind: Any, scenarios: Sequence[Scenario], path: Path | None = None) -> None:
+        self.kind = kind
+        self.scenarios = tuple(scenarios)
+        self.path = path
+        self.simulated = self.replayed = 0
+        self._simulations: list[ClusterSimulation] | None = None
+        self._kept: dict[tuple[str, int], tuple[Outcome, ...]] = {}
+        self._used: dict[tuple[str, int], tuple[Outcome, ...]] = {}
+        if path is not None and path.exists():
+            self._kept = _read(path)
+
+    @property
+    def steps_per_seed(self) -> int:
+        """Control intervals of one seed on all scenarios."""
+        return sum(scenario.n_steps for scenario in self.scenarios)
+
+    @property
+    def most_gpu_hours(self) -> float:
+        """Of an episode in which every GPU is billed all the time; the mean over the scenarios."""
+        hours = [s.fleet.max_gpus * s.horizon_s / 3600 for s in self.scenarios]
+        return sum(hours) / len(hours)
+
+    def outcomes(self, settings: Mapping[str, Any], seeds: Sequence[int]) -> list[Outcome]:
+        """Of every seed on every scenario.
+
+        Raises:
+            PolicyError: no setting of the policy, or a scenario that it cannot run.
+        """
+        return [outcome for seed in seeds for outcome in self._one(settings, seed)]
+
+    def _one(self, settings: Mapping[str, Any], seed: int) -> tuple[Outcome, ...]:
+        key = identity(settings), seed
+        if key in self._used:
+            return self._used[key]
+        if key in self._kept:
+            self.replayed += self.steps_per_seed
+            self._used[key] = self._kept[key]
+            return self._used[key]
+        if self._simulations is None:
+            self._simulations = [ClusterSimulation(scenario) for scenario in self.scenarios]
+        policy = self.kind(**settings)
+        found = []
+        for simulation in self._simulations:
+            scenario = simulation.scenario
+            made = run_episode(policy, scenario, seed, simulation=simulation).summary
+            classes = [made[f"{c.name}/slo_attainment"] for c in scenario.classes]
+            found.append(
+                Outcome(
+                    made["reward"], made["joint/slo_attainment"], tuple(classes), made["gpu_hours"]
+                )
+            )
+        self.simulated += self.steps_per_seed
+        self._used[key] = tuple(found)
+        self._write(key, self._used[key])
+        return self._used[key]
+
+    def _write(self, key: tuple[str, int], outcomes: tuple[Outcome, ...]) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        row = {"settings": key[0], "seed": key[1], "outcomes": [asdict(o) for o in outcomes]}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _read(path: Path) -> dict[tuple[str, int], tuple[Outcome, ...]]:
+    kept = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # the line that an interruption cut off
+            continue
+        kept[row["settings"], row["seed"]] = tuple(
+            Outcome(**{**o, "by_class": tuple(o["by_class"])}) for o in row["outcomes"]
+        )
+    return kept
