@@ -130,6 +130,8 @@ def test_every_policy_keeps_to_the_contract(
 
 def test_policies_differ(results):
     rewards = {name: result.summary["reward"] for name, result in results.items()}
+    # Dynamo plans every 180 s, and HPA takes nothing away for 300 s: in 150 s both leave the fleet as it is.
+    assert rewards.pop("dynamo") == rewards["hpa"]
     plain = [round(reward, 6) for name, reward in rewards.items() if name not in TUNED_NAMES]
     assert len(set(plain)) == len(plain)
 

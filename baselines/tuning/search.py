@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from baselines.space import Choice, Part, Real, Space, Whole
@@ -135,7 +136,11 @@ def from_optuna(
     while True:
         asked = study.ask(ranges)
         point = {name: _rounded(space[name], asked.params[name]) for name in space}
-        yield settings_of(point), lambda trial, asked=asked: study.tell(asked, loss(trial))
+        yield settings_of(point), partial(_tell, study, asked, loss)
+
+
+def _tell(study: Any, asked: Any, loss: Callable[[Trial], float], trial: Trial) -> None:
+    study.tell(asked, loss(trial))
 
 
 def _distribution(optuna: Any, part: Part) -> Any:
