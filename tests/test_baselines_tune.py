@@ -263,6 +263,13 @@ def test_defaults_are_among_what_is_tried(tmp_path, capsys):
     assert "2 settings with 1 seeds, then 1 settings with 2 seeds" in found_in(capsys)[0]
 
 
+def test_a_target_that_nothing_keeps_is_told(capsys):
+    words = [*HALVES, "score=gpu-hours", "attainment=1", "queue_target=50", "kv_target=0.9"]
+    words += ["write=false", "scenario.classes.interactive.ttft_s=0.01"]
+    assert main(words) == 0
+    assert "no setting keeps every class at 1; the first one comes nearest" in found_in(capsys)
+
+
 def test_optuna_keeps_to_ranges_and_gives_the_same_again():
     pytest.importorskip("optuna")
     space = {"x": Real(0.01, 100, log=True), "n": Whole(1, 9), "c": Choice((None, "a"))}
