@@ -42,7 +42,7 @@ class DynamoParameters(PracticeParameters):
     """Dynamo's defaults.
 
     Attributes:
-        period_s: `throughput_adjustment_interval`, also the interval that is forecast.
+        period_s: `throughput_adjustment_interval_seconds`, also the interval that is forecast.
         forecaster: one of `llmscale_env.control.forecast`, by name or with its arguments. Dynamo has
             constant, ARIMA, Kalman and Prophet; constant is "last-value".
         itl_s: target; None: the tightest of the scenario's classes.

@@ -49,7 +49,7 @@ class DynamoLoadParameters(PracticeParameters):
         profile: the regressions begin with 16 points of the calibrated iteration times, as Dynamo's begin
             with those of its benchmarks before deployment; samples replace them.
         sensitivity: `load_scaling_down_sensitivity` over 100.
-        period_s: `load_adjustment_interval`.
+        period_s: `load_adjustment_interval_seconds`.
         ttft_s, itl_s: targets; None: the tightest of the scenario's classes.
     """
 
