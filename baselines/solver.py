@@ -21,6 +21,8 @@ class SolverSettings:
         time_limit_s: of the clock; what is found by then depends on the machine.
         max_nodes: of the branch-and-bound tree, the same on every machine (HiGHS only); None: no limit.
         solver: "highs", "cbc", or "any": the first of them that is there.
+        method: of linear programmes: "choose", "simplex" or "ipm" (an interior point, then a corner of
+            the same value; several times as fast on large programmes; HiGHS only).
 
     Raises:
         ValueError: a value out of range.
@@ -30,6 +32,7 @@ class SolverSettings:
     time_limit_s: float = 5.0
     max_nodes: int | None = None
     solver: str = "any"
+    method: str = "choose"
 
     def __post_init__(self) -> None:
         if not 0 <= self.gap < 1:
@@ -40,6 +43,8 @@ class SolverSettings:
             raise ValueError(f"max_nodes = {self.max_nodes}: must be at least 1")
         if self.solver not in ("highs", "cbc", "any"):
             raise ValueError(f"solver = {self.solver!r}: must be 'highs', 'cbc' or 'any'")
+        if self.method not in ("choose", "simplex", "ipm"):
+            raise ValueError(f"method = {self.method!r}: must be 'choose', 'simplex' or 'ipm'")
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,11 @@ def _highs(pulp: Any, settings: SolverSettings, warm: bool) -> Any:
             return found
 
     values: list[float] = []
-    options = {} if settings.max_nodes is None else {"mip_max_nodes": settings.max_nodes}
+    options: dict[str, Any] = {}
+    if settings.max_nodes is not None:
+        options["mip_max_nodes"] = settings.max_nodes
+    if settings.method != "choose":
+        options["solver"] = settings.method
     return WarmHighs(
         msg=False,
         threads=1,

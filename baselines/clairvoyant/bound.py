@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from baselines.clairvoyant.demand import Needs, find_needs
-from baselines.clairvoyant.prices import Prices, find_prices, machines
+from baselines.clairvoyant.prices import Ints, Prices, find_prices, machines
 from baselines.clairvoyant.programme import Flow, Group, Problem, solve
 from baselines.solver import SolverSettings
 from llmscale_env.control.reward import draw_requests
@@ -45,8 +44,8 @@ class Bound:
 
     Attributes:
         status: "optimal"; "infeasible": nobody can attain that; "unsolved": the solver gave up.
-        gpu_s: GPU-seconds that every policy is billed at least which attains the share in every class; infinite
-            if nobody can, 0 if the solver gave up.
+        gpu_s: GPU-seconds that every policy is billed at least which attains the share in every class;
+            infinite if nobody can, 0 if the solver gave up.
         time_s: (T,) starts of the slots.
         gpus: (T,) GPUs that serve in the programme's answer, means over the slots (NaN without an answer).
         loading_gpu_s: GPU-seconds of `gpu_s` for loading.
@@ -78,7 +77,7 @@ def clairvoyant_bound(
     scenario: Scenario,
     seed: int = 0,
     attainment: float = 0.99,
-    slot_s: float = 5.0,
+    slot_s: float = 10.0,
     *,
     requests: RequestTable | None = None,
     settings: SolverSettings | None = None,
@@ -91,7 +90,7 @@ def clairvoyant_bound(
         scenario: of one LLM, whose pools may differ.
         seed: of the requests, as `run_episode` has it.
         attainment: share of the arrivals of each class that are on time.
-        slot_s: length of a slot. A shorter one is no lower a bound, and more work.
+        slot_s: length of a slot. Halves of slots give no lower a bound, and more work.
         requests: a table in place of the drawn one.
         settings: of the solver.
 
@@ -103,7 +102,9 @@ def clairvoyant_bound(
     if not 0 < attainment <= 1:
         raise ValueError(f"attainment = {attainment}: must be above 0 and at most 1")
     if not 0.01 <= slot_s <= scenario.horizon_s:
-        raise ValueError(f"slot_s = {slot_s}: must be in 0.01..{scenario.horizon_s:g} (the horizon)")
+        raise ValueError(
+            f"slot_s = {slot_s}: must be in 0.01..{scenario.horizon_s:g} (the horizon)"
+        )
     check_supported(scenario)
     cluster = compile_cluster(scenario, custom_router=_NoRouter())
     if requests is None:
@@ -118,7 +119,9 @@ def clairvoyant_bound(
     arrived = int(needs.arrivals.sum())
     nothing = np.full(slots, np.nan)
 
-    def answer(status: str, gpu_s: float, gpus: Floats, loading: float, size: tuple[int, int]) -> Bound:
+    def answer(
+        status: str, gpu_s: float, gpus: Floats, loading: float, size: tuple[int, int]
+    ) -> Bound:
         return Bound(
             status,
             gpu_s,
@@ -139,7 +142,12 @@ def clairvoyant_bound(
     if len(needs) == 0:
         return answer("optimal", 0.0, np.zeros(slots), 0.0, (0, 0))
     prices = find_prices(
-        kinds, cluster.half_block_tokens, needs.tokens, needs.context, needs.prompt
+        kinds,
+        cluster.half_block_tokens,
+        needs.tokens,
+        needs.context,
+        needs.prompt,
+        least=needs.shortest + 1,
     )
     prefill_s = float(prices.prefill_ps(needs.prompt).sum()) / PS_PER_S
     decode_s = float(prices.decode_ps(needs.tokens, needs.context).sum(axis=1).max()) / PS_PER_S
@@ -153,7 +161,7 @@ def clairvoyant_bound(
         groups=groups,
         may_miss=may_miss.tolist(),
     )
-    found = solve(problem, settings or SolverSettings(time_limit_s=600.0))
+    found = solve(problem, settings or SolverSettings(time_limit_s=600.0, method="ipm"))
     if found.status != "optimal":
         # An infeasible relaxation: nobody can.
         least = math.inf if found.status == "infeasible" else 0.0
@@ -186,7 +194,7 @@ class _NoRouter:
     """In the place of a custom router: which one it is does not matter here."""
 
 
-def _most(cluster: ClusterSpec, start_ps: NDArray[np.int64], ends_ps: NDArray[np.int64]) -> Floats:
+def _most(cluster: ClusterSpec, start_ps: Ints, ends_ps: Ints) -> Floats:
     """(T,) GPUs that can serve on average: no more than the initial ones until one can have been loaded."""
     initial = sum(pool.initial_active * pool.gpus for pool in cluster.pools)
     top = min(cluster.max_gpus, sum(pool.n_slots * pool.gpus for pool in cluster.pools))
@@ -197,27 +205,27 @@ def _most(cluster: ClusterSpec, start_ps: NDArray[np.int64], ends_ps: NDArray[np
 
 
 def _work(
-    needs: Needs, prices: Prices, ends_ps: NDArray[np.int64], slot_s: float
+    needs: Needs, prices: Prices, ends_ps: Ints, slot_s: float
 ) -> tuple[list[Flow], list[Group]]:
-    """Flows of prefill by class, of decoded tokens and of their context by class and output, and who may be late.
+    """The work, and who may be late.
 
-    Units: GPU-seconds of prefill; of decoding, what a single price makes of tokens and context as GPU-seconds.
+    Flows: prefill by class, in GPU-seconds; decoded tokens by class and length of output, in thousands;
+    their context, in millions.
     """
     slots = len(ends_ps)
     k = len(prices.per_request_ps)
     prompt_s = prices.prefill_ps(needs.prompt) / PS_PER_S
     # A slot's work can be done by its end if it has come by then; it is due in the slot that its time is in,
     # or ends with.
-    come_first = np.searchsorted(ends_ps, needs.arrival, side="right")
+    come_first: Ints = np.searchsorted(ends_ps, needs.arrival, side="right")
     due_first = np.searchsorted(ends_ps, needs.due_first, side="left")
     come_last = np.searchsorted(ends_ps, needs.ready, side="right")
     due_last = np.searchsorted(ends_ps, needs.due_last, side="left")
     units = (1e3, 1e6)  # so that numbers are near 1
 
     flows: list[Flow] = []
-    of_request: list[list[tuple[int, Floats, NDArray[np.int64]]]] = []
 
-    def add(some: NDArray[np.int64], amount: Floats, charge: Floats, come: Floats, due: Floats) -> int:
+    def add(some: Ints, amount: Floats, charge: Floats, come: Ints, due: Ints) -> int:
         flows.append(
             Flow(
                 charge,
@@ -231,7 +239,6 @@ def _work(
     bucket[needs.tokens == 0] = -1
     prefill_flow = np.full(len(needs), -1)
     token_flow = np.full(len(needs), -1)
-    del of_request
     for c in range(len(needs.arrivals)):
         some = np.flatnonzero(needs.slo_class == c)
         if len(some) == 0:
@@ -277,7 +284,9 @@ def _work(
     order = np.argsort(group_of, kind="stable")
     for some in np.split(order, np.flatnonzero(np.diff(group_of[order])) + 1):
         first = int(some[0])
-        takes = [(int(prefill_flow[first]), int(due_first[some].min()), float(prompt_s[some].max()))]
+        takes = [
+            (int(prefill_flow[first]), int(due_first[some].min()), float(prompt_s[some].max()))
+        ]
         if token_flow[first] >= 0:
             f, t = int(token_flow[first]), int(due_last[some].min())
             takes.append((f, t, float(needs.tokens[some].max() / units[0])))

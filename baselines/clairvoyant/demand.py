@@ -1,9 +1,10 @@
 """What an episode's requests need at least, and when.
 
-A request on time emits its first token by `due_first`, the end of a prefill that lies between its arrival and then,
-and its last one by `due_last`, before the horizon. All its decoded tokens come after its prefill. No instance makes
-these faster than the least times of an iteration, so a request that comes too late before the horizon, or whose
-TTFT target is shorter than its prefill, is never on time, and prefills end early enough to finish by the horizon.
+A request on time emits its first token by `due_first`, at the end of a prefill that begins after its arrival,
+and its last one by `due_last`, at most the horizon. All its decoded tokens come after its prefill. No
+instance makes these faster than the least times of an iteration, so a request that comes too late before
+the horizon, or whose TTFT target is shorter than its prefill, is never on time, and prefills end early
+enough to finish by the horizon.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Needs:
         arrival, due_first: the prefill is between these.
         ready, due_last: decoding is between these.
         arrivals: (C,) requests that arrive, by class, those that cannot be on time included.
+        shortest: prompt of any request that arrives.
     """
 
     slo_class: NDArray[np.int64]
@@ -42,12 +44,13 @@ class Needs:
     ready: Ints
     due_last: Ints
     arrivals: Ints
+    shortest: int
 
     def __len__(self) -> int:
         return len(self.prompt)
 
     def may_miss(self, attainment: float) -> Ints:
-        """(C,) how many of these requests may be late while every class attains its share; negative: it cannot."""
+        """(C,) how many of these requests may be late while every class attains; negative: it cannot."""
         possible = np.bincount(self.slo_class, minlength=len(self.arrivals))
         # As shares are compared: k / n >= attainment in float64.
         least = []
@@ -94,9 +97,19 @@ def find_needs(
     capacity = min(kind.profile.kv_capacity_tokens for kind in kinds)
     possible = (ready <= due_first) & (ready + decode <= due_last) & (decode <= longest)
     possible &= prompt + output + cluster.half_block_tokens <= capacity
-    columns = (slo_class, prompt, tokens, context, arrival, due_first, ready, due_last)
-    kept = (column[possible] for column in columns)
-    return Needs(*kept, np.bincount(slo_class, minlength=len(cluster.classes)))
+    arrivals = np.bincount(slo_class, minlength=len(cluster.classes))
+    return Needs(
+        slo_class[possible],
+        prompt[possible],
+        tokens[possible],
+        context[possible],
+        arrival[possible],
+        due_first[possible],
+        ready[possible],
+        due_last[possible],
+        arrivals,
+        int(prompt.min(initial=np.iinfo(np.int32).max)),
+    )
 
 
 def least_prefill_ps(kind: Machine, prompts: Ints) -> Ints:
@@ -133,6 +146,7 @@ def least_decode_ps(kind: Machine, tokens: Ints) -> Ints:
         longest = max(kind.prefill_tokens, profile.kv_capacity_tokens)
         sizes, parts = np.arange(1, longest + 1), "prefill"
     line = line_ps(
-        sizes, *(getattr(profile, f"{parts}_{name}") for name in ("knot_tokens", "knot_ps", "slope_ps"))
+        sizes,
+        *(getattr(profile, f"{parts}_{name}") for name in ("knot_tokens", "knot_ps", "slope_ps")),
     )
     return tokens * min(int(profile.decode_base_ps[1:].min()), int(line.min()))

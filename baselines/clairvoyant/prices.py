@@ -1,34 +1,38 @@
 """What the tokens of a request cost at least: a split of every iteration's time among its tokens.
 
 A *price* is a pair (a, b), both at least 0: a decoded token with `ctx` tokens of context is charged
-`a + b * ctx`. A price is valid if no iteration that an instance can run is charged more than it takes. Then,
-whatever is batched with what, the charges of some requests never exceed the time of the iterations
-that served them, in any stretch of time: an iteration's time is split in proportion to the charges, what is left
-over belongs to nobody, and nobody's part is negative.
+`a + b * ctx`. It is valid if no iteration that an instance can run is charged more than it takes. Then,
+whatever is batched with what, the charges of any requests never exceed the time of the iterations that
+served them, in any stretch of time: an iteration's time is split in proportion to the charges, what is
+left over belongs to nobody, and nobody's part is negative.
 
 **Decode iterations.** `n` requests with `c` tokens of context in all take `base[n] + per_token[n] * c`. At
-most `max_batch` run; they are launched only if `c + n * (half + 1) <= capacity` (docs/engine.md, section 4), and
-every request has at least `least` tokens of context. For a given `n`, time minus charge is linear in `c`, so a
-price is valid if it is at the least and at the largest `c` of each `n`: a polygon, whose corners are the prices that
-no valid one beats. Several corners hold at once, each is a row of the programme.
+most `max_batch` run; they are launched only if `c + n * (half + 1) <= capacity` (docs/engine.md, section
+4), and every request has at least `least` tokens of context. For a given `n`, time minus charge is linear
+in `c`, so a price is valid if it is at the least and at the largest `c` of each `n`: a polygon, whose
+corners are the prices that no valid one beats. Several corners hold at once; each is a row of the
+programme in every slot.
 
-**Prefill iterations (prefill first).** `T` tokens take `line(T)` plus a term that is additive over prompts. A prompt of `p`
-tokens is in an iteration of `p <= T <= max(p, budget)`: its budget, unless it is the first, and then it is
-alone beyond it. It is charged `p * min line(T) / T` over those `T`, and its own additive term.
+**Prefill iterations (prefill first).** `T` tokens take `line(T)` plus a term that is additive over prompts.
+A prompt of `p` tokens is in an iteration of `p <= T <= max(p, budget)`: all prompts together keep to the
+budget, unless the first one alone does not. It is charged `p * min line(T) / T` over those `T`, and its
+own additive term.
 
-**Mixed iterations (chunked prefill).** `line(n + T) + mixed_base[n] + mixed_per_token[n] * c` plus additive terms, `n + T` at
-most the chunk budget. With a price for decoding a prompt's token is charged the least of
-(time - charges of the decoding) / T over all `n`, `T` and both ends of `c` (linear in `c` again); the price is valid if
-that is not negative. Pair terms of a prompt's chunks add up to `pair * p * p` exactly, and there are at least
-`ceil(p / budget)` chunks.
+**Mixed iterations (chunked prefill).** They take `line(n + T) + mixed_base[n] + mixed_per_token[n] * c` plus
+additive terms, `n + T` at most the chunk budget. Given a price for decoding, a prompt's token is charged
+the least of (time - charges of the decoding) / T over all `n`, `T` and both ends of `c` (linear in `c`
+again); if that is negative the price is not valid. Pair terms of a prompt's chunks add up to
+`pair * p * p`, and there are at least `ceil(p / budget)` chunks.
 
-**Prefilled again.** A request that lost its KV gets its next token from a prefill of its whole context. That is charged as
-a decoded token, so a valid price must not exceed what such a prefill is charged: `a + b * ctx <= q * ctx` with `q` the
-least charge per prefilled token and `ctx >= least` (it is enough that it holds at `least`, and `b <= q`).
+**Prefilled again.** A request that lost its KV gets its next token from a prefill of its whole context,
+which is charged as a decoded token. So a valid price must not exceed what a prompt of that length is
+charged at least: `a + b * ctx <= q * ctx`, `q` the least charge per prefilled token, holds for every
+`ctx >= least` if `a / least + b <= q`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -127,11 +131,13 @@ def machines(cluster: ClusterSpec) -> list[Machine]:
         for number in (pool.profile, *pool.drifts):
             found.append(Machine(cluster.profiles[number], pool.gpus, pool.chunk_tokens, budget))
     # Machines that are the same but for their batch limit: the profile is compared by identity.
-    return list({(id(m.profile), m.gpus, m.chunk_tokens, m.prefill_tokens): m for m in found}.values())
+    return list(
+        {(id(m.profile), m.gpus, m.chunk_tokens, m.prefill_tokens): m for m in found}.values()
+    )
 
 
 def decode_corners(machine: Machine, half_block_tokens: int, least: int) -> tuple[Floats, ...]:
-    """(requests, context, GPU time) of decode iterations, (m,) each: a price valid for these is so for all."""
+    """(requests, context, GPU time), (m,) each, of decode iterations: valid for these, valid for all."""
     profile = machine.profile
     n = np.arange(1, profile.max_batch + 1)
     low = n * least
@@ -162,7 +168,7 @@ def corner_prices(requests: Floats, context: Floats, time: Floats) -> tuple[Floa
             hull.pop()
         hull.append(i)
     pairs = [(1 / x[hull[0]], 0.0), (0.0, 1 / y[hull[-1]])]
-    for p, q in zip(hull, hull[1:], strict=False):
+    for p, q in itertools.pairwise(hull):
         # a * x + b * y = 1 through both.
         size = x[p] * y[q] - x[q] * y[p]
         if size > 0:
@@ -181,16 +187,17 @@ def find_prices(
     tokens: Ints,
     context: Ints,
     prompts: Ints,
+    least: int,
 ) -> Prices:
     """Prices for a workload.
 
     Args:
         kinds: machines that serve it.
         half_block_tokens: of the cluster.
-        tokens, context, prompts: (n,) decoded tokens, their context in all, and prompt of each request, n > 0.
-            Validity rests on the shortest prompt and the longest context; the rest says which prices serve best.
+        tokens, context, prompts: (n,) decoded tokens, their context in all, and prompt of each request that is
+            to be charged, n > 0. They say how far tables reach, and which prices serve best.
+        least: tokens of context of any request that decodes, also of one that nobody charges.
     """
-    least = int(prompts.min()) + 1
     longest = int((prompts + tokens).max()) + 1
     corners = [decode_corners(kind, half_block_tokens, least) for kind in kinds]
     a, b = corner_prices(*(np.concatenate(parts) for parts in zip(*corners, strict=True)))

@@ -1,17 +1,18 @@
 """The linear programme over time slots (docs/clairvoyant.md).
 
-Variables, with slots `t`, GPUs that serve `n[t]` (the mean over the slot), those that begin to serve `y[t]`, and for
-each *flow* (a kind of work of some requests) how much of it has been done by the end of a slot, `P[f, t]`:
+Variables, with slots `t`: GPUs that serve `n[t]` (the mean over the slot), those that begin to serve `y[t]`;
+and for each *flow* (a kind of work of some requests) how much of it has been done by the end of a slot,
+`P[f, t]`:
 
     least   sum of length[t] * n[t] + load * y[t]
-    n[t] <= most[t],   y[t] >= n[t] - n[t - 1]          n[-1] what is there at the start
+    n[t] <= most[t],   y[t] >= n[t] - n[t - 1]          n[-1]: what serves at the start
     due[f, t] - missed[f, t] <= P[f, t] <= come[f, t],   P[f, t] >= P[f, t - 1]
     for every price: sum over flows of charge * (P[f, t] - P[f, t - 1]) <= length[t] * n[t]
-    missed[f, t]: what the requests of groups with `due` until then that are late take away, at most
+    missed[f, t]: at most what the late requests take away of what is due until then
     late requests of a class <= those that may be
 
-The number that begin to serve is that of a rising mean: take a random place, the same in every slot. What `n` serves there
-rises from place to place by no more than begins to serve, and its expectation is the mean of the slot.
+Why means may be used for what begins to serve: take a random place, the same in every slot. What serves rises
+from place to place by no more than begins to serve in between, and its expectation is the slot's mean.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Group:
     Attributes:
         slo_class: index.
         requests: how many.
-        takes: (flow, slot, units): one of them that is late takes at most so much away from what is due in that
-            flow from that slot on.
+        takes: (flow, slot, units): one of them that is late takes at most so much away from what is due in
+            that flow from that slot on.
     """
 
     slo_class: int
@@ -116,7 +117,10 @@ def solve(problem: Problem, settings: SolverSettings) -> Answer:
         before = gpus[t - 1] if t else problem.initial
         rows.append(starts[t] - gpus[t] + before >= 0)
 
-    late = [variable(programme, f"late_{g}", high=group.requests) for g, group in enumerate(problem.groups)]
+    late = [
+        variable(programme, f"late_{g}", high=group.requests)
+        for g, group in enumerate(problem.groups)
+    ]
     for c, count in enumerate(problem.may_miss):
         mine = [late[g] for g, group in enumerate(problem.groups) if group.slo_class == c]
         if mine:

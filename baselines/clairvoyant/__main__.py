@@ -1,0 +1,104 @@
+"""Print the least GPU time that could serve the episodes of a scenario, with the future known.
+
+    python -m baselines.clairvoyant env=mixed-slo [KEY=VALUE ...]
+
+    env=NAME|FILE.yaml      what is simulated; scenario.fleet.max_gpus=12 ... changes it
+    seeds=3                 episodes, with the seeds SEED, SEED + 1, ...
+    seed=0                  first seed
+    attainment=0.99         share of the arrivals of every class that must be on time
+    slot_s=10               length of a slot
+    policies=A,B,C          also run these reference policies on the same episodes, and show which share of
+                            their GPU time the bound is
+
+docs/clairvoyant.md has the proof. Exit codes: 0 done, 2 after a slip.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import yaml
+
+from baselines.clairvoyant.bound import Bound, clairvoyant_bound
+from baselines.registry import make_policy
+from baselines.solver import SolverMissing
+from llmscale_env._cli import HELP_WORDS, Slip, parse_options, whole
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.run import run_episode
+from llmscale_env.scenarios import Scenario, load_scenario
+
+_WORDS = ("env", "seeds", "seed", "attainment", "slot_s", "policies")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0 if words else 2
+    try:
+        return _show(words)
+    except (ValueError, SolverMissing) as error:
+        print(f"clairvoyant: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("clairvoyant: interrupted", file=sys.stderr)
+        return 130
+
+
+def _show(words: Sequence[str]) -> int:
+    changed = [word for word in words if word.startswith("scenario.")]
+    options = parse_options([word for word in words if word not in changed], _WORDS)
+    if "env" not in options:
+        raise Slip("env= is missing, such as env=mixed-slo")
+    overrides = {}
+    for word in changed:
+        field, equals, text = word.removeprefix("scenario.").partition("=")
+        if not (field and equals and text):
+            raise Slip(f"{word}: write scenario.FIELD=VALUE")
+        overrides[field] = yaml.safe_load(text)
+    scenario = load_scenario(options["env"], **overrides)
+    first, episodes = whole(options, "seed", 0, 0, 2**31 - 1), whole(options, "seeds", 3, 1, 1000)
+    attainment, slot_s = _number(options, "attainment", 0.99), _number(options, "slot_s", 10.0)
+    policies = [make_policy(name) for name in options.get("policies", "").split(",") if name]
+    heads = ["seed", "requests", "possible", "prefill GPU-s", "decode GPU-s", "loading GPU-s"]
+    heads += ["bound GPU-s", "bound GPU-h"]
+    print(f"{scenario.name}, {100 * attainment:g} % of every class on time, slots of {slot_s:g} s")
+    print("  ".join(heads))
+    for seed in range(first, first + episodes):
+        bound = clairvoyant_bound(scenario, seed, attainment, slot_s)
+        sizes = (bound.requests, bound.possible)
+        parts = (bound.prefill_gpu_s, bound.decode_gpu_s, bound.loading_gpu_s, bound.gpu_s)
+        cells = [f"{seed:4d}", *map(str, sizes), *(f"{part:.1f}" for part in parts)]
+        cells.append(f"{bound.gpu_hours:.3f}")
+        line = "  ".join(f"{c:>{len(head)}}" for c, head in zip(cells, heads, strict=True))
+        print(line + ("" if bound.status == "optimal" else f"  {bound.status}"), flush=True)
+        for policy in policies:
+            _compare(policy, scenario, seed, bound, attainment)
+    return 0
+
+
+def _compare(
+    policy: Policy, scenario: Scenario, seed: int, bound: Bound, attainment: float
+) -> None:
+    summary = run_episode(policy, scenario, seed).summary
+    shares = {c.name: summary[f"{c.name}/slo_attainment"] for c in scenario.classes}
+    gpu_s = summary["gpu_hours"] * 3600
+    attained = all(share >= attainment for share in shares.values())
+    told = ", ".join(f"{name} {100 * share:.2f} %" for name, share in shares.items())
+    verdict = (
+        f"bound is {100 * bound.gpu_s / gpu_s:.1f} % of it" if attained else "does not attain it"
+    )
+    print(f"      {policy.name}: {gpu_s:.0f} GPU-s, {told}: {verdict}", flush=True)
+
+
+def _number(options: dict[str, str], key: str, default: float) -> float:
+    try:
+        return float(options.get(key, default))
+    except ValueError:
+        raise Slip(f"{key} = {options[key]!r}: must be a number") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
