@@ -194,7 +194,7 @@ def find_prices(
     Args:
         kinds: machines that serve it.
         half_block_tokens: of the cluster.
-        tokens, context, prompts: (n,) decoded tokens, their context in all, and prompt of each request that is
+        tokens, context, prompts: (n,) decoded tokens, their context in all, prompt of each request that is
             to be charged, n > 0. They say how far tables reach, and which prices serve best.
         least: tokens of context of any request that decodes, also of one that nobody charges.
     """
