@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -19,10 +20,11 @@ from baselines.clairvoyant.demand import find_needs
 from baselines.clairvoyant.prices import Machine, find_prices, line_ps, machines
 from baselines.clairvoyant.programme import Flow, Group, Problem, solve
 from baselines.solver import SolverSettings
+from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario, with_overrides
 from llmscale_env.sim.compile import compile_cluster, ps
 
-LEVELS = (0.3, 0.6, 0.9, 0.99, 1.0)
+LEVELS = (0.5, 0.9, 0.99)
 N_CASES = 32
 
 
@@ -180,7 +182,7 @@ def found() -> list[tuple[float, float]]:
             for e in cases.every_schedule(scenario, requests)
         ]
         for level in LEVELS:
-            bound = clairvoyant_bound(scenario, attainment=level, slot_s=2.5, requests=requests)
+            bound = clairvoyant_bound(scenario, attainment=level, slot_s=5.0, requests=requests)
             assert bound.status in ("optimal", "infeasible")
             best = min((gpu_s for share, gpu_s in episodes if share >= level), default=math.inf)
             pairs.append((bound.gpu_s, best))
@@ -194,7 +196,8 @@ def test_no_schedule_of_instances_goes_below_the_bound(found: list[tuple[float, 
 
 def test_the_bound_is_not_trivial(found: list[tuple[float, float]]):
     reached = [bound / best for bound, best in found if math.isfinite(best)]
-    assert len(reached) >= 40, "many cases can be served by some schedule"
+    print(len(reached), np.round(np.quantile(reached, [0, 0.25, 0.5, 0.75, 1]), 3))
+    assert len(reached) >= 30, "many cases can be served by some schedule"
     assert min(reached) > 0
     assert np.median(reached) > 0.25
     assert max(reached) > 0.6
@@ -207,14 +210,8 @@ def test_what_was_served_is_never_charged_more_than_was_billed(seed: int):
     cluster = compile_cluster(scenario)
     kinds = machines(cluster)
     policy = cases.Schedule((2, 1, 2), 256)
-    from llmscale_env.control.run import run_episode
-
     result = run_episode(policy, scenario, requests=requests, forecaster=None)
-    done = (
-        result.requests[result.requests["finished_ps"] >= 0]
-        if "finished_ps" in result.requests
-        else result.requests[result.requests["e2e_s"].notna()]
-    )
+    done = result.requests[result.requests["e2e_s"].notna()]
     prompt, output = (done[f"{name}_tokens"].to_numpy(np.int64) for name in ("input", "output"))
     tokens, context = output - 1, (output - 1) * prompt + output * (output - 1) // 2
     prices = find_prices(
@@ -229,13 +226,13 @@ def test_what_was_served_is_never_charged_more_than_was_billed(seed: int):
 def bound_of(seed: int, attainment: float = 0.95, **changes: Any) -> Bound:
     scenario, requests = cases.case(seed)
     changed = with_overrides(scenario, {k.replace("__", "."): v for k, v in changes.items()})
-    return clairvoyant_bound(changed, attainment=attainment, slot_s=2.5, requests=requests)
+    return clairvoyant_bound(changed, attainment=attainment, slot_s=5.0, requests=requests)
 
 
 @pytest.mark.parametrize("seed", [1, 4, 9])
 def test_more_attainment_costs_more(seed: int):
     costs = [bound_of(seed, level).gpu_s for level in (0.2, 0.5, 0.8, 0.9, 1.0)]
-    assert all(a <= b * (1 + 1e-5) for a, b in zip(costs, costs[1:], strict=False))
+    assert all(a <= b * (1 + 1e-5) for a, b in itertools.pairwise(costs))
     assert costs[0] < costs[3]
 
 

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 SOLVER_MARGIN = 1e-6
 """Share taken off the programme's value, for the solver's tolerances (1e-7 of a row)."""
 
-_SINGLE = 2000
+_SINGLE = 300
 """Up to so many requests, each is a group of its own."""
 
 _GROUP_S = 60.0
