@@ -13,7 +13,7 @@ the episode is charged the GPU-seconds that serving it one by one would have tak
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -215,12 +215,63 @@ class RewardModel:
 
     def __init__(self, scenario: Scenario) -> None:
         config = scenario.reward
-        reference = config.reference_gpus or float(scenario.fleet.max_gpus)
-        self._per_gpu_s = config.gpu_weight / (reference * scenario.control_interval_s)
-        expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
-        weights = np.array([c.weight for c in scenario.classes])
-        self._per_violation = config.violation_weight * weights / expected
-        self._per_load = config.load_weight
+        self._reference = config.reference_gpus or float(scenario.fleet.max_gpus)
+        self._interval_s = scenario.control_interval_s
+        self._expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
+        self._class_weights = np.array([c.weight for c in scenario.classes])
+        self._classes = [c.name for c in scenario.classes]
+        self._weights: dict[str, Any] = {
+            "gpu": config.gpu_weight,
+            "violations": dict.fromkeys(self._classes, config.violation_weight),
+            "loads": config.load_weight,
+        }
+        self._weigh()
+
+    def _weigh(self) -> None:
+        gpu, by_class, loads = self._weights.values()
+        self._per_gpu_s = gpu / (self._reference * self._interval_s)
+        violations = np.array([by_class[name] for name in self._classes])
+        self._per_violation = violations * self._class_weights / self._expected
+        self._per_load = loads
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """Weights now: `gpu` (of unfinished work too), `violations` by class, `loads`."""
+        return {**self._weights, "violations": dict(self._weights["violations"])}
+
+    def set_weights(
+        self,
+        *,
+        gpu: float | None = None,
+        violations: float | Mapping[str, float] | None = None,
+        loads: float | None = None,
+    ) -> None:
+        """Other weights from now on; what is left out stays as it is.
+
+        Args:
+            gpu, loads: in place of `gpu_weight` and `load_weight` of the scenario's reward.
+            violations: in place of its `violation_weight`, for all classes or by class; a class's own
+                weight counts besides.
+
+        Raises:
+            ValueError: an unknown class, or a weight that is negative or not finite.
+        """
+        new = self.weights
+        if violations is not None:
+            by_class = violations
+            if not isinstance(by_class, Mapping):
+                by_class = dict.fromkeys(self._classes, by_class)
+            for name in by_class:
+                if name not in self._classes:
+                    raise ValueError(f"violations: {name!r} is no class; there are {self._classes}")
+            new["violations"] |= {
+                name: _weight(f"violations.{name}", value) for name, value in by_class.items()
+            }
+        for name, value in (("gpu", gpu), ("loads", loads)):
+            if value is not None:
+                new[name] = _weight(name, value)
+        self._weights = new
+        self._weigh()
 
     def parts(
         self,
@@ -244,3 +295,10 @@ class RewardModel:
             loads=loads * self._per_load,
             leftover=np.broadcast_to(leftover_gpu_s, gpu_s.shape) * self._per_gpu_s,
         )
+
+
+def _weight(name: str, value: float) -> float:
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} = {value!r}: a weight must be finite and at least 0")
+    return number

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.control.behind import Behind
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.kept import KeptRequests
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
 from llmscale_env.control.reward import PARTS, draw_chunks, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.control.view import FORECAST_QUANTILES
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns
@@ -38,6 +41,11 @@ def load_steps(scenario: Scenario) -> int:
         for pool in scenario.fleet.pools
     )
     return max(1, int(np.ceil(seconds / scenario.control_interval_s)))
+
+
+def forecast_quantiles(forecaster: Forecaster, steps: int) -> NDArray[np.float64]:
+    """(n, 2) `FORECAST_QUANTILES` of each series, `steps` intervals ahead."""
+    return np.stack([forecaster.predict_quantile(steps, q) for q in FORECAST_QUANTILES], axis=1)
 
 
 def true_rates(scenario: Scenario, requests: RequestTable) -> NDArray[np.float64]:
@@ -84,11 +92,14 @@ def run_episode(
     _check_names(scenario, requests)
     sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
     sim.start(0, requests)
+    behind = Behind(sim) if scenario.delay_steps else None
+    if behind is not None:
+        behind.start(0, requests)
     forecasts = _Forecasts(forecaster, scenario, requests)
     policy.reset(scenario, seed)
     if getattr(policy, "is_clairvoyant", False):
         policy.set_future(sim.demand(0))  # type: ignore[attr-defined]
-    series, decisions = _play(policy, sim, forecasts)
+    series, decisions = _play(policy, sim, forecasts, behind=behind)
     horizon_ps = ps(scenario.horizon_s)
     results = sim.engine.results(0)
     columns = request_columns(
@@ -124,9 +135,12 @@ def run_streamed(
     Raises:
         CommandError: as there.
         ValueError: somebody who is to be told the future, which is not there; a cluster with flows (see
-            `EngineBatch.extend`); a `chunk_s` that is not positive.
+            `EngineBatch.extend`) or with a metric delay; a `chunk_s` that is not positive.
     """
     from llmscale_env.control.result import EpisodeResult
+
+    if scenario.delay_steps:
+        raise ValueError(f"metric_delay_s = {scenario.metric_delay_s:g}: must be 0 where requests are streamed")
 
     chunks = draw_chunks(scenario, np.random.default_rng(seed), chunk_s)
     loaded_ps, requests = next(chunks)
@@ -182,21 +196,28 @@ def _play(
     sim: ClusterSimulation,
     forecasts: _Forecasts,
     feed: Callable[[], None] = lambda: None,
+    behind: Behind | None = None,
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
-    """From time 0 to the horizon; (series, decisions). `feed` is called before time goes on."""
+    """From time 0 to the horizon; (series, decisions).
+
+    `feed` is called before time goes on; the policy sees the cluster as it is `behind`, if there is a delay.
+    """
+    seen = sim if behind is None else behind.sim
     series: dict[str, list[Any]] = defaultdict(list)
     decisions: list[dict[str, Any]] = []
     done = np.array([False])
     while not done[0]:
-        view = sim.view(0, *forecasts.now())
-        command = policy.act(view)
+        time_s = sim.engine.now_ps(0) / PS_PER_S
+        command = policy.act(seen.view(0, *forecasts.now()))
         clipped = sim.apply(0, command)
-        decisions.append({"time_s": view.time_s, **command.to_dict(), "clipped": clipped})
+        decisions.append({"time_s": time_s, **command.to_dict(), "clipped": clipped})
         feed()
         interval = int(sim.interval[0])
         done = sim.advance()
         if sim.interval[0] > interval:
             forecasts.update(sim.history[0, interval])
+        if behind is not None:
+            behind.follow([command])
         _record(series, sim, sim.costs(done).stack()[:, 0], clipped)
     return dict(series), decisions
 
@@ -211,7 +232,8 @@ class _Forecasts:
         requests: RequestTable | None,
     ) -> None:
         self.interval_s = scenario.control_interval_s
-        self.steps = load_steps(scenario)
+        self.steps = load_steps(scenario) + scenario.delay_steps
+        self._delayed = scenario.delay_steps > 0
         self.forecaster: Any = None
         if forecaster is not None:
             self.forecaster = make_forecaster(forecaster)
@@ -223,16 +245,30 @@ class _Forecasts:
                         "does not have"
                     )
                 self.forecaster.set_future(true_rates(scenario, requests))
+            self.steps = min(self.steps, self.forecaster.max_steps)
+        # What was forecast at the last decisions, as far back as what is shown.
+        self._made = deque([self._make()], maxlen=scenario.delay_steps + 1)
 
-    def now(self) -> tuple[Any, Any]:
+    def _make(self) -> tuple[Any, Any, Any]:
         if self.forecaster is None:
-            return None, None
-        steps = min(self.steps, self.forecaster.max_steps)
-        return self.forecaster.predict(steps) / self.interval_s, self.forecaster.recent_error()
+            return None, None, None
+        rate = self.forecaster.predict(self.steps) / self.interval_s
+        quantiles: Any = self._quantiles
+        if self._delayed:
+            quantiles = partial(np.asarray, self._quantiles())
+        return rate, self.forecaster.recent_error(), quantiles
+
+    def _quantiles(self) -> NDArray[np.float64]:
+        return forecast_quantiles(self.forecaster, self.steps) / self.interval_s
+
+    def now(self) -> tuple[Any, Any, Any]:
+        """(rate, error, quantiles when they are asked for) as they are shown now."""
+        return self._made[0]
 
     def update(self, arrived: NDArray[np.int64]) -> None:
         if self.forecaster is not None:
             self.forecaster.update(arrived.astype(np.float64))
+            self._made.append(self._make())
 
 
 def _record(

@@ -5,7 +5,7 @@ The run loop of policies and the environments both stand on this, with one episo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -91,6 +91,7 @@ class ClusterSimulation:
         threads: int = 1,
     ) -> None:
         self.scenario = scenario
+        self.custom_router = custom_router
         self.engine = EngineBatch(compile_cluster(scenario, custom_router), n_episodes)
         self.rewards = RewardModel(scenario)
         self._dispatcher = Dispatcher(scenario, self.engine)
@@ -108,6 +109,7 @@ class ClusterSimulation:
         self.by_class = {k: v.copy() for k, v in self._class_before.items()}
         self.by_pool = {k: v.copy() for k, v in self._pool_before.items()}
         self.history = np.zeros((n_episodes, scenario.n_steps + 1, n_classes), np.int64)
+        self.token_history = np.zeros_like(self.history)
         self.clipped = np.zeros(n_episodes, np.int64)
         self._costs = np.array(serving_cost_gpu_s(scenario))
         self._finished_before = np.zeros(n_episodes, np.int64)
@@ -155,6 +157,7 @@ class ClusterSimulation:
         self.length_s[e] = 0.0
         self.clipped[e] = 0
         self.history[e] = 0
+        self.token_history[e] = 0
         self._finished_before[e] = 0
         for before, now, names, rows in self._counters():
             for name in names:
@@ -240,14 +243,24 @@ class ClusterSimulation:
         gateways.next_decisions(self.engine.handles, self._waiting, soon, retry, sooner)
         return np.minimum(end, sooner)
 
-    def advance(self) -> NDArray[np.bool_]:
+    @property
+    def threads(self) -> int:
+        """Threads that advance the episodes."""
+        return self._threads
+
+    def advance(self, held: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
         """Run every episode to its next decision; (E,) True where the horizon is reached.
 
         Afterwards `by_class` and `by_pool` hold what the time until then brought, (E, C) and (E, P).
+
+        Args:
+            held: (E,) True where time stands still, at the start of an episode.
         """
         self._look_again()
         until = self.next_decision_ps()
         begin = self.engine.states.glob["now_ps"][:, 0].copy()
+        if held is not None:
+            until[held] = begin[held]
         self._finished_before = self.engine.states.glob["n_finished"][:, 0].copy()
         self._let_fail(begin, until)
         if self._threads == 1:
@@ -273,8 +286,11 @@ class ClusterSimulation:
                 before[name] = current.copy()
         every = np.arange(self.n_episodes)
         n_steps = self.scenario.n_steps
-        self.history[every, np.minimum(self.interval, n_steps)] += self.by_class["arrived"]
-        self.step += 1
+        row = np.minimum(self.interval, n_steps)
+        self.history[every, row] += self.by_class["arrived"]
+        tokens = self.by_class["input_tokens"] + self.by_class["predicted_tokens"]
+        self.token_history[every, row] += tokens
+        self.step += 1 if held is None else ~held
         self.interval += until == self.interval_end_ps(self.interval)
         done = self.interval >= n_steps
         for e in np.flatnonzero(done):
@@ -323,15 +339,16 @@ class ClusterSimulation:
 
     def costs(self, done: NDArray[np.bool_]) -> RewardParts:
         """Costs of the interval; where `done`, with the work left over."""
+        return self.costs_by(done, self.rewards)[0]
+
+    def costs_by(self, done: NDArray[np.bool_], *models: RewardModel) -> list[RewardParts]:
+        """The same by the weights of other models."""
         leftover = np.zeros(self.n_episodes)
         for e in np.flatnonzero(done):
             leftover[e] = self.leftover_gpu_s(int(e))
-        return self.rewards.parts(
-            gpu_s=seconds(self.by_pool, "gpu").sum(axis=1),
-            violations=self.violations(),
-            loads=self.by_pool["started"].sum(axis=1),
-            leftover_gpu_s=leftover,
-        )
+        gpu_s = seconds(self.by_pool, "gpu").sum(axis=1)
+        violations, loads = self.violations(), self.by_pool["started"].sum(axis=1)
+        return [model.parts(gpu_s, violations, loads, leftover) for model in models]
 
     def leftover_gpu_s(self, e: int) -> float:
         """GPU-seconds that serving episode `e`'s unfinished requests one by one would take."""
@@ -385,6 +402,7 @@ class ClusterSimulation:
         e: int,
         forecast_rate_per_s: NDArray[np.float64] | None = None,
         forecast_error: NDArray[np.float64] | None = None,
+        see_quantiles: Callable[[], NDArray[np.float64]] | None = None,
     ) -> ClusterView:
         """What a controller of episode `e` sees now."""
         step, interval = int(self.step[e]), int(self.interval[e])
@@ -403,10 +421,15 @@ class ClusterSimulation:
             ),
             int(self._finished_before[e]),
             partial(self.demand, e),
+            see_quantiles,
+            lambda: self.token_history[e, :interval].copy(),
         )
 
     def snapshot(
-        self, forecast_rate_per_s: NDArray[np.float64], forecast_error: NDArray[np.float64]
+        self,
+        forecast_rate_per_s: NDArray[np.float64],
+        forecast_error: NDArray[np.float64],
+        see_quantiles: Callable[[], NDArray[np.float64]] | None = None,
     ) -> Snapshot:
         """The numbers of all episodes as they stand (views of live arrays: read them at once)."""
         states = self.engine.states
@@ -427,6 +450,8 @@ class ClusterSimulation:
             see_gateways=self.gateways,
             see_weights=self.weights,
             see_endpoints=self.endpoints,
+            see_tokens=lambda: self.token_history,
+            see_quantiles=see_quantiles,
         )
 
     def virtual_queues(self) -> VirtualQueues:
@@ -472,6 +497,7 @@ class ClusterSimulation:
             "clipped": int(self.clipped[e]),
             "finished_before": int(self._finished_before[e]),
             "history": self.history[e].copy(),
+            "token_history": self.token_history[e].copy(),
             "counters": [
                 {n: (before[n][e].copy(), now[n][e].copy()) for n in names}
                 for before, now, names, _ in self._counters()
@@ -491,6 +517,7 @@ class ClusterSimulation:
         self.clipped[e] = saved["clipped"]
         self._finished_before[e] = saved["finished_before"]
         self.history[e] = saved["history"]
+        self.token_history[e] = saved["token_history"]
         counters = zip(self._counters(), saved["counters"], strict=True)
         for (before, now, names, _), kept in counters:
             for name in names:

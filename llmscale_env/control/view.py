@@ -23,6 +23,9 @@ from llmscale_env.sim.fast.fleet import will_have
 from llmscale_env.sim.fast.records import TALLY
 from llmscale_env.workload.requests import PS_PER_S
 
+FORECAST_QUANTILES = (0.5, 0.9)
+"""Quantiles of the forecast that a controller may ask for."""
+
 SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end", "cursor"))
 """Fields of `TALLY` that a controller may see; the others know how many requests are still to come."""
 
@@ -160,9 +163,12 @@ class Snapshot:
         by_pool: name -> (E, P) counts of the last interval.
         tally, pools, queues: (E, C), (E, P), (E, Q) structured, as in `ClusterView`.
         history: (E, k, C) arrivals of all intervals; those before `interval[e]` have ended.
+        token_history: (E, k, C) likewise their input and predicted output tokens.
         step, interval: (E,) number of the decision, intervals that have ended: the same unless decisions
             are made at arrivals.
         forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
+        forecast_quantiles_per_s: (E, C, 2) `FORECAST_QUANTILES` of the same forecast; zeros without one.
+        see_tokens, see_quantiles: make `token_history`, `forecast_quantiles_per_s` likewise.
         see_virtual, see_gateways, see_weights, see_endpoints: make `virtual`, `gateways` and `workers`,
             `weights`, `endpoints` when they are asked for.
     """
@@ -183,6 +189,20 @@ class Snapshot:
     see_gateways: Callable[[bool], Gateways]
     see_weights: Callable[[], Weights]
     see_endpoints: Callable[[], EndpointsSeen]
+    see_tokens: Callable[[], NDArray[np.int64]]
+    see_quantiles: Callable[[], NDArray[np.float64]] | None
+
+    @cached_property
+    def token_history(self) -> NDArray[np.int64]:
+        """Tokens asked for by interval."""
+        return self.see_tokens()
+
+    @cached_property
+    def forecast_quantiles_per_s(self) -> NDArray[np.float64]:
+        """Median and high quantile of the forecast."""
+        if self.see_quantiles is None:
+            return np.zeros((*self.forecast_rate_per_s.shape, len(FORECAST_QUANTILES)))
+        return self.see_quantiles()
 
     @cached_property
     def virtual(self) -> VirtualQueues:
@@ -259,8 +279,12 @@ class ClusterView:
         counts: tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]] | None = None,
         finished_before: int = 0,
         demand: Callable[[], DemandRecord] | None = None,
+        see_quantiles: Callable[[], NDArray[np.float64]] | None = None,
+        see_tokens: Callable[[], NDArray[np.int64]] | None = None,
     ) -> None:
         self._demand = demand
+        self._see_quantiles = see_quantiles
+        self._see_tokens = see_tokens
         self.scenario = scenario
         self._counts = counts or ({}, {})
         self._finished_before = finished_before
@@ -309,6 +333,7 @@ class ClusterView:
         history[0, : len(self.history)] = self.history
         none = np.zeros(n_classes)
         rate, error = self.forecast_rate_per_s, self.forecast_error
+        quantiles = self._see_quantiles
         return Snapshot(
             time_s=np.array([self.time_s]),
             length_s=np.array([self.window.length_s]),
@@ -326,7 +351,25 @@ class ClusterView:
             see_gateways=partial(see_gateways, self._engine, self._e, self._e + 1),
             see_weights=lambda: self.weights,
             see_endpoints=self._see_endpoints,
+            see_tokens=self._padded_tokens,
+            see_quantiles=None if quantiles is None else lambda: quantiles()[None],
         )
+
+    def _padded_tokens(self) -> NDArray[np.int64]:
+        """As a snapshot has it: with rows for the intervals to come."""
+        tokens = np.zeros((1, self.scenario.n_steps + 1, len(self.scenario.classes)), np.int64)
+        tokens[0, : len(self.history)] = self.token_history
+        return tokens
+
+    @property
+    def token_history(self) -> NDArray[np.int64]:
+        """(k, C) input and predicted output tokens of the arrivals of every interval that has ended."""
+        return np.zeros_like(self.history) if self._see_tokens is None else self._see_tokens()
+
+    @property
+    def forecast_quantiles_per_s(self) -> NDArray[np.float64] | None:
+        """(C, 2) `FORECAST_QUANTILES` of the same forecast: read it before time goes on."""
+        return None if self._see_quantiles is None else self._see_quantiles()
 
     def _see_endpoints(self) -> EndpointsSeen:
         if self._demand is None:

@@ -87,7 +87,7 @@ class Placement:
             self.parts += ["placement/gamma", "placement/theta"]
             self.choices += [[f"{v:g}" for v in levels] for levels in (self.gammas, self.thetas)]
             # Best fit takes a route's first pool for all; the pools here need not be alike.
-            self._models = worker_times_s(compile_cluster(scenario))
+            self._models = worker_times_s(compile_cluster(scenario.as_calibrated))
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
         places = orders.for_places(now)

@@ -126,7 +126,7 @@ class Workers:
 
     def __init__(self, scenario: Scenario) -> None:
         self._ranks = Ranks(scenario)
-        self._times_ps = worker_times_s(compile_cluster(scenario)).T * PS_PER_S
+        self._times_ps = worker_times_s(compile_cluster(scenario.as_calibrated)).T * PS_PER_S
         self._ttft_ps = np.array([c.ttft_s for c in scenario.classes]) * PS_PER_S
         self._itl_ps = np.array([c.itl_s for c in scenario.classes]) * PS_PER_S
         self._half = scenario.fleet.block_tokens // 2

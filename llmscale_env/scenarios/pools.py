@@ -34,6 +34,9 @@ class PoolConfig(Frozen):
         kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
         load_source: where weights come from unless a command says otherwise.
         load_s: seconds to load by source, in place of those computed from weight size and links.
+        time_factor, load_time_factor: calibration error. Iterations take so many times as long, and loading
+            weights (swaps included), as the data say by which everybody plans: policies, forecasts of load
+            times, the unit of unfinished work in the reward.
         prefix_cache, speculative: optimisations that change iteration times and KV memory
             (docs/calibration.md); None: without.
         swaps_to: other LLMs that an instance can load in turn (docs/engine.md, section 9). Such a pool is
@@ -92,6 +95,8 @@ class PoolConfig(Frozen):
     kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     load_source: Literal["ssd", "host", "multicast"] = "ssd"
     load_s: dict[Literal["ssd", "host", "multicast"], NonNegative] | None = None
+    time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    load_time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     prefix_cache: PrefixCacheConfig | None = None
     speculative: SpeculativeConfig | None = None
     swaps_to: tuple[str, ...] = ()
@@ -160,6 +165,11 @@ class PoolConfig(Frozen):
         for name in ("swaps_to", "load_s", "speculative"):
             if self.flows and getattr(self, name):
                 raise ValueError(f"{name}: not together with weights = 'flow'")
+        if self.load_time_factor != 1.0 and (self.flows or self.spot):
+            what = "weights = 'flow'" if self.flows else "spot"
+            raise ValueError(
+                f"load_time_factor = {self.load_time_factor:g}: must be 1 together with {what}"
+            )
         self._check_region_fields()
         return self
 

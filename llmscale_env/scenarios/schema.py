@@ -65,6 +65,9 @@ class Scenario(Frozen):
             besides, and while anybody waits in a gateway: after `retry_s`, or after a millisecond if the
             last orders have made one leave it.
         retry_s: see `decisions`.
+        metric_delay_s: what a policy (or an environment's agent) is shown is the cluster as it was so long ago,
+            a whole number of control intervals, its clock included; in the first ones, as it was at the
+            start. Orders count at once.
         classes: SLO classes, the tightest first.
         workload: what arrives.
         history_s: requests are drawn from so long before the start; the cluster does not serve those, but a
@@ -88,6 +91,7 @@ class Scenario(Frozen):
     control_interval_s: Annotated[float, Field(gt=0, le=MAX_HORIZON_S)] = 10.0
     decisions: Literal["intervals", "arrivals"] = "intervals"
     retry_s: Annotated[float, Field(ge=1e-3, le=1000)] = 0.1
+    metric_delay_s: Annotated[float, Field(ge=0, le=MAX_HORIZON_S)] = 0.0
     classes: Annotated[tuple[SLOClass, ...], Field(min_length=1, max_length=16)] = DEFAULT_CLASSES
     workload: WorkloadConfig
     history_s: Annotated[float, Field(ge=0, le=MAX_HORIZON_S)] = 0.0
@@ -115,6 +119,7 @@ class Scenario(Frozen):
                 f"control_interval_s = {self.control_interval_s}: must be at most "
                 f"horizon_s = {self.horizon_s}"
             )
+        self._check_delay()
         parts: list[StreamConfig | BatchQueueConfig] = [
             *self.workload.streams,
             *self.workload.batch_queues,
@@ -161,6 +166,20 @@ class Scenario(Frozen):
                         f"{llm} evicts its requests"
                     )
         return self
+
+    def _check_delay(self) -> None:
+        if self.metric_delay_s == 0:
+            return
+        steps = self.metric_delay_s / self.control_interval_s
+        if abs(steps - round(steps)) > 1e-9 or self.metric_delay_s > self.horizon_s:
+            raise ValueError(
+                f"metric_delay_s = {self.metric_delay_s:g}: must be a whole number of control intervals of "
+                f"{self.control_interval_s:g} s, and at most horizon_s = {self.horizon_s:g}"
+            )
+        if self.decisions != "intervals":
+            raise ValueError(
+                f"metric_delay_s = {self.metric_delay_s:g}: not together with decisions = {self.decisions!r}"
+            )
 
     def _check_regions(self) -> None:
         if len(self.region_names) > 64:
@@ -220,6 +239,20 @@ class Scenario(Frozen):
         if best is None:
             raise ValueError(f"fleet.routes: none for class {slo_class!r} of {llm}")
         return best
+
+    @property
+    def delay_steps(self) -> int:
+        """Control intervals by which what is shown is behind."""
+        return round(self.metric_delay_s / self.control_interval_s)
+
+    @property
+    def as_calibrated(self) -> Scenario:
+        """The cluster as everybody takes it to be: without calibration errors."""
+        right = {"time_factor": 1.0, "load_time_factor": 1.0}
+        if all(getattr(pool, name) == 1.0 for pool in self.fleet.pools for name in right):
+            return self
+        pools = tuple(pool.model_copy(update=right) for pool in self.fleet.pools)
+        return self.model_copy(update={"fleet": self.fleet.model_copy(update={"pools": pools})})
 
     @property
     def region_names(self) -> tuple[str, ...]:

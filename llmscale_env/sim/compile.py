@@ -125,10 +125,18 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
             profiles.append(slower(profiles[number], factor))
         return known[key]
 
-    for pool in fleet.pools:
+    def as_run(pool: PoolConfig) -> int:
+        """The profile that instances run by: the calibrated one, or what it is really like."""
         number = profile_of(pool)
+        return number if pool.time_factor == 1.0 else drifted(number, pool.time_factor)
+
+    for pool in fleet.pools:
+        number = as_run(pool)
         profile = profiles[number]
-        load = pool_load_times_s(scenario, pool)
+        load = {
+            source: seconds * pool.load_time_factor
+            for source, seconds in pool_load_times_s(scenario, pool).items()
+        }
         pools.append(
             PoolSpec(
                 llm=llms.index(pool.llm),
@@ -157,7 +165,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 static_batch=pool.static_batch,
                 async_kv=pool.async_kv,
                 swaps=tuple(
-                    _swap(scenario, serving(pool, llm), llms, profile_of(serving(pool, llm)))
+                    _swap(scenario, serving(pool, llm), llms, as_run(serving(pool, llm)))
                     for llm in pool.llms
                     if pool.swaps_to
                 ),
@@ -174,9 +182,13 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 **pool_regions(scenario, pool),
             )
         )
+    # Best fit reckons with the calibrated times.
+    believed = [profile_of(pool) for pool in fleet.pools]
     routes = tuple(
         tuple(
-            _route(scenario.route_of(llm, c.name), c, llm, scenario, queue_names, pools, profiles)
+            _route(
+                scenario.route_of(llm, c.name), c, llm, scenario, queue_names, believed, profiles
+            )
             for c in scenario.classes
         )
         for llm in llms
@@ -251,8 +263,8 @@ def _swap(scenario: Scenario, pool: PoolConfig, llms: tuple[str, ...], profile: 
         llm=llms.index(pool.llm),
         profile=profile,
         weight_bytes=llm_card(pool.llm).weight_bytes,
-        fetch_ps=ps(fetch_s),
-        swap_ps=ps(swap_s),
+        fetch_ps=ps(fetch_s * pool.load_time_factor),
+        swap_ps=ps(swap_s * pool.load_time_factor),
         watermark_tokens=int(pool.kv_watermark * capacity),
     )
 
@@ -309,9 +321,10 @@ def _route(
     llm: str,
     scenario: Scenario,
     queue_names: list[str],
-    pools: list[PoolSpec],
+    believed: list[int],
     profiles: list[ProfileSpec],
 ) -> RouteSpec:
+    limits = [pool.batch_limit for pool in scenario.fleet.pools]
     mine = {pool.name: p for p, pool in enumerate(scenario.fleet.pools) if pool.llm == llm}
     queues = {queue.name for queue in scenario.fleet.queues if queue.llm in (None, llm)}
     own = tuple(mine[name] for name in route.pools if name in mine)
@@ -320,8 +333,7 @@ def _route(
     if own and (route.placement is not None or "best-fit" in (route.kind, route.decode_kind)):
         config = route.placement or PlacementConfig()
         times = [
-            linear_times(profiles[pools[p].profile], pools[p].batch_limit)
-            for p in (own[0], (decode or own)[0])
+            linear_times(profiles[believed[p]], limits[p]) for p in (own[0], (decode or own)[0])
         ]
         placement = placement_spec(config, slo_class, (*times[0][:2], *times[1][2:]))
     kind, decode_kind = (

@@ -395,6 +395,7 @@ TALLY = np.dtype(
         ("ttft_max_ps", np.int64),
         ("itl_max_ps", np.int64),
         ("ttft_bins", np.int64, (N_TTFT_BINS,)),
+        ("itl_bins", np.int64, (N_TTFT_BINS,)),
     ]
 )
 """Per class; every violation is counted once: `rejected`, `ttft_late` or else `itl_late`."""

@@ -43,7 +43,7 @@ _DRAINING = int(InstanceState.DRAINING)
 _REJECTED = int(RequestState.REJECTED)
 
 TTFT_BOUNDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Bounds of the histogram of TTFT over its target."""
+"""Bounds of the histograms of TTFT and of mean ITL over their targets."""
 
 LOAD_BOUNDS_PS = (5_000_000_000_000, 15_000_000_000_000, 30_000_000_000_000)
 """Bounds of the histogram of time until an instance is active."""
@@ -90,6 +90,11 @@ def _count_finishes(S):
             tally.itl_sum_ps = rest % PS_PER_S
             tally.itl_count += 1
             tally.itl_max_ps = max(tally.itl_max_ps, spent // gaps)
+            share = spent // gaps / cls.itl_slo_ps
+            b = 0
+            while b < N_TTFT_BINS - 1 and share > TTFT_BOUNDS[b]:
+                b += 1
+            tally.itl_bins[b] += 1
             if cls.itl_max:
                 itl_ok = req.max_itl <= cls.itl_slo_ps
             else:
@@ -268,6 +273,7 @@ def close_window(S):
         tally.itl_max_ps = 0
         for b in range(N_TTFT_BINS):
             tally.ttft_bins[b] = 0
+            tally.itl_bins[b] = 0
     settle(S)
     _see_pools(S, t)
     _see_queues(S, t)
