@@ -50,7 +50,7 @@ class Behind:
             if not held[e]:
                 self.sim.apply(e, orders.popleft())
         if not held.all():
-            self.sim.advance(held)
+            self.sim.advance_others(held)
 
     def save(self, e: int) -> dict[str, Any]:
         """Everything about episode `e`, for `restore`; can be pickled."""

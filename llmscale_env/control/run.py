@@ -140,7 +140,9 @@ def run_streamed(
     from llmscale_env.control.result import EpisodeResult
 
     if scenario.delay_steps:
-        raise ValueError(f"metric_delay_s = {scenario.metric_delay_s:g}: must be 0 where requests are streamed")
+        raise ValueError(
+            f"metric_delay_s = {scenario.metric_delay_s:g}: must be 0 where requests are streamed"
+        )
 
     chunks = draw_chunks(scenario, np.random.default_rng(seed), chunk_s)
     loaded_ps, requests = next(chunks)

@@ -248,14 +248,15 @@ class ClusterSimulation:
         """Threads that advance the episodes."""
         return self._threads
 
-    def advance(self, held: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    def advance(self) -> NDArray[np.bool_]:
         """Run every episode to its next decision; (E,) True where the horizon is reached.
 
         Afterwards `by_class` and `by_pool` hold what the time until then brought, (E, C) and (E, P).
-
-        Args:
-            held: (E,) True where time stands still, at the start of an episode.
         """
+        return self.advance_others(None)
+
+    def advance_others(self, held: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """`advance` but for episodes at their start whose time stands still: `held` (E,), None for none."""
         self._look_again()
         until = self.next_decision_ps()
         begin = self.engine.states.glob["now_ps"][:, 0].copy()

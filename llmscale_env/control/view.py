@@ -168,6 +168,7 @@ class Snapshot:
             are made at arrivals.
         forecast_rate_per_s, forecast_error: (E, C); zeros without a forecaster.
         forecast_quantiles_per_s: (E, C, 2) `FORECAST_QUANTILES` of the same forecast; zeros without one.
+        wanted: (E, P) instances that a reference policy wants, if there is one beside the agent.
         see_tokens, see_quantiles: make `token_history`, `forecast_quantiles_per_s` likewise.
         see_virtual, see_gateways, see_weights, see_endpoints: make `virtual`, `gateways` and `workers`,
             `weights`, `endpoints` when they are asked for.
@@ -191,6 +192,7 @@ class Snapshot:
     see_endpoints: Callable[[], EndpointsSeen]
     see_tokens: Callable[[], NDArray[np.int64]]
     see_quantiles: Callable[[], NDArray[np.float64]] | None
+    wanted: NDArray[np.int64] | None = None
 
     @cached_property
     def token_history(self) -> NDArray[np.int64]:

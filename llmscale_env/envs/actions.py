@@ -21,9 +21,11 @@ from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.view import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.endpoints import BackgroundRelease, Endpoints, RegionalRouting
+from llmscale_env.envs.entries import present
 from llmscale_env.envs.groups import GroupLayout
 from llmscale_env.envs.multicast import Multicast, PlannedLoads
 from llmscale_env.envs.placing import Placement, PlaceRequest
+from llmscale_env.envs.size_free_heads import Residual, ScaledChanges
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
 
@@ -39,6 +41,7 @@ class Orders:
         places: orders about placement, likewise.
         scaling: loads with their sources, likewise.
         endpoints: orders about regions, likewise.
+        percents: (E, P) of what a reference policy wants, likewise.
     """
 
     targets: NDArray[np.int64]
@@ -49,6 +52,7 @@ class Orders:
     places: PlaceOrders | None = None
     scaling: ScaleOrders | None = None
     endpoints: EndpointOrders | None = None
+    percents: NDArray[np.int64] | None = None
 
     @classmethod
     def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
@@ -59,6 +63,11 @@ class Orders:
             limits=np.full((n_episodes, n_pools), AS_IS, np.int64),
             shares=np.full((n_episodes, n_classes), np.nan),
         )
+
+    def percents_of(self, e: int) -> NDArray[np.int64]:
+        """(P,) `percents` of episode `e`; 100 where nothing is said."""
+        n_pools = self.targets.shape[1]
+        return np.full(n_pools, 100) if self.percents is None else self.percents[e]
 
     def for_queues(self, now: Snapshot) -> QueueOrders:
         """`queues`, to be written to."""
@@ -121,10 +130,6 @@ class Head(Protocol):
         """(E, choices) per part: True where a choice is possible."""
 
 
-def _present(now: Snapshot) -> NDArray[np.int64]:
-    return now.pools["acquiring"] + now.pools["loading"] + now.pools["active"]
-
-
 class Instances:
     """Change of each pool's instance count."""
 
@@ -141,17 +146,17 @@ class Instances:
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
         change = self.steps[action]
-        wanted = np.clip(_present(now) + change, 0, self._most)
+        wanted = np.clip(present(now) + change, 0, self._most)
         orders.targets[:] = np.where(change == 0, AS_IS, wanted)
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
-        present = _present(now)
-        held = (present + now.pools["draining"]) @ self._gpus
+        there = present(now)
+        held = (there + now.pools["draining"]) @ self._gpus
         # A draining instance can be taken back without another GPU.
         free = (self._max_gpus - held)[:, None] // self._gpus + now.pools["draining"]
         masks = []
         for p in range(len(self.parts)):
-            have, most = present[:, p, None], self._most[p]
+            have, most = there[:, p, None], self._most[p]
             room = np.minimum(most - have, free[:, p, None])
             masks.append(
                 (self.steps == 0)
@@ -181,16 +186,16 @@ class InstanceCounts:
         self._max_gpus = scenario.fleet.max_gpus
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
-        present = _present(now)
+        there = present(now)
         for p, levels in enumerate(self._levels):
             wanted = levels[action[:, p]]
-            orders.targets[:, p] = np.where(wanted == present[:, p], AS_IS, wanted)
+            orders.targets[:, p] = np.where(wanted == there[:, p], AS_IS, wanted)
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
-        present = _present(now)
-        held = (present + now.pools["draining"]) @ self._gpus
+        there = present(now)
+        held = (there + now.pools["draining"]) @ self._gpus
         free = (self._max_gpus - held)[:, None] // self._gpus + now.pools["draining"]
-        most = present + np.maximum(np.minimum(self._most - present, free), 0)
+        most = there + np.maximum(np.minimum(self._most - there, free), 0)
         return [levels <= most[:, p, None] for p, levels in enumerate(self._levels)]
 
 
@@ -310,6 +315,8 @@ class MakeWay:
 HEADS = {
     "instance_counts": InstanceCounts,
     "instances": Instances,
+    "instance_changes_scaled": ScaledChanges,
+    "residual": Residual,
     "batch_limits": BatchLimits,
     "routing_share": RoutingShare,
     "loading": Loading,
@@ -323,6 +330,9 @@ HEADS = {
     "background_release": BackgroundRelease,
 }
 """Known heads; an environment is given their names, in order."""
+
+COUNTING = ("instance_counts", "instances", "instance_changes_scaled", "residual", "multicast")
+"""Heads that say how many instances every pool has: one of them at most."""
 
 
 class ActionDecoder:
@@ -340,6 +350,9 @@ class ActionDecoder:
             if name not in HEADS:
                 raise ValueError(f"action = {name!r}: unknown head; there are {list(HEADS)}")
             self.heads.append(HEADS[name](scenario))  # type: ignore[arg-type]
+        counting = [name for name in heads if name in COUNTING]
+        if len(counting) > 1:
+            raise ValueError(f"action: {counting} each order instances; name one of them")
         self.heads = [head for head in self.heads if head.parts]
         self.parts = [part for head in self.heads for part in head.parts]
         self.choices = [choices for head in self.heads for choices in head.choices]

@@ -12,9 +12,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.reward import RewardParts
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.core import Codec, ServingCore, parts_dict
 from llmscale_env.envs.render import History, draw_frame, text_frame
+from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario
 
 
@@ -39,15 +42,65 @@ class _Settings:
         action: Sequence[str] | None,
         forecaster: str | dict[str, Any] | None,
         threads: int,
+        reference: Policy | None,
+        shaping: Shaping | Mapping[str, float] | float | None,
     ) -> None:
         self.scenario = load_scenario(scenario or self.scenario_name, **dict(overrides or {}))
         self._blocks = tuple(observation or self.observation)
         self._heads = tuple(action or self.action)
-        self.core = ServingCore(self.scenario, n, self._blocks, self._heads, forecaster, threads)
+        self._reference = reference
+        self._shaping = Shaping.of(shaping)
+        self.core = ServingCore(
+            self.scenario,
+            n,
+            self._blocks,
+            self._heads,
+            forecaster,
+            threads,
+            reference,
+            self._shaping,
+        )
 
     def make_codec(self) -> Codec:
         """A codec of its own for the same spaces: what a learned policy runs with."""
-        return Codec(self.scenario, self._blocks, self._heads)
+        return Codec(self.scenario, self._blocks, self._heads, self._reference)
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """Weights of the reward's parts now: `gpu`, `violations` by class, `loads`."""
+        return (self.core.weighted or self.core.sim.rewards).weights
+
+    def set_weights(
+        self,
+        *,
+        gpu: float | None = None,
+        violations: float | Mapping[str, float] | None = None,
+        loads: float | None = None,
+    ) -> None:
+        """Other weights of the reward's parts from the next step on, in place of the scenario's.
+
+        For a Lagrangian that follows an attainment target. Rewards and `reward_parts` are by these weights,
+        what `metrics` has of the reward by the scenario's.
+
+        Args:
+            gpu, loads: in place of `gpu_weight` and `load_weight`.
+            violations: in place of `violation_weight`, for all classes or by class; a class's own weight
+                counts besides.
+
+        Raises:
+            ValueError: an unknown class, or a weight that is negative or not finite.
+        """
+        self.core.set_weights(gpu=gpu, violations=violations, loads=loads)
+
+    def _rewards(
+        self, costs: RewardParts
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """(n,) rewards of a step, and their parts."""
+        parts = {name: -cost for name, cost in parts_dict(costs).items()}
+        if self.core.backlog is None:
+            return costs.reward, parts
+        parts["late_backlog"] = self.core.shaped
+        return costs.reward + self.core.shaped, parts
 
 
 class ServingEnv(gym.Env, _Settings):
@@ -60,6 +113,9 @@ class ServingEnv(gym.Env, _Settings):
         forecaster: what the forecast block shows ("ewma", "holt-winters", {...}; None: zeros, as always
             where decisions are made at arrivals).
         render_mode: "ansi" or "rgb_array".
+        reference: a policy whose instance counts the action head `residual` multiplies; it is copied.
+        shaping: weight of a term of the reward for requests that will be late, or `Shaping`, or a mapping of
+            its fields (`llmscale_env.envs.shaping`); None: without.
 
     Raises:
         ScenarioError: an unknown scenario or field, or a value out of range.
@@ -76,13 +132,17 @@ class ServingEnv(gym.Env, _Settings):
         action: Sequence[str] | None = None,
         forecaster: str | dict[str, Any] | None = "ewma",
         render_mode: str | None = None,
+        reference: Policy | None = None,
+        shaping: Shaping | Mapping[str, float] | float | None = None,
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(
                 f"render_mode = {render_mode!r}: must be one of {self.metadata['render_modes']}"
             )
         self.render_mode = render_mode
-        self._configure(1, scenario, overrides, observation, action, forecaster, threads=1)
+        self._configure(
+            1, scenario, overrides, observation, action, forecaster, 1, reference, shaping
+        )
         self.codec = self.core.codec
         self.observation_space = self.codec.observation_space
         self.action_space = self.codec.action_space
@@ -97,7 +157,7 @@ class ServingEnv(gym.Env, _Settings):
         """A new episode; its requests come from `self.np_random`."""
         super().reset(seed=seed)
         self.core.rngs[0] = self.np_random
-        self.core.start(0)
+        self.core.start(0, seed)
         self._started = True
         self._history = History()
         return self.core.observe()[0], self._info({})
@@ -114,19 +174,22 @@ class ServingEnv(gym.Env, _Settings):
         costs, done, clipped = self.core.step(action)
         truncated = bool(done[0])
         self._started = not truncated
-        parts = {name: -float(cost[0]) for name, cost in parts_dict(costs).items()}
+        rewards, by_part = self._rewards(costs)
+        parts = {name: float(value[0]) for name, value in by_part.items()}
         if self.render_mode is not None:
             self._history.add(self.scenario, self.core)
         info = self._info(parts, int(clipped[0]))
         if truncated:
             info["episode_summary"] = {name: float(v[0]) for name, v in self.core.summary().items()}
-        return self.core.observe()[0], float(costs.reward[0]), False, truncated, info
+        return self.core.observe()[0], float(rewards[0]), False, truncated, info
 
     def _info(self, parts: dict[str, float], clipped: int = 0) -> dict[str, Any]:
+        cost, by_class = self.core.violations()
         return {
             "metrics": {name: float(v[0]) for name, v in self.core.metrics().items()},
             "reward_parts": parts,
-            "cost": float(self.core.violations()[0]),
+            "cost": float(cost[0]),
+            "cost_by_class": {name: float(late[0]) for name, late in by_class.items()},
             "clipped": clipped,
             "action_mask": self.action_masks(),
         }
@@ -151,8 +214,7 @@ class ServingEnv(gym.Env, _Settings):
 
     def view(self) -> ClusterView:
         """The cluster as a handwritten policy sees it now."""
-        now = self.core.snapshot()
-        return self.core.sim.view(0, now.forecast_rate_per_s[0], now.forecast_error[0])
+        return self.core.view(0)
 
     def save_state(self) -> dict[str, Any]:
         """The whole episode, generator included; can be pickled."""
@@ -182,7 +244,11 @@ class ServingEnv(gym.Env, _Settings):
             action=self._heads,
             forecaster=self.core.forecaster_settings,
             render_mode=self.render_mode,
+            reference=self._reference,
+            shaping=self._shaping,
         )
+        if self.core.weighted is not None:
+            other.set_weights(**self.weights)
         other.restore_state(self.save_state())
         return other
 
@@ -196,7 +262,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
     Args:
         num_envs: episodes.
         threads: threads that advance them.
-        scenario, overrides, observation, action, forecaster: as for the single form.
+        scenario, overrides, observation, action, forecaster, reference, shaping: as for the single form.
         render_mode: None only.
     """
 
@@ -215,6 +281,8 @@ class ServingVectorEnv(VectorEnv, _Settings):
         forecaster: str | dict[str, Any] | None = "ewma",
         threads: int = 1,
         render_mode: str | None = None,
+        reference: Policy | None = None,
+        shaping: Shaping | Mapping[str, float] | float | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs = {num_envs}: must be at least 1")
@@ -222,7 +290,17 @@ class ServingVectorEnv(VectorEnv, _Settings):
             raise ValueError(f"render_mode = {render_mode!r}: the vectorised form draws nothing")
         self.num_envs = num_envs
         self.render_mode = None
-        self._configure(num_envs, scenario, overrides, observation, action, forecaster, threads)
+        self._configure(
+            num_envs,
+            scenario,
+            overrides,
+            observation,
+            action,
+            forecaster,
+            threads,
+            reference,
+            shaping,
+        )
         codec = self.core.codec
         self.single_observation_space = codec.observation_space
         self.single_action_space = codec.action_space
@@ -251,7 +329,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         for e in np.flatnonzero(which):
             if seeds[e] is not None or self.core.rngs[e] is None:
                 self.core.rngs[e] = seeding.np_random(seeds[e])[0]
-            self.core.start(int(e))
+            self.core.start(int(e), seeds[e])
         return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
 
     def step(
@@ -265,7 +343,8 @@ class ServingVectorEnv(VectorEnv, _Settings):
     ]:
         """Carry out actions (n, parts) and run every episode to its next decision."""
         costs, done, clipped = self.core.step(actions)
-        info = self._info({name: -v for name, v in parts_dict(costs).items()}, clipped)
+        rewards, parts = self._rewards(costs)
+        info = self._info(parts, clipped)
         observation = self.core.observe()
         if done.any():
             final = np.full(self.num_envs, None, dtype=object)
@@ -284,16 +363,18 @@ class ServingVectorEnv(VectorEnv, _Settings):
             observation = self.core.observe()
             info["action_mask"] = self.core.masks()
         never = np.zeros(self.num_envs, bool)
-        return observation, costs.reward, never, done.copy(), info
+        return observation, rewards, never, done.copy(), info
 
     def _info(
         self, parts: dict[str, NDArray[np.float64]], clipped: NDArray[np.int64]
     ) -> dict[str, Any]:
         every = np.ones(self.num_envs, bool)
+        cost, by_class = self.core.violations()
         info = {
             "metrics": self.core.metrics(),
             "reward_parts": parts,
-            "cost": self.core.violations(),
+            "cost": cost,
+            "cost_by_class": by_class,
             "clipped": clipped,
             "action_mask": self.core.masks(),
         }

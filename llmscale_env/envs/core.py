@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from llmscale_env.control.behind import Behind
 from llmscale_env.control.command import Command, CommandError
 from llmscale_env.control.forecast import make_forecaster
-from llmscale_env.control.reward import PARTS, RewardParts, draw_requests
-from llmscale_env.control.run import load_steps, true_rates
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.reward import PARTS, RewardModel, RewardParts, draw_requests
+from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.control.view import ClusterView, Snapshot
-from llmscale_env.envs.actions import ActionDecoder
+from llmscale_env.control.view import FORECAST_QUANTILES, ClusterView, Snapshot
+from llmscale_env.envs.actions import ActionDecoder, Orders
 from llmscale_env.envs.observations import ObservationEncoder
+from llmscale_env.envs.reference import Reference, with_orders
+from llmscale_env.envs.shaping import LateBacklog, Shaping
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.picoseconds import seconds
 
@@ -30,23 +37,47 @@ class Codec:
         scenario: what is observed and commanded.
         blocks: names of observation blocks.
         heads: names of action heads.
+        reference: the policy that the head `residual` and the block `wishes` are about; it is copied.
+
+    Raises:
+        ValueError: an unknown name; a reference that nobody needs, or none where one is needed.
     """
 
-    def __init__(self, scenario: Scenario, blocks: Sequence[str], heads: Sequence[str]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        blocks: Sequence[str],
+        heads: Sequence[str],
+        reference: Policy | None = None,
+    ) -> None:
         self.scenario = scenario
+        check_reference(reference, blocks, heads)
+        self._reference = None if reference is None else Reference(reference, scenario)
         self.decoder = ActionDecoder(scenario, heads)
         self.encoder = ObservationEncoder(scenario, blocks, self.decoder.parts)
         self.observation_space = spaces.Box(self.encoder.low, self.encoder.high, dtype=np.float32)
         self.action_space = spaces.MultiDiscrete(self.decoder.nvec)
         self.reset()
 
-    def reset(self) -> None:
-        """A new episode begins."""
+    def reset(self, seed: int = 0) -> None:
+        """A new episode begins; a reference policy that draws does so from `seed`."""
         self._last = np.zeros((1, len(self.decoder.nvec)))
+        self._asked: ClusterView | None = None
+        if self._reference is not None:
+            self._reference.reset(seed)
+
+    def _snapshot(self, view: ClusterView) -> Snapshot:
+        """The view's; the reference policy is asked once about each view."""
+        if self._reference is None:
+            return view.snapshot
+        if view is not self._asked:
+            self._reference.look(view)
+            self._asked = view
+        return replace(view.snapshot, wanted=self._reference.wanted[None])
 
     def encode(self, view: ClusterView) -> NDArray[np.float32]:
         """(k,) observation of a view."""
-        return self.encoder.encode(view.snapshot, self._last)[0]
+        return self.encoder.encode(self._snapshot(view), self._last)[0]
 
     def decode(self, action: Any, view: ClusterView) -> Command:
         """The command that an action (parts,) means now.
@@ -56,11 +87,31 @@ class Codec:
         """
         checked = self.decoder.check(action, 1)
         self._last = self.decoder.fraction(checked)
-        return self.decoder.orders(checked, view.snapshot).command(0, self.scenario)
+        orders = self.decoder.orders(checked, self._snapshot(view))
+        command = orders.command(0, self.scenario)
+        if self._reference is None:
+            return command
+        return with_orders(self._reference.command(orders.percents_of(0)), command)
 
     def mask(self, view: ClusterView) -> NDArray[np.bool_]:
         """(sum of choices,) possible choices, parts one after the other."""
-        return self.decoder.masks(view.snapshot)[0]
+        return self.decoder.masks(self._snapshot(view))[0]
+
+
+def check_reference(reference: Policy | None, blocks: Sequence[str], heads: Sequence[str]) -> None:
+    """Refuse a reference policy that nobody needs, and heads and blocks without the one that they need.
+
+    Raises:
+        ValueError: saying which.
+    """
+    needs = [f"action {name!r}" for name in heads if name == "residual"]
+    needs += [f"observation {name!r}" for name in blocks if name == "wishes"]
+    if needs and reference is None:
+        raise ValueError(f"reference: {needs[0]} needs a policy")
+    if reference is not None and "residual" not in heads:
+        raise ValueError(
+            "reference: only the action head 'residual' follows one; name it in `action`"
+        )
 
 
 class ServingCore:
@@ -73,6 +124,8 @@ class ServingCore:
         forecaster: name or settings of a forecaster (`control.forecast`), None for none; there is none
             where decisions are made at arrivals.
         threads: threads that advance the episodes.
+        reference: see `Codec`; every episode has its own copy.
+        shaping: a term of the reward for requests that will be late (`envs.shaping`), None for none.
     """
 
     def __init__(
@@ -83,11 +136,20 @@ class ServingCore:
         heads: Sequence[str],
         forecaster: str | dict[str, Any] | None = "ewma",
         threads: int = 1,
+        reference: Policy | None = None,
+        shaping: Shaping | None = None,
     ) -> None:
         self.scenario = scenario
         self.n = n
-        self.codec = Codec(scenario, blocks, heads)
+        self.codec = Codec(scenario, blocks, heads, reference)
+        self.references = (
+            [] if reference is None else [Reference(reference, scenario) for _ in range(n)]
+        )
         self.sim = ClusterSimulation(scenario, n, threads=threads)
+        self.behind = Behind(self.sim) if scenario.delay_steps else None
+        self.seen = self.sim if self.behind is None else self.behind.sim
+        self.weighted: RewardModel | None = None  # in place of the scenario's weights
+        self.backlog = None if shaping is None else LateBacklog(scenario, shaping, n)
         self.rngs: list[np.random.Generator | None] = [None] * n
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
         self.returns = np.zeros(n)
@@ -102,14 +164,25 @@ class ServingCore:
         if forecaster is not None and scenario.decisions == "intervals":
             self._forecaster = make_forecaster(forecaster)
             self._forecaster.reset(n * self.n_classes)
-            self._ahead = min(load_steps(scenario), self._forecaster.max_steps)
+            ahead = load_steps(scenario) + scenario.delay_steps
+            self._ahead = min(ahead, self._forecaster.max_steps)
+        # Forecasts of the last decisions, as far back as what is shown; None: to be made.
+        self._made: deque[Any] = deque([None], maxlen=scenario.delay_steps + 1)
 
     # ---- episodes ----
 
-    def start(self, e: int) -> None:
-        """A new episode for slot `e`, drawn from its generator."""
+    def start(self, e: int, seed: int | None = None) -> None:
+        """A new episode for slot `e`, drawn from its generator.
+
+        Args:
+            seed: what a reference policy draws from; None: a number that follows from the generator's state.
+        """
         rng = self.rngs[e]
         assert rng is not None, "an episode needs a generator before it starts"
+        if self.references:
+            # A copy is asked: which requests come next must not depend on whether there is a reference.
+            drawn = int(deepcopy(rng).integers(2**31)) if seed is None else seed
+            self.references[e].reset(drawn)
         requests = draw_requests(self.scenario, rng)
         self.sim.start(e, requests)
         self.last_action[e] = 0.0
@@ -119,6 +192,11 @@ class ServingCore:
             self._forecaster.reset_series(mine)
             if getattr(self._forecaster, "is_clairvoyant", False):
                 self._forecaster.set_future(true_rates(self.scenario, requests), mine)
+        if self.behind is not None:
+            self.behind.start(e, requests)
+        if self.backlog is not None:
+            self.backlog.start(e)
+        self._forecast_anew(e)
 
     def _series(self, e: int) -> NDArray[np.int64]:
         return np.arange(e * self.n_classes, (e + 1) * self.n_classes)
@@ -134,6 +212,27 @@ class ServingCore:
         """
         checked = self.codec.decoder.check(action, self.n)
         orders = self.codec.decoder.orders(checked, self.snapshot())
+        if self.references or self.behind is not None:
+            clipped = self._command(orders)
+        else:
+            clipped = self._order(orders)
+        self.last_action = self.codec.decoder.fraction(checked)
+        done = self.sim.advance()
+        if self.behind is not None:
+            self.behind.follow(self._commands)
+        if self._forecaster is not None:  # every decision ends an interval
+            self._forecaster.update(self.sim.by_class["arrived"].reshape(-1).astype(np.float64))
+            self._made.append(None if self.behind is None else self._make_forecast())
+        models = (self.sim.rewards,) if self.weighted is None else (self.sim.rewards, self.weighted)
+        own, *weighted = self.sim.costs_by(done, *models)
+        self.returns += own.reward
+        if self.backlog is not None:
+            now = self._snapshot_of(self.sim)
+            self.shaped = self.backlog.step(now, done)
+        return (weighted or [own])[0], done, clipped
+
+    def _order(self, orders: Orders) -> NDArray[np.int64]:
+        """Carry out orders of all episodes at once; (n,) orders clipped."""
         if orders.scaling is not None:
             self.sim.order_mutations(orders.scaling)
         clipped = self.sim.engine.order(
@@ -158,13 +257,26 @@ class ServingCore:
         if orders.endpoints is not None:
             self.sim.order_endpoints(orders.endpoints)
         self.sim.clipped += clipped
-        self.last_action = self.codec.decoder.fraction(checked)
-        done = self.sim.advance()
-        if self._forecaster is not None:  # every decision ends an interval
-            self._forecaster.update(self.sim.by_class["arrived"].reshape(-1).astype(np.float64))
-        costs = self.sim.costs(done)
-        self.returns += costs.reward
-        return costs, done, clipped
+        return clipped
+
+    def _command(self, orders: Orders) -> NDArray[np.int64]:
+        """Carry out the same as commands one by one, as `run_episode` does; (n,) orders clipped.
+
+        Commands are checked, so orders may be about what is no longer there, and they may be a policy's.
+        """
+        clipped = np.zeros(self.n, np.int64)
+        self._commands = [orders.command(e, self.scenario) for e in range(self.n)]
+        for e, reference in enumerate(self.references):
+            followed = reference.command(orders.percents_of(e))
+            self._commands[e] = with_orders(followed, self._commands[e])
+        for more in (orders.queues, orders.places, orders.scaling, orders.endpoints):
+            if more is not None:
+                self._refuse(more.impossible)
+                clipped += more.impossible
+        self.sim.clipped += clipped
+        for e, command in enumerate(self._commands):
+            clipped[e] += self.sim.apply(e, command)
+        return clipped
 
     def _refuse(self, impossible: NDArray[np.int64]) -> None:
         """Choices that count for nothing are an error if the scenario says so."""
@@ -176,14 +288,64 @@ class ServingCore:
 
     # ---- seeing ----
 
-    def snapshot(self) -> Snapshot:
-        """All episodes as they stand."""
+    def _make_forecast(self) -> tuple[Any, Any, Any]:
+        """(rate, error, quantiles if they will be needed) of all episodes now."""
         shape = (self.n, self.n_classes)
-        if self._forecaster is None:
-            return self.sim.snapshot(np.zeros(shape), np.zeros(shape))
         rate = self._forecaster.predict(self._ahead).reshape(shape)
         error = self._forecaster.recent_error().reshape(shape)
-        return self.sim.snapshot(rate / self.scenario.control_interval_s, error)
+        quantiles = None if self.behind is None else self._quantiles_now()
+        return rate / self.scenario.control_interval_s, error, quantiles
+
+    def _quantiles(self) -> NDArray[np.float64]:
+        """(n, C, 2) quantiles of the forecast that is shown."""
+        quantiles = self._forecast()[2]
+        return self._quantiles_now() if quantiles is None else quantiles
+
+    def _quantiles_now(self) -> NDArray[np.float64]:
+        found = forecast_quantiles(self._forecaster, self._ahead)
+        return found.reshape(self.n, self.n_classes, -1) / self.scenario.control_interval_s
+
+    def _forecast_anew(self, e: int) -> None:
+        """Episode `e` is another one: so are the forecasts of it that are still to be shown."""
+        if self._forecaster is None:
+            return
+        if self.behind is None or self._made[0] is None:
+            self._made.clear()
+            self._made.append(None if self.behind is None else self._make_forecast())
+            return
+        fresh = self._make_forecast()
+        for made in self._made:
+            for kept, new in zip(made, fresh, strict=True):
+                kept[e] = new[e]
+
+    def _forecast(self) -> tuple[Any, Any, Any]:
+        if self._made[0] is None:
+            self._made[0] = self._make_forecast()
+        return self._made[0]
+
+    def _snapshot_of(self, sim: ClusterSimulation) -> Snapshot:
+        if self._forecaster is None:
+            shape = (self.n, self.n_classes)
+            return sim.snapshot(np.zeros(shape), np.zeros(shape))
+        rate, error, _ = self._forecast()
+        return sim.snapshot(rate, error, self._quantiles)
+
+    def snapshot(self) -> Snapshot:
+        """All episodes as they stand, or stood (`Scenario.metric_delay_s`)."""
+        now = self._snapshot_of(self.seen)
+        if not self.references:
+            return now
+        for e, reference in enumerate(self.references):
+            if not reference.has_looked and self.sim.interval[e] < self.scenario.n_steps:
+                reference.look(self.view(e))
+        return replace(now, wanted=np.stack([reference.wanted for reference in self.references]))
+
+    def view(self, e: int) -> ClusterView:
+        """Episode `e` as a handwritten policy sees it."""
+        if self._forecaster is None:
+            return self.seen.view(e)
+        rate, error, _ = self._forecast()
+        return self.seen.view(e, rate[e], error[e], lambda: self._quantiles()[e])
 
     def observe(self) -> NDArray[np.float32]:
         """(n, k) observations."""
@@ -246,9 +408,21 @@ class ServingCore:
         out["joint/slo_attainment"] = _ratio(on_time, arrived)
         return out
 
-    def violations(self) -> NDArray[np.float64]:
-        """(n,) SLO violations of the last interval, all classes: the cost of constrained RL."""
-        return self.sim.violations().sum(axis=1).astype(np.float64)
+    def violations(self) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """(n,) SLO violations of the last interval, of all classes and by class: the cost of constrained RL."""
+        late = self.sim.violations().astype(np.float64)
+        return late.sum(axis=1), {c.name: late[:, k] for k, c in enumerate(self.scenario.classes)}
+
+    # ---- weights ----
+
+    def set_weights(self, **weights: Any) -> None:
+        """Other weights of the reward's parts from now on: see `RewardModel.set_weights`.
+
+        What `metrics` says of the reward stays by the scenario's own.
+        """
+        model = self.weighted or RewardModel(self.scenario)
+        model.set_weights(**weights)
+        self.weighted = model
 
     # ---- forks ----
 
@@ -263,6 +437,13 @@ class ServingCore:
         }
         if self._forecaster is not None:
             saved["forecaster"] = self._forecaster.save_series(self._series(e))
+        if self.references:
+            saved["reference"] = self.references[e].save()
+        if self.backlog is not None:
+            saved["backlog"] = float(self.backlog.now[e])
+        if self.behind is not None:
+            saved["behind"] = self.behind.save(e)
+            saved["made"] = [made and [kept[e].copy() for kept in made] for made in self._made]
         return saved
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
@@ -281,9 +462,38 @@ class ServingCore:
             rng.bit_generator.state = saved["rng"]
         if self._forecaster is not None:
             self._forecaster.restore_series(self._series(e), saved["forecaster"])
+            if self.behind is None:
+                self._made[0] = None
+        if self.references:
+            self.references[e].restore(saved["reference"])
+        if self.backlog is not None:
+            self.backlog.now[e] = saved["backlog"]
+        if self.behind is not None:
+            self.behind.restore(e, saved["behind"])
+            self._restore_forecasts(e, saved["made"])
+
+    def _restore_forecasts(self, e: int, saved: list[Any]) -> None:
+        """Those of episode `e` that are still to be shown; a longer history is that of the other episodes."""
+        if self._forecaster is None:
+            return
+        if self.n == 1 or self._made[0] is None:
+            self._made.clear()
+        while len(self._made) < len(saved):
+            self._made.append(self._blank_forecast())
+        # The last ones belong together; before the first one saved it is as at that.
+        rows = [saved[0]] * (len(self._made) - len(saved)) + list(saved)
+        for made, row in zip(self._made, rows, strict=True):
+            for kept, value in zip(made, row, strict=True):
+                kept[e] = value
+
+    def _blank_forecast(self) -> tuple[Any, Any, Any]:
+        shape = (self.n, self.n_classes)
+        return np.zeros(shape), np.zeros(shape), np.zeros((*shape, len(FORECAST_QUANTILES)))
 
     def close(self) -> None:
         self.sim.close()
+        if self.behind is not None:
+            self.behind.close()
 
 
 def parts_dict(costs: RewardParts) -> dict[str, NDArray[np.float64]]:

@@ -51,3 +51,8 @@ def log_scale(x: NDArray, full: float | NDArray) -> Floats:
 def share(part: NDArray, whole: NDArray) -> Floats:
     """`part / whole`, 0 where there is nothing."""
     return part / np.maximum(whole, 1)
+
+
+def present(now: Snapshot) -> NDArray[np.int64]:
+    """(E, P) instances that a target counts: those that serve or are on their way."""
+    return now.pools["acquiring"] + now.pools["loading"] + now.pools["active"]

@@ -20,6 +20,7 @@ from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, We
 from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, ranges, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
+from llmscale_env.envs.size_free_blocks import ClassLoad, PoolState, SLOTails, Urgency, Wishes
 from llmscale_env.envs.weight_blocks import Links, WeightsBlock
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
@@ -439,6 +440,11 @@ BLOCKS = {
     "regional_load": RegionalLoad,
     "endpoints": Endpoints,
     "tails": Tails,
+    "class_load": ClassLoad,
+    "urgency": Urgency,
+    "pool_state": PoolState,
+    "slo_tails": SLOTails,
+    "wishes": Wishes,
     "last_action": LastAction,
 }
 """Known blocks; an environment is given their names, in order."""

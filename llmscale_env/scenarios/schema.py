@@ -65,9 +65,9 @@ class Scenario(Frozen):
             besides, and while anybody waits in a gateway: after `retry_s`, or after a millisecond if the
             last orders have made one leave it.
         retry_s: see `decisions`.
-        metric_delay_s: what a policy (or an environment's agent) is shown is the cluster as it was so long ago,
-            a whole number of control intervals, its clock included; in the first ones, as it was at the
-            start. Orders count at once.
+        metric_delay_s: what a policy (or an environment's agent) is shown is the cluster as it was so long
+            ago, a whole number of control intervals, its clock included; in the first ones, as it was at
+            the start. Orders count at once.
         classes: SLO classes, the tightest first.
         workload: what arrives.
         history_s: requests are drawn from so long before the start; the cluster does not serve those, but a

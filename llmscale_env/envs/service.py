@@ -1,0 +1,209 @@
+"""What a fleet can serve by class, and who of those that wait will be late, from calibrated times."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.control.view import Snapshot
+from llmscale_env.envs.entries import Floats
+from llmscale_env.scenarios.pools import PoolConfig
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import pool_tables, pool_times, serving
+from llmscale_env.sim.fast.queues import SLACK_BOUNDS
+from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
+from llmscale_env.workload.requests import PS_PER_S
+
+TOKENS = 1024
+"""Length of a prompt and of a context for which times per token are stated."""
+
+LEAST_FREE = 0.05
+"""Share of the fleet that is taken to be left to a class, however much those before it ask for."""
+
+NEVER_S = 1e9
+"""Stands for a time without end."""
+
+_LOAD_S = np.array([b / PS_PER_S for b in (*LOAD_BOUNDS_PS, 2 * LOAD_BOUNDS_PS[-1])])
+"""When instances of each bin of loading times are taken to serve: at its end."""
+
+
+def positive_share(first: Floats, last: Floats) -> Floats:
+    """Share of the way from `first` to `last`, straight, on which the value is above 0."""
+    high = np.maximum(first, last)
+    rise = np.maximum(high - np.minimum(first, last), 1e-12)
+    return np.where(high > 0, np.clip(high / rise, 0.0, 1.0), 0.0)
+
+
+class Service:
+    """Capacity and delay by class, for any number of episodes at once.
+
+    An instance serves a request of a class in so many seconds of its own: prompt tokens at the pace of a
+    prefill of `TOKENS`, predicted output tokens at that of the largest batch of contexts of `TOKENS` that
+    fits the KV cache, the pool's `max_batch` and the class's ITL target. That pace is the machine's: it
+    does not depend on the batch limits of the moment. Of several LLMs of a pool the dearest counts.
+
+    Nothing in here knows how many slots the pools have, so it reads alike for clusters of any size.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        fleet, classes = scenario.fleet, scenario.classes
+        shape = (len(classes), len(fleet.pools))
+        self.per_input_s, self.per_output_s = np.full((2, *shape), 0.0)
+        self.serves = np.zeros(shape, bool)
+        self._direct = np.zeros(shape, bool)
+        for c, slo_class in enumerate(classes):
+            for p, pool in enumerate(fleet.pools):
+                for llm in pool.llms:
+                    route = scenario.route_of(llm, slo_class.name)
+                    own = pool.name in (*route.pools, *route.overflow, *route.decode_pools)
+                    pulls = bool(fleet.group_queues) or bool(set(route.queues) & set(pool.pull))
+                    if not (own or pulls or (fleet.queue_manager and route.queues)):
+                        continue
+                    self.serves[c, p] = True
+                    self._direct[c, p] |= own and route.kind != "shared-queue"
+                    costs = seconds_per_token(scenario, serving(pool, llm), slo_class.itl_s)
+                    self.per_input_s[c, p] = max(self.per_input_s[c, p], costs[0])
+                    self.per_output_s[c, p] = max(self.per_output_s[c, p], costs[1])
+        phases = np.array([pool.phase for pool in fleet.pools])
+        self._stages = [phases == "both"]
+        if (phases != "both").any():
+            self._stages = [phases == "prefill", phases == "decode"]
+        self.ttft_s = np.array([c.ttft_s for c in classes])
+        # Row c: those whom a request of class c lets pass.
+        priority = np.array([c.priority for c in classes])
+        self._before = (priority[None, :] < priority[:, None]).astype(np.float64)
+        self._of_queue = self._queue_shares(scenario)
+
+    def _queue_shares(self, scenario: Scenario) -> Floats:
+        """(C, Q) the share of a queue's requests that is taken to be of each class."""
+        fleet, expected = scenario.fleet, expected_arrivals(scenario)
+        shares = np.zeros((len(scenario.classes), len(fleet.queues)))
+        for c, slo_class in enumerate(scenario.classes):
+            for q, queue in enumerate(fleet.queues):
+                llms = fleet.llms if queue.llm is None else (queue.llm,)
+                routes = [scenario.route_of(llm, slo_class.name) for llm in llms]
+                if any(queue.name in route.queues for route in routes):
+                    shares[c, q] = expected[c]
+        return shares / np.maximum(shares.sum(axis=0), 1e-12)
+
+    # ---- capacity ----
+
+    def rate(self, instances: NDArray, inputs: Floats, outputs: Floats) -> Floats:
+        """(E, C) how often per second `instances` (E, P) serve `inputs` and `outputs` (E, C) tokens.
+
+        Of split phases the slower one counts.
+        """
+        rates: list[Floats] = []
+        for stage in self._stages:
+            work = np.zeros((*inputs.shape, len(stage)))
+            prefills = stage if len(self._stages) == 1 or not rates else np.zeros_like(stage)
+            decodes = stage if len(self._stages) == 1 or rates else np.zeros_like(stage)
+            work += inputs[:, :, None] * (self.per_input_s * prefills)
+            work += outputs[:, :, None] * (self.per_output_s * decodes)
+            counted = self.serves & stage
+            each = np.where(counted, instances[:, None, :] / np.maximum(work, 1e-9), 0.0)
+            rates.append(each.sum(axis=2))
+        return np.minimum.reduce(rates)
+
+    def load(self, instances: NDArray, inputs_per_s: Floats, outputs_per_s: Floats) -> Floats:
+        """(E, C) tokens asked for per second over what `instances` (E, P) can serve of them."""
+        asked = (inputs_per_s + outputs_per_s) > 0
+        rate = self.rate(instances, inputs_per_s, outputs_per_s)
+        return np.where(asked, 1.0 / np.maximum(rate, 1.0 / NEVER_S), 0.0)
+
+    def load_now(self, now: Snapshot) -> Floats:
+        """(E, C) of the last interval, against active instances."""
+        length_s = np.where(now.length_s > 0, now.length_s, np.inf)[:, None]
+        tokens = (now.by_class[name] / length_s for name in ("input_tokens", "predicted_tokens"))
+        return self.load(now.pools["active"], *tokens)
+
+    def tokens_each(self, now: Snapshot) -> tuple[Floats, Floats]:
+        """(E, C) mean prompt and predicted output tokens of a request so far."""
+        arrived = np.maximum(now.tally["arrived"], 1)
+        return now.tally["input_tokens"] / arrived, now.tally["predicted_tokens"] / arrived
+
+    # ---- delay ----
+
+    def waiting(self, now: Snapshot) -> Floats:
+        """(E, C) requests that have come and have not had their first token, wherever they are."""
+        tally = now.tally
+        return (tally["arrived"] - tally["started"] - tally["rejected"]).astype(np.float64)
+
+    def drain_s(self, now: Snapshot, requests: Floats) -> Floats:
+        """(E, C) or (E, C, k) seconds until so many requests of each class are served.
+
+        By active instances and those on their way as they come, as far as classes of higher priority leave
+        them free.
+        """
+        inputs, outputs = self.tokens_each(now)
+        free = np.maximum(1.0 - self.load_now(now) @ self._before.T, LEAST_FREE)
+        bins = now.pools["load_bins"]
+        groups = [now.pools["active"], *(bins[:, :, b] for b in range(bins.shape[2]))]
+        rates = np.stack([self.rate(group, inputs, outputs) * free for group in groups], axis=2)
+        after_s = np.array([0.0, *_LOAD_S])
+        # Served until t: the sum of rate * (t - after) over those that are there by t; the first ones, in
+        # order of coming, give the largest such sum, so the least of their times is the time.
+        total, missed = np.cumsum(rates, axis=2), np.cumsum(rates * after_s, axis=2)
+        asked = requests.reshape(*inputs.shape, 1, -1)
+        times = (asked + missed[..., None]) / np.maximum(total[..., None], 1e-12)
+        least = np.minimum(times.min(axis=2), NEVER_S)
+        return np.where(asked[:, :, 0] > 0, least, 0.0).reshape(requests.shape)
+
+    def oldest_s(self, now: Snapshot) -> Floats:
+        """(E, C) age of the oldest that waits in a queue of the class or at an instance that serves it."""
+
+        def age(since_ps: NDArray) -> Floats:
+            return np.where(since_ps < 0, 0.0, now.time_s[:, None] - since_ps / PS_PER_S)
+
+        queues = age(now.queues["oldest_ps"])[:, None, :] * (self._of_queue > 0)
+        return np.maximum(queues.max(axis=2, initial=0.0), self._own_oldest_s(now))
+
+    def _own_oldest_s(self, now: Snapshot) -> Floats:
+        since = now.pools["oldest_ps"]
+        age = np.where(since < 0, 0.0, now.time_s[:, None] - since / PS_PER_S)
+        return (age[:, None, :] * self._direct).max(axis=2)
+
+    def will_be_late(self, now: Snapshot) -> Floats:
+        """(E, C) expected number of those that wait whose first token will come after their deadline.
+
+        Those whose deadline has passed are late already and do not count. Within a bin of the slack
+        histogram, and between the oldest and the newest at instances, waiting requests are taken to lie
+        evenly.
+        """
+        waiting = self.waiting(now)
+        bins, fresh = self._queued(now)
+        queued = bins.sum(axis=2)
+        places = np.concatenate([np.zeros_like(bins[..., :1]), np.cumsum(bins, axis=2)], axis=2)
+        rest = np.maximum(waiting - fresh, 0.0)
+        at_s = self.drain_s(now, np.concatenate([places, rest[..., None]], axis=2))
+        slack_s = self.ttft_s[:, None] * np.array([*SLACK_BOUNDS, 1.0])
+        # Bin k lies between places k and k + 1 and between slacks k - 1 and k; bin 0 has none left.
+        begin = at_s[..., 1:-2] - slack_s[:, :-1]
+        end = at_s[..., 2:-1] - slack_s[:, 1:]
+        late = (bins[..., 1:] * positive_share(begin, end)).sum(axis=2)
+        late *= np.divide(fresh, queued, out=np.zeros_like(fresh), where=queued > 0)
+        oldest_s, last_s = self._own_oldest_s(now), at_s[..., -1]
+        passed = positive_share(oldest_s - self.ttft_s, np.broadcast_to(-self.ttft_s, rest.shape))
+        lost = positive_share(oldest_s - self.ttft_s, last_s - self.ttft_s)
+        return late + rest * np.maximum(lost - passed, 0.0)
+
+    def _queued(self, now: Snapshot) -> tuple[Floats, Floats]:
+        """(E, C, bins) requests in shared queues by slack; (E, C) those of them without a first token."""
+        bins = np.einsum("eqb,cq->ecb", now.queues["slack_bins"].astype(np.float64), self._of_queue)
+        return bins, now.queues["fresh"] @ self._of_queue.T
+
+
+def seconds_per_token(scenario: Scenario, pool: PoolConfig, itl_s: float) -> tuple[float, float]:
+    """Seconds of an instance per prompt token and per output token of a class with this ITL target."""
+    times, tables = pool_times(scenario, pool), pool_tables(scenario, pool)
+    most = max(1, min(pool.max_batch, tables.kv_capacity_tokens // TOKENS))
+    # The time of an iteration rises with the batch: the largest that meets the target by bisection.
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if times.decode_s(middle, middle * TOKENS) <= itl_s:
+            low = middle
+        else:
+            high = middle - 1
+    return times.prefill_s(TOKENS) / TOKENS, times.decode_s(low, low * TOKENS) / low

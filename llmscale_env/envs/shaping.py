@@ -1,0 +1,87 @@
+"""A potential-based term of the reward: requests that wait and will be late cost before they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.control.view import Snapshot
+from llmscale_env.envs.service import Service
+from llmscale_env.scenarios.schema import Scenario
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """Settings of the term.
+
+    With the potential `Phi = -weight * sum over classes of class weight * (expected number of waiting
+    requests that will be late) / (expected arrivals per interval)`, 0 at the end of an episode, a step's
+    reward has `gamma * Phi(next) - Phi(now)` added. Such a term changes no ranking of policies by their
+    discounted return (Ng, Harada and Russell, ICML 1999): over an episode it adds up to `-Phi(start) = 0`,
+    so discounted.
+
+    Attributes:
+        weight: as the scenario's `violation_weight`: with the same number, a request costs when it is
+            foreseen to be late what it will cost when it is, and the violation itself is taken back then.
+        gamma: the learner's discount.
+
+    Raises:
+        ValueError: a weight below 0, or a discount out of (0, 1].
+    """
+
+    weight: float = 1.0
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < np.inf:
+            raise ValueError(f"shaping.weight = {self.weight!r}: must be finite and at least 0")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"shaping.gamma = {self.gamma!r}: must be above 0 and at most 1")
+
+    @classmethod
+    def of(cls, value: Shaping | Mapping[str, float] | float | None) -> Shaping | None:
+        """What a user gives: settings, their names with values, or a weight.
+
+        Raises:
+            ValueError: an unknown name, or a value that is not allowed.
+        """
+        if value is None or isinstance(value, Shaping):
+            return value
+        if not isinstance(value, Mapping):
+            return cls(float(value))
+        unknown = set(value) - {"weight", "gamma"}
+        if unknown:
+            raise ValueError(f"shaping: {sorted(unknown)} unknown; there are ['weight', 'gamma']")
+        return cls(**value)
+
+
+class LateBacklog:
+    """The potential of `n` episodes and its differences from step to step."""
+
+    def __init__(self, scenario: Scenario, settings: Shaping, n: int) -> None:
+        self.settings = settings
+        self._service = Service(scenario)
+        expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
+        weights = np.array([c.weight for c in scenario.classes])
+        self._each = settings.weight * weights / expected
+        self.now = np.zeros(n)
+
+    def start(self, e: int) -> None:
+        """A new episode: nobody waits."""
+        self.now[e] = 0.0
+
+    def potential(self, now: Snapshot) -> NDArray[np.float64]:
+        """(E,) `Phi`, at most 0."""
+        return -(self._service.will_be_late(now) * self._each).sum(axis=1)
+
+    def step(self, now: Snapshot, done: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(E,) the term of the step that led here."""
+        new: Any = np.where(done, 0.0, self.potential(now))
+        term = self.settings.gamma * new - self.now
+        self.now = new
+        return term

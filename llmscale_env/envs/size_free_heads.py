@@ -1,0 +1,115 @@
+"""Action heads that mean the same on clusters of any size: relative to what there is, or to a heuristic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.view import Snapshot
+from llmscale_env.control.virtual import AS_IS
+from llmscale_env.envs.entries import present
+from llmscale_env.scenarios.schema import Scenario
+
+if TYPE_CHECKING:
+    from llmscale_env.envs.actions import Orders
+
+
+def room(scenario: Scenario, now: Snapshot) -> NDArray[np.int64]:
+    """(E, P) the most instances that a pool could have now if the others kept what they have."""
+    gpus = np.array([p.tp for p in scenario.fleet.pools])
+    most = np.array([p.max_instances for p in scenario.fleet.pools])
+    there, draining = present(now), now.pools["draining"]
+    held = (there + draining) @ gpus
+    # A draining instance can be taken back without another GPU.
+    free = (scenario.fleet.max_gpus - held)[:, None] // gpus + draining
+    return there + np.maximum(np.minimum(most - there, free), 0)
+
+
+def times(counts: NDArray[np.int64], percent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`counts` times so many percent, rounded away from `counts`, but never from some to none.
+
+    So every factor changes at least one instance but where a single one is to become fewer; none stays none.
+    """
+    product = counts * percent
+    fewer = np.maximum(product // 100, np.minimum(counts, 1))
+    return np.where(percent > 100, -(-product // 100), np.where(percent < 100, fewer, counts))
+
+
+class ScaledChanges:
+    """Change of each pool's instance count, by a factor or by one.
+
+    A factor is of the instances present (acquiring, loading, active), rounded away from their number
+    (`times`), so it changes at least one; where there is none, factors above 1 start one. Only -1 can leave
+    none.
+    """
+
+    name = "instance_changes_scaled"
+    percents = np.array([50, 75, 100, 100, 100, 125, 150, 200])
+    steps = np.array([0, 0, -1, 0, 1, 0, 0, 0])
+    same = 3
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self._scenario = scenario
+        self._most = np.array([p.max_instances for p in pools])
+        self.parts = [f"{p.name}/instances" for p in pools]
+        self.choices = [["x0.5", "x0.75", "-1", "0", "+1", "x1.25", "x1.5", "x2"]] * len(pools)
+
+    def _wanted(self, now: Snapshot) -> NDArray[np.int64]:
+        """(E, P, choices) instances that each choice would have."""
+        there = present(now)[..., None]
+        scaled = times(there, self.percents) + self.steps
+        return np.where((self.percents > 100) & (there == 0), 1, scaled)
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        wanted = np.take_along_axis(self._wanted(now), action[..., None], axis=2)[..., 0]
+        wanted = np.clip(wanted, 0, self._most)
+        orders.targets[:] = np.where(wanted == present(now), AS_IS, wanted)
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        wanted = self._wanted(now)
+        possible = (wanted >= 0) & (wanted <= room(self._scenario, now)[..., None])
+        # What one does with fewer instances, one can do in one way only.
+        there = present(now)[..., None]
+        possible &= (wanted != there) | (self.percents == 100)
+        possible[..., self.same] = True
+        return list(possible.transpose(1, 0, 2))
+
+
+class Residual:
+    """Each pool's instance count as that of a reference policy times a factor.
+
+    The reference policy (the environment's argument `reference`) is asked at every decision. Its orders
+    count as
+    they are, but for its targets: the last target that it gave for a pool (before any: what the pool starts
+        with),
+    times the factor, rounded away from it (`times`), at most `max_instances`. The choice 1 leaves its
+    command as it is (and takes back what another choice had changed, if it gives no target itself). A
+    policy that counts from the instances there are (one more, one fewer) counts from those that the factors
+    left.
+    """
+
+    name = "residual"
+    percents = np.array([70, 85, 100, 115, 130, 160])
+    same = 2
+
+    def __init__(self, scenario: Scenario) -> None:
+        pools = scenario.fleet.pools
+        self._scenario = scenario
+        self._most = np.array([p.max_instances for p in pools])
+        self.parts = [f"{p.name}/residual" for p in pools]
+        self.choices = [[f"x{percent / 100:g}" for percent in self.percents]] * len(pools)
+
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+        orders.percents = self.percents[action]
+
+    def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
+        if now.wanted is None:
+            raise ValueError("action = 'residual': needs a reference policy (argument `reference`)")
+        counts = np.minimum(times(now.wanted[..., None], self.percents), self._most[:, None])
+        # Fewer than there are is possible always.
+        possible = counts <= np.maximum(room(self._scenario, now), present(now))[..., None]
+        possible[..., self.same] = True
+        return list(possible.transpose(1, 0, 2))
