@@ -409,7 +409,7 @@ class ServingCore:
         return out
 
     def violations(self) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """(n,) SLO violations of the last interval, of all classes and by class: the cost of constrained RL."""
+        """(n,) SLO violations of the last interval, of all classes and by class, for constrained RL."""
         late = self.sim.violations().astype(np.float64)
         return late.sum(axis=1), {c.name: late[:, k] for k, c in enumerate(self.scenario.classes)}
 
