@@ -1,0 +1,119 @@
+"""Nobody gains by not doing the work: each way to cheat scores below a tuned heuristic, or the exception is named.
+
+The heuristics: a static fleet, the best of ten by mean reward over the episodes of seeds 0 to 7, and Llumnix with
+the shipped settings. The episodes here are others.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from baselines import make_policy
+from llmscale_env.control.command import Command
+from llmscale_env.control.run import run_episode
+from llmscale_env.scenarios import load_scenario
+
+SEEDS = (100, 101)
+TUNED = {
+    "mixed-slo": "static:interactive=2,mixed=5,batch=0",
+    "spike": "static:interactive=4,mixed=6,batch=0",
+    "code-burst": "static:interactive=4,mixed=6,batch=0",
+}
+"""Workload to heuristic."""
+CHEATS = {
+    "reject all": "static:interactive=0,mixed=0,batch=0",
+    "never scale": "static:interactive=0,mixed=1,batch=0,mixed.batch_limit=256",
+    "always maximum": "static:interactive=0,mixed=16,batch=0",
+}
+
+
+class StopsBefore:
+    """Another policy's orders, and at the end none serves any more."""
+
+    def __init__(self, policy: str, left_s: float) -> None:
+        self.name = f"{policy}, stops {left_s:g} s before the end"
+        self._inner, self._left_s = make_policy(policy), left_s
+
+    def reset(self, scenario, seed):
+        self._inner.reset(scenario, seed)
+        self._pools = [pool.name for pool in scenario.fleet.pools]
+        self._stop_s = scenario.horizon_s - self._left_s
+
+    def act(self, view):
+        if view.time_s < self._stop_s:
+            return self._inner.act(view)
+        return Command(targets=dict.fromkeys(self._pools, 0))
+
+
+@cache
+def returns(policy: str, workload: str, stops_s: float = 0.0, scale: float = 1.0) -> np.ndarray:
+    """(seeds,) sums of rewards."""
+    scenario = load_scenario("mixed-slo", workload=workload, **{"workload.rate_scale": scale})
+    made = StopsBefore(policy, stops_s) if stops_s else make_policy(policy)
+    found = [run_episode(made, scenario, seed).series["reward"].sum() for seed in SEEDS]
+    return np.array(found)
+
+
+@pytest.mark.parametrize("workload", ["mixed-slo", "spike"])
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_scores_below_the_tuned_heuristic(cheat: str, workload: str):
+    # On every single episode, by more than a hundredth.
+    best = returns(TUNED[workload], workload)
+    assert (returns(CHEATS[cheat], workload) < best - 0.01 * np.abs(best)).all()
+
+
+@pytest.mark.parametrize("cheat", ["reject all", "never scale"])
+def test_serving_too_little_does_not_pay_in_bursts_beyond_the_fleet(cheat: str):
+    for heuristic in (TUNED["code-burst"], "llumnix-tuned"):
+        best = returns(heuristic, "code-burst")
+        assert (returns(CHEATS[cheat], "code-burst") < best - 0.01 * np.abs(best)).all()
+
+
+@pytest.mark.parametrize("workload", ["mixed-slo", "spike"])
+@pytest.mark.parametrize("left_s", [10.0, 30.0, 60.0])
+def test_to_stop_serving_at_the_end_does_not_pay(workload: str, left_s: float):
+    for heuristic in (TUNED[workload], "llumnix-tuned"):
+        assert (returns(heuristic, workload, left_s) < returns(heuristic, workload)).all()
+
+
+def test_the_maximum_does_not_pay_where_the_fleet_can_carry_the_bursts():
+    """`code-burst` with three tenths of its requests."""
+    ten = returns("static:interactive=0,mixed=10,batch=0", "code-burst", scale=0.3)
+    assert returns(CHEATS["always maximum"], "code-burst", scale=0.3).mean() < ten.mean()
+
+
+# ---- where a cheat wins today: strict, so that whoever mends it has to say so here ----
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the peaks of code-burst are beyond all 16 GPUs (they violate 15 % of the arrivals), and a violation "
+    "weight of 10 against 1 for all GPUs lets nothing but more of them pay",
+)
+def test_the_maximum_does_not_pay_in_bursts_beyond_the_fleet():
+    best = returns(TUNED["code-burst"], "code-burst")
+    assert returns(CHEATS["always maximum"], "code-burst").mean() < best.mean()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the shipped settings of Llumnix violate so much on mixed-slo that all GPUs all the time are cheaper; a "
+    "static fleet beats both",
+)
+def test_the_maximum_scores_below_llumnix_as_shipped():
+    best = returns("llumnix-tuned", "mixed-slo")
+    assert returns(CHEATS["always maximum"], "mixed-slo").mean() < best.mean()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="who comes within a TTFT target of the end and is not started can miss no target any more, while who is "
+    "started in an overloaded cluster misses its ITL target: in some episodes stopping 10 s early saves more than "
+    "the work left over costs",
+)
+def test_to_stop_serving_at_the_end_does_not_pay_under_overload():
+    for heuristic in (TUNED["code-burst"], "llumnix-tuned"):
+        assert (returns(heuristic, "code-burst", 10.0) < returns(heuristic, "code-burst")).all()

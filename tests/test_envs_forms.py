@@ -1,0 +1,537 @@
+"""Blocks and heads that know no size, the residual over a policy, the potential term, weights that move."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from baselines import make_policy
+from llmscale_env.control.command import Command
+from llmscale_env.control.run import run_episode
+from llmscale_env.envs.actions import HEADS
+from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
+from llmscale_env.envs.placement import PlacementEnv
+from llmscale_env.envs.service import Service, positive_share
+from llmscale_env.envs.shaping import Shaping
+from llmscale_env.envs.size_free_blocks import binned_quantile
+from llmscale_env.envs.size_free_heads import times
+from llmscale_env.scenarios import load_scenario
+
+SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
+BLOCKS = ("class_load", "urgency", "pool_state", "slo_tails", "last_action")
+SIZES = {
+    16: SHORT,
+    48: {
+        "horizon_s": 120,
+        "workload.rate_scale": 1.5,
+        "fleet.max_gpus": 48,
+        "fleet.pools.*.max_instances": 48,
+        "fleet.pools.interactive.initial_instances": 12,
+        "fleet.pools.mixed.initial_instances": 12,
+    },
+}
+
+
+def make(size=16, **arguments):
+    defaults = {"observation": BLOCKS, "action": ("instance_changes_scaled", "routing_share")}
+    return MixedSLOEnv(overrides=SIZES[size], **(defaults | arguments))
+
+
+# ---- blocks ----
+
+
+def test_one_network_serves_clusters_of_two_sizes():
+    small, large = make(16), make(48)
+    assert small.observation_space == large.observation_space
+    assert small.action_space == large.action_space
+    entries = [[e.name for e in env.codec.encoder.entries] for env in (small, large)]
+    assert entries[0] == entries[1]
+    weights = np.random.default_rng(0).normal(size=(small.observation_space.shape[0], 29))
+    nvec = small.action_space.nvec
+
+    for env in (small, large):
+        observation, truncated = env.reset(seed=0)[0], False
+        while not truncated:
+            scores = np.split(observation @ weights, np.cumsum(nvec)[:-1])
+            action = np.array([int(np.argmax(part)) for part in scores])
+            observation, _, _, truncated, _ = env.step(action)
+            assert env.observation_space.contains(observation)
+
+
+def test_three_times_the_cluster_at_three_times_the_rate_looks_much_the_same():
+    """Fleets in proportion to their load, left as they are: a network need not tell them apart."""
+    means = []
+    for size in SIZES:
+        env = make(size)
+        env.reset(seed=0)
+        seen = [env.step(np.array([3, 3, 3, 0]))[0] for _ in range(12)]
+        means.append(np.mean(seen, axis=0))
+    names = [e.name for e in env.codec.encoder.entries]
+    apart = np.abs(means[0] - means[1])
+    own = [name.endswith("/one") for name in names]
+    assert apart[~np.array(own)].max() < 0.15, names[int(np.argmax(apart * ~np.array(own)))]
+    # One instance of twelve weighs less than one of four.
+    assert apart[own].max() > 0.1
+
+
+def test_load_is_tokens_asked_for_over_what_instances_serve():
+    scenario = load_scenario("mixed-slo", **SHORT)
+    service = Service(scenario)
+    assert service.serves.tolist() == [[True, True, False], [True, True, True]]
+    a, b = service.per_input_s[0, 0], service.per_output_s[0, 0]
+    asked = np.array([[3000.0, 0.0]]), np.array([[500.0, 0.0]])
+    load = service.load(np.array([[2, 3, 7]]), *asked)
+    # Five instances serve interactive requests.
+    assert load[0, 0] == pytest.approx((3000 * a + 500 * b) / 5)
+    assert load[0, 1] == 0.0
+    assert service.load(np.zeros((1, 3), int), *asked)[0, 0] > 1e6
+    # The looser ITL target of batch requests allows larger batches, so their tokens cost no more.
+    assert service.per_output_s[1, 0] <= b
+
+
+def test_load_of_split_phases_is_that_of_the_slower_one():
+    scenario = load_scenario("burst-multicast")
+    service = Service(scenario)
+    phases = [pool.phase for pool in scenario.fleet.pools]
+    assert set(phases) == {"prefill", "decode"}
+    p, d = phases.index("prefill"), phases.index("decode")
+    counts = np.zeros((1, len(phases)))
+    counts[0, [p, d]] = (2, 3)
+    shape = (1, len(scenario.classes))
+    inputs, outputs = np.full(shape, 1000.0), np.full(shape, 200.0)
+    prefill = 1000 * service.per_input_s[0, p] / 2
+    decode = 200 * service.per_output_s[0, d] / 3
+    assert service.load(counts, inputs, outputs)[0, 0] == pytest.approx(max(prefill, decode))
+
+
+def test_drain_time_counts_instances_as_they_come():
+    env = make()
+    env.reset(seed=0)
+    env.step(np.array([3, 3, 3, 0]))
+    service, now = Service(env.scenario), env.core.snapshot()
+    inputs, outputs = service.tokens_each(now)
+
+    def drain(active, coming):
+        pools = now.pools.copy()
+        pools["active"], pools["load_bins"] = active, 0
+        pools["load_bins"][:, 0, 1] = coming  # taken to serve in 15 s
+        return service.drain_s(replace(now, pools=pools), np.array([[100.0, 0.0]]))[0, 0]
+
+    rate = float(service.rate(np.array([[1, 0, 0]]), inputs, outputs)[0, 0])
+    assert drain([1, 0, 0], 0) == pytest.approx(100 / rate)
+    assert drain([0, 0, 0], 2) == pytest.approx(15 + 50 / rate)
+    both = (100 + 2 * rate * 15) / (3 * rate)
+    assert drain([1, 0, 0], 2) == pytest.approx(min(100 / rate, both))
+    assert drain([0, 0, 0], 0) == 1e9
+
+
+def test_who_will_be_late_by_hand():
+    """100 requests a second are served; 3,000 wait in the shared queue, evenly 0 to 20 s from their deadline."""
+    env = make()
+    env.reset(seed=0)
+    env.step(np.array([3, 3, 3, 0]))
+    service, now = Service(env.scenario), env.core.snapshot()
+    tally, queues, pools = now.tally.copy(), now.queues.copy(), now.pools.copy()
+    tally["arrived"], tally["started"], tally["rejected"] = 3000, [[3000, 0]], 0
+    queues["slack_bins"], queues["fresh"], queues["requests"] = 0, 3000, 3000
+    queues["slack_bins"][0, 0] = [500, 2500, 0, 0, 0]
+    pools["oldest_ps"], pools["load_bins"] = -1, 0
+    service.ttft_s = np.array([10.0, 200.0])
+    service.rate = lambda instances, *_: np.full((1, 2), 100.0 * (instances.sum() > 0))
+    service.load_now = lambda now: np.zeros((1, 2))
+    late = service.will_be_late(replace(now, tally=tally, queues=queues, pools=pools))
+    # In the bin of 0 to 20 s left the first is served at 5 s, the last at 30 s: 5 s late, 10 s late.
+    assert late.tolist() == [[0.0, 2500.0]]
+    queues["slack_bins"][0, 0] = [0, 1000, 0, 1000, 1000]
+    # First at 0 s with 0 s left, last at 10 s with 20 s left; the others have more left still.
+    late = service.will_be_late(replace(now, tally=tally, queues=queues, pools=pools))
+    assert late.tolist() == [[0.0, 0.0]]
+    queues["slack_bins"][0, 0] = [0, 3000, 0, 0, 0]
+    late = service.will_be_late(replace(now, tally=tally, queues=queues, pools=pools))
+    assert late.tolist() == [[0.0, 3000.0]]
+    queues["slack_bins"][0, 0] = [500, 1000, 0, 0, 0]
+    # From 5 s (0 s left) to 15 s (20 s left): the first half is late.
+    queues["fresh"] = queues["requests"] = tally["arrived"] = 1500
+    tally["started"] = [[1500, 0]]
+    late = service.will_be_late(replace(now, tally=tally, queues=queues, pools=pools))
+    assert late[0, 1] == pytest.approx(500.0)
+
+
+def test_share_of_a_line_above_zero():
+    first, last = np.array([-1.0, 1.0, -1.0, 2.0, 0.0]), np.array([-2.0, 3.0, 3.0, -2.0, 0.0])
+    assert positive_share(first, last).tolist() == [0.0, 1.0, 0.75, 0.5, 0.0]
+
+
+def test_quantile_of_bins():
+    bins = np.zeros((1, 3, 8), int)
+    bins[0, 0, 1] = 100  # all between 0.1 and 0.25
+    bins[0, 1, 7] = 10  # all above 2
+    largest = np.array([[0.2, 3.0, 0.0]])
+    found = binned_quantile(bins, largest, 0.95)[0]
+    assert found[0] == pytest.approx(0.1 + 0.1 * 0.95)
+    assert found[1] == pytest.approx(2.0 + 1.0 * 0.95)
+    assert found[2] == 0.0
+
+
+def test_tails_of_the_interval_are_those_of_its_requests():
+    env = make(observation=("slo_tails",))
+    env.reset(seed=0)
+    for _ in range(3):
+        observation = env.step(np.array([3, 3, 3, 0]))[0]
+    begin, end = 20e12, 30e12
+    rows, table = env.core.sim.engine.results(0), env.core.sim.requests[0]
+    mine = (rows["first_token_ps"] > begin) & (rows["first_token_ps"] <= end)
+    mine &= table.slo_class == 0
+    ttft = (rows["first_token_ps"] - table.arrival_ps)[mine] / 10e12
+    edges = np.array([0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, np.inf])
+    low = edges[np.searchsorted(edges, np.quantile(ttft, 0.95), side="right") - 1]
+    high = edges[np.searchsorted(edges, np.quantile(ttft, 0.95), side="right")]
+    assert len(ttft) > 20
+    assert low - 1e-6 <= observation[0] * 2 <= min(high, ttft.max()) + 1e-6
+
+
+def test_blocks_read_alike_for_split_phases_and_shared_groups():
+    for name in ("burst-multicast", "multi-model-queue", "placement", "aladdin-13b-a100"):
+        scenario = load_scenario(name)
+        env = PlacementEnv(scenario, observation=BLOCKS, action=("batch_limits",))
+        assert env.observation_space.contains(env.reset(seed=0)[0])
+        for _ in range(3):
+            observation = env.step(np.array(env.action_space.nvec) - 1)[0]
+            assert env.observation_space.contains(observation)
+
+
+# ---- heads ----
+
+
+def test_factors_round_away_and_leave_one():
+    counts, percents = np.arange(5)[:, None], np.array([50, 70, 85, 100, 115, 130, 200])
+    assert times(counts, percents).tolist() == [
+        [0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 2, 2, 2],
+        [1, 1, 1, 2, 3, 3, 4],
+        [1, 2, 2, 3, 4, 4, 6],
+        [2, 2, 3, 4, 5, 6, 8],
+    ]
+    assert times(np.array([20]), np.array([115])).tolist() == [23]  # not 24: no rounding of 22.999
+
+
+@pytest.mark.parametrize("head", ["instances", "instance_counts", "instance_changes_scaled"])
+def test_masked_choices_of_counts_are_never_clipped_one_pool_at_a_time(head):
+    env = MixedSLOEnv(overrides={**SHORT, "fleet.max_gpus": 11}, action=(head,))
+    rng = np.random.default_rng(0)
+    neutral = {"instances": 3, "instance_changes_scaled": 3}
+    tried = 0
+    for seed in range(4):
+        env.reset(seed=seed)
+        for _ in range(12):
+            masks = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+            have = [env.view().instances_of(p) for p in range(3)]
+            if head == "instance_counts":
+                levels = [int(choice) for choice in env.codec.decoder.choices[0]]
+                if any(n not in levels for n in have):
+                    break
+                action = np.array([levels.index(n) for n in have])
+            else:
+                action = np.full(3, neutral[head])
+            pool = rng.integers(3)
+            action[pool] = rng.choice(np.flatnonzero(masks[pool]))
+            assert env.step(action)[4]["clipped"] == 0
+            tried += 1
+    assert tried > 20
+
+
+def test_scaled_changes_say_what_they_do():
+    env = make()
+    env.reset(seed=0)  # 4, 4, 0
+    for action, counts in (((0, 4, 5), (2, 5, 1)), ((2, 1, 2), (1, 3, 0)), ((0, 7, 3), (1, 6, 0))):
+        env.step(np.array([*action, 0]))
+        assert [env.view().instances_of(p) for p in range(3)] == list(counts)
+    first, _, third, _ = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+    assert first.tolist()[:4] == [False, False, True, True]  # of one, half is one
+    assert third.tolist() == [False, False, False, True, True, True, True, True]
+
+
+def test_two_heads_for_the_same_counts_are_refused():
+    with pytest.raises(ValueError, match="name one of them"):
+        MixedSLOEnv(action=("instances", "instance_changes_scaled"))
+    assert "residual" in HEADS
+
+
+# ---- residual over a policy ----
+
+REFERENCES = ("llumnix-tuned", "chiron", "static:interactive=3,mixed=5,mixed.batch_limit=96")
+
+
+def residual(policy, **arguments):
+    given = {"action": ("residual",), "reference": make_policy(policy)} | arguments
+    return MixedSLOEnv(overrides={**SHORT, "horizon_s": 300, "workload.rate_scale": 1.0}, **given)
+
+
+@pytest.mark.parametrize("policy", REFERENCES)
+def test_the_factor_one_is_the_reference_bit_for_bit(policy):
+    env = residual(policy, observation=(*BLOCKS, "wishes"))
+    env.reset(seed=3)
+    truncated, rewards = False, []
+    while not truncated:
+        _, reward, _, truncated, info = env.step(np.full(3, 2))
+        rewards.append(reward)
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    sim = ClusterSimulation(env.scenario)
+    result = run_episode(make_policy(policy), env.scenario, 3, simulation=sim)
+    assert rewards == pytest.approx(result.series["reward"].tolist(), rel=1e-14, abs=0)
+    mine, theirs = (s.engine.results(0) for s in (env.core.sim, sim))
+    assert mine.tobytes() == theirs.tobytes()
+    assert (env.core.sim.by_pool["gpu_ps"] == sim.by_pool["gpu_ps"]).all()
+    assert env.core.sim.clipped[0] == sim.clipped[0]
+    assert info["episode_summary"]["gpu_hours"] == pytest.approx(result.summary["gpu_hours"])
+
+
+def test_factors_multiply_what_the_reference_wants():
+    policy = "static:interactive=3,mixed=5,mixed.batch_limit=96"
+    env = residual(policy, observation=("wishes",))
+    observation, _ = env.reset(seed=0)
+    assert observation == pytest.approx(np.log2([4 / 5, 6 / 5, 1]) / 4)
+    for action, counts in (
+        ((5, 0, 5), (5, 3, 0)),
+        ((2, 4, 2), (3, 7, 0)),  # 5 * 1.3 = 6.5; 1 takes back what 1.6 has changed
+        ((2, 2, 2), (3, 5, 0)),
+    ):
+        env.step(np.array(action))
+        assert [env.view().instances_of(p) for p in range(3)] == list(counts)
+    assert env.view().pool("mixed")["limit_sum"] % 96 == 0  # its other orders came through
+
+
+def test_residual_masks_hold_and_other_heads_go_before_the_reference():
+    env = residual("static:interactive=4,mixed=9", action=("residual", "batch_limits"))
+    env.reset(seed=0)
+    mask = env.action_masks()[:18].reshape(3, 6)
+    assert mask[:, 2].all()
+    # Twelve of sixteen GPUs will be held by others' wishes only later: 4 + 4 are held now.
+    assert mask[0].tolist() == [True] * 6
+    assert mask[1].tolist() == [True, True, True, True, True, False]  # 9 * 1.6 = 15
+    info = env.step(np.array([2, 2, 2, 1, 2, 3]))[4]
+    assert info["metrics"]["mixed/batch_limit"] == 32
+    assert info["metrics"]["interactive/batch_limit"] == 16
+
+
+def test_each_episode_of_the_vectorised_form_has_its_own_reference():
+    arguments = {
+        "overrides": SHORT,
+        "action": ("residual",),
+        "reference": make_policy("llumnix-tuned"),
+        "observation": (*BLOCKS, "wishes"),
+    }
+    vector, n = MixedSLOVectorEnv(3, **arguments), 3
+    singles = [MixedSLOEnv(**arguments) for _ in range(n)]
+    observation, _ = vector.reset(seed=7)
+    for e, env in enumerate(singles):
+        assert (env.reset(seed=7 + e)[0] == observation[e]).all()
+    rng = np.random.default_rng(0)
+    for k in range(15):
+        actions = rng.integers(6, size=(n, 3))
+        observation, reward, _, done, info = vector.step(actions)
+        if k == 5:
+            singles[2] = pickle.loads(pickle.dumps(singles[2])).fork()
+        for e, env in enumerate(singles):
+            one, r, _, t, i = env.step(actions[e])
+            assert (r, t) == (reward[e], done[e])
+            if t:
+                one, i = env.reset()
+            assert (one == observation[e]).all()
+            assert (i["action_mask"] == info["action_mask"][e]).all()
+
+
+def test_a_codec_with_a_reference_is_the_environment():
+    env = residual("llumnix-tuned", observation=(*BLOCKS, "wishes"))
+    rng = np.random.default_rng(4)
+    observations, rewards, actions, truncated = [env.reset(seed=11)[0]], [], [], False
+    while not truncated:
+        actions.append(rng.integers(env.action_space.nvec))
+        observation, reward, _, truncated, _ = env.step(actions[-1])
+        observations.append(observation)
+        rewards.append(reward)
+
+    class Replay:
+        name = "replay"
+
+        def reset(self, scenario, seed):
+            self.codec, self.seen = env.make_codec(), []
+            self.codec.reset(seed)
+
+        def act(self, view):
+            self.seen.append(self.codec.encode(view))
+            return self.codec.decode(actions[len(self.seen) - 1], view)
+
+    policy = Replay()
+    result = run_episode(policy, env.scenario, 11)
+    np.testing.assert_allclose(np.array(policy.seen), np.array(observations[:-1]), atol=1e-6)
+    assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
+
+
+class Draws:
+    """Orders what its own generator says."""
+
+    name = "draws"
+
+    def reset(self, scenario, seed):
+        self.seed, self.rng = seed, np.random.default_rng(seed)
+
+    def act(self, view):
+        return Command(targets={"mixed": int(self.rng.integers(2, 7))})
+
+
+def test_a_reference_draws_from_the_seed_and_leaves_the_requests_alone():
+    env = residual("static", reference=Draws())
+    plain = MixedSLOEnv(env.scenario)
+    counts = []
+    for seed in (5, 5, None, None):
+        env.reset(seed=seed)
+        plain.reset(seed=seed)
+        mine, theirs = (e.core.sim.requests[0].arrival_ps for e in (env, plain))
+        assert (mine == theirs).all()
+        counts.append([])
+        for _ in range(6):
+            env.step(np.full(3, 2))
+            counts[-1].append(env.view().instances_of(1))
+    assert counts[0] == counts[1] != counts[2] != counts[3]
+
+
+def test_a_reference_without_a_use_and_a_use_without_a_reference_are_refused():
+    with pytest.raises(ValueError, match="'residual' needs a policy"):
+        MixedSLOEnv(action=("residual",))
+    with pytest.raises(ValueError, match="'wishes' needs a policy"):
+        MixedSLOEnv(observation=("wishes",))
+    with pytest.raises(ValueError, match="only the action head 'residual'"):
+        MixedSLOEnv(reference=make_policy("llumnix"))
+    told = Draws()
+    told.is_clairvoyant = True
+    with pytest.raises(ValueError, match="told the future"):
+        MixedSLOEnv(action=("residual",), reference=told)
+
+
+# ---- the reward ----
+
+
+def episode(env, action, seed=0):
+    """Rewards and infos of an episode."""
+    env.reset(seed=seed)
+    truncated, rewards, infos = False, [], []
+    while not truncated:
+        _, reward, _, truncated, info = env.step(np.array(action))
+        rewards.append(reward)
+        infos.append(info)
+    return np.array(rewards), infos
+
+
+BUSY = {"horizon_s": 300, "fleet.pools.mixed.initial_instances": 1}
+FLEETS = ([1, 1, 0], [2, 1, 0], [2, 3, 0], [4, 5, 0], [8, 7, 1])
+
+
+def test_the_potential_adds_up_to_nothing_and_ranks_no_policy_differently():
+    sums = []
+    for shaping in (None, 10.0):
+        env = MixedSLOEnv(overrides=BUSY, action=("instance_counts",), shaping=shaping)
+        sums.append([])
+        for action in FLEETS:
+            rewards, infos = episode(env, action)
+            sums[-1].append(rewards.sum())
+            assert infos[-1]["metrics"]["reward"] == pytest.approx(sums[0][len(sums[-1]) - 1])
+            for reward, info in zip(rewards, infos, strict=True):
+                assert sum(info["reward_parts"].values()) == pytest.approx(reward)
+            if shaping:
+                terms = np.array([info["reward_parts"]["late_backlog"] for info in infos])
+                assert abs(terms.sum()) < 1e-9
+                if action == FLEETS[0]:
+                    assert terms.min() < -1.0  # it says something where much is late
+            else:
+                assert "late_backlog" not in infos[0]["reward_parts"]
+    assert sums[0] == pytest.approx(sums[1])
+    assert np.argsort(sums[0]).tolist() == np.argsort(sums[1]).tolist()
+
+
+def test_the_potential_discounted_adds_up_to_nothing_too():
+    settings = {"weight": 5.0, "gamma": 0.9}
+    env = MixedSLOEnv(overrides=BUSY, action=("instance_counts",), shaping=settings)
+    _, infos = episode(env, FLEETS[0])
+    terms = np.array([info["reward_parts"]["late_backlog"] for info in infos])
+    assert abs((terms * 0.9 ** np.arange(len(terms))).sum()) < 1e-9
+    assert abs(terms.sum()) > 1e-3
+
+
+def test_the_potential_foresees_what_becomes_late():
+    """Much waits for too few instances: the term comes before the violations, and gives back when they come."""
+    env = MixedSLOEnv(overrides=BUSY, action=("instance_counts",), shaping=10.0)
+    _, infos = episode(env, FLEETS[0])
+    parts = {
+        name: np.array([info["reward_parts"][name] for info in infos])
+        for name in ("late_backlog", "violations")
+    }
+    first = {name: int(np.argmax(values < -1e-6)) for name, values in parts.items()}
+    assert first["late_backlog"] <= first["violations"]
+    assert parts["late_backlog"].max() > 0
+
+
+def test_the_potential_is_saved_and_forked():
+    env = MixedSLOEnv(overrides=BUSY, action=("instance_counts",), shaping=10.0)
+    env.reset(seed=0)
+    for _ in range(6):
+        env.step(np.array([1, 1, 0]))
+    fork = env.fork()
+    for _ in range(6):
+        assert env.step(np.array([2, 1, 0]))[1] == fork.step(np.array([2, 1, 0]))[1]
+
+
+def test_shaping_is_checked():
+    assert Shaping.of(None) is None
+    assert Shaping.of({"weight": 2}) == Shaping.of(2.0) == Shaping(2.0)
+    for bad in (-1.0, {"gamma": 0}, {"gamma": 1.5}, {"wait": 1}):
+        with pytest.raises(ValueError, match="shaping"):
+            Shaping.of(bad)
+
+
+def test_weights_move_and_the_metrics_stay():
+    plain, moved = (
+        MixedSLOVectorEnv(2, overrides=BUSY, action=("instance_counts",)) for _ in range(2)
+    )
+    assert moved.weights == {
+        "gpu": 1.0,
+        "violations": {"interactive": 10.0, "batch": 10.0},
+        "loads": 0.02,
+    }
+    for env in (plain, moved):
+        env.reset(seed=0)
+    moved.set_weights(violations={"interactive": 30.0}, gpu=0.5)
+    assert moved.weights["violations"] == {"interactive": 30.0, "batch": 10.0}
+    late = np.zeros(2)
+    for _ in range(12):
+        action = np.tile([1, 1, 0], (2, 1))
+        _, r0, _, _, one = plain.step(action)
+        _, r1, _, _, two = moved.step(action)
+        a, b = one["reward_parts"], two["reward_parts"]
+        np.testing.assert_allclose(b["gpu"], 0.5 * a["gpu"])
+        np.testing.assert_allclose(b["violations"], 3.0 * a["violations"])  # no batch is late yet
+        np.testing.assert_allclose(b["loads"], a["loads"])
+        np.testing.assert_allclose(r1, sum(b.values()))
+        np.testing.assert_array_equal(one["metrics"]["reward"], two["metrics"]["reward"])
+        late += two["cost_by_class"]["interactive"]
+        np.testing.assert_array_equal(sum(two["cost_by_class"].values()), two["cost"])
+    assert (late > 0).all()
+    moved.set_weights(violations=2.0)
+    assert set(moved.weights["violations"].values()) == {2.0}
+    for bad in ({"violations": {"nobody": 1.0}}, {"gpu": -1.0}, {"loads": float("nan")}):
+        with pytest.raises(ValueError, match="no class|weight must be"):
+            moved.set_weights(**bad)
+    assert moved.weights["gpu"] == 0.5
+
+
+def test_a_fork_has_the_weights_of_the_moment():
+    env = MixedSLOEnv(overrides=BUSY, action=("instance_counts",))
+    env.reset(seed=0)
+    env.set_weights(violations=99.0)
+    fork = env.fork()
+    assert fork.weights == env.weights
+    assert env.step(np.array([1, 1, 0]))[1] == fork.step(np.array([1, 1, 0]))[1]
