@@ -1,9 +1,10 @@
-"""The environments' pages, made from their docstrings, each with a frame of an episode.
+"""The environments' pages, made from their docstrings, each with a frame of an episode; their parts.
 
 python -m experiments.manual [out=docs] [check=true]
 
-Writes `environments/NAME.md` and `images/environment_NAME.png` to `out`. `check=true` writes nothing;
-it ends with exit code 1 if a page is missing or is not what the docstring says.
+Writes `environments/NAME.md` and `images/environment_NAME.png` to `out`, and `forms.md`, the page of blocks
+and heads. `check=true` writes nothing; it ends with exit code 1 if a page is missing or is not what the
+docstrings say.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 import llmscale_env
 from agents.files import write_text
+from experiments.manual_forms import forms
 from experiments.output import replace_file
 from llmscale_env import EnvironmentEntry
 from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options
@@ -45,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for entry in llmscale_env.ENVIRONMENTS:
             for path in write(entry, out):
                 print(path)
+        print(write_text(forms_path(out), forms()))
     except Slip as error:
         print(f"manual: {error}", file=sys.stderr)
         return 2
@@ -71,7 +74,15 @@ def outdated(out: Path) -> list[Path]:
         path = page_path(entry, out)
         if not path.is_file() or path.read_text(encoding="utf-8") != page(entry):
             found.append(path)
+    path = forms_path(out)
+    if not path.is_file() or path.read_text(encoding="utf-8") != forms():
+        found.append(path)
     return found
+
+
+def forms_path(out: Path) -> Path:
+    """Where the page of blocks and heads lies."""
+    return out / "forms.md"
 
 
 def page(entry: EnvironmentEntry) -> str:

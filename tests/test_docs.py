@@ -208,6 +208,7 @@ def test_a_page_that_is_not_current_is_found(tmp_path: Path, capsys: pytest.Capt
         path = manual.page_path(entry, tmp_path)
         path.parent.mkdir(exist_ok=True)
         path.write_text(manual.page(entry))
+    manual.forms_path(tmp_path).write_text(manual.forms())
     assert manual.main(check) == 0
     path.write_text(manual.page(entry) + "more\n")
     assert manual.main(check) == 1

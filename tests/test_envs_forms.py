@@ -129,7 +129,7 @@ def test_drain_time_counts_instances_as_they_come():
 
 
 def test_who_will_be_late_by_hand():
-    """100 requests a second are served; 3,000 wait in the shared queue, evenly 0 to 20 s from their deadline."""
+    """100 requests a second are served; 3,000 wait, evenly 0 to 20 s from their deadline."""
     env = make()
     env.reset(seed=0)
     env.step(np.array([3, 3, 3, 0]))
@@ -463,7 +463,7 @@ def test_the_potential_discounted_adds_up_to_nothing_too():
 
 
 def test_the_potential_foresees_what_becomes_late():
-    """Much waits for too few instances: the term comes before the violations, and gives back when they come."""
+    """Much waits for too few instances: the term comes before the violations, and is given back with them."""
     env = MixedSLOEnv(overrides=BUSY, action=("instance_counts",), shaping=10.0)
     _, infos = episode(env, FLEETS[0])
     parts = {
@@ -509,7 +509,7 @@ def test_weights_move_and_the_metrics_stay():
     late = np.zeros(2)
     for _ in range(12):
         action = np.tile([1, 1, 0], (2, 1))
-        _, r0, _, _, one = plain.step(action)
+        *_, one = plain.step(action)
         _, r1, _, _, two = moved.step(action)
         a, b = one["reward_parts"], two["reward_parts"]
         np.testing.assert_allclose(b["gpu"], 0.5 * a["gpu"])
@@ -523,7 +523,7 @@ def test_weights_move_and_the_metrics_stay():
     moved.set_weights(violations=2.0)
     assert set(moved.weights["violations"].values()) == {2.0}
     for bad in ({"violations": {"nobody": 1.0}}, {"gpu": -1.0}, {"loads": float("nan")}):
-        with pytest.raises(ValueError, match="no class|weight must be"):
+        with pytest.raises(ValueError, match=r"no class|weight must be"):
             moved.set_weights(**bad)
     assert moved.weights["gpu"] == 0.5
 

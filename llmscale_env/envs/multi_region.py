@@ -313,6 +313,8 @@ class MultiRegionEnv(ServingEnv):
     - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
       (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
     - `forecaster="ewma"`: what the block `forecast` would show, which is not among the default ones;
+    - `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
+      of the reward for requests that will be late (docs/forms.md);
     - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances
       and attainment over the episode so far).
 
@@ -348,9 +350,12 @@ class MultiRegionEnv(ServingEnv):
       `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`,
       `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`;
     - `reward_parts`, `clipped`, `action_mask`: see above;
-    - `cost`: violations of the interval, for constrained RL;
+    - `cost`: violations of the interval, for constrained RL, and `cost_by_class`;
     - `episode_summary`: the metrics at the end of an episode, attainment as the share of all
       arrivals (in `metrics`, of those whose fate is known).
+
+    `set_weights(gpu=, violations=, loads=)` moves the weights of the reward's parts, `violations` for all
+    classes or by class, as a Lagrangian needs; `metrics` keeps the reward by the scenario's own.
 
     `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows
     it as a handwritten policy sees it.

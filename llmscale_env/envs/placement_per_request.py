@@ -137,6 +137,8 @@ class PlacementPerRequestEnv(ServingEnv):
     - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
       (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
     - `forecaster`: not used, since there is no forecast where decisions are made at arrivals;
+    - `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
+      of the reward for requests that will be late (docs/forms.md);
     - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, workers
       and attainment over the episode so far).
 
@@ -152,9 +154,12 @@ class PlacementPerRequestEnv(ServingEnv):
       `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/gateway` (requests
       without a worker), `reward`;
     - `reward_parts`, `clipped`, `action_mask`: see above;
-    - `cost`: violations since the last decision, for constrained RL;
+    - `cost`: violations since the last decision, for constrained RL, and `cost_by_class`;
     - `episode_summary`: the metrics at the end of an episode, attainment as the share of all
       arrivals (in `metrics`, of those whose fate is known).
+
+    `set_weights(gpu=, violations=, loads=)` moves the weights of the reward's parts, `violations` for all
+    classes or by class, as a Lagrangian needs; `metrics` keeps the reward by the scenario's own.
 
     `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows
     it as a handwritten policy sees it.
