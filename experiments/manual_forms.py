@@ -140,7 +140,7 @@ with the episode. Other heads' orders go before the policy's.
 
 ## Late backlog
 
-{_text(Shaping)} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward without it. Who
+{_text(Shaping).partition(chr(10) * 2)[2]} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward without it. Who
 will be late is estimated from the slack of shared queues, the age of the oldest at instances and the pace
 of active instances and of those on their way, as far as classes of higher priority leave them free.
 
