@@ -73,6 +73,7 @@ def forms() -> str:
     )
     scenario = load_scenario("mixed-slo")
     factors, residuals = (", ".join(h(scenario).choices[0]) for h in (ScaledChanges, Residual))
+    potential = _text(Shaping).partition("\n\n")[2]  # without the heading
     return f"""<!-- Made by `python -m experiments.manual` from docstrings. -->
 # Composing an environment
 
@@ -140,7 +141,7 @@ with the episode. Other heads' orders go before the policy's.
 
 ## Late backlog
 
-{_text(Shaping).partition(chr(10) * 2)[2]} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward without it. Who
+{potential} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward without it. Who
 will be late is estimated from the slack of shared queues, the age of the oldest at instances and the pace
 of active instances and of those on their way, as far as classes of higher priority leave them free.
 
