@@ -47,7 +47,10 @@ def run_policy(
     simulation = simulation or ClusterSimulation(scenario)
     rows = []
     for seed in seeds:
-        summary = run_episode(policy, scenario, seed, simulation=simulation).summary
+        result = run_episode(
+            policy, scenario, seed, simulation=simulation, forecaster=forecaster_of(policy)
+        )
+        summary = result.summary
         numbers = {
             key: value
             for key, value in summary.items()
@@ -56,6 +59,11 @@ def run_policy(
         rows.append({"policy": policy.name, "seed": seed, **numbers})
         after_each()
     return rows
+
+
+def forecaster_of(policy: Policy) -> Any:
+    """What a policy wants to see in `view.forecast_rate_per_s`: its own, or the usual one."""
+    return getattr(policy, "forecaster", "ewma")
 
 
 def metrics_of(scenario: Scenario) -> dict[str, tuple[str, float]]:

@@ -11,9 +11,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 import llmscale_env
+from agents.settings import (
+    AGENTS,
+    SECTIONS,
+    Count,
+    Frozen,
+    LagrangianConfig,
+    MaskablePPOConfig,
+    NonNegative,
+    Positive,
+    PPOConfig,
+    RandomiseConfig,
+    RecurrentPPOConfig,
+    StageConfig,
+    WarmStartConfig,
+)
 from llmscale_env._cli import Slip, closest, parse_options
 
 _HERE = Path(__file__).parent / "configs"
@@ -27,42 +42,11 @@ EVALUATION_SEED = 10_000
 FIRST_TRAINING_SEED = 2**31
 """Seeds of training episodes begin here, so they never meet the others."""
 
-Count = Annotated[int, Field(ge=1, le=10**12)]
-Share = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LISTS = ("references", "observation", "action")
+"""Options that are names with commas between them on the command line."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PPOConfig(_Frozen):
-    """Hyperparameters of stable-baselines3's PPO, under its names.
-
-    Attributes:
-        learning_rate, learning_rate_end: the rate falls linearly from one to the other.
-        net: hidden layers, the same for policy and value, not shared.
-        (others): as in stable-baselines3.
-    """
-
-    n_steps: Annotated[int, Field(ge=2, le=100_000)]
-    batch_size: Annotated[int, Field(ge=2, le=10_000_000)]
-    n_epochs: Annotated[int, Field(ge=1, le=1000)]
-    learning_rate: Positive
-    learning_rate_end: NonNegative
-    gamma: Share
-    gae_lambda: Share
-    clip_range: Positive
-    ent_coef: NonNegative
-    vf_coef: NonNegative
-    max_grad_norm: Positive
-    target_kl: Positive | None
-    net: Annotated[tuple[Annotated[int, Field(ge=1, le=65536)], ...], Field(max_length=16)]
-    activation: Literal["tanh", "relu", "silu"]
-
-
-class TrainConfig(_Frozen):
+class TrainConfig(Frozen):
     """A training run.
 
     Attributes:
@@ -73,6 +57,11 @@ class TrainConfig(_Frozen):
         n_envs: episodes side by side.
         env_threads: threads that advance them.
         torch_threads: threads of torch; more than one rarely helps nets this small.
+        observation, action: names of observation blocks and action heads; None: the environment's own.
+        forecaster: what the forecast entries show; None: nothing.
+        reference: reference policy whose counts residual heads start from; None: no such head.
+        same_arrivals: so many episodes side by side get the same requests; it divides `n_envs`.
+        group_baseline: advantages are compared among those (`agents.same_arrivals`).
         as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
             counts that leave the cluster as it is (`agents.prior`), or an instance's choice to stay with
             its LLM; 0: all choices alike.
@@ -84,16 +73,26 @@ class TrainConfig(_Frozen):
         references: policies that the learner is compared with.
         scenario: name of a shipped scenario, or path of a YAML file.
         overrides: changed fields of it, by dotted path (`scenario.fleet.max_gpus=12`).
-        ppo: hyperparameters.
+        warm_start, lagrangian, randomise: see their classes.
+        curriculum: stages before the scenario itself, in order.
+        ppo, maskable_ppo, recurrent_ppo: hyperparameters; those of the other learners are left out.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
     env: str
-    agent: Literal["ppo"]
+    agent: Literal["ppo", "maskable-ppo", "recurrent-ppo"]
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     total_timesteps: Count
     n_envs: Annotated[int, Field(ge=1, le=100_000)]
     env_threads: Annotated[int, Field(ge=1, le=1024)]
     torch_threads: Annotated[int, Field(ge=1, le=1024)]
+    observation: tuple[str, ...] | None = None
+    action: tuple[str, ...] | None = None
+    forecaster: str | dict[str, Any] | None = "ewma"
+    reference: str | None = None
+    same_arrivals: Annotated[int, Field(ge=1, le=100_000)] = 1
+    group_baseline: bool = False
     as_is_bias: NonNegative
     as_is_bias_settings: NonNegative
     reward_scale: Positive
@@ -103,16 +102,47 @@ class TrainConfig(_Frozen):
     references: tuple[str, ...]
     scenario: str
     overrides: dict[str, Any] = {}
-    ppo: PPOConfig
+    warm_start: WarmStartConfig = WarmStartConfig()
+    lagrangian: LagrangianConfig = LagrangianConfig()
+    randomise: RandomiseConfig = RandomiseConfig()
+    curriculum: tuple[StageConfig, ...] = ()
+    ppo: PPOConfig | None = None
+    maskable_ppo: Annotated[MaskablePPOConfig | None, Field(alias="maskable-ppo")] = None
+    recurrent_ppo: Annotated[RecurrentPPOConfig | None, Field(alias="recurrent-ppo")] = None
+
+    @property
+    def hyper(self) -> PPOConfig:
+        """Hyperparameters of the learner."""
+        found = getattr(self, attribute_of(self.agent))
+        assert found is not None, "checked when the configuration was made"
+        return found
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
-        rollout = self.n_envs * self.ppo.n_steps
-        if self.ppo.batch_size > rollout:
+        for agent in AGENTS:
+            given = getattr(self, attribute_of(agent)) is not None
+            if given and agent != self.agent:
+                raise ValueError(f"{agent}: is given, but the agent is {self.agent!r}")
+            if agent == self.agent and not given:
+                raise ValueError(f"{agent}: hyperparameters are missing for agent = {agent!r}")
+        rollout = self.n_envs * self.hyper.n_steps
+        if self.hyper.batch_size > rollout:
             raise ValueError(
-                f"ppo.batch_size = {self.ppo.batch_size}: must be at most n_envs * ppo.n_steps "
-                f"= {rollout}"
+                f"{self.agent}.batch_size = {self.hyper.batch_size}: must be at most "
+                f"n_envs * {self.agent}.n_steps = {rollout}"
             )
+        groups = self.randomise.groups if self.randomise.ranges else 1
+        if self.n_envs % groups:
+            raise ValueError(
+                f"n_envs = {self.n_envs}: must be a multiple of randomise.groups = {groups}"
+            )
+        if self.n_envs // groups % self.same_arrivals:
+            raise ValueError(
+                f"same_arrivals = {self.same_arrivals}: must divide the {self.n_envs // groups} "
+                "episodes side by side" + (" of a group" if groups > 1 else "")
+            )
+        if self.group_baseline and self.same_arrivals < 2:
+            raise ValueError("group_baseline = True: needs same_arrivals of at least 2")
         return self
 
     def validation_seeds(self) -> range:
@@ -126,13 +156,24 @@ class TrainConfig(_Frozen):
 
         A run that is taken up again thus meets new episodes, not the first ones again.
         """
+        return self.drawn_seeds(self.n_envs, steps)
+
+    def drawn_seeds(self, n: int, *key: int) -> list[int]:
+        """(n,) seeds of training episodes that `seed` and `key` stand for.
+
+        `same_arrivals` neighbours have the same one.
+        """
         import numpy as np
 
-        words = np.random.SeedSequence([self.seed, steps]).generate_state(self.n_envs)
-        return [FIRST_TRAINING_SEED + int(word) for word in words]
+        words = np.random.SeedSequence([self.seed, *key]).generate_state(n // self.same_arrivals)
+        return [FIRST_TRAINING_SEED + int(word) for word in np.repeat(words, self.same_arrivals)]
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        data = self.model_dump(mode="json", by_alias=True)
+        for agent in AGENTS:
+            if agent != self.agent:
+                del data[agent]
+        return yaml.safe_dump(data, sort_keys=False)
 
 
 def environment_names() -> tuple[str, ...]:
@@ -170,15 +211,24 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     defaults = yaml.safe_load((_HERE / f"{env}.yaml").read_text(encoding="utf-8"))
     data = {"env": env, "scenario": env, **defaults}
     overrides = dict(data.pop("overrides", None) or {})
+    agent = changes.get("agent", data.get("agent"))
     for path, value in changes.items():
         head, _, rest = path.partition(".")
         if head == "scenario" and rest:
             overrides[rest] = value
-        elif path in option_names():
-            _put(data, path, value)
-        else:
+        elif not is_option(path):
             raise Slip(f"unknown option {path!r}{_hint(path)}")
-    return parse_config({**data, "overrides": overrides}, "")
+        elif head in AGENTS and rest and agent in AGENTS and head != agent:
+            raise Slip(f"{path}: is an option of agent={head}; the agent is {agent}")
+        elif path.startswith(_RANGES):
+            data.setdefault("randomise", {}).setdefault("ranges", {})[
+                path.removeprefix(_RANGES)
+            ] = value
+        else:
+            _put(data, path, value)
+    others = set(AGENTS) - {agent} if agent in AGENTS else set()
+    kept = {key: value for key, value in data.items() if key not in others}
+    return parse_config({**kept, "overrides": overrides}, "")
 
 
 def parse_config(data: Any, where: str) -> TrainConfig:
@@ -191,7 +241,9 @@ def parse_config(data: Any, where: str) -> TrainConfig:
         return TrainConfig.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
+        # Of a field that may be of several types, pydantic adds the type's name.
+        loc = [str(part) for part in first["loc"] if not _is_type_name(str(part))]
+        field = ".".join(loc)
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] in ("missing", "extra_forbidden"):
             said = f"{field}: {message}"
@@ -200,6 +252,10 @@ def parse_config(data: Any, where: str) -> TrainConfig:
         else:
             said = message
         raise Slip(where + said) from None
+
+
+def _is_type_name(part: str) -> bool:
+    return part in ("constrained-float", "float", "str") or "[" in part
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -218,10 +274,28 @@ def read_config(folder: Path) -> TrainConfig:
     return parse_config(data, f"{path}: ")
 
 
+_RANGES = "randomise.ranges."
+
+
 def option_names() -> tuple[str, ...]:
-    """What the command line may change, besides the scenario's fields (`scenario.*`)."""
-    plain = [name for name in TrainConfig.model_fields if name not in ("env", "overrides", "ppo")]
-    return (*plain, *(f"ppo.{name}" for name in PPOConfig.model_fields))
+    """What the command line may change, besides scenario.* and randomise.ranges.* (the scenario's fields)."""
+    sections = {**SECTIONS, **AGENTS}
+    no_option = {"env", "overrides", *SECTIONS, *map(attribute_of, AGENTS)}
+    plain = [name for name in TrainConfig.model_fields if name not in no_option]
+    return (
+        *plain,
+        *(f"{head}.{name}" for head, section in sections.items() for name in section.model_fields),
+    )
+
+
+def is_option(path: str) -> bool:
+    """Whether the command line may change it; the scenario's own fields left aside."""
+    return path in option_names() or (path.startswith(_RANGES) and len(path) > len(_RANGES))
+
+
+def attribute_of(agent: str) -> str:
+    """Name of the attribute that holds a learner's hyperparameters."""
+    return agent.replace("-", "_")
 
 
 def parse_words(
@@ -241,7 +315,7 @@ def parse_words(
         key, equals, text = word.partition("=")
         if not equals:
             raise Slip(f"{word!r}: expected key=value; see --help")
-        known = key in extra or key in option_names()
+        known = key in extra or is_option(key)
         if not known and not (key.startswith("scenario.") and len(key) > len("scenario.")):
             raise Slip(f"unknown option {key!r}{_hint(key, extra)}")
         if not text:
@@ -250,7 +324,7 @@ def parse_words(
             raise Slip(f"{key} is given twice")
         if key in extra:
             options[key] = text
-        elif key == "references":
+        elif key in LISTS:
             changes[key] = () if text == "none" else tuple(part for part in text.split(",") if part)
         else:
             changes[key] = read_value(key, text)
@@ -308,9 +382,19 @@ def read_value(key: str, text: str) -> Any:
 
 def _hint(key: str, extra: Sequence[str] = ()) -> str:
     names = [*extra, *option_names()]
-    near = difflib.get_close_matches(key, names, n=1) or [
-        name for name in names if name.rpartition(".")[2] == key
-    ]
+    head, _, last = key.partition(".")
+    if head in AGENTS:
+        takes = list(AGENTS[head].model_fields)
+        others = [other for other in AGENTS if last in AGENTS[other].model_fields]
+        near = difflib.get_close_matches(last, takes, n=1)
+        if near and not others:
+            return f" (did you mean {head}.{near[0]}?)"
+        whose = f"; agent={others[0]} has it" if others else ""
+        return f": {head} takes {takes}{whose}"
+    near = (
+        difflib.get_close_matches(key, names, n=1)
+        or [name for name in names if name.rpartition(".")[2] == key][:1]
+    )
     return f" (did you mean {near[0]}?)" if near else f"; there are {sorted(names)} and scenario.*"
 
 

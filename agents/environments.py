@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +11,7 @@ import gymnasium as gym
 
 import llmscale_env
 from agents.config import TrainConfig, environment_id
+from llmscale_env._cli import Slip
 from llmscale_env.scenarios import Scenario, load_scenario
 
 
@@ -21,22 +24,73 @@ def make_scenario(config: TrainConfig) -> Scenario:
     return load_scenario(config.scenario, **config.overrides)
 
 
-def make_training_env(config: TrainConfig, scenario: Scenario) -> Any:
-    """The vectorised environment (`gymnasium.vector.VectorEnv`) of a training run."""
+def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any:
+    """A vectorised environment (`gymnasium.vector.VectorEnv`), seen and steered as configured.
+
+    Raises:
+        ValueError: an unknown observation block, action head or forecaster.
+        Slip: a `reference` that is unknown, or an environment that takes none.
+    """
+    cls = _class_of(config.env)
     return gym.make_vec(
         environment_id(config.env),
-        num_envs=config.n_envs,
+        num_envs=n_envs,
         vectorization_mode="vector_entry_point",
         scenario=scenario,
         threads=config.env_threads,
+        observation=config.observation or None,
+        action=config.action or None,
+        forecaster=config.forecaster,
+        **_reference(config.reference, cls),
     )
 
 
-def make_codec(env: str, scenario: Scenario) -> Any:
-    """What turns a view into the environment's observation and an action into a command."""
+def make_codec(
+    env: str,
+    scenario: Scenario,
+    observation: Sequence[str] | None = None,
+    action: Sequence[str] | None = None,
+    reference: str | None = None,
+) -> Any:
+    """What turns a view into the environment's observation and an action into a command.
+
+    Args:
+        env: short name.
+        scenario: what is observed and commanded.
+        observation, action: names of blocks and heads; None: the environment's own.
+        reference: name of the policy that residual heads start from.
+
+    Raises:
+        ValueError: an unknown block or head.
+        Slip: a `reference` that is unknown, or an environment that takes none.
+    """
     from llmscale_env.envs.core import Codec
 
+    cls = _class_of(env)
+    blocks, heads = observation or cls.observation, action or cls.action
+    return Codec(scenario, blocks, heads, **_reference(reference, Codec))
+
+
+def codec_of(config: TrainConfig, scenario: Scenario) -> Any:
+    """The codec of a training run: the same spaces as in its environment."""
+    return make_codec(config.env, scenario, config.observation, config.action, config.reference)
+
+
+def _class_of(env: str) -> Any:
     (entry,) = (entry for entry in llmscale_env.ENVIRONMENTS if entry.short_name == env)
     module, _, name = entry.entry_point.partition(":")
-    cls = getattr(import_module(module), name)
-    return Codec(scenario, cls.observation, cls.action)
+    return getattr(import_module(module), name)
+
+
+def _reference(name: str | None, cls: Any) -> dict[str, Any]:
+    """The argument that gives residual heads their policy."""
+    if name is None:
+        return {}
+    if "reference" not in inspect.signature(cls.__init__).parameters:
+        raise Slip(f"reference = {name!r}: {cls.__name__} takes no reference policy")
+    from baselines import PolicyError, make_policy
+
+    try:
+        return {"reference": make_policy(name)}
+    except PolicyError as error:
+        raise Slip(f"reference: {error}") from None

@@ -187,9 +187,12 @@ def draw_episode(
     simulation: ClusterSimulation | None = None,
 ) -> Path:
     """Run one episode and draw it to `folder`/episode.png."""
+    from agents.comparison import forecaster_of
     from llmscale_env.control.run import run_episode
 
-    result = run_episode(policy, scenario, seed, simulation=simulation)
+    result = run_episode(
+        policy, scenario, seed, simulation=simulation, forecaster=forecaster_of(policy)
+    )
     return replace_file(folder / "episode.png", result.plot)
 
 

@@ -6,8 +6,11 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from agents.algorithms import algorithm_of, is_recurrent, takes_masks
 from agents.config import TrainConfig, read_config
-from agents.environments import make_codec
+from agents.environments import codec_of
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario
@@ -44,20 +47,23 @@ def find_model(path: str | Path) -> Path:
     return place
 
 
-def load_model(path: Path, **kwargs: Any) -> BaseAlgorithm:
+def load_model(path: Path, agent: str = "ppo", **kwargs: Any) -> BaseAlgorithm:
     """The network of a model file, on the CPU.
+
+    Args:
+        path: the file.
+        agent: the learner that wrote it.
+        kwargs: for stable-baselines3's `load`.
 
     Loading runs what the file says (it is pickled): load only models whose origin you trust.
 
     Raises:
         ModelError: not a model that stable-baselines3 can read.
     """
-    from stable_baselines3 import PPO
-
     if not zipfile.is_zipfile(path):
         raise ModelError(f"model {str(path)!r}: not a model file of stable-baselines3 (no zip)")
     try:
-        return PPO.load(path, device="cpu", **kwargs)
+        return algorithm_of(agent).load(path, device="cpu", **kwargs)
     except Exception as error:  # whatever an unpickler makes of foreign bytes
         said = " ".join(str(error).split())[:200]
         raise ModelError(
@@ -76,6 +82,10 @@ class LearnedPolicy:
 
     Raises:
         ModelError: see `find_model` and `load_model`.
+
+    Attributes:
+        forecaster: what the network was trained to see in the forecast entries; `run_episode` takes it
+            (its own default is that of the environments, "ewma").
     """
 
     def __init__(
@@ -90,12 +100,15 @@ class LearnedPolicy:
         if model is None:
             self.path = find_model(path)
             config = config or read_config(self.path.parent)
-            model = load_model(self.path)
+            model = load_model(self.path, config.agent)
         if config is None:
             raise ValueError("a model in memory needs the configuration of its run")
         self.config = config
         self.model = model
         self.name = name or (self.path.resolve().parent.name if self.path else config.agent)
+        self.forecaster = config.forecaster
+        self._masked, self._recurrent = takes_masks(model), is_recurrent(model)
+        self._memory: Any = None  # of a recurrent network, of the present episode
         self._codec: Any = None
         self._scenario: Scenario | None = None
 
@@ -105,7 +118,7 @@ class LearnedPolicy:
         Raises:
             ModelError: its observations or actions are others than those trained with.
         """
-        codec = make_codec(self.config.env, scenario)
+        codec = codec_of(self.config, scenario)
         for what, own, other in (
             ("observations", self.model.observation_space, codec.observation_space),
             ("actions", self.model.action_space, codec.action_space),
@@ -119,7 +132,7 @@ class LearnedPolicy:
         self._codec, self._scenario = codec, scenario
 
     def reset(self, scenario: Scenario, seed: int) -> None:
-        """A new episode; nothing is drawn, so `seed` changes nothing.
+        """A new episode; nothing is drawn, so `seed` changes nothing. A recurrent network forgets.
 
         Raises:
             ModelError: see `fit`.
@@ -127,10 +140,19 @@ class LearnedPolicy:
         if scenario is not self._scenario:
             self.fit(scenario)
         self._codec.reset()
+        self._memory = None
 
     def act(self, view: ClusterView) -> Command:
         """The command that the network finds best."""
-        action, _ = self.model.predict(self._codec.encode(view), deterministic=True)
+        observation = self._codec.encode(view)
+        more: dict[str, Any] = {}
+        if self._masked:
+            more["action_masks"] = self._codec.mask(view)
+        if self._recurrent:
+            # sb3-contrib takes `state=None` for the start of an episode.
+            more["state"] = self._memory
+            more["episode_start"] = np.array([self._memory is None])
+        action, self._memory = self.model.predict(observation, deterministic=True, **more)
         return self._codec.decode(action, view)
 
 

@@ -7,7 +7,13 @@
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N
     references=A,B,C       policies to compare with, or none
-    ppo.gamma=0.98 ...     hyperparameters, by stable-baselines3's names
+    agent=ppo              or maskable-ppo (impossible choices are ruled out), recurrent-ppo (it remembers)
+    ppo.gamma=0.98 ...     hyperparameters of the agent, by stable-baselines3's names
+    observation=A,B  action=A,B  forecaster=NAME  reference=POLICY     what is seen and decided
+    warm_start.policy=P    begin as a copy of a reference policy (warm_start.episodes, .epochs, .kl, .kl_steps)
+    lagrangian.attainment=0.99      prices of misses that move until so many are served in time
+    same_arrivals=K        K episodes side by side get the same requests; group_baseline=true compares them
+    randomise.ranges.FIELD=[LOW, HIGH]   train on many scenarios at once (randomise.groups, .episodes)
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
 
 Defaults stand in agents/configs/ENV.yaml; docs/training.md explains everything that is written.
@@ -82,8 +88,10 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
         raise Slip(f"env= is missing; there are {list(environment_names())}")
     env = options["env"]
     environment_id(env)
-    config = make_config(env, changes)
     given = Path(options["out"]) if "out" in options else None
+    if flag(options, "resume") and "agent" not in changes and given and given.is_dir():
+        changes = {**changes, "agent": read_config(given).agent}
+    config = make_config(env, changes)
     if not flag(options, "resume"):
         folder = given or _free_folder(config)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -109,27 +117,42 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
 
 
 def check(config: TrainConfig) -> Scenario:
-    """The run's scenario, and that the references exist, before anything is made.
+    """The run's scenario, and that all that is named exists, before anything is made.
 
     Raises:
-        Slip: an unknown scenario, field or policy, or a policy that cannot run the scenario.
+        Slip: an unknown scenario, field, policy, observation block, action head or forecaster, or a policy
+            that cannot run the scenario.
     """
-    from agents.environments import make_scenario
+    from agents.environments import codec_of, make_scenario
     from baselines import POLICY_NAMES, PolicyError, make_policy
+    from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
 
-    for name in config.references:
+    policies = [("references", name) for name in config.references]
+    for where, name in (
+        ("warm_start.policy", config.warm_start.policy),
+        ("reference", config.reference),
+    ):
+        policies += [(where, name)] if name is not None else []
+    for where, name in policies:
         kind = name.partition(":")[0]
         if kind not in POLICY_NAMES:
-            raise Slip(f"references: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
+            raise Slip(f"{where}: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
     try:
         scenario = make_scenario(config)
-        for name in config.references:
-            make_policy(name).reset(scenario, 0)
     except ScenarioError as error:
         raise Slip(str(error)) from None
-    except PolicyError as error:
-        raise Slip(f"references: {error}") from None
+    for where, name in policies:
+        try:
+            make_policy(name).reset(scenario, 0)
+        except PolicyError as error:
+            raise Slip(f"{where}: {error}") from None
+    try:
+        codec_of(config, scenario)
+        if config.forecaster is not None:
+            make_forecaster(config.forecaster)
+    except ValueError as error:
+        raise Slip(str(error)) from None
     return scenario
 
 
@@ -242,10 +265,16 @@ def _latest_unfinished(config: TrainConfig) -> Path:
 
 
 def _value(config: TrainConfig, key: str) -> Any:
+    """What an option is; a field of a section that is not there is None."""
     head, _, rest = key.partition(".")
     if head == "scenario" and rest:
         return config.overrides.get(rest)
-    return getattr(getattr(config, head), rest) if rest else getattr(config, head)
+    found = getattr(config, head.replace("-", "_"))
+    for part in (
+        ("ranges", rest.removeprefix("ranges.")) if "." in rest else (rest,) if rest else ()
+    ):
+        found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+    return found
 
 
 if __name__ == "__main__":

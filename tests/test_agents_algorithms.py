@@ -1,0 +1,210 @@
+"""The three learners: made, trained, saved, taken up again and run, and who is asked for masks and memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import evaluate, train
+from agents.config import make_config, parse_words, read_config
+from agents.environments import codec_of, make_scenario, make_vector_env
+from agents.learned import LearnedPolicy
+from agents.vec_adapter import NativeVecEnv
+from llmscale_env._cli import Slip
+from llmscale_env.control.run import run_episode
+
+SMALL = [
+    "env=mixed-slo",
+    "scenario.horizon_s=120",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=6",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+]
+
+
+def tiny(agent: str, *words: str) -> list[str]:
+    return [
+        *SMALL,
+        f"agent={agent}",
+        "total_timesteps=128",
+        "n_envs=4",
+        f"{agent}.n_steps=16",
+        f"{agent}.batch_size=32",
+        f"{agent}.n_epochs=1",
+        f"{agent}.net=[8]",
+        *(["recurrent-ppo.lstm_size=8"] if agent == "recurrent-ppo" else []),
+        "validation_every=64",
+        "validation_episodes=1",
+        "evaluation_episodes=0",
+        "references=none",
+        *words,
+    ]
+
+
+def config_of(*words: str) -> Any:
+    changes, _ = parse_words(words, ("env",))
+    return make_config("mixed-slo", changes)
+
+
+@pytest.mark.parametrize("agent", ["maskable-ppo", "recurrent-ppo"])
+def test_train_resume_evaluate(agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "run"
+    assert train.main([*tiny(agent), f"out={folder}"]) == 0
+    config = read_config(folder)
+    assert config.agent == agent
+    assert config.ppo is None
+    # What is left out stays as it was, the agent included.
+    words = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=192"]
+    assert train.main(words) == 0
+    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 192}
+    capsys.readouterr()
+    words = [*SMALL, f"policies=static,{folder}", "episodes=1", f"out={tmp_path / 'compared'}"]
+    assert evaluate.main(words) == 0
+    assert f"{folder.name} " in capsys.readouterr().out
+    with pytest.raises(Slip, match="agent cannot change"):
+        train.plan(["env=mixed-slo", f"out={folder}", "resume=true", "agent=ppo"])
+
+
+def test_masks_reach_the_learner_through_the_adapter():
+    from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+
+    config = config_of(*tiny("maskable-ppo"))
+    env = NativeVecEnv(make_vector_env(config, make_scenario(config), 3))
+    env.seed(5)
+    env.reset()
+    assert is_masking_supported(env)
+    masks = get_action_masks(env)
+    np.testing.assert_array_equal(masks, env.env.action_masks())
+    assert masks.shape == (3, env.action_space.nvec.sum())
+    assert not masks.all()  # six GPUs do not hold 16 instances
+    env.close()
+
+
+def test_a_masked_policy_orders_only_what_is_possible():
+    """Masks come from the codec when a policy runs, from the environment when it learns: the same ones."""
+    from agents.algorithms import make_model, takes_masks
+
+    config = config_of(*tiny("maskable-ppo"))
+    scenario = make_scenario(config)
+    env = NativeVecEnv(make_vector_env(config, scenario, 1))
+    model = make_model(config, env)
+    assert takes_masks(model)
+    policy = LearnedPolicy(model=model, config=config)
+    codec = codec_of(config, scenario)
+    env.seed(3)
+    env.reset()
+    masks, actions = [], []
+    predict = model.predict
+
+    def watched(observation: Any, **more: Any) -> Any:
+        found = predict(observation, **more)
+        masks.append(more["action_masks"])
+        actions.append(found[0])
+        return found
+
+    model.predict = watched
+    run_episode(policy, scenario, 3)
+    starts = np.concatenate([[0], np.cumsum(codec.action_space.nvec)[:-1]])
+    for mask, action in zip(masks, actions, strict=True):
+        np.testing.assert_array_equal(mask, env.env.action_masks()[0])
+        assert mask[starts + action].all()
+        env.step(action[None])
+    assert len(masks) == 12
+    env.close()
+
+
+def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them():
+    from agents.algorithms import is_recurrent, make_model
+
+    config = config_of(*tiny("recurrent-ppo"))
+    scenario = make_scenario(config)
+    env = NativeVecEnv(make_vector_env(config, scenario, 1))
+    model = make_model(config, env)
+    assert is_recurrent(model)
+    policy = LearnedPolicy(model=model, config=config)
+    memories = []
+    predict = model.predict
+
+    def watched(observation: Any, **more: Any) -> Any:
+        memories.append((more["state"], bool(more["episode_start"][0])))
+        return predict(observation, **more)
+
+    model.predict = watched
+    run_episode(policy, scenario, 3)
+    first = [m for m, _ in memories]
+    assert first[0] is None
+    assert all(m is not None and np.abs(m[0]).max() > 0 for m in first[1:])
+    assert [start for _, start in memories] == [True] + [False] * 11
+    run_episode(policy, scenario, 3)
+    assert memories[12][0] is None
+    for before, again in zip(first[1:], memories[13:], strict=True):
+        np.testing.assert_array_equal(before[0], again[0][0])
+    env.close()
+
+
+# ---- what is seen and decided ----
+
+
+def test_blocks_heads_and_forecaster_go_to_environment_and_policy_alike(tmp_path: Path):
+    words = ["observation=clock,arrivals,forecast,last_action", "action=instances,batch_limits"]
+    forecaster = "forecaster={kind: ewma, alpha: 0.9}"
+    folder = tmp_path / "run"
+    assert train.main([*tiny("ppo", *words, forecaster), f"out={folder}"]) == 0
+    config = read_config(folder)
+    assert config.action == ("instances", "batch_limits")
+    policy, scenario = LearnedPolicy(folder), make_scenario(config)
+    env = make_vector_env(config, scenario, 1)
+    obs, _ = env.reset(seed=[4])
+    seen = []
+    predict = policy.model.predict
+
+    def watched(observation: Any, **more: Any) -> Any:
+        seen.append(observation)
+        return predict(observation, **more)
+
+    policy.model.predict = watched
+    run_episode(policy, scenario, 4, forecaster=policy.forecaster)
+    rates = []
+    for mine in seen:
+        np.testing.assert_array_equal(mine, obs[0])
+        rates.append(mine[7])
+        obs, *_ = env.step(predict(obs, deterministic=True)[0])
+    assert len(set(rates)) > 5  # there is a forecast, and it moves
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "word,said",
+    [
+        ("action=instance", "action = 'instance': unknown head"),
+        ("observation=clocks", "observation = 'clocks': unknown block"),
+        ("forecaster=ewna", "ewna"),
+        ("reference=llumnx", "reference: unknown policy 'llumnx' (did you mean llumnix?)"),
+        ("warm_start.policy=llumnx", "warm_start.policy: unknown policy 'llumnx'"),
+    ],
+)
+def test_slips_about_names(word: str, said: str):
+    with pytest.raises(Slip) as slip:
+        train.check(config_of(*tiny("ppo", word)))
+    assert said in str(slip.value)
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (["ppo.lstm_size=3"], "ppo.lstm_size': ppo takes ['n_steps'"),
+        (["ppo.lstm_size=3"], "agent=recurrent-ppo has it"),
+        (["ppo.n_step=3"], "did you mean ppo.n_steps?"),
+        (["agent=maskable-ppo", "ppo.gamma=0.9"], "ppo.gamma: is an option of agent=ppo"),
+        (["recurrent-ppo.gamma=0.9"], "the agent is ppo"),
+    ],
+)
+def test_hyperparameters_of_another_learner_are_a_slip(words: list[str], said: str):
+    with pytest.raises(Slip) as slip:
+        config_of(*words)
+    assert said in str(slip.value)
