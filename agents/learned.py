@@ -18,7 +18,7 @@ from llmscale_env.scenarios import Scenario
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
-BEST, LAST = "model_best.zip", "model_last.zip"
+BEST, LAST, COPY = "model_best.zip", "model_last.zip", "model_copy.zip"
 
 
 class ModelError(ValueError):

@@ -5,17 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.logger import configure
 
 from agents.algorithms import make_model
+from agents.anchor import Anchor
 from agents.callbacks import Progress, RolloutTags, Stop, Validation, log_references
+from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
-from agents.learned import LAST, find_model, load_model
+from agents.files import replace_file, said, write_json
+from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
+from agents.translation import TranslationError
 from agents.vec_adapter import NativeVecEnv
+from llmscale_env._cli import Slip
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
@@ -41,13 +46,19 @@ def learn(
     Raises:
         KeyboardInterrupt: interrupted; the last model has been saved.
         ModelError: the last model of the folder cannot be read.
+        Slip: see `warm_start`.
     """
     resumes = resumes and (folder / LAST).is_file()
     env = NativeVecEnv(
         make_vector_env(config, scenario, config.n_envs), reward_scale=config.reward_scale
     )
     try:
-        model = _take_up(config, folder, env) if resumes else make_learner(config, env, scenario)
+        if resumes:
+            model = _take_up(config, folder, env)
+        else:
+            model = make_learner(config, env, scenario)
+            if config.warm_start.policy is not None:
+                warm_start(model, config, scenario, folder, simulation)
         done = model.num_timesteps
         env.seed_each(config.training_seeds(done))
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
@@ -56,8 +67,9 @@ def learn(
             validation = Validation(config, scenario, folder, simulation, stop, references)
             if resumes:
                 validation.take_up(done)
+            more = _callbacks(config, folder)
             callbacks = CallbackList(
-                [validation, RolloutTags(env), Progress(config.total_timesteps)]
+                [validation, RolloutTags(env), *more, Progress(config.total_timesteps)]
             )
             try:
                 if done < config.total_timesteps:
@@ -87,12 +99,65 @@ def make_learner(config: TrainConfig, env: NativeVecEnv, scenario: Scenario) -> 
     choices = as_is_choices(decoder.parts, decoder.choices, scenario)
     biases = [
         config.as_is_bias
-        if part.endswith(("/instances", "/serves"))
+        if part.endswith(("/instances", "/residual", "/serves"))
         else config.as_is_bias_settings
         for part in decoder.parts
     ]
     lean_towards(model, choices, biases)
     return model
+
+
+def warm_start(
+    model: Any,
+    config: TrainConfig,
+    scenario: Scenario,
+    folder: Path,
+    simulation: ClusterSimulation,
+) -> None:
+    """Make `model` a copy of `warm_start.policy`; the copy and how good it is are written to `folder`.
+
+    Raises:
+        Slip: the action space has nothing that the policy's commands can be translated to.
+    """
+    from baselines import make_policy
+
+    name = str(config.warm_start.policy)
+    try:
+        seen = watch(config, scenario, make_policy(name), simulation)
+    except TranslationError as error:
+        raise Slip(f"warm_start.policy = {name!r}: {error}") from None
+    fitted = clone(model, seen, config.warm_start, config.reward_scale, config.seed)
+    write_json(
+        folder / "warm_start.json",
+        {
+            "policy": name,
+            "episodes": len(seen.lengths),
+            "decisions": len(seen.actions),
+            "mean_return_as_actions": seen.mean_return,
+            "exact_choices": seen.exact_choices,
+            "exact_commands": seen.exact_commands,
+            "decisions_with_orders_left_out": seen.left_out,
+            "parts_left_as_they_are": list(seen.untranslated),
+            **fitted,
+        },
+    )
+    replace_file(folder / COPY, model.save)
+    left_out = ", ".join(f"{key} {n}x" for key, n in seen.left_out.items()) or "nothing"
+    said(
+        f"warm start from {name}: {len(seen.actions):,} decisions, {100 * seen.exact_choices:.1f} % of "
+        f"the choices exact, left out: {left_out}; reward as actions {seen.mean_return:.1f}; the copy "
+        f"agrees on {100 * fitted['agreement']:.1f} %"
+    )
+
+
+def _callbacks(config: TrainConfig, folder: Path) -> list[BaseCallback]:
+    """What else happens during learning, as the configuration asks."""
+    found: list[BaseCallback] = []
+    start = config.warm_start
+    if start.policy is not None and start.kl > 0 and start.kl_steps > 0:
+        copy: Any = load_model(find_model(folder / COPY), config.agent)
+        found.append(Anchor(copy.policy, start.kl, start.kl_steps))
+    return found
 
 
 def _take_up(config: TrainConfig, folder: Path, env: NativeVecEnv) -> Any:

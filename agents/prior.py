@@ -35,6 +35,8 @@ def as_is_choices(
             found.append(_exact(options, "0"))
         elif what == "instances" and name in pools:
             found.append(_nearest(options, pools[name].initial_instances))
+        elif what == "residual":
+            found.append(_exact(options, "x1"))
         elif what == "rule" and name in pools:
             found.append(_exact(options, getattr(pools[name].scaling, "kind", "none")))
         elif what == "threshold":

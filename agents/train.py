@@ -10,7 +10,7 @@
     agent=ppo              or maskable-ppo (impossible choices are ruled out), recurrent-ppo (it remembers)
     ppo.gamma=0.98 ...     hyperparameters of the agent, by stable-baselines3's names
     observation=A,B  action=A,B  forecaster=NAME  reference=POLICY     what is seen and decided
-    warm_start.policy=P    begin as a copy of a reference policy (warm_start.episodes, .epochs, .kl, .kl_steps)
+    warm_start.policy=P    begin as a copy of a reference policy (.episodes, .epochs, .kl, .kl_steps)
     lagrangian.attainment=0.99      prices of misses that move until so many are served in time
     same_arrivals=K        K episodes side by side get the same requests; group_baseline=true compares them
     randomise.ranges.FIELD=[LOW, HIGH]   train on many scenarios at once (randomise.groups, .episodes)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         return run(config, scenario, folder, words, resumes)
-    except ModelError as error:
+    except (ModelError, Slip) as error:
         said(f"train: {error}")
         return 2
     except KeyboardInterrupt:

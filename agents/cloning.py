@@ -1,0 +1,252 @@
+"""A warm start: a network that copies a handwritten policy before it learns by itself (behaviour cloning).
+
+The policy plays through the environment's codec: its commands are translated to the nearest actions
+(`agents.translation`), and those are carried out, so what is recorded is what a network can do, with the
+states and rewards that it leads to. The network then learns the actions by cross-entropy over possible
+choices and the value function by squared error. AWARE (USENIX ATC 2023) starts its autoscalers so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.algorithms import is_recurrent, takes_masks
+from agents.config import TrainConfig
+from agents.environments import codec_of
+from agents.settings import WarmStartConfig
+from agents.translation import Translated, Translator, share_exact
+from llmscale_env.control.command import Command
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios import Scenario
+
+_SEEDS_OF_COPYING = 1
+"""Tells the seeds of watched episodes from those of training (`TrainConfig.drawn_seeds`)."""
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Decisions of whole episodes, one after the other.
+
+    Attributes:
+        observations: (N, k).
+        actions: (N, parts).
+        masks: (N, sum of choices) possible choices.
+        rewards: (N,) unscaled.
+        lengths: decisions of each episode.
+        exact_choices, exact_commands: shares of them that the action space can express exactly.
+        left_out: per field of the commands that no part of an action means, in how many decisions.
+        untranslated: parts of the action that were left as they are.
+    """
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.int64]
+    masks: NDArray[np.bool_]
+    rewards: NDArray[np.float64]
+    lengths: tuple[int, ...]
+    exact_choices: float
+    exact_commands: float
+    left_out: dict[str, int]
+    untranslated: tuple[str, ...]
+
+    @property
+    def mean_return(self) -> float:
+        """Mean reward of an episode."""
+        return float(self.rewards.sum() / len(self.lengths))
+
+    def returns(self, gamma: float, scale: float) -> NDArray[np.float32]:
+        """(N,) discounted sums of scaled rewards to the end of the episode (nothing is assumed after it)."""
+        found = np.zeros(len(self.rewards))
+        end = len(self.rewards)
+        for length in reversed(self.lengths):
+            total = 0.0
+            for i in range(end - 1, end - length - 1, -1):
+                total = self.rewards[i] * scale + gamma * total
+                found[i] = total
+            end -= length
+        return found.astype(np.float32)
+
+
+class Recorder:
+    """A policy that carries out the nearest actions to another one's commands, and writes them down.
+
+    Args:
+        policy: whose commands.
+        codec: of the environment.
+        scenario: of the episodes.
+    """
+
+    def __init__(self, policy: Policy, codec: Any, scenario: Scenario) -> None:
+        self.name = policy.name
+        self._policy, self._codec = policy, codec
+        self.translator = Translator(codec, scenario)
+        self.observations: list[NDArray[np.float32]] = []
+        self.masks: list[NDArray[np.bool_]] = []
+        self.translated: list[Translated] = []
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """A new episode."""
+        self._policy.reset(scenario, seed)
+        self._codec.reset()
+        self.translator.reset()
+
+    def act(self, view: ClusterView) -> Command:
+        """What the nearest action means."""
+        self.observations.append(self._codec.encode(view))
+        self.masks.append(self._codec.mask(view))
+        found = self.translator.translate(self._policy.act(view), view)
+        self.translated.append(found)
+        return self._codec.decode(found.action, view)
+
+
+def watch(
+    config: TrainConfig,
+    scenario: Scenario,
+    policy: Policy,
+    simulation: ClusterSimulation | None = None,
+) -> Demonstrations:
+    """Let `policy` play `config.warm_start.episodes` episodes.
+
+    Raises:
+        TranslationError: the action space has nothing that commands can be translated to.
+    """
+    recorder = Recorder(policy, codec_of(config, scenario), scenario)
+    simulation = simulation or ClusterSimulation(scenario)
+    rewards: list[float] = []
+    lengths = []
+    # Distinct ones: `same_arrivals` is for comparing, here it would only be less to see.
+    alone = config.model_copy(update={"same_arrivals": 1})
+    for seed in alone.drawn_seeds(config.warm_start.episodes, 0, _SEEDS_OF_COPYING):
+        result = run_episode(
+            recorder, scenario, seed, simulation=simulation, forecaster=config.forecaster
+        )
+        played = list(result.series["reward"])
+        rewards += played
+        lengths.append(len(played))
+    choices, commands = share_exact(recorder.translated)
+    left_out = Counter(name for t in recorder.translated for name in t.left_out)
+    return Demonstrations(
+        observations=np.array(recorder.observations, np.float32),
+        actions=np.array([t.action for t in recorder.translated]),
+        masks=np.array(recorder.masks),
+        rewards=np.array(rewards),
+        lengths=tuple(lengths),
+        exact_choices=choices,
+        exact_commands=commands,
+        left_out=dict(left_out),
+        untranslated=recorder.translator.untranslated,
+    )
+
+
+def clone(
+    model: Any, seen: Demonstrations, settings: WarmStartConfig, reward_scale: float, seed: int
+) -> dict[str, float]:
+    """Train a model of stable-baselines3 to do what was seen, in place.
+
+    Returns:
+        `cross_entropy` (mean over decisions, summed over parts) and `value_loss` of the last pass,
+        `agreement`: share of all choices at which the copy's most probable one is the policy's.
+    """
+    import torch
+
+    returns = torch.as_tensor(seen.returns(model.gamma, reward_scale))
+    rng = np.random.default_rng([seed, _SEEDS_OF_COPYING])
+    policy = model.policy
+    optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+    policy.set_training_mode(True)
+    losses: list[tuple[float, float, int]] = []
+    for _ in range(settings.epochs):
+        losses = []
+        for rows, episodes in _minibatches(model, seen, settings.batch_size, rng):
+            values, log_prob, _ = _evaluate(model, seen, rows, episodes)
+            cross_entropy = -log_prob.mean()
+            value_loss = torch.nn.functional.mse_loss(values.flatten(), returns[rows])
+            optimiser.zero_grad()
+            (cross_entropy + model.vf_coef * value_loss).backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            optimiser.step()
+            losses.append((cross_entropy.item(), value_loss.item(), len(rows)))
+    policy.set_training_mode(False)
+    weights = [n for _, _, n in losses]
+    return {
+        "cross_entropy": float(np.average([loss[0] for loss in losses], weights=weights)),
+        "value_loss": float(np.average([loss[1] for loss in losses], weights=weights)),
+        "agreement": _agreement(model, seen),
+    }
+
+
+def _minibatches(
+    model: Any, seen: Demonstrations, batch_size: int, rng: np.random.Generator
+) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Rows of each minibatch in random order, and of how many whole episodes they are.
+
+    A recurrent network gets whole episodes, of equal length within a minibatch.
+    """
+    if not is_recurrent(model):
+        order = rng.permutation(len(seen.actions))
+        for at in range(0, len(order), batch_size):
+            yield order[at : at + batch_size], 0
+        return
+    starts = np.concatenate([[0], np.cumsum(seen.lengths)[:-1]])
+    by_length: dict[int, list[int]] = {}
+    for episode in rng.permutation(len(seen.lengths)):
+        by_length.setdefault(seen.lengths[episode], []).append(int(starts[episode]))
+    for length, firsts in by_length.items():
+        many = max(1, batch_size // length)
+        for at in range(0, len(firsts), many):
+            mine: Sequence[int] = firsts[at : at + many]
+            yield np.concatenate([np.arange(first, first + length) for first in mine]), len(mine)
+
+
+def _evaluate(model: Any, seen: Demonstrations, rows: NDArray[np.int64], episodes: int) -> Any:
+    """(values, log-probabilities of the actions, entropy) of some rows."""
+    import torch
+
+    observations = torch.as_tensor(seen.observations[rows])
+    actions = torch.as_tensor(seen.actions[rows])
+    if takes_masks(model):
+        return model.policy.evaluate_actions(observations, actions, action_masks=seen.masks[rows])
+    if is_recurrent(model):
+        return model.policy.evaluate_actions(
+            observations, actions, _no_memory(model, episodes), torch.zeros(len(rows))
+        )
+    return model.policy.evaluate_actions(observations, actions)
+
+
+def _no_memory(model: Any, episodes: int) -> Any:
+    """States of the LSTMs at the starts of episodes."""
+    import torch
+    from sb3_contrib.common.recurrent.type_aliases import RNNStates
+
+    lstm = model.policy.lstm_actor
+    zeros = torch.zeros(lstm.num_layers, episodes, lstm.hidden_size)
+    return RNNStates((zeros, zeros), (zeros, zeros))
+
+
+def _agreement(model: Any, seen: Demonstrations) -> float:
+    """Share of choices at which the most probable one is what was seen."""
+    import torch
+
+    same = total = 0
+    with torch.no_grad():
+        for rows, episodes in _minibatches(model, seen, 4096, np.random.default_rng(0)):
+            observations = torch.as_tensor(seen.observations[rows])
+            if takes_masks(model):
+                found = model.policy.get_distribution(observations, seen.masks[rows])
+            elif is_recurrent(model):
+                memory = _no_memory(model, episodes).pi
+                starts = torch.zeros(len(rows))
+                found, _ = model.policy.get_distribution(observations, memory, starts)
+            else:
+                found = model.policy.get_distribution(observations)
+            agrees = found.mode().numpy() == seen.actions[rows]
+            same, total = same + int(agrees.sum()), total + agrees.size
+    return same / total

@@ -1,0 +1,390 @@
+"""Commands as actions, a network that copies them, and a KL term that decays to nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import PPO
+from torch.distributions import Categorical
+
+from agents import train
+from agents.algorithms import make_model
+from agents.anchor import Anchor, attach, kl_of_parts
+from agents.cloning import Demonstrations, clone, watch
+from agents.config import make_config, parse_words
+from agents.environments import codec_of, make_codec, make_scenario, make_vector_env
+from agents.learned import LearnedPolicy
+from agents.settings import WarmStartConfig
+from agents.translation import TranslationError, Translator, share_exact
+from agents.vec_adapter import NativeVecEnv
+from baselines import make_policy
+from llmscale_env.control.command import Command
+from llmscale_env.control.run import run_episode
+from llmscale_env.scenarios import load_scenario
+
+SMALL = [
+    "scenario.horizon_s=120",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=6",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+]
+
+
+def config_of(*words: str, agent: str = "ppo") -> Any:
+    plain = [f"agent={agent}", f"{agent}.net=[16]", "n_envs=2", f"{agent}.batch_size=16"]
+    changes, _ = parse_words([*SMALL, *plain, f"{agent}.n_steps=8", *words], ("env",))
+    return make_config("mixed-slo", changes)
+
+
+class Script:
+    """Orders given one after the other, then none; what `translate` makes of each is kept."""
+
+    name = "script"
+
+    def __init__(self, commands: list[Command], translator: Translator) -> None:
+        self.commands, self.translator = commands, translator
+        self.found: list[Any] = []
+
+    def reset(self, scenario: Any, seed: int) -> None:
+        self.translator.reset()
+        self.step = 0
+
+    def act(self, view: Any) -> Command:
+        command = self.commands[self.step] if self.step < len(self.commands) else Command()
+        self.step += 1
+        self.found.append(self.translator.translate(command, view))
+        return command
+
+
+def translated(commands: list[Command], *words: str) -> tuple[list[dict[str, str]], list[Any]]:
+    """Per command the choices by part, and the translations."""
+    config = config_of(*words)
+    scenario = make_scenario(config)
+    codec = codec_of(config, scenario)
+    script = Script(commands, Translator(codec, scenario))
+    run_episode(script, scenario, 1)
+    decoder = codec.decoder
+    named = [
+        {
+            part: options[choice]
+            for part, options, choice in zip(
+                decoder.parts, decoder.choices, found.action, strict=True
+            )
+        }
+        for found in script.found
+    ]
+    return named, script.found
+
+
+def test_commands_become_absolute_counts():
+    named, found = translated(
+        [
+            Command(),
+            Command(
+                targets={"interactive": 3},
+                batch_limits={"mixed": 128, "interactive": 100},
+                overflow_share={"interactive": 0.4},
+                load_source="host",
+            ),
+            Command(),
+            Command(load_source={"mixed": "host"}),
+        ],
+    )
+    assert named[0] == {
+        "interactive/instances": "2",
+        "mixed/instances": "1",
+        "batch/instances": "0",
+        "interactive/batch_limit": "64",
+        "mixed/batch_limit": "64",
+        "batch/batch_limit": "256",
+        "interactive/overflow_share": "0",
+        "load_source": "ssd",
+    }
+    assert found[0].exact.all()
+    assert named[1]["interactive/instances"] == "3"
+    assert named[1]["mixed/instances"] == "1"
+    assert named[1]["mixed/batch_limit"] == "128"
+    assert named[1]["interactive/batch_limit"] == "128"  # 100 is nearer to 128 than to 64 in logs
+    assert named[1]["interactive/overflow_share"] == "0.5"
+    assert named[1]["load_source"] == "host"
+    wrong = [p for p, exact in zip(named[1], found[1].exact, strict=True) if not exact]
+    assert wrong == ["interactive/batch_limit", "interactive/overflow_share"]
+    # What was ordered before still holds, sources apart: those are of one command.
+    assert named[2] == {**named[1], "load_source": "ssd"}
+    # One of three pools: the others' source is right for more of them.
+    assert named[3]["load_source"] == "ssd"
+    assert not found[3].exact[-1]
+    assert [f.left_out for f in found[:4]] == [()] * 4
+    choices, commands = share_exact(found[:4])
+    assert choices == pytest.approx(1 - (0 + 2 + 2 + 3) / 32)
+    assert commands == 0.25
+
+
+def test_commands_become_changes():
+    named, found = translated(
+        [
+            Command(drain=(0,)),
+            Command(targets={"interactive": 0, "mixed": 4}),
+            Command(targets={"batch": 2}, evict={1: 1}, controllers={"mixed": "chiron"}),
+            Command(batch_limits={"mixed": 32}),
+        ],
+        "action=instances",
+    )
+    assert list(named[0].values()) == ["-1", "0", "0"]
+    assert found[0].exact.all()
+    # +3 is no choice: of +2 and +4, as near, the larger, since four GPUs are free.
+    assert list(named[1].values()) == ["-1", "+4", "0"]
+    assert found[1].exact.tolist() == [True, False, True]
+    assert named[2]["batch/instances"] == "+2"
+    assert found[2].left_out == ("evict", "controllers")
+    assert found[3].left_out == ("batch_limits",)
+
+
+def test_what_is_impossible_is_not_chosen():
+    named, found = translated([Command(targets={"interactive": 12})], "action=instance_counts")
+    # Six GPUs, one of them held by the mixed pool.
+    assert named[0]["interactive/instances"] == "5"
+    assert found[0].exact.tolist() == [False, True, True]
+
+
+def test_an_action_space_of_other_things_is_refused():
+    scenario = load_scenario("multi-model-queue")
+    with pytest.raises(TranslationError, match="none is an instance count"):
+        Translator(make_codec("multi-model-queue", scenario), scenario)
+
+
+# ---- the copy ----
+
+
+def test_returns_end_with_their_episode():
+    nothing = np.zeros((5, 1))
+    seen = Demonstrations(
+        observations=nothing.astype(np.float32),
+        actions=nothing.astype(int),
+        masks=nothing.astype(bool),
+        rewards=np.array([1.0, 2.0, 4.0, 10.0, 20.0]),
+        lengths=(3, 2),
+        exact_choices=1.0,
+        exact_commands=1.0,
+        left_out={},
+        untranslated=(),
+    )
+    # By hand, discount 0.5, scale 2: 8, 4 + 0.5 * 8, 2 + 0.5 * 8; 40, 20 + 0.5 * 40.
+    assert seen.returns(0.5, 2.0).tolist() == [6.0, 8.0, 8.0, 40.0, 40.0]
+    assert seen.mean_return == 18.5
+
+
+@pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
+def test_a_copy_acts_as_what_it_has_seen(agent: str):
+    config = config_of("action=instance_counts,batch_limits", "warm_start.episodes=3", agent=agent)
+    scenario = make_scenario(config)
+
+    class Sawtooth:
+        """Something to learn: counts and limits that follow the clock."""
+
+        name = "sawtooth"
+
+        def reset(self, scenario: Any, seed: int) -> None:
+            pass
+
+        def act(self, view: Any) -> Command:
+            late = view.time_s >= 60
+            limits = dict.fromkeys(("interactive", "mixed"), 128 if late else 32)
+            return Command(targets={"mixed": 2 if late else 1}, batch_limits=limits)
+
+    seen = watch(config, scenario, Sawtooth())
+    assert seen.lengths == (12, 12, 12)
+    assert seen.exact_commands == 1.0
+    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
+    model = make_model(config, env)
+    settings = WarmStartConfig(policy="x", epochs=150, batch_size=12, learning_rate=0.01)
+    before = clone(model, seen, settings.model_copy(update={"epochs": 1}), 0.02, 0)
+    after = clone(model, seen, settings, 0.02, 0)
+    assert after["cross_entropy"] < 0.3 * before["cross_entropy"]
+    assert after["agreement"] > max(0.95, before["agreement"])
+    # It does so by itself too, on requests that it has not seen.
+    policy = LearnedPolicy(model=model, config=config)
+    alone, copied = (run_episode(p, scenario, 99).series for p in (Sawtooth(), policy))
+    same = np.equal(alone["interactive/batch_limit"], copied["interactive/batch_limit"])
+    assert set(copied["interactive/batch_limit"]) >= {32.0, 128.0}
+    assert same.mean() > 0.7
+    env.close()
+
+
+def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
+    config = config_of("warm_start.episodes=2")
+    scenario = make_scenario(config)
+    seen = watch(config, scenario, make_policy("llumnix"))
+    assert 0.5 < seen.exact_choices <= 1.0
+    assert "routers" in seen.left_out  # one pool for all classes: no action says so
+    env = make_vector_env(config, scenario, 2)
+    alone = config.model_copy(update={"same_arrivals": 1})
+    obs, _ = env.reset(seed=alone.drawn_seeds(2, 0, 1))
+    for step in range(12):
+        rows = [step, 12 + step]
+        np.testing.assert_array_equal(obs, seen.observations[rows])
+        np.testing.assert_array_equal(env.action_masks(), seen.masks[rows])
+        obs, rewards, *_ = env.step(seen.actions[rows])
+        np.testing.assert_allclose(rewards, seen.rewards[rows], rtol=1e-12)
+    env.close()
+
+
+# ---- the KL term ----
+
+
+def test_kl_of_a_small_categorical_by_hand():
+    p = Categorical(torch.tensor([[0.5, 0.5]]))
+    q = Categorical(torch.tensor([[0.25, 0.75]]))
+    three = Categorical(torch.tensor([[0.2, 0.3, 0.5]]))
+    # 0.5 ln(0.5 / 0.25) + 0.5 ln(0.5 / 0.75) = 0.5 ln(4 / 3)
+    assert float(kl_of_parts([p], [q])) == pytest.approx(0.5 * np.log(4 / 3), rel=1e-6)
+    assert float(kl_of_parts([p, three], [q, three])) == pytest.approx(
+        0.5 * np.log(4 / 3), rel=1e-6
+    )
+
+
+def test_an_attached_term_adds_its_gradient_and_nothing_else():
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    attached = attach(x * 3.0, 5.0 * (x**2).sum())
+    assert attached.tolist() == [3.0, 6.0]
+    (attached.sum() * 7.0).backward()
+    # d/dx (21 x) + d/dx (5 x^2), whatever the loss is multiplied with
+    assert x.grad.tolist() == [21.0 + 10.0, 21.0 + 20.0]
+
+
+class Two(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.MultiDiscrete([3, 2])
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        return self._look(), {}
+
+    def step(self, action: Any):
+        reward = float(action[0]) - float(action[1])
+        return self._look(), reward, False, bool(self.np_random.random() < 0.1), {}
+
+    def _look(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def action_masks(self):
+        return np.array([True, True, True, True, False])
+
+
+def learnt(agent: str, anchor: tuple[float, int] | None, steps: int = 64) -> Any:
+    """A model after some updates; the copy is another, untrained network."""
+    from sb3_contrib import MaskablePPO, RecurrentPPO
+
+    cls, policy = {
+        "ppo": (PPO, "MlpPolicy"),
+        "maskable-ppo": (MaskablePPO, "MlpPolicy"),
+        "recurrent-ppo": (RecurrentPPO, "MlpLstmPolicy"),
+    }[agent]
+    kwargs = {"lstm_hidden_size": 8} if agent == "recurrent-ppo" else {}
+
+    def make(seed: int) -> Any:
+        env = Two()
+        return cls(
+            policy,
+            env,
+            n_steps=16,
+            batch_size=8,
+            n_epochs=2,
+            seed=seed,
+            device="cpu",
+            learning_rate=1e-2,
+            policy_kwargs={"net_arch": [8], **kwargs},
+        )
+
+    copy = make(5).policy
+    model = make(0)
+    callback = Anchor(copy, *anchor) if anchor else None
+    model.learn(steps, callback=callback)
+    return model, callback, copy
+
+
+def same(one: Any, other: Any) -> bool:
+    mine, theirs = one.policy.state_dict(), other.policy.state_dict()
+    return all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+@pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
+def test_with_coefficient_zero_updates_are_those_of_the_plain_learner(agent: str):
+    plain, *_ = learnt(agent, None)
+    zero, callback, _ = learnt(agent, (0.0, 10_000))
+    assert same(plain, zero)
+    assert "evaluate_actions" not in vars(zero.policy)
+    # It has decayed to nothing before the second update: the first alone differs from the plain one's.
+    held, callback, _ = learnt(agent, (5.0, 17))
+    assert callback.coefficient == 0.0
+    assert not same(plain, held)
+    over, callback, _ = learnt(agent, (5.0, 16))
+    assert same(plain, over)
+
+
+@pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
+def test_a_large_coefficient_draws_the_policy_to_the_copy(agent: str):
+    def distance(model: Any, copy: Any) -> float:
+        model.policy.set_training_mode(False)
+        obs = torch.as_tensor(np.random.default_rng(0).uniform(-1, 1, (64, 2)), dtype=torch.float32)
+        more: tuple[Any, ...] = ()
+        if agent == "maskable-ppo":
+            more = (np.tile(Two().action_masks(), (64, 1)),)
+        if agent == "recurrent-ppo":
+            zeros = torch.zeros(1, 64, 8)
+            more = ((zeros, zeros), torch.zeros(64))
+        found = []
+        for policy in (copy, model.policy):
+            with torch.no_grad():
+                made = policy.get_distribution(obs, *more)
+            made = made[0] if agent == "recurrent-ppo" else made
+            found.append(made.distributions if agent == "maskable-ppo" else made.distribution)
+        return float(kl_of_parts(*found).mean())
+
+    free, _, copy = learnt(agent, None, 320)
+    held, callback, copy = learnt(agent, (10.0, 10**9), 320)
+    assert callback.coefficient == pytest.approx(10.0, rel=1e-5)
+    assert distance(held, copy) < 0.2 * distance(free, copy)
+
+
+def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
+    folder = tmp_path / "run"
+    words = [
+        "env=mixed-slo",
+        *SMALL,
+        "n_envs=2",
+        "ppo.n_steps=8",
+        "ppo.batch_size=16",
+        "ppo.net=[8]",
+        "total_timesteps=32",
+        "validation_every=16",
+        "validation_episodes=1",
+        "evaluation_episodes=0",
+        "references=none",
+        "warm_start.policy=llumnix",
+        "warm_start.episodes=1",
+        "warm_start.epochs=2",
+        "warm_start.kl_steps=64",
+    ]
+    assert train.main([*words, f"out={folder}"]) == 0
+    told = json.loads((folder / "warm_start.json").read_text())
+    assert told["policy"] == "llumnix"
+    assert told["decisions"] == 12
+    copied = (folder / "model_copy.zip").read_bytes()
+    more = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=80"]
+    assert train.main(more) == 0
+    assert (folder / "model_copy.zip").read_bytes() == copied
+    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 80}
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tb" / "ppo"))
+    events.Reload()
+    values = [round(e.value, 6) for e in events.Scalars("llmscale/copy/kl_coefficient")]
+    assert values == [0.75, 0.5, 0.25, 0.0, 0.0]
