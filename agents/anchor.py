@@ -63,10 +63,10 @@ class Anchor(BaseCallback):
     def _on_training_start(self) -> None:
         self._plain = self.model.policy.evaluate_actions
         # On the instance and not the class: it is no part of what is saved.
-        self.model.policy.evaluate_actions = self._evaluate  # type: ignore[method-assign]
+        vars(self.model.policy)["evaluate_actions"] = self._evaluate
 
     def _on_training_end(self) -> None:
-        del self.model.policy.evaluate_actions
+        del vars(self.model.policy)["evaluate_actions"]
 
     def _on_step(self) -> bool:
         return True

@@ -42,6 +42,7 @@ class Demonstrations:
         masks: (N, sum of choices) possible choices.
         rewards: (N,) unscaled.
         lengths: decisions of each episode.
+        own_return: mean reward of an episode when the policy plays the same ones with its own commands.
         exact_choices, exact_commands: shares of them that the action space can express exactly.
         left_out: per field of the commands that no part of an action means, in how many decisions.
         untranslated: parts of the action that were left as they are.
@@ -52,6 +53,7 @@ class Demonstrations:
     masks: NDArray[np.bool_]
     rewards: NDArray[np.float64]
     lengths: tuple[int, ...]
+    own_return: float
     exact_choices: float
     exact_commands: float
     left_out: dict[str, int]
@@ -122,6 +124,7 @@ def watch(
     simulation = simulation or ClusterSimulation(scenario)
     rewards: list[float] = []
     lengths = []
+    own = []
     # Distinct ones: `same_arrivals` is for comparing, here it would only be less to see.
     alone = config.model_copy(update={"same_arrivals": 1})
     for seed in alone.drawn_seeds(config.warm_start.episodes, 0, _SEEDS_OF_COPYING):
@@ -131,6 +134,10 @@ def watch(
         played = list(result.series["reward"])
         rewards += played
         lengths.append(len(played))
+        result = run_episode(
+            policy, scenario, seed, simulation=simulation, forecaster=config.forecaster
+        )
+        own.append(result.summary["reward"])
     choices, commands = share_exact(recorder.translated)
     left_out = Counter(name for t in recorder.translated for name in t.left_out)
     return Demonstrations(
@@ -139,6 +146,7 @@ def watch(
         masks=np.array(recorder.masks),
         rewards=np.array(rewards),
         lengths=tuple(lengths),
+        own_return=float(np.mean(own)),
         exact_choices=choices,
         exact_commands=commands,
         left_out=dict(left_out),

@@ -133,6 +133,7 @@ def warm_start(
             "policy": name,
             "episodes": len(seen.lengths),
             "decisions": len(seen.actions),
+            "mean_return": seen.own_return,
             "mean_return_as_actions": seen.mean_return,
             "exact_choices": seen.exact_choices,
             "exact_commands": seen.exact_commands,
@@ -145,8 +146,8 @@ def warm_start(
     left_out = ", ".join(f"{key} {n}x" for key, n in seen.left_out.items()) or "nothing"
     said(
         f"warm start from {name}: {len(seen.actions):,} decisions, {100 * seen.exact_choices:.1f} % of "
-        f"the choices exact, left out: {left_out}; reward as actions {seen.mean_return:.1f}; the copy "
-        f"agrees on {100 * fitted['agreement']:.1f} %"
+        f"the choices exact, left out: {left_out}; reward {seen.own_return:.1f}, as actions "
+        f"{seen.mean_return:.1f}; the copy agrees on {100 * fitted['agreement']:.1f} %"
     )
 
 

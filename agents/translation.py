@@ -1,4 +1,4 @@
-"""Orders of a handwritten policy in the words of an action space: for each part the choice that comes nearest.
+"""Orders of a handwritten policy in the words of an action space: part by part the nearest choice.
 
 What a choice does is read from what the action's heads make of it, not from its name, so absolute
 counts, changes and forms that build on other counts are all translated by the same rule.
@@ -7,7 +7,7 @@ counts, changes and forms that build on other counts are all translated by the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ class Translator:
         """A new episode: the scenario's own settings hold."""
         pools, llm = self.scenario.fleet.pools, self.scenario.fleet.llms[0]
         self._limits = np.array([pool.batch_limit for pool in pools])
-        self._controllers = [pool.controller for pool in pools]
+        self._controllers: list[str] = [pool.controller for pool in pools]
         self._shares = np.array(
             [self.scenario.route_of(llm, name).overflow_share for name in self._classes]
         )
@@ -99,9 +99,10 @@ class Translator:
     def translate(self, command: Command, view: ClusterView) -> Translated:
         """The action that comes nearest to `command` now.
 
-        Choices that the action mask rules out are not taken. Of two that are equally near, the later one
-        (the larger count) is.
+        Choices that the action mask rules out are not taken. Of two that are equally near, the one farther
+        from what there is now is taken: a policy that asks for one more or one fewer gets somewhere.
         """
+        now_is = self._wanted(Command(), view)
         left_out = self._remember(command)
         wanted = self._wanted(command, view)
         now = view.snapshot
@@ -120,7 +121,9 @@ class Translator:
             )
             possible = masks[part] if masks[part].any() else np.ones(nvec[part], bool)
             distances[~possible] = np.inf
-            action[part] = np.flatnonzero(distances == distances.min())[-1]
+            nearest = np.flatnonzero(distances == distances.min())
+            moved = [_distance(effects[choice], now_is, place) for choice in nearest]
+            action[part] = nearest[int(np.argmax(moved))]
             exact[part] = distances.min() == 0
         return Translated(action, exact, left_out)
 
@@ -128,8 +131,8 @@ class Translator:
 
     def _remember(self, command: Command) -> tuple[str, ...]:
         """Note the settings that hold from now on; names of fields that no part means."""
-        plain = replace(command, **{name: {} for name in KNOWN}, reason="", drain=())
-        left_out = [name for name in plain.to_dict() if name != "controllers"]
+        known = (*KNOWN, "drain", "controllers", "reason")
+        left_out = [name for name in command.to_dict() if name not in known]
         meant = {place[0] for place in self._places if place is not None}
         for p, name in enumerate(self._pools):
             controller = command.controllers.get(name, self._controllers[p])

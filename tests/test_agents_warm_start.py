@@ -39,7 +39,9 @@ SMALL = [
 
 def config_of(*words: str, agent: str = "ppo") -> Any:
     plain = [f"agent={agent}", f"{agent}.net=[16]", "n_envs=2", f"{agent}.batch_size=16"]
-    changes, _ = parse_words([*SMALL, *plain, f"{agent}.n_steps=8", *words], ("env",))
+    given = {word.partition("=")[0] for word in words}
+    small = [word for word in SMALL if word.partition("=")[0] not in given]
+    changes, _ = parse_words([*small, *plain, f"{agent}.n_steps=8", *words], ("env",))
     return make_config("mixed-slo", changes)
 
 
@@ -147,6 +149,17 @@ def test_commands_become_changes():
     assert found[3].left_out == ("batch_limits",)
 
 
+def test_of_two_that_are_equally_near_the_one_that_moves_is_taken():
+    words = ["action=instance_counts", "scenario.fleet.max_gpus=12"]
+    words += ["scenario.fleet.pools.interactive.initial_instances=6"]
+    named, _ = translated([Command(targets={"interactive": 7})], *words)
+    assert named[0]["interactive/instances"] == "8"
+    words[-1] = "scenario.fleet.pools.interactive.initial_instances=8"
+    named, found = translated([Command(targets={"interactive": 7})], *words)
+    assert named[0]["interactive/instances"] == "6"
+    assert not found[0].exact[0]
+
+
 def test_what_is_impossible_is_not_chosen():
     named, found = translated([Command(targets={"interactive": 12})], "action=instance_counts")
     # Six GPUs, one of them held by the mixed pool.
@@ -171,6 +184,7 @@ def test_returns_end_with_their_episode():
         masks=nothing.astype(bool),
         rewards=np.array([1.0, 2.0, 4.0, 10.0, 20.0]),
         lengths=(3, 2),
+        own_return=0.0,
         exact_choices=1.0,
         exact_commands=1.0,
         left_out={},
@@ -234,6 +248,8 @@ def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
         obs, rewards, *_ = env.step(seen.actions[rows])
         np.testing.assert_allclose(rewards, seen.rewards[rows], rtol=1e-12)
     env.close()
+    mine = [run_episode(make_policy("llumnix"), scenario, s) for s in alone.drawn_seeds(2, 0, 1)]
+    assert seen.own_return == pytest.approx(np.mean([r.summary["reward"] for r in mine]))
 
 
 # ---- the KL term ----
