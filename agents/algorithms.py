@@ -10,7 +10,7 @@ from agents.config import TrainConfig
 from agents.settings import RecurrentPPOConfig
 
 if TYPE_CHECKING:
-    from agents.vec_adapter import NativeVecEnv
+    from stable_baselines3.common.vec_env import VecEnv
 
 
 def algorithm_of(agent: str) -> Any:
@@ -28,7 +28,7 @@ def algorithm_of(agent: str) -> Any:
     return PPO
 
 
-def make_model(config: TrainConfig, env: NativeVecEnv) -> Any:
+def make_model(config: TrainConfig, env: VecEnv) -> Any:
     """An untrained model as configured, on the CPU."""
     from torch import nn
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from agents.comparison import Row, metrics_of, run_policy
 from agents.config import TrainConfig
 from agents.files import read_csv, replace_file, said, write_csv, write_json
+from agents.lagrangian import LagrangianVecEnv
 from agents.learned import BEST, LAST, LearnedPolicy
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.simulation import ClusterSimulation
@@ -111,6 +112,9 @@ class Validation(BaseCallback):
         simulation: of the scenario, to use again.
         stop: when to end.
         references: validation rows of the reference policies.
+        prices: the environment whose multipliers are written down with the last model, if there are any;
+            the best model is then the one that lacks least attainment, and of those the one with the fewest
+            GPU-hours.
     """
 
     def __init__(
@@ -121,13 +125,15 @@ class Validation(BaseCallback):
         simulation: ClusterSimulation,
         stop: Stop,
         references: list[Row],
+        prices: LagrangianVecEnv | None = None,
     ) -> None:
         super().__init__()
+        self.prices = prices
         self.config, self.scenario, self.folder = config, scenario, folder
         self.simulation, self.stop = simulation, stop
         self.levels = _mean_rewards(references)
         self.rows: list[Row] = []
-        self.best_reward = -np.inf
+        self.best: tuple[float, ...] = (-np.inf,)
         self.last_validation = -1
         self._rollout_began = 0
 
@@ -136,11 +142,11 @@ class Validation(BaseCallback):
         path = self.folder / "validation.csv"
         if path.is_file():
             self.rows = [row for row in read_csv(path) if row["timesteps"] <= timesteps]
-        by_step: dict[int, list[float]] = defaultdict(list)
+        by_step: dict[int, list[Row]] = defaultdict(list)
         for row in self.rows:
-            by_step[row["timesteps"]].append(row["reward"])
+            by_step[row["timesteps"]].append(row)
         if by_step:
-            self.best_reward = max(float(np.mean(r)) for r in by_step.values())
+            self.best = max(self.score(rows) for rows in by_step.values())
             self.last_validation = max(by_step)
 
     # ---- stable-baselines3's hooks ----
@@ -172,21 +178,35 @@ class Validation(BaseCallback):
         )
         self.rows += [{"timesteps": steps, **row} for row in rows]
         self.last_validation = steps
-        reward = float(np.mean([row["reward"] for row in rows]))
-        is_best = reward > self.best_reward
+        score = self.score(rows)
+        is_best = score > self.best
         if is_best:
-            self.best_reward = reward
+            self.best = score
             self.save(BEST)
         write_csv(self.folder / "validation.csv", self.rows)
         self.save(LAST)
         log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)
         tqdm.write(self._line(steps, rows, is_best), file=sys.stderr)
 
+    def score(self, rows: list[Row]) -> tuple[float, ...]:
+        """What the best model has most of, in order."""
+        if self.prices is None:
+            return (_mean(rows, "reward"),)
+        lacking = 0.0
+        for c, name in enumerate(self.prices.class_names):
+            target = self.prices.targets[c]
+            if not np.isnan(target):
+                lacking += max(0.0, target - _mean(rows, f"{name}/slo_attainment"))
+        return (-round(lacking, 6), -_mean(rows, "gpu_hours"))
+
     def save(self, name: str) -> None:
         """Write the model, whole, and how far it is."""
         replace_file(self.folder / name, self.model.save)
         if name == LAST:
-            write_json(self.folder / "state.json", {"timesteps": int(self.model.num_timesteps)})
+            state: dict[str, Any] = {"timesteps": int(self.model.num_timesteps)}
+            if self.prices is not None:
+                state["multipliers"] = self.prices.multipliers.tolist()
+            write_json(self.folder / "state.json", state)
 
     def _line(self, steps: int, rows: list[Row], is_best: bool) -> str:
         mean = {
@@ -264,6 +284,10 @@ def log_references(folder: Path, rows: list[Row], scenario: Scenario, until: int
         with SummaryWriter(str(place)) as writer:
             for step in (until,) if drawn else (0, until):
                 log_levels(writer, mine, scenario, step)
+
+
+def _mean(rows: list[Row], key: str) -> float:
+    return float(np.mean([row[key] for row in rows]))
 
 
 def _mean_rewards(rows: list[Row]) -> Mapping[str, float]:

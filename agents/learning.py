@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
 
 from agents.algorithms import make_model
 from agents.anchor import Anchor
@@ -16,8 +18,10 @@ from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
 from agents.files import replace_file, said, write_json
+from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
+from agents.same_arrivals import GroupBaseline
 from agents.translation import TranslationError
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
@@ -49,9 +53,16 @@ def learn(
         Slip: see `warm_start`.
     """
     resumes = resumes and (folder / LAST).is_file()
-    env = NativeVecEnv(
+    native = NativeVecEnv(
         make_vector_env(config, scenario, config.n_envs), reward_scale=config.reward_scale
     )
+    env: VecEnv = native
+    prices = None
+    if config.lagrangian.attainment is not None:
+        env = prices = LagrangianVecEnv(native, scenario, config.lagrangian)
+        if resumes:
+            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            prices.multipliers[:] = state["multipliers"]
     try:
         if resumes:
             model = _take_up(config, folder, env)
@@ -60,16 +71,16 @@ def learn(
             if config.warm_start.policy is not None:
                 warm_start(model, config, scenario, folder, simulation)
         done = model.num_timesteps
-        env.seed_each(config.training_seeds(done))
+        native.seed_each(config.training_seeds(done))
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
         log_references(folder / "tb", references, scenario, config.total_timesteps)
         with Stop() as stop:
-            validation = Validation(config, scenario, folder, simulation, stop, references)
+            validation = Validation(config, scenario, folder, simulation, stop, references, prices)
             if resumes:
                 validation.take_up(done)
-            more = _callbacks(config, folder)
+            more = _callbacks(config, folder, prices)
             callbacks = CallbackList(
-                [validation, RolloutTags(env), *more, Progress(config.total_timesteps)]
+                [validation, RolloutTags(native), *more, Progress(config.total_timesteps)]
             )
             try:
                 if done < config.total_timesteps:
@@ -92,7 +103,7 @@ def learn(
         env.close()
 
 
-def make_learner(config: TrainConfig, env: NativeVecEnv, scenario: Scenario) -> Any:
+def make_learner(config: TrainConfig, env: VecEnv, scenario: Scenario) -> Any:
     """An untrained model that mostly leaves the cluster as it is (`agents.prior`)."""
     model = make_model(config, env)
     decoder = codec_of(config, scenario).decoder
@@ -151,9 +162,15 @@ def warm_start(
     )
 
 
-def _callbacks(config: TrainConfig, folder: Path) -> list[BaseCallback]:
+def _callbacks(
+    config: TrainConfig, folder: Path, prices: LagrangianVecEnv | None
+) -> list[BaseCallback]:
     """What else happens during learning, as the configuration asks."""
     found: list[BaseCallback] = []
+    if prices is not None:
+        found.append(DualAscent(prices))
+    if config.group_baseline:
+        found.append(GroupBaseline(config.same_arrivals))
     start = config.warm_start
     if start.policy is not None and start.kl > 0 and start.kl_steps > 0:
         copy: Any = load_model(find_model(folder / COPY), config.agent)
@@ -161,7 +178,7 @@ def _callbacks(config: TrainConfig, folder: Path) -> list[BaseCallback]:
     return found
 
 
-def _take_up(config: TrainConfig, folder: Path, env: NativeVecEnv) -> Any:
+def _take_up(config: TrainConfig, folder: Path, env: VecEnv) -> Any:
     """The last model of a run folder, on `env`, with the steps that it has learnt from."""
     model = load_model(find_model(folder / LAST), config.agent, env=env)
     model.set_random_seed((config.seed + model.num_timesteps) % 2**31)

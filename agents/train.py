@@ -147,6 +147,17 @@ def check(config: TrainConfig) -> Scenario:
             make_policy(name).reset(scenario, 0)
         except PolicyError as error:
             raise Slip(f"{where}: {error}") from None
+    classes = [c.name for c in scenario.classes]
+    for option in ("group_baseline", "randomise.ranges", "curriculum"):
+        # All episodes must be at the same step, and end together.
+        if _value(config, option) and scenario.decisions != "intervals":
+            raise Slip(
+                f"{option}: needs decisions at intervals; {scenario.name} has them at arrivals"
+            )
+    asked = config.lagrangian.attainment
+    for name in asked if isinstance(asked, dict) else ():
+        if name not in classes:
+            raise Slip(f"lagrangian.attainment.{name}: there is no such class; there are {classes}")
     try:
         codec_of(config, scenario)
         if config.forecaster is not None:

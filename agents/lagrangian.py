@@ -1,0 +1,158 @@
+"""Prices of misses that move until an attainment is met: the Lagrangian form of the reward.
+
+The scenario's reward charges each class's violations at a fixed price. Here the price is times a
+multiplier of the class, which dual ascent moves after every rollout: up by `rate` times the attainment that
+is lacking, down where there is more than asked for, and never out of [0, `most`].
+
+What is measured is what the tables show: of all arrivals, the share served in time. A request that the
+horizon cuts off is a miss there, but no violation in the scenario's reward (which charges the work left
+over); it is charged at `multiplier - 1` times the price of a violation, so that with multipliers of 1 the
+reward is the scenario's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+from agents.settings import LagrangianConfig
+from agents.vec_adapter import NativeVecEnv
+from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.scenarios import Scenario
+
+
+def targets_of(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.float64]:
+    """(C,) attainment asked of each class; NaN: nothing is asked of it."""
+    names = [c.name for c in scenario.classes]
+    asked = settings.attainment
+    if not isinstance(asked, dict):
+        return np.full(len(names), np.nan if asked is None else asked)
+    return np.array([asked.get(name, np.nan) for name in names])
+
+
+def prices(scenario: Scenario) -> NDArray[np.float64]:
+    """(C,) what the scenario's reward takes for one violation of each class."""
+    per_interval = np.array(expected_arrivals(scenario)) / scenario.n_steps
+    weights = np.array([c.weight for c in scenario.classes])
+    return scenario.reward.violation_weight * weights / per_interval
+
+
+class LagrangianVecEnv(VecEnvWrapper):
+    """Rewards with prices that `update` moves; what is reported of episodes stays unscaled.
+
+    Args:
+        venv: the environment.
+        scenario: whose classes there are; groups of other scenarios have prices of their own.
+        settings: see `LagrangianConfig`.
+
+    Attributes:
+        targets: (C,) attainment asked of each class; NaN: nothing.
+        multipliers: (C,) present ones; 1 for classes of which nothing is asked.
+        attainment: (C,) measured since the last `update` but one; NaN before, or without arrivals.
+    """
+
+    def __init__(self, venv: NativeVecEnv, scenario: Scenario, settings: LagrangianConfig) -> None:
+        super().__init__(venv)
+        self._native = venv
+        self._settings = settings
+        self._names = [c.name for c in scenario.classes]
+        self.targets = targets_of(settings, scenario)
+        asked = ~np.isnan(self.targets)
+        self.multipliers = np.where(asked, settings.start, 1.0)
+        self.attainment = np.full(len(self._names), np.nan)
+        self._scenario = scenario
+        self._prices: dict[int, tuple[Scenario, NDArray[np.float64]]] = {}
+        shape = (venv.num_envs, len(self._names))
+        self._late_before, self._arrived_before = np.zeros(shape), np.zeros(shape)
+        self._missed, self._arrived = np.zeros(shape[1]), np.zeros(shape[1])
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, in the order of the arrays."""
+        return self._names
+
+    def reset(self) -> Any:
+        """Begin all episodes anew."""
+        self._late_before[:] = 0
+        self._arrived_before[:] = 0
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        price = self._prices_now()  # before the step: a group may get another scenario in it
+        obs, rewards, dones, infos = self.venv.step_wait()
+        misses = self._count(dones)
+        extra = -(misses * price * (self.multipliers - 1.0)).sum(axis=1)
+        return obs, rewards + (extra * self._native.reward_scale).astype(np.float32), dones, infos
+
+    def _count(self, dones: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(n, C) misses of the interval: violations, and at the horizon whatever is not on time."""
+        infos = self._native.native_infos
+        metrics = infos["metrics"]
+        late = np.stack([metrics[f"{name}/violations"] for name in self._names], axis=1)
+        arrived = np.stack([metrics[f"{name}/arrived"] for name in self._names], axis=1)
+        misses, came = late - self._late_before, arrived - self._arrived_before
+        if dones.any():
+            summary = infos["episode_summary"]
+            share = np.stack([summary[f"{n}/slo_attainment"] for n in self._names], axis=1)
+            # Rounded, since the share is a quotient of whole numbers.
+            in_all = np.rint(arrived * (1.0 - share))
+            misses[dones] = in_all[dones] - self._late_before[dones]
+        self._missed += misses.sum(axis=0)
+        self._arrived += came.sum(axis=0)
+        self._late_before, self._arrived_before = late.copy(), arrived.copy()
+        self._late_before[dones] = 0
+        self._arrived_before[dones] = 0
+        return misses
+
+    def update(self) -> None:
+        """A rollout is over: move the multipliers by what was measured in it."""
+        known = self._arrived > 0
+        self.attainment = np.where(known, 1.0 - self._missed / np.maximum(self._arrived, 1), np.nan)
+        lacking = np.where(np.isnan(self.targets) | ~known, 0.0, self.targets - self.attainment)
+        moved = self.multipliers + self._settings.rate * lacking
+        asked = ~np.isnan(self.targets)
+        self.multipliers = np.where(
+            asked, np.clip(moved, 0.0, self._settings.most), self.multipliers
+        )
+        self._missed[:] = 0
+        self._arrived[:] = 0
+
+    def _prices_now(self) -> NDArray[np.float64]:
+        """(n, C) or (C,) prices of the scenarios that the episodes are of."""
+        scenarios = getattr(self._native.env, "scenarios", None)
+        if scenarios is None:
+            return self._prices_of(self._scenario)
+        found = [self._prices_of(scenario) for scenario in scenarios]
+        self._prices = {id(scenario): self._prices[id(scenario)] for scenario in scenarios}
+        return np.repeat(found, self.num_envs // len(found), axis=0)
+
+    def _prices_of(self, scenario: Scenario) -> NDArray[np.float64]:
+        if id(scenario) not in self._prices:
+            self._prices[id(scenario)] = (scenario, prices(scenario))
+        return self._prices[id(scenario)][1]
+
+
+class DualAscent(BaseCallback):
+    """Moves the multipliers after every rollout and logs them as `llmscale/lagrangian/*`."""
+
+    def __init__(self, env: LagrangianVecEnv) -> None:
+        super().__init__()
+        self._env = env
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        used = self._env.multipliers.copy()
+        self._env.update()
+        for c, name in enumerate(self._env.class_names):
+            self.logger.record(f"llmscale/lagrangian/{name}/multiplier", float(used[c]))
+            if not np.isnan(self._env.attainment[c]):
+                self.logger.record(
+                    f"llmscale/lagrangian/{name}/attainment", float(self._env.attainment[c])
+                )

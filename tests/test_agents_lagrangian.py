@@ -1,0 +1,165 @@
+"""Prices of misses that move: what they do to rewards, what is measured, how they move, what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import train
+from agents.config import make_config, parse_words
+from agents.environments import make_scenario, make_vector_env
+from agents.lagrangian import LagrangianVecEnv, prices
+from agents.settings import LagrangianConfig
+from agents.vec_adapter import NativeVecEnv
+from llmscale_env._cli import Slip
+
+# One instance for a load that needs more: misses are sure.
+SMALL = [
+    "scenario.horizon_s=60",
+    "scenario.workload.rate_scale=3",
+    "scenario.fleet.max_gpus=2",
+    "scenario.fleet.pools.interactive.initial_instances=1",
+    "scenario.fleet.pools.mixed.initial_instances=0",
+    "scenario.classes.interactive.ttft_s=1",
+]
+TINY = [
+    *SMALL,
+    "n_envs=2",
+    "ppo.n_steps=6",
+    "ppo.batch_size=12",
+    "ppo.net=[8]",
+    "validation_every=12",
+    "validation_episodes=1",
+    "evaluation_episodes=0",
+    "references=none",
+]
+
+
+def config_of(*words: str) -> Any:
+    return make_config("mixed-slo", parse_words([*TINY, *words], ("env",))[0])
+
+
+def play(settings: LagrangianConfig, multipliers: list[float], steps: int = 12) -> Any:
+    config = config_of()
+    scenario = make_scenario(config)
+    native = NativeVecEnv(make_vector_env(config, scenario, 2), reward_scale=0.5)
+    env = LagrangianVecEnv(native, scenario, settings)
+    env.multipliers[:] = multipliers
+    native.seed_each([3, 4])
+    env.reset()
+    still = np.array([[1, 0, 0, 3, 3, 3, 0, 0]] * 2)
+    seen, plain, parts, summaries = [], [], [], []
+    for _ in range(steps):
+        _, rewards, dones, infos = env.step(still)
+        seen.append(rewards)
+        plain.append(native.native_rewards.copy())
+        parts.append(native.native_infos["reward_parts"]["violations"])
+        if dones.any():
+            summaries.append(native.native_infos["episode_summary"])
+            assert infos[0]["episode"]["r"] == pytest.approx(np.sum(plain[-6:], axis=0)[0])
+    native.close()
+    return env, np.array(seen), np.array(plain), np.array(parts), summaries
+
+
+def test_multipliers_of_one_leave_the_reward_alone():
+    settings = LagrangianConfig(attainment=0.99)
+    _, seen, plain, parts, _ = play(settings, [1.0, 1.0])
+    np.testing.assert_allclose(seen, plain * 0.5, rtol=1e-6)
+    assert (parts < 0).any()
+
+
+def test_a_multiplier_scales_its_class_and_the_cut_off_count_as_misses():
+    settings = LagrangianConfig(attainment=0.99)
+    env, seen, plain, parts, summaries = play(settings, [4.0, 4.0])
+    extra = seen / 0.5 - plain
+    # Within an episode the price of violations is four times what it was; the last step has the rest.
+    ends = [5, 11]
+    inner = [step for step in range(12) if step not in ends]
+    np.testing.assert_allclose(extra[inner], 3.0 * parts[inner], rtol=1e-4, atol=1e-4)
+    price = prices(make_scenario(config_of()))
+    for end, summary in zip(ends, summaries, strict=True):
+        total = np.zeros(2)
+        for c, name in enumerate(["interactive", "batch"]):
+            missed = summary[f"{name}/arrived"] * (1 - summary[f"{name}/slo_attainment"])
+            total -= 3.0 * price[c] * missed
+        np.testing.assert_allclose(extra[end - 5 : end + 1].sum(axis=0), total, rtol=1e-4)
+    assert (extra[ends] < 3.0 * parts[ends] - 1e-6).any()
+    # What is measured is what the summaries say.
+    env.update()
+    for c, name in enumerate(["interactive", "batch"]):
+        arrived = sum(s[f"{name}/arrived"].sum() for s in summaries)
+        in_time = sum((s[f"{name}/arrived"] * s[f"{name}/slo_attainment"]).sum() for s in summaries)
+        assert env.attainment[c] == pytest.approx(in_time / arrived)
+    assert env.attainment[0] < 0.9
+
+
+def test_only_the_class_that_is_asked_for_moves():
+    settings = LagrangianConfig(attainment={"interactive": 0.9})
+    env, *_ = play(settings, [1.0, 1.0])
+    env.update()
+    assert env.multipliers[0] == pytest.approx(1.0 + 5.0 * (0.9 - env.attainment[0]))
+    assert env.multipliers[0] > 1.0
+    assert env.multipliers[1] == 1.0
+
+
+def test_ascent_by_hand_and_its_bounds():
+    settings = LagrangianConfig(attainment=0.99, rate=2.0, most=1.5)
+    env, *_ = play(settings, [1.0, 1.0], steps=1)
+
+    def measured(missed: list[float], arrived: list[float]) -> list[float]:
+        env._missed[:], env._arrived[:] = missed, arrived
+        env.update()
+        return env.multipliers.tolist()
+
+    # 1 + 2 * (0.99 - 0.90), 1 + 2 * (0.99 - 1.0)
+    assert measured([10, 0], [100, 100]) == pytest.approx([1.18, 0.98])
+    assert measured([100, 0], [100, 0]) == pytest.approx([1.5, 0.98])  # at most; nobody came
+    for _ in range(100):
+        measured([0, 0], [100, 100])
+    assert env.multipliers.tolist() == [0.0, 0.0]
+
+
+def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
+    folder = tmp_path / "run"
+    words = ["env=mixed-slo", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
+    assert train.main([*words, f"out={folder}"]) == 0
+    state = json.loads((folder / "state.json").read_text())
+    assert state["multipliers"][0] > 1.0
+    more = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=36"]
+    assert train.main(more) == 0
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tb" / "ppo"))
+    events.Reload()
+    used = [e.value for e in events.Scalars("llmscale/lagrangian/interactive/multiplier")]
+    assert used[0] == 1.0
+    assert len(used) == 3
+    assert used[2] == pytest.approx(state["multipliers"][0])  # where the first part ended
+
+
+def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
+    from agents.callbacks import Stop, Validation
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    config = config_of("lagrangian.attainment=0.99")
+    scenario = make_scenario(config)
+    native = NativeVecEnv(make_vector_env(config, scenario, 2))
+    env = LagrangianVecEnv(native, scenario, config.lagrangian)
+    made = Validation(config, scenario, tmp_path, ClusterSimulation(scenario), Stop(), [], env)
+
+    def row(interactive: float, batch: float, hours: float) -> list[dict[str, Any]]:
+        share = {"interactive/slo_attainment": interactive, "batch/slo_attainment": batch}
+        return [{**share, "gpu_hours": hours, "reward": 0.0}]
+
+    order = [row(0.9, 1.0, 1.0), row(0.98, 1.0, 4.0), row(0.99, 0.995, 3.0), row(1.0, 1.0, 2.0)]
+    assert sorted(order, key=made.score) == order
+    native.close()
+
+
+def test_an_unknown_class_is_a_slip():
+    with pytest.raises(Slip, match=r"lagrangian\.attainment\.chat: there is no such class"):
+        train.check(config_of("lagrangian.attainment={chat: 0.9}"))
