@@ -23,6 +23,7 @@ from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
 from agents.same_arrivals import GroupBaseline
 from agents.translation import TranslationError
+from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.simulation import ClusterSimulation
@@ -53,16 +54,17 @@ def learn(
         Slip: see `warm_start`.
     """
     resumes = resumes and (folder / LAST).is_file()
+    state: dict[str, Any] = {"timesteps": 0}
+    if resumes and (folder / "state.json").is_file():
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     native = NativeVecEnv(
-        make_vector_env(config, scenario, config.n_envs), reward_scale=config.reward_scale
+        _training_env(config, scenario, state["timesteps"]), reward_scale=config.reward_scale
     )
     env: VecEnv = native
     prices = None
     if config.lagrangian.attainment is not None:
         env = prices = LagrangianVecEnv(native, scenario, config.lagrangian)
-        if resumes:
-            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            prices.multipliers[:] = state["multipliers"]
+        prices.multipliers[:] = state.get("multipliers", prices.multipliers)
     try:
         if resumes:
             model = _take_up(config, folder, env)
@@ -101,6 +103,13 @@ def learn(
                 model.logger.close()
     finally:
         env.close()
+
+
+def _training_env(config: TrainConfig, scenario: Scenario, began: int) -> Any:
+    """What is learnt on, from `began` steps on."""
+    if not is_varied(config):
+        return make_vector_env(config, scenario, config.n_envs)
+    return VarietyVectorEnv(config, ScenarioSource(config, scenario, began), began)
 
 
 def make_learner(config: TrainConfig, env: VecEnv, scenario: Scenario) -> Any:

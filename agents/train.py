@@ -124,6 +124,7 @@ def check(config: TrainConfig) -> Scenario:
             that cannot run the scenario.
     """
     from agents.environments import codec_of, make_scenario
+    from agents.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy
     from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
@@ -162,6 +163,8 @@ def check(config: TrainConfig) -> Scenario:
         codec_of(config, scenario)
         if config.forecaster is not None:
             make_forecaster(config.forecaster)
+        if is_varied(config):
+            ScenarioSource(config, scenario).check()
     except ValueError as error:
         raise Slip(str(error)) from None
     return scenario

@@ -1,0 +1,274 @@
+"""Training on many scenarios: ranges to draw from (domain randomisation) and stages (a curriculum).
+
+Groups of episodes are side by side in one vector environment, each of a scenario of its own, which is
+drawn anew after some episodes. What is validated and evaluated stays the scenario itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from agents.config import TrainConfig
+from agents.environments import codec_of, make_vector_env
+from agents.settings import RangeConfig
+from llmscale_env._cli import Slip
+from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
+
+_SEEDS, _DRAWS = 2, 3
+"""Tell the seeds of later groups, and the drawing of scenarios, from other uses of the run's seed."""
+
+
+class ScenarioSource:
+    """The training scenarios of a run.
+
+    Args:
+        config: of the run.
+        scenario: what is validated on, and what ranges and stages change.
+        began: environment steps that the session starts from; another start draws other scenarios.
+    """
+
+    def __init__(self, config: TrainConfig, scenario: Scenario, began: int = 0) -> None:
+        self._config, self._scenario, self._began = config, scenario, began
+
+    def stage(self, steps: int) -> int:
+        """Which stage of the curriculum holds after `steps` environment steps; their number: none."""
+        end = 0
+        for number, stage in enumerate(self._config.curriculum):
+            end += stage.steps
+            if steps < end:
+                return number
+        return len(self._config.curriculum)
+
+    def scenario(self, group: int, generation: int, steps: int) -> Scenario:
+        """The scenario of a group from `steps` on, the `generation`-th that it gets."""
+        rng = np.random.default_rng([self._config.seed, self._began, _DRAWS, group, generation])
+        return self._changed(self.stage(steps), lambda spec: draw(spec, rng))
+
+    def check(self) -> None:
+        """Try every stage with all ranges at their lower and at their upper ends.
+
+        Raises:
+            Slip: a field or value that the scenario does not allow, or that changes observations or actions.
+        """
+        codec = codec_of(self._config, self._scenario)
+        for stage in range(len(self._config.curriculum) + 1):
+            for end in ("low", "high"):
+                try:
+                    changed = self._changed(stage, lambda spec, end=end: ends(spec)[end == "high"])  # type: ignore[misc]
+                except ScenarioError as error:
+                    raise Slip(f"training scenario ({end} ends of its ranges): {error}") from None
+                other = codec_of(self._config, changed)
+                for what in ("observation_space", "action_space"):
+                    if getattr(codec, what) != getattr(other, what):
+                        raise Slip(
+                            f"training scenario ({end} ends of its ranges): has another {what} than "
+                            f"{self._scenario.name!r}, so one network cannot do both"
+                        )
+
+    def _changed(self, stage: int, value_of: Any) -> Scenario:
+        stages, ranges = self._config.curriculum, self._config.randomise.ranges
+        scenario = self._scenario
+        if stage < len(stages):
+            scenario = load_scenario(scenario, **stages[stage].overrides)
+        if not ranges:
+            return scenario
+        data = scenario.model_dump()
+        overrides: dict[str, Any] = {}
+        for path, spec in ranges.items():
+            value = value_of(spec)
+            found = fields_at(data, path.split("."))
+            if spec.times and (not found or any(not _is_number(old) for _, old in found)):
+                raise Slip(
+                    f"randomise.ranges.{path}: is no number in the scenario, so nothing can be multiplied"
+                )
+            for name, old in found or [(path, None)]:
+                new = value * old if spec.times else value
+                is_whole = isinstance(old, int) and not isinstance(old, bool)
+                overrides[name] = round(new) if is_whole and _is_number(new) else new
+        return load_scenario(scenario, **overrides)
+
+
+def draw(spec: RangeConfig, rng: np.random.Generator) -> Any:
+    """A value of a range."""
+    if spec.choices:
+        return spec.choices[int(rng.integers(len(spec.choices)))]
+    low, high = ends(spec)
+    share = float(rng.random())
+    if spec.scale == "log":
+        return float(low * (high / low) ** share)
+    return float(low + (high - low) * share)
+
+
+def ends(spec: RangeConfig) -> tuple[Any, Any]:
+    """First and last value of a range."""
+    return (spec.choices[0], spec.choices[-1]) if spec.choices else (spec.low, spec.high)
+
+
+def fields_at(data: Any, path: Sequence[str], before: str = "") -> list[tuple[str, Any]]:
+    """(dotted path, value) of the fields that a path means, "*" being all members; none: there is none."""
+    if not path:
+        return [(before, data)]
+    part, rest = path[0], path[1:]
+    members: list[tuple[str, Any]] = []
+    if isinstance(data, Mapping):
+        members = [(k, v) for k, v in data.items() if part in (k, "*")]
+    elif isinstance(data, (list, tuple)):
+        for number, member in enumerate(data):
+            name = member.get("name") if isinstance(member, Mapping) else None
+            if part in (name, str(number), "*"):
+                members.append((str(number), member))
+    found = []
+    for name, member in members:
+        found += fields_at(member, rest, f"{before}.{name}" if before else str(name))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_varied(config: TrainConfig) -> bool:
+    """Whether training is on other scenarios than the run's own."""
+    return bool(config.randomise.ranges or config.curriculum)
+
+
+class VarietyVectorEnv(VectorEnv):
+    """Groups of episodes of scenarios of their own, as one vector environment.
+
+    The episodes of a group end together. After `randomise.episodes` of them, or when a stage of the
+    curriculum has ended meanwhile, the group goes on with another scenario and new seeds.
+
+    Args:
+        config: of the run.
+        source: where scenarios come from.
+        began: environment steps that the session starts from.
+
+    Attributes:
+        scenarios: the present one of each group; groups are of equal size, in order.
+    """
+
+    def __init__(self, config: TrainConfig, source: ScenarioSource, began: int = 0) -> None:
+        self._config, self._source, self._began = config, source, began
+        self.num_envs = config.n_envs
+        self._groups = config.randomise.groups if config.randomise.ranges else 1
+        self._size = config.n_envs // self._groups
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+        self.render_mode = None
+        self.scenarios = [source.scenario(group, 0, began) for group in range(self._groups)]
+        self._envs = [make_vector_env(config, s, self._size) for s in self.scenarios]
+        self._generation = [0] * self._groups
+        self._stage = [source.stage(began)] * self._groups
+        self._ended = [0] * self._groups
+        self._steps = began
+        one = self._envs[0]
+        self.single_observation_space = one.single_observation_space
+        self.single_action_space = one.single_action_space
+        self.observation_space = batch_space(one.single_observation_space, self.num_envs)
+        self.action_space = batch_space(one.single_action_space, self.num_envs)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """New episodes of the groups' present scenarios; an integer seed gives episode `e` `seed + e`."""
+        seeds: list[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, (int, np.integer)):
+            seeds = [int(seed) + e for e in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        found = [
+            env.reset(seed=seeds[self._slice(g)], options=options)
+            for g, env in enumerate(self._envs)
+        ]
+        self._ended = [0] * self._groups
+        return np.concatenate([obs for obs, _ in found]), self._merged([i for _, i in found])
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Carry out actions (n, parts) and run every episode to its next decision."""
+        found = [env.step(actions[self._slice(g)]) for g, env in enumerate(self._envs)]
+        self._steps += self.num_envs
+        observations, infos = [], []
+        for group, (obs, _, terminated, truncated, info) in enumerate(found):
+            done = np.logical_or(terminated, truncated)
+            if done.any() and self._goes_on_with_another(group):
+                obs, first = self._replace(group)
+                info = {**info, "action_mask": first["action_mask"]}
+            observations.append(obs)
+            infos.append(info)
+        rewards, terminated, truncated = (
+            np.concatenate([result[k] for result in found]) for k in (1, 2, 3)
+        )
+        return (
+            np.concatenate(observations),
+            rewards,
+            terminated,
+            truncated,
+            self._merged(infos),
+        )
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(n, sum of choices) possible choices."""
+        return np.concatenate([env.action_masks() for env in self._envs])
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close every group's environment."""
+        for env in self._envs:
+            env.close()
+
+    def _slice(self, group: int) -> slice:
+        return slice(group * self._size, (group + 1) * self._size)
+
+    def _goes_on_with_another(self, group: int) -> bool:
+        """Called when the group's episodes have ended."""
+        self._ended[group] += 1
+        drawn = bool(self._config.randomise.ranges)
+        return (drawn and self._ended[group] >= self._config.randomise.episodes) or (
+            self._source.stage(self._steps) != self._stage[group]
+        )
+
+    def _replace(self, group: int) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Another scenario for a group; the first observation of its new episodes, and their infos."""
+        self._generation[group] += 1
+        self._ended[group] = 0
+        self._stage[group] = self._source.stage(self._steps)
+        generation = self._generation[group]
+        self.scenarios[group] = self._source.scenario(group, generation, self._steps)
+        self._envs[group].close()
+        env = make_vector_env(self._config, self.scenarios[group], self._size)
+        self._envs[group] = env
+        key = (self._began, _SEEDS, group, generation)
+        return env.reset(seed=self._config.drawn_seeds(self._size, *key))
+
+    def _merged(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return merged_infos(infos, [self._size] * self._groups)
+
+
+def merged_infos(infos: Sequence[Mapping[str, Any] | None], sizes: Sequence[int]) -> dict[str, Any]:
+    """Infos of vector environments as one's; where a key is missing: zeros or None, and `_key` False."""
+    merged: dict[str, Any] = {}
+    for key in dict.fromkeys(key for info in infos if info for key in info):
+        values = [info.get(key) if info else None for info in infos]
+        known = next(value for value in values if value is not None)
+        if isinstance(known, Mapping):
+            merged[key] = merged_infos(values, sizes)
+            continue
+        shape, dtype = np.shape(known)[1:], np.asarray(known).dtype
+        merged[key] = np.concatenate(
+            [
+                np.full((n, *shape), None if dtype.hasobject else 0, dtype)
+                if value is None
+                else value
+                for value, n in zip(values, sizes, strict=True)
+            ]
+        )
+    return merged

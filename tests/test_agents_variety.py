@@ -1,0 +1,243 @@
+"""Many training scenarios side by side: what is drawn, when, from which seeds, and what stays the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import train
+from agents.config import make_config, parse_words, read_config
+from agents.environments import make_scenario, make_vector_env
+from agents.settings import RangeConfig
+from agents.variety import ScenarioSource, VarietyVectorEnv, draw, fields_at, merged_infos
+from agents.vec_adapter import NativeVecEnv
+from llmscale_env._cli import Slip
+
+SMALL = [
+    "scenario.horizon_s=40",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=6",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+    "n_envs=4",
+    "ppo.n_steps=4",
+    "ppo.batch_size=16",
+    "ppo.net=[8]",
+]
+RATES = ["randomise.ranges.workload.rate_scale=[0.5, 2.0]", "randomise.groups=2"]
+STILL = np.array([[2, 1, 0, 3, 3, 3, 0, 0]] * 4)
+
+
+def config_of(*words: str) -> Any:
+    last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
+    return make_config("mixed-slo", parse_words(list(last.values()), ())[0])
+
+
+def made(*words: str, began: int = 0) -> tuple[Any, VarietyVectorEnv]:
+    config = config_of(*words)
+    scenario = make_scenario(config)
+    return config, VarietyVectorEnv(config, ScenarioSource(config, scenario, began), began)
+
+
+def test_ranges():
+    rng = np.random.default_rng(0)
+    linear = RangeConfig.model_validate([1.0, 3.0])
+    drawn = [draw(linear, rng) for _ in range(2000)]
+    assert 1.0 <= min(drawn) < 1.01
+    assert np.mean(drawn) == pytest.approx(2.0, abs=0.05)
+    log = RangeConfig(low=0.25, high=4.0, scale="log")
+    drawn = [draw(log, rng) for _ in range(2000)]
+    assert np.mean(np.log(drawn)) == pytest.approx(0.0, abs=0.1)
+    some = RangeConfig(choices=("chat", "spike"))
+    assert {draw(some, rng) for _ in range(50)} == {"chat", "spike"}
+    for bad in ([2.0, 1.0], [1.0], {"low": 1.0}, {"choices": ["a"], "low": 1.0}):
+        with pytest.raises(ValueError, match=r"low|choices"):
+            RangeConfig.model_validate(bad)
+
+
+def test_fields_by_path():
+    data = {"pools": [{"name": "a", "x": 1}, {"name": "b", "x": 2}], "y": {"z": 3}}
+    assert fields_at(data, ["pools", "b", "x"]) == [("pools.1.x", 2)]
+    assert fields_at(data, ["pools", "*", "x"]) == [("pools.0.x", 1), ("pools.1.x", 2)]
+    assert fields_at(data, ["y", "z"]) == [("y.z", 3)]
+    assert fields_at(data, ["y", "w"]) == []
+
+
+def test_factors_multiply_and_whole_numbers_stay_whole():
+    config = config_of(
+        "scenario.workload=mixed-slo",
+        "randomise.ranges.workload.streams.*.rate_per_s={low: 2, high: 2, times: true}",
+        "randomise.ranges.workload.batch_queues.*.n_requests={low: 0.3333, high: 0.3333, times: true}",
+        "randomise.ranges.fleet.pools.*.acquire_s=[5, 5]",
+    )
+    base = make_scenario(config)
+    drawn = ScenarioSource(config, base).scenario(0, 0, 0)
+    rates = [s.rate_per_s for s in base.workload.streams]
+    assert [s.rate_per_s for s in drawn.workload.streams] == [2 * rate for rate in rates]
+    assert drawn.workload.batch_queues[0].n_requests == 1333
+    assert {pool.acquire_s for pool in drawn.fleet.pools} == {5.0}
+
+
+def test_scenarios_are_drawn_by_seed_group_and_generation():
+    config = config_of(*RATES)
+    base = make_scenario(config)
+
+    def rate(source: ScenarioSource, *key: int) -> float:
+        return source.scenario(*key, 0).workload.rate_scale
+
+    one, again = ScenarioSource(config, base), ScenarioSource(config, base)
+    keys = [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [rate(one, *key) for key in keys] == [rate(again, *key) for key in keys]
+    others = [ScenarioSource(config, base, 100), ScenarioSource(config_of(*RATES, "seed=1"), base)]
+    rates = [rate(one, *key) for key in keys] + [rate(source, 0, 0) for source in others]
+    assert len(set(rates)) == 6
+    assert all(0.5 <= value <= 2.0 for value in rates)
+
+
+def test_groups_are_environments_side_by_side_and_change_after_their_episodes():
+    config, env = made(*RATES, "randomise.episodes=2")
+    scenarios = list(env.scenarios)
+    alone = [make_vector_env(config, scenario, 2) for scenario in scenarios]
+    seeds = config.training_seeds(0)
+    obs, _ = env.reset(seed=seeds)
+    parts = [one.reset(seed=seeds[2 * g : 2 * g + 2])[0] for g, one in enumerate(alone)]
+    np.testing.assert_array_equal(obs, np.concatenate(parts))
+    for step in range(8):  # two episodes
+        obs, rewards, terminated, truncated, infos = env.step(STILL)
+        found = [one.step(STILL[:2]) for one in alone]
+        for mine, k in ((rewards, 1), (terminated, 2), (truncated, 3)):
+            np.testing.assert_array_equal(mine, np.concatenate([f[k] for f in found]))
+        assert truncated.all() == (step % 4 == 3)
+        for key in ("metrics", "reward_parts"):
+            for name, values in infos[key].items():
+                if not name.startswith("_"):
+                    theirs = np.concatenate([f[4][key][name] for f in found])
+                    np.testing.assert_array_equal(values, theirs)
+        if step < 7:
+            np.testing.assert_array_equal(obs, np.concatenate([f[0] for f in found]))
+            np.testing.assert_array_equal(env.action_masks(), infos["action_mask"])
+            assert env.scenarios == scenarios
+    np.testing.assert_array_equal(
+        infos["final_obs"][3], found[1][4]["final_obs"][1]
+    )  # of the scenario that has ended
+    rates = [s.workload.rate_scale for s in (*scenarios, *env.scenarios)]
+    assert len(set(rates)) == 4
+    # The new groups begin as environments of their own would, with the seeds of their generation.
+    fresh = [make_vector_env(config, scenario, 2) for scenario in env.scenarios]
+    first = [one.reset(seed=config.drawn_seeds(2, 0, 2, g, 1))[0] for g, one in enumerate(fresh)]
+    np.testing.assert_array_equal(obs, np.concatenate(first))
+    np.testing.assert_array_equal(env.action_masks(), infos["action_mask"])
+    for one in (env, *alone, *fresh):
+        one.close()
+
+
+def test_the_same_arrivals_within_a_group():
+    config, env = made(*RATES, "same_arrivals=2")
+    seeds = config.training_seeds(0)
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+    env.reset(seed=seeds)
+    for step in range(12):
+        *_, infos = env.step(STILL)
+        came = infos["metrics"]["interactive/arrived"]
+        assert came[0] == came[1], step
+        assert came[2] == came[3], step
+    env.close()
+    with pytest.raises(Slip, match="same_arrivals = 4: must divide the 2 episodes side by side of"):
+        config_of(*RATES, "same_arrivals=4")
+
+
+def test_stages_follow_the_steps():
+    stages = "[{steps: 32, overrides: {workload.rate_scale: 0.5}}, {steps: 16, overrides: {}}]"
+    _, env = made(f"curriculum={stages}")
+    env.reset(seed=1)
+    rates = []
+    for _ in range(16):  # of 4 steps each
+        env.step(STILL)
+        rates.append(env.scenarios[0].workload.rate_scale)
+    # An episode is 16 steps: the first stage ends with the second, the next one changes nothing.
+    assert rates == [0.5] * 7 + [1.0] * 9
+    assert env._generation == [2]
+    env.close()
+    _, later = made(f"curriculum={stages}", began=40)
+    assert later.scenarios[0].workload.rate_scale == 1.0
+    later.close()
+
+
+def test_infos_of_which_some_lack_a_key():
+    one = {"a": np.array([1.0, 2.0]), "_a": np.array([True, True])}
+    other = {
+        "a": np.array([3.0]),
+        "_a": np.array([True]),
+        "b": {"c": np.array([[4, 5]]), "_c": np.array([True])},
+        "o": np.array([None], object),
+    }
+    merged = merged_infos([one, other], [2, 1])
+    assert merged["a"].tolist() == [1.0, 2.0, 3.0]
+    assert merged["b"]["c"].tolist() == [[0, 0], [0, 0], [4, 5]]
+    assert merged["b"]["_c"].tolist() == [False, False, True]
+    assert merged["o"].tolist() == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (["randomise.ranges.fleet.max_gpu=[4, 8]"], "fleet.max_gpu: there is no"),
+        (
+            ["randomise.ranges.workload.rate_scale=[-1, 1]"],
+            "(low ends of its ranges): workload.rate",
+        ),
+        (["randomise.ranges.name={low: 1, high: 2, times: true}"], "is no number in the scenario"),
+        (["randomise.ranges.fleet.pools.mixed.max_batch=[64, 1024]"], "has another action_space"),
+        (["curriculum=[{steps: 5, overrides: {nonsense: 1}}]"], "nonsense"),
+        ([*RATES, "randomise.groups=3"], ""),
+    ],
+)
+def test_slips(words: list[str], said: str):
+    with pytest.raises(Slip) as slip:
+        train.check(config_of(*words))
+    assert (said or "n_envs = 4: must be a multiple of randomise.groups = 3") in str(slip.value)
+
+
+def test_prices_are_those_of_the_groups_scenarios():
+    from agents.lagrangian import LagrangianVecEnv, prices
+
+    config, env = made(*RATES, "lagrangian.attainment=0.99")
+    native = NativeVecEnv(env)
+    wrapped = LagrangianVecEnv(native, make_scenario(config), config.lagrangian)
+    native.seed_each(config.training_seeds(0))
+    wrapped.reset()
+    first = wrapped._prices_now()
+    expected = np.repeat([prices(s) for s in env.scenarios], 2, axis=0)
+    np.testing.assert_array_equal(first, expected)
+    assert first[0, 0] != first[2, 0]
+    for _ in range(4):
+        wrapped.step(STILL)
+    assert not np.array_equal(wrapped._prices_now(), first)
+    wrapped.close()
+
+
+def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
+    common = [
+        "env=mixed-slo",
+        *SMALL,
+        "total_timesteps=32",
+        "validation_every=32",
+        "validation_episodes=1",
+        "evaluation_episodes=0",
+        "references=static",
+    ]
+    plain, varied = tmp_path / "plain", tmp_path / "varied"
+    assert train.main([*common, f"out={plain}"]) == 0
+    stages = "[{steps: 16, overrides: {workload.rate_scale: 0.5}}]"
+    assert train.main([*common, *RATES, f"curriculum={stages}", f"out={varied}"]) == 0
+    assert (plain / "references.csv").read_bytes() == (varied / "references.csv").read_bytes()
+    first = [(f / "validation.csv").read_text().splitlines()[1] for f in (plain, varied)]
+    assert first[0] == first[1]  # untrained, on the same episodes
+    assert read_config(varied).randomise.ranges["workload.rate_scale"].high == 2.0
+    more = ["env=mixed-slo", f"out={varied}", "resume=true", "total_timesteps=64"]
+    assert train.main(more) == 0
+    assert json.loads((varied / "state.json").read_text())["timesteps"] == 64
