@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -115,6 +115,7 @@ class Validation(BaseCallback):
         prices: the environment whose multipliers are written down with the last model, if there are any;
             the best model is then the one that lacks least attainment, and of those the one with the fewest
             GPU-hours.
+        on_validation: called with the steps and the rows of every validation, after all is saved.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class Validation(BaseCallback):
         stop: Stop,
         references: list[Row],
         prices: LagrangianVecEnv | None = None,
+        on_validation: Callable[[int, list[Row]], object] | None = None,
     ) -> None:
         super().__init__()
+        self._on_validation = on_validation
         self.prices = prices
         self.config, self.scenario, self.folder = config, scenario, folder
         self.simulation, self.stop = simulation, stop
@@ -187,6 +190,8 @@ class Validation(BaseCallback):
         self.save(LAST)
         log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)
         tqdm.write(self._line(steps, rows, is_best), file=sys.stderr)
+        if self._on_validation is not None:
+            self._on_validation(steps, rows)
 
     def score(self, rows: list[Row]) -> tuple[float, ...]:
         """What the best model has most of, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def learn(
     simulation: ClusterSimulation,
     references: list[Row],
     resumes: bool,
+    on_validation: Callable[[int, list[Row]], object] | None = None,
 ) -> None:
     """Train to `config.total_timesteps`; best and last model end up in `folder`.
 
@@ -47,6 +49,8 @@ def learn(
         simulation: of the scenario, for validation.
         references: validation rows of the reference policies.
         resumes: go on from the folder's last model, if it got as far as having one.
+        on_validation: called with the steps and the rows of every validation, after the model is saved; what
+            it raises ends learning.
 
     Raises:
         KeyboardInterrupt: interrupted; the last model has been saved.
@@ -77,7 +81,9 @@ def learn(
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
         log_references(folder / "tb", references, scenario, config.total_timesteps)
         with Stop() as stop:
-            validation = Validation(config, scenario, folder, simulation, stop, references, prices)
+            validation = Validation(
+                config, scenario, folder, simulation, stop, references, prices, on_validation
+            )
             if resumes:
                 validation.take_up(done)
             more = _callbacks(config, folder, prices)

@@ -60,7 +60,7 @@ class ScenarioSource:
         for stage in range(len(self._config.curriculum) + 1):
             for end in ("low", "high"):
                 try:
-                    changed = self._changed(stage, lambda spec, end=end: ends(spec)[end == "high"])  # type: ignore[misc]
+                    changed = self._changed(stage, lambda spec, end=end: ends(spec)[end == "high"])
                 except ScenarioError as error:
                     raise Slip(f"training scenario ({end} ends of its ranges): {error}") from None
                 other = codec_of(self._config, changed)

@@ -1,0 +1,280 @@
+"""Search the hyperparameters of a learner on an environment with Optuna.
+
+    python -m agents.tune env=mixed-slo trials=N steps=N [agent=ppo] [KEY=VALUE ...]
+
+    trials=20              settings to try, unpromising ones (by validation) not to their end
+    steps=100_000          environment steps of each
+    out=FOLDER             where it all goes (default: runs/tune-ENV-AGENT)
+    resume=true            go on with the search in out=; an interrupted trial goes on from its last model
+    seed=N                 of the search and of every trial
+    KEY=VALUE              options of agents.train that hold for all trials, scenario.* included; one that
+                           is given is not searched
+
+What is searched stands in agents/search.yaml. The value of a trial is its best validation: the mean
+reward, or with lagrangian.attainment minus the GPU-hours, minus 100 times the attainment that is lacking.
+Writes study.db (Optuna), trials.csv, best.yaml (the best settings and the command that found them) and a
+run folder per trial.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from agents.config import TrainConfig, make_config, parse_words
+from agents.files import said, write_csv, write_text
+from agents.settings import AGENTS, RangeConfig
+from agents.train import RUNS, check
+from llmscale_env._cli import HELP_WORDS, Slip, flag, whole
+
+if TYPE_CHECKING:
+    from agents.comparison import Row
+    from llmscale_env.scenarios import Scenario
+
+SPACE = Path(__file__).parent / "search.yaml"
+VALIDATIONS = 5
+"""Of every trial, unless `validation_every` says otherwise."""
+
+LACKING = 100.0
+"""GPU-hours that the whole attainment is worth in a trial's value (ours: one hundredth is one hour)."""
+
+_FOLDER = "folder"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0 if words else 2
+    try:
+        return _tune(words)
+    except Slip as error:
+        said(f"tune: {error}")
+        return 2
+    except OSError as error:
+        said(f"tune: {error.filename}: {error.strerror}")
+        return 2
+    except KeyboardInterrupt:
+        said("tune: interrupted; to go on, give the same command with resume=true")
+        return 130
+
+
+def _tune(words: Sequence[str]) -> int:
+    changes, options = parse_words(words, ("env", "trials", "steps", "out", "resume"))
+    if "env" not in options:
+        raise Slip("env= is missing, such as env=mixed-slo")
+    env, resumes = options["env"], flag(options, "resume")
+    trials = whole(options, "trials", 20, 1, 100_000)
+    steps = whole(options, "steps", 100_000, 1, 10**12)
+    fixed = {
+        "validation_every": max(steps // VALIDATIONS, 1),
+        "references": (),
+        **changes,
+        "total_timesteps": steps,
+        "evaluation_episodes": 0,
+    }
+    config = make_config(env, fixed)
+    space = search_space(config.agent, fixed)
+    scenario = check(config)
+    try:
+        import optuna
+    except ImportError:
+        raise Slip("Optuna is missing: pip install 'llmscale[tune]'") from None
+    folder = Path(options.get("out", RUNS / f"tune-{env}-{config.agent}"))
+    _claim(folder, config, resumes)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = f"sqlite:///{folder / 'study.db'}"
+    study = optuna.create_study(
+        storage=storage,
+        study_name="tune",
+        direction="maximize",
+        load_if_exists=True,
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=0),
+    )
+    _take_up(study, optuna)
+    # Seeded by how far the search is: a search that goes on does not draw its first points again.
+    study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials))
+    while _done(study, optuna) < trials:
+        trial = study.ask()
+        chosen = {path: suggest(trial, path, spec) for path, spec in space.items()}
+        name = trial.user_attrs.get(_FOLDER, f"trial-{trial.number:03d}")
+        trial.set_user_attr(_FOLDER, name)
+        try:
+            settings = make_config(env, {**fixed, **chosen})
+        except (
+            Slip
+        ) as error:  # settings that do not go together, such as a minibatch above the rollout
+            said(f"trial {trial.number}: {error}")
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            _give_up_if_hopeless(study, optuna)
+            continue
+        said(f"trial {trial.number}: " + " ".join(f"{k}={v}" for k, v in chosen.items()))
+        try:
+            value = _run(settings, scenario, folder / name, trial, optuna)
+        except optuna.TrialPruned:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            said(f"trial {trial.number}: stopped, below the median of the others")
+        else:
+            study.tell(trial, value)
+            said(f"trial {trial.number}: {value:.2f}")
+        _write(study, optuna, folder, config, words)
+    _write(study, optuna, folder, config, words)
+    print(f"best {study.best_value:.2f} (trial {study.best_trial.number})  {folder / 'best.yaml'}")
+    return 0
+
+
+def search_space(agent: str, fixed: Mapping[str, Any] = {}) -> dict[str, RangeConfig]:
+    """What is searched for a learner, by option; without the options that are fixed.
+
+    Raises:
+        Slip: the file names an option that there is not.
+    """
+    data = yaml.safe_load(SPACE.read_text(encoding="utf-8"))
+    unknown = set(data) - {*AGENTS, "common"}
+    if unknown:
+        raise Slip(f"{SPACE.name}: unknown sections {sorted(unknown)}")
+    found = {path: RangeConfig.model_validate(spec) for path, spec in data["common"].items()}
+    for name, spec in data[agent].items():
+        if name not in AGENTS[agent].model_fields:
+            raise Slip(f"{SPACE.name}: {agent} takes no {name!r}")
+        found[f"{agent}.{name}"] = RangeConfig.model_validate(spec)
+    return {path: spec for path, spec in found.items() if path not in fixed}
+
+
+def suggest(trial: Any, path: str, spec: RangeConfig) -> Any:
+    """A value of an option for a trial; lists are told to Optuna as their text."""
+    if spec.choices:
+        texts = {
+            str(yaml.safe_dump(c, default_flow_style=True)).split("\n")[0]: c for c in spec.choices
+        }
+        return texts[trial.suggest_categorical(path, list(texts))]
+    return trial.suggest_float(path, spec.low, spec.high, log=spec.scale == "log")
+
+
+def _run(config: TrainConfig, scenario: Scenario, folder: Path, trial: Any, optuna: Any) -> float:
+    """Train with one trial's settings; the best value of its validations.
+
+    Raises:
+        optuna.TrialPruned: the pruner has seen enough.
+    """
+    import torch
+
+    from agents.files import read_csv
+    from agents.learning import learn
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    torch.set_num_threads(config.torch_threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "config.yaml", config.to_yaml())
+
+    def report(steps: int, rows: list[Row]) -> None:
+        trial.report(value_of(rows, config, scenario), steps)
+        if steps < config.total_timesteps and trial.should_prune():
+            raise optuna.TrialPruned
+
+    learn(config, scenario, folder, ClusterSimulation(scenario), [], True, report)
+    by_step: dict[int, list[Row]] = {}
+    for row in read_csv(folder / "validation.csv"):
+        by_step.setdefault(row["timesteps"], []).append(row)
+    return max(value_of(rows, config, scenario) for rows in by_step.values())
+
+
+def value_of(rows: list[Row], config: TrainConfig, scenario: Scenario) -> float:
+    """What a validation is worth to the search."""
+    import numpy as np
+
+    asked = config.lagrangian.attainment
+    if asked is None:
+        return float(np.mean([row["reward"] for row in rows]))
+    lacking = 0.0
+    for c in scenario.classes:
+        target = asked.get(c.name) if isinstance(asked, dict) else asked
+        if target is not None:
+            share = float(np.mean([row[f"{c.name}/slo_attainment"] for row in rows]))
+            lacking += max(0.0, target - share)
+    return -float(np.mean([row["gpu_hours"] for row in rows])) - LACKING * lacking
+
+
+def _claim(folder: Path, config: TrainConfig, resumes: bool) -> None:
+    """Make the search's folder, or find that it is of the same search.
+
+    Raises:
+        Slip: it is in use, or of another search.
+    """
+    path = folder / "tune.yaml"
+    if not resumes:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Slip(f"out = {str(folder)!r}: is in use; choose another, or add resume=true")
+        write_text(path, config.to_yaml())
+        return
+    if not path.is_file():
+        raise Slip(f"resume = true: there is no search in {folder}")
+    if path.read_text(encoding="utf-8") != config.to_yaml():
+        raise Slip(f"resume = true: the search in {folder} has other options; see {path}")
+
+
+def _take_up(study: Any, optuna: Any) -> None:
+    """Trials that were interrupted are asked for again first, with their settings and folders."""
+    running = optuna.trial.TrialState.RUNNING
+    for trial in study.get_trials(states=[running]):
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        if trial.params:
+            study.enqueue_trial(trial.params, user_attrs={_FOLDER: trial.user_attrs[_FOLDER]})
+
+
+def _done(study: Any, optuna: Any) -> int:
+    states = optuna.trial.TrialState
+    return len(study.get_trials(states=[states.COMPLETE, states.PRUNED], deepcopy=False))
+
+
+def _give_up_if_hopeless(study: Any, optuna: Any) -> None:
+    failed = study.get_trials(states=[optuna.trial.TrialState.FAIL], deepcopy=False)
+    if len(failed) > 100 + 10 * _done(study, optuna):
+        raise Slip("nearly all settings that are drawn do not go together with the fixed ones")
+
+
+def _write(
+    study: Any, optuna: Any, folder: Path, config: TrainConfig, words: Sequence[str]
+) -> None:
+    """trials.csv, and best.yaml once a trial has ended."""
+    rows = [
+        {"trial": t.number, "state": t.state.name, "value": t.value, **t.params}
+        for t in study.get_trials(deepcopy=False)
+    ]
+    write_csv(folder / "trials.csv", rows)
+    ended = study.get_trials(states=[optuna.trial.TrialState.COMPLETE], deepcopy=False)
+    if not ended:
+        return
+    best = study.best_trial
+    found = {
+        key: yaml.safe_load(value) if isinstance(value, str) else value
+        for key, value in best.params.items()
+    }
+    content = {
+        "env": config.env,
+        "agent": config.agent,
+        "command": shlex.join(
+            ["python", "-m", "agents.tune", *(w for w in words if w != "resume=true")]
+        ),
+        "trials": _done(study, optuna),
+        "steps_per_trial": config.total_timesteps,
+        "seed": config.seed,
+        "trial": best.number,
+        "value": best.value,
+        "options": found,
+    }
+    comment = (
+        "# Written by agents.tune; the command below makes it anew, `options` are those of "
+        "agents.train.\n"
+    )
+    write_text(folder / "best.yaml", comment + yaml.safe_dump(content, sort_keys=False))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

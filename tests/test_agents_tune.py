@@ -1,0 +1,131 @@
+"""The search for hyperparameters: what is tried, what is kept, how an interrupted one goes on."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agents import tune
+from agents.config import make_config, parse_words
+from agents.environments import make_scenario
+from agents.settings import AGENTS
+from agents.tune import search_space, value_of
+
+TINY = [
+    "env=mixed-slo",
+    "scenario.horizon_s=60",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=4",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+    "n_envs=2",
+    "ppo.n_steps=8",
+    "ppo.batch_size=16",
+    "ppo.n_epochs=1",
+    "ppo.net=[4]",
+    "validation_every=16",
+    "validation_episodes=1",
+    "steps=32",
+]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("agent", list(AGENTS))
+def test_what_is_searched_are_options(agent: str):
+    space = search_space(agent)
+    assert f"{agent}.learning_rate" in space
+    low = {path: spec.choices[0] if spec.choices else spec.low for path, spec in space.items()}
+    found = make_config("mixed-slo", {"agent": agent, **low})
+    assert found.hyper.learning_rate == pytest.approx(1e-4)
+    assert f"{agent}.gamma" not in search_space(agent, {f"{agent}.gamma": 0.9})
+
+
+def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("optuna")
+    import agents.learning
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert tune.main([*TINY, "trials=2", f"out={whole}"]) == 0
+    learn, calls = agents.learning.learn, []
+
+    def interrupted(config: Any, scenario: Any, folder: Path, *rest: Any) -> None:
+        calls.append(folder.name)
+        if len(calls) == 2:  # with a model of half the steps, as after Ctrl-C
+            learn(config.model_copy(update={"total_timesteps": 16}), scenario, folder, *rest)
+            raise KeyboardInterrupt
+        learn(config, scenario, folder, *rest)
+
+    monkeypatch.setattr(agents.learning, "learn", interrupted)
+    assert tune.main([*TINY, "trials=2", f"out={cut}"]) == 130
+    assert tune.main([*TINY, "trials=2", f"out={cut}", "resume=true"]) == 0
+    assert calls == ["trial-000", "trial-001", "trial-001"]
+    found = rows(cut / "trials.csv")
+    assert [row["state"] for row in found] == ["COMPLETE", "FAIL", "COMPLETE"]
+    settings = [[v for k, v in r.items() if "." in k or "bias" in k] for r in found]
+    assert settings[1] == settings[2] != settings[0]
+    # The seed decides what is tried.
+    names = [name for name in found[0] if name not in ("trial", "state", "value")]
+    for mine, theirs in zip((found[0], found[2]), rows(whole / "trials.csv"), strict=True):
+        assert [mine[name] for name in names] == [theirs[name] for name in names]
+    assert found[0]["value"] == rows(whole / "trials.csv")[0]["value"]
+    best = yaml.safe_load((whole / "best.yaml").read_text())
+    assert best["value"] == max(float(row["value"]) for row in rows(whole / "trials.csv"))
+    assert best["command"].startswith("python -m agents.tune env=mixed-slo")
+    assert "ppo.n_steps" not in best["options"]  # given, so not searched
+    make_config("mixed-slo", best["options"])
+
+
+def test_a_search_of_other_options_is_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("optuna")
+    (tmp_path / "tune.yaml").write_text("env: other\n")
+    assert tune.main([*TINY, "trials=1", f"out={tmp_path}", "resume=true"]) == 2
+    assert "has other options" in capsys.readouterr().err
+    assert tune.main([*TINY, "trials=1", f"out={tmp_path}"]) == 2
+    assert "is in use" in capsys.readouterr().err
+    assert tune.main([*TINY, "trials=0"]) == 2
+    assert "trials = '0'" in capsys.readouterr().err
+
+
+def test_a_trial_that_is_below_the_others_is_stopped(tmp_path: Path):
+    optuna = pytest.importorskip("optuna")
+    changes, _ = parse_words(TINY[1:-1], ())
+    config = make_config("mixed-slo", {**changes, "total_timesteps": 32, "references": ()})
+
+    class Hopeless:
+        reported: list[int] = []
+
+        def report(self, value: float, steps: int) -> None:
+            self.reported.append(steps)
+
+        def should_prune(self) -> bool:
+            return len(self.reported) == 2
+
+    with pytest.raises(optuna.TrialPruned):
+        tune._run(config, make_scenario(config), tmp_path, Hopeless(), optuna)
+    assert Hopeless.reported == [0, 16]
+
+
+def test_values_by_hand():
+    changes, _ = parse_words(["scenario.horizon_s=60"], ())
+    config = make_config("mixed-slo", changes)
+    scenario = make_scenario(config)
+    shares = {"interactive/slo_attainment": 0.97, "batch/slo_attainment": 1.0}
+    made = [
+        {"reward": -10.0, "gpu_hours": 2.0, **shares},
+        {"reward": -20.0, "gpu_hours": 4.0, **shares},
+    ]
+    assert value_of(made, config, scenario) == -15.0
+    asked = make_config("mixed-slo", {**changes, "lagrangian.attainment": 0.99})
+    assert value_of(made, asked, scenario) == pytest.approx(-3.0 - 100 * 0.02)
+    one = make_config("mixed-slo", {**changes, "lagrangian.attainment": {"batch": 0.99}})
+    assert value_of(made, one, scenario) == -3.0
