@@ -1,0 +1,121 @@
+"""Policies as ONNX files: the same actions as the original, on random observations and in an episode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import export
+from agents.algorithms import make_model
+from agents.config import make_config, parse_words
+from agents.environments import make_scenario, make_vector_env
+from agents.learned import LearnedPolicy
+from agents.vec_adapter import NativeVecEnv
+
+SMALL = [
+    "scenario.horizon_s=120",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=6",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+]
+AGENTS = ["ppo", "maskable-ppo", "recurrent-ppo"]
+
+
+def run_of(agent: str, folder: Path) -> Path:
+    """A run folder with an untrained network, its logits spread so that no two choices tie."""
+    import torch
+
+    words = [*SMALL, f"agent={agent}", f"{agent}.net=[16]", "n_envs=1", f"{agent}.batch_size=8"]
+    config = make_config("mixed-slo", parse_words([*words, f"{agent}.n_steps=8"], ())[0])
+    env = NativeVecEnv(make_vector_env(config, make_scenario(config), 1))
+    model = make_model(config, env)
+    with torch.no_grad():
+        torch.nn.init.normal_(model.policy.action_net.weight, std=1.0)
+    env.close()
+    folder.mkdir()
+    (folder / "config.yaml").write_text(config.to_yaml())
+    model.save(folder / "model_best.zip")
+    return folder
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_module_that_is_exported_acts_as_the_original(agent: str, tmp_path: Path):
+    """Needs no ONNX: what is traced is the same function, out-of-bounds observations clipped apart."""
+    import torch
+
+    model: Any = LearnedPolicy(run_of(agent, tmp_path / "run")).model
+    inputs = export._random_inputs(model, 200, seed=3)
+    with torch.no_grad():
+        found = export.network_of(model)(*(torch.as_tensor(a) for a in inputs.values()))
+    more: dict[str, Any] = {}
+    if agent == "maskable-ppo":
+        more["action_masks"] = inputs["mask"]
+    if agent == "recurrent-ppo":
+        more = {"state": (inputs["hidden"], inputs["cell"]), "episode_start": np.zeros(200, bool)}
+    mine, state = model.predict(inputs["observation"], deterministic=True, **more)
+    actions = found[0] if agent == "recurrent-ppo" else found
+    np.testing.assert_array_equal(mine, actions.numpy())
+    assert len(np.unique(mine, axis=0)) > 20
+    if agent == "recurrent-ppo":
+        np.testing.assert_allclose(state[0], found[1].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
+def test_the_file_acts_as_the_original(
+    agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    folder, out = run_of(agent, tmp_path / "run"), tmp_path / "policy.onnx"
+    assert export.main([f"model={folder}", f"out={out}"]) == 0, capsys.readouterr().err
+    assert "same actions" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(str(out))
+    told = session.get_modelmeta().custom_metadata_map
+    assert told["agent"] == agent
+    assert json.loads(told["parts"])[0] == "interactive/instances"
+    assert len(json.loads(told["choices"])) == 8
+    policy = LearnedPolicy(folder)
+    env = make_vector_env(policy.config, make_scenario(policy.config), 2)
+    obs, _ = env.reset(seed=5)
+    assert len(json.loads(told["observation"])) == obs.shape[1]
+    memory = {n: np.zeros((1, 2, 64), np.float32) for n in ("hidden", "cell")}
+    state, start = None, np.ones(2, bool)
+    for _ in range(11):
+        inputs: dict[str, Any] = {"observation": obs}
+        more: dict[str, Any] = {}
+        if agent == "maskable-ppo":
+            inputs["mask"] = more["action_masks"] = env.action_masks()
+        if agent == "recurrent-ppo":
+            inputs |= memory
+            more = {"state": state, "episode_start": start}
+        found = session.run(None, inputs)
+        action, state = policy.model.predict(obs, deterministic=True, **more)
+        start = np.zeros(2, bool)
+        np.testing.assert_array_equal(found[0], action)
+        if agent == "recurrent-ppo":
+            memory = {"hidden": found[1], "cell": found[2]}
+        obs, *_ = env.step(action)
+    env.close()
+
+
+def test_slips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert export.main(["model"]) == 2
+    assert export.main(["out=x.onnx"]) == 2
+    assert "model= is missing" in capsys.readouterr().err
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        assert export.main([f"model={tmp_path}"]) == 2
+        assert "pip install 'llmscale[onnx]'" in capsys.readouterr().err
+    else:
+        assert export.main([f"model={tmp_path}"]) == 2
+        assert "the folder holds neither" in capsys.readouterr().err
