@@ -138,6 +138,9 @@ def network_of(model: Any) -> Any:
     class Deterministic(torch.nn.Module):
         """The most probable choice of each part."""
 
+        low: torch.Tensor
+        high: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.extractor, self.choose = policy.mlp_extractor.policy_net, policy.action_net
