@@ -76,22 +76,20 @@ class ScenarioSource:
         scenario = self._scenario
         if stage < len(stages):
             scenario = load_scenario(scenario, **stages[stage].overrides)
-        if not ranges:
-            return scenario
-        data = scenario.model_dump()
-        overrides: dict[str, Any] = {}
-        for path, spec in ranges.items():
+        for path, spec in ranges.items():  # each on what those before it have made
             value = value_of(spec)
-            found = fields_at(data, path.split("."))
+            found = fields_at(scenario.model_dump(), path.split("."))
             if spec.times and (not found or any(not _is_number(old) for _, old in found)):
                 raise Slip(
                     f"randomise.ranges.{path}: is no number in the scenario, so nothing can be multiplied"
                 )
+            overrides: dict[str, Any] = {}
             for name, old in found or [(path, None)]:
                 new = value * old if spec.times else value
                 is_whole = isinstance(old, int) and not isinstance(old, bool)
                 overrides[name] = round(new) if is_whole and _is_number(new) else new
-        return load_scenario(scenario, **overrides)
+            scenario = load_scenario(scenario, **overrides)
+        return scenario
 
 
 def draw(spec: RangeConfig, rng: np.random.Generator) -> Any:

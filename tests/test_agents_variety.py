@@ -82,6 +82,20 @@ def test_factors_multiply_and_whole_numbers_stay_whole():
     assert {pool.acquire_s for pool in drawn.fleet.pools} == {5.0}
 
 
+def test_a_range_changes_what_those_before_it_made():
+    config = config_of(
+        "randomise.ranges.workload={choices: [mixed-slo, mixed-slo]}",
+        "randomise.ranges.workload.rate_scale=[0.5, 0.5]",
+        "randomise.ranges.workload.streams.code.rate_per_s={low: 3, high: 3, times: true}",
+    )
+    source = ScenarioSource(config, make_scenario(config))
+    source.check()
+    drawn = source.scenario(0, 0, 0)
+    assert [s.name for s in drawn.workload.streams] == ["chat", "code", "documents"]
+    assert drawn.workload.rate_scale == 0.5
+    assert drawn.workload.streams[1].rate_per_s == 9.0
+
+
 def test_scenarios_are_drawn_by_seed_group_and_generation():
     config = config_of(*RATES)
     base = make_scenario(config)
