@@ -174,11 +174,12 @@ def clone(
     for _ in range(settings.epochs):
         losses = []
         for rows, episodes in _minibatches(model, seen, settings.batch_size, rng):
-            values, log_prob, _ = _evaluate(model, seen, rows, episodes)
+            values, log_prob, entropy = _evaluate(model, seen, rows, episodes)
             cross_entropy = -log_prob.mean()
             value_loss = torch.nn.functional.mse_loss(values.flatten(), returns[rows])
             optimiser.zero_grad()
-            (cross_entropy + model.vf_coef * value_loss).backward()
+            spread = settings.entropy * entropy.mean()
+            (cross_entropy - spread + model.vf_coef * value_loss).backward()
             torch.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
             optimiser.step()
             losses.append((cross_entropy.item(), value_loss.item(), len(rows)))

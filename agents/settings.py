@@ -74,6 +74,9 @@ class WarmStartConfig(Frozen):
         policy: name of a reference policy; None: no warm start.
         episodes: that it plays to be watched.
         epochs, batch_size, learning_rate: of the supervised training.
+        entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the
+            policy's choice becomes about exp(1 / entropy) times as likely as any other one (150 times at
+            0.2). With 0 it ends so sure of itself that learning has nothing to learn from.
         kl: coefficient of the KL divergence from the copy in PPO's loss, at the start.
         kl_steps: environment steps in which it falls linearly to 0; 0: none.
     """
@@ -83,6 +86,7 @@ class WarmStartConfig(Frozen):
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 30
     batch_size: Annotated[int, Field(ge=2, le=10_000_000)] = 256
     learning_rate: Positive = 1e-3
+    entropy: NonNegative = 0.2
     kl: NonNegative = 1.0
     kl_steps: Annotated[int, Field(ge=0, le=10**12)] = 0
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
-from baselines.space import Space, Whole
+from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.gateways import RULES
 from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.checks import check_router
 from llmscale_env.sim.compile import compile_cluster
@@ -66,18 +68,26 @@ class StaticPolicy:
 
     @staticmethod
     def space_of(scenario: Scenario) -> Space:
-        """What it searches."""
+        """What it searches: GPUs in all, the pools' shares of them, and a batch limit of each pool."""
         pools = scenario.fleet.pools
-        limit = min(512, *(pool.max_batch for pool in pools))
+        least = min(pool.tp for pool in pools)
+        limits = {
+            p.name: Whole(min(16, p.max_batch), min(512, p.max_batch), log=True) for p in pools
+        }
         return {
-            **{pool.name: Whole(0, pool.max_instances) for pool in pools},
-            "batch_limit": Whole(min(16, limit), limit, log=True),
+            "gpus": Whole(least, scenario.fleet.max_gpus),
+            **{f"{pool.name}.share": Real(0.0, 1.0) for pool in pools},
+            **{f"{name}.batch_limit": limit for name, limit in limits.items()},
         }
 
     @staticmethod
     def of_grid_in(point: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
-        """A point's fleet, in proportion as large as the GPUs allow."""
+        """A point's fleet: of the grid, as large as the GPUs allow; of the ranges, by shares."""
         pools = {pool.name: pool for pool in scenario.fleet.pools}
+        if "gpus" in point:
+            others = {k: v for k, v in point.items() if k != "gpus" and not k.endswith(".share")}
+            shares = {name: point[f"{name}.share"] for name in pools}
+            return {**_shared_out(point["gpus"], shares, pools), **others}
         gpus = sum(point[name] * pool.tp for name, pool in pools.items() if name in point)
         most = scenario.fleet.max_gpus
         if gpus <= most:
@@ -172,3 +182,19 @@ class StaticPolicy:
     def act(self, view: ClusterView) -> Command:
         """The orders at the first decision, nothing afterwards."""
         return self._orders if view.step == 0 else Command()
+
+
+def _shared_out(
+    gpus: int, shares: Mapping[str, float], pools: Mapping[str, PoolConfig]
+) -> dict[str, int]:
+    """Instances of each pool by its share of the GPUs: whole ones, then one more by largest remainder."""
+    whole = sum(shares.values()) or 1.0
+    wanted = {name: gpus * share / whole / pools[name].tp for name, share in shares.items()}
+    found = {name: min(int(n), pools[name].max_instances) for name, n in wanted.items()}
+    left = gpus - sum(n * pools[name].tp for name, n in found.items())
+    for name in sorted(wanted, key=lambda name: found[name] - wanted[name]):
+        pool = pools[name]
+        if wanted[name] > found[name] and found[name] < pool.max_instances and pool.tp <= left:
+            found[name] += 1
+            left -= pool.tp
+    return found

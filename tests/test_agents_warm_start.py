@@ -232,6 +232,26 @@ def test_a_copy_acts_as_what_it_has_seen(agent: str):
     env.close()
 
 
+def test_entropy_keeps_a_copy_trying_other_things():
+    config = config_of("action=instance_counts", "warm_start.episodes=2", agent="ppo")
+    scenario = make_scenario(config)
+    policy = make_policy("static:interactive=2,mixed=1,batch=0")
+    seen = watch(config, scenario, policy)
+    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
+    settings = WarmStartConfig(policy="x", epochs=400, batch_size=24, learning_rate=0.01)
+    odds = {}
+    for entropy in (0.0, 0.2):
+        model = make_model(config, env)
+        clone(model, seen, settings.model_copy(update={"entropy": entropy}), 0.02, 0)
+        found = model.policy.get_distribution(torch.as_tensor(seen.observations))
+        first = found.distribution[0].probs.detach().numpy()
+        others = np.delete(first, seen.actions[0, 0], axis=1)
+        odds[entropy] = float(np.median(first[:, seen.actions[0, 0]] / others.mean(axis=1)))
+    assert 75 < odds[0.2] < 300  # exp(1 / 0.2) is 148
+    assert odds[0.0] > 4 * odds[0.2]
+    env.close()
+
+
 def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
     config = config_of("warm_start.episodes=2")
     scenario = make_scenario(config)

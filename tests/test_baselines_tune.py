@@ -160,6 +160,20 @@ def test_a_static_fleet_never_takes_more_gpus_than_there_are():
     assert made == {"interactive": 8, "mixed": 4, "batch": 4, "batch_limit": 64}
 
 
+def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
+    scenario = load_scenario("mixed-slo")
+    point = {"gpus": 10, "interactive.share": 0.8, "mixed.share": 0.0, "batch.share": 0.2}
+    made = settings_of(TUNABLE["static"], {**point, "interactive.batch_limit": 32}, scenario)
+    assert made == {"interactive": 8, "mixed": 0, "batch": 2, "interactive.batch_limit": 32}
+    # 10 thirds: 3.33 each; the GPU left goes to the first. Two thirds and a third: 6.67, 3.33.
+    point = {"gpus": 10, "interactive.share": 1.0, "mixed.share": 1.0, "batch.share": 1.0}
+    made = settings_of(TUNABLE["static"], point, scenario)
+    assert sorted(made.values()) == [3, 3, 4]
+    point = {"gpus": 10, "interactive.share": 0.5, "mixed.share": 0.0, "batch.share": 0.25}
+    made = settings_of(TUNABLE["static"], point, scenario)
+    assert made == {"interactive": 7, "mixed": 0, "batch": 3}
+
+
 # ---- budgets ----
 
 
