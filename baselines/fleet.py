@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from baselines.parameters import BatchLimit, Parameters, PolicyError, PositiveCount, checked
 from llmscale_env.control.command import Command
@@ -91,17 +91,47 @@ def uniform_pool(scenario: Scenario, llm: str, policy: str) -> int:
     return min(shared, key=lambda p: (pools[p].evicts, _ROLES.index(pools[p].role)))
 
 
+def class_pool(scenario: Scenario, llm: str, policy: str) -> int:
+    """The pool that serves all classes of an LLM by the scenario's own routes, whichever come first.
+
+    It stands in `pools` or `overflow` of every class's route; of several, one that evicts (for who goes
+    first), and of those the first by role (mixed, general, interactive, batch).
+
+    Raises:
+        PolicyError: there is none.
+    """
+    routes = [scenario.route_of(llm, c.name) for c in scenario.classes]
+    pools = scenario.fleet.pools
+    shared = [
+        p
+        for p in pools_of(scenario, llm)
+        if all(pools[p].name in (*r.pools, *r.overflow) for r in routes)
+    ]
+    if not shared:
+        raise PolicyError(
+            f"{policy}: serving = 'by-class': no pool of {llm} stands in `pools` or `overflow` of every "
+            f"class's route in scenario {scenario.name!r}"
+        )
+    roles = ("mixed", "general", "interactive", "batch")
+    return min(shared, key=lambda p: (not pools[p].evicts, roles.index(pools[p].role)))
+
+
 class UniformParameters(Parameters):
     """What policies without request classes have in common.
 
     Attributes:
+        serving: "alike": every class goes to one pool by `router`, as where nobody knows classes;
+            "by-class" (ours): one pool too, but with the scenario's own routes, queues and evictions, so
+            that the rule only says how many instances there are. What waits in a queue of the scenario
+            waits at no instance: rules do not see it.
         batch_limit: running requests per instance, fixed; None: as the scenario says.
         controller: who moves the limit; "fixed" leaves it alone.
-        router: the rule by which requests of every class find an instance.
+        router: the rule by which requests of every class find an instance ("alike" only).
         initial: instances at the start; None: as many as the scenario starts in all pools of the LLM.
         min_instances: never fewer.
     """
 
+    serving: Literal["alike", "by-class"] = "alike"
     batch_limit: BatchLimit | None = None
     controller: str = "fixed"
     router: str = "least-kv"
@@ -113,7 +143,8 @@ class UniformPolicy(ABC):
     """A policy that knows no request classes: per LLM one pool, one routing rule, no queueing.
 
     The other pools are switched off at the start, and every class is routed to the instances of the
-    pool by `router`. A subclass says how many instances there should be.
+    pool by `router` (or, `serving` "by-class", as the scenario does). A subclass says how many instances
+    there should be.
     """
 
     parameters_type: ClassVar[type[UniformParameters]] = UniformParameters
@@ -130,7 +161,8 @@ class UniformPolicy(ABC):
             PolicyError: the scenario offers no pool for all classes, or the batch limit is higher
                 than the pool allows.
         """
-        self._pools = [uniform_pool(scenario, llm, self.name) for llm in scenario.fleet.llms]
+        choose = uniform_pool if self.parameters.serving == "alike" else class_pool
+        self._pools = [choose(scenario, llm, self.name) for llm in scenario.fleet.llms]
         self._period = Period(self.period_s)
         limit = self.parameters.batch_limit
         for p in self._pools:
@@ -183,10 +215,11 @@ class UniformPolicy(ABC):
         limits: Mapping[str, int] = {}
         if parameters.batch_limit is not None:
             limits = dict.fromkeys(mine, parameters.batch_limit)
+        routers = {c.name: parameters.router for c in scenario.classes}
         return Command(
             targets=targets,
             batch_limits=limits,
             controllers=dict.fromkeys(mine, parameters.controller),
-            routers={c.name: parameters.router for c in scenario.classes},
+            routers=routers if parameters.serving == "alike" else {},
             reason="one pool for all classes",
         )

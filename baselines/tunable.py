@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baselines.chiron import ChironPolicy
+from baselines.fleet import UniformPolicy, class_pool
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
+from baselines.parameters import PolicyError
 from baselines.practice.dynamo import DynamoPolicy
 from baselines.practice.dynamo_load import DynamoLoadPolicy
 from baselines.practice.freeness import FreenessPolicy
@@ -17,7 +19,7 @@ from baselines.practice.kpa import KpaPolicy
 from baselines.practice.ray_serve import RayServePolicy
 from baselines.practice.wva import WvaPolicy
 from baselines.practice.wva_tokens import WvaTokensPolicy
-from baselines.space import Space
+from baselines.space import Choice, Space
 from baselines.static import StaticPolicy
 from llmscale_env.scenarios.schema import Scenario
 
@@ -47,7 +49,18 @@ def grid_of(kind: Any, scenario: Scenario) -> dict[str, tuple[Any, ...]]:
 def space_of(kind: Any, scenario: Scenario) -> Space:
     """Ranges to search by parameter."""
     space: Space = kind.space_of(scenario) if hasattr(kind, "space_of") else kind.SPACE
+    if issubclass(kind, UniformPolicy) and _serves_by_class(scenario):
+        space = {**space, "serving": Choice(("alike", "by-class"))}
     return space
+
+
+def _serves_by_class(scenario: Scenario) -> bool:
+    try:
+        for llm in scenario.fleet.llms:
+            class_pool(scenario, llm, "")
+    except PolicyError:
+        return False
+    return True
 
 
 def settings_of(kind: Any, point: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:

@@ -239,6 +239,21 @@ def test_llumnix_serves_all_classes_from_one_pool_one_instance_at_a_time(short, 
     assert counts.min() >= 1
 
 
+def test_by_class_a_rule_sizes_the_pool_in_which_interactive_requests_come_first(short):
+    policy = make_policy("hpa:serving=by-class,batch_limit=24")
+    result = run_episode(policy, short, 3)
+    assert result.decisions[0]["targets"] == {"interactive": 0, "mixed": 8, "batch": 0}
+    assert result.series["queue/batch"].max() > 100  # batch requests wait in the scenario's queue
+    assert set(result.requests["instance"].dropna()) <= set(range(16, 32))  # the mixed pool's slots
+    assert result.summary["interactive/slo_attainment"] > 0.9
+    # Without overflow no pool serves both classes by the routes.
+    apart = load_scenario(
+        short, **{"fleet.routes.0.overflow": [], "fleet.routes.1.pools": ["batch"]}
+    )
+    with pytest.raises(PolicyError, match=r"serving = 'by-class': no pool of llama-3\.1-8b"):
+        make_policy("hpa:serving=by-class").reset(apart, 0)
+
+
 def test_llumnix_keeps_utilisation_in_its_range(short):
     # 300 requests of 3000 tokens that stay for the episode: 900000 tokens and what they emit. An
     # instance holds some 450000, so 0.4 to 0.6 is held by 4 or 5 instances.

@@ -153,6 +153,15 @@ def test_every_point_is_a_setting_that_runs_the_scenario(name):
         assert json.loads(json.dumps(settings)) == settings
 
 
+def test_how_classes_are_served_is_searched_where_there_is_a_choice():
+    assert "serving" in space_of(TUNABLE["kpa"], load_scenario("mixed-slo"))
+    assert "serving" not in space_of(TUNABLE["static"], load_scenario("mixed-slo"))
+    one = load_scenario(
+        "mixed-slo", **{"fleet.routes.0.overflow": [], "fleet.routes.1.pools": ["batch"]}
+    )
+    assert "serving" not in space_of(TUNABLE["kpa"], one)
+
+
 def test_a_static_fleet_never_takes_more_gpus_than_there_are():
     scenario = load_scenario("mixed-slo")
     point = {"interactive": 16, "mixed": 8, "batch": 8, "batch_limit": 64}
