@@ -9,7 +9,8 @@
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
                          dynamo, dynamo-load or chiron
     env=NAME             scenario (a shipped one, or a YAML file)
-    workload=A           a shipped workload in place of the scenario's; it stands in the name of the file
+    workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
+                         mixed-slo/val-spikes); it stands in the name of the file
     workloads=A,B        several: one setting for all of them
     search=grid          every point of the policy's grid, or with a budget as many as it allows; "optuna":
                          points of the policy's ranges by Optuna's TPE sampler (extra "tune")
@@ -72,6 +73,7 @@ from baselines.tuning.trials import SCORES, Score, Trial, settings_text, table_t
 from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, one_of, parse_options, some_of, whole
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.families import member_names
 from llmscale_env.workload.mixes import mix_names
 
 __all__ = ["FIRST_SEED", "MAX_SEEDS", "Trial", "grid_points", "main", "settings_text", "table_text"]
@@ -126,10 +128,10 @@ def _scenarios(options: Mapping[str, str], changes: Mapping[str, str]) -> list[S
     if "workload" in options and "workloads" in options:
         raise Slip("workload and workloads: one of them")
     if "workload" in options:
-        one_of(options, "workload", ("", *mix_names()))
+        one_of(options, "workload", ("", *mix_names(), *member_names()))
         return [load_scenario(env, **{**overrides, "workload": options["workload"]})]
     if "workloads" in options:
-        mixes = some_of(options, "workloads", mix_names())
+        mixes = some_of(options, "workloads", (*mix_names(), *member_names()))
         return [load_scenario(env, **{**overrides, "workload": mix}) for mix in mixes]
     return [load_scenario(env, **overrides)]
 

@@ -20,7 +20,7 @@ def settings_path(
     policy: str, scenario: str, workload: str | None = None, folder: Path = FOLDER
 ) -> Path:
     """Where the settings of a policy for a scenario are, or for one of its other workloads."""
-    of = "" if workload is None else f"_{workload}"
+    of = "" if workload is None else f"_{workload.replace('/', '-')}"
     return folder / f"{policy}_{scenario}{of}.yaml"
 
 

@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from llmscale_env.workload.config import WorkloadConfig
+from llmscale_env.workload.families import member_data
 from llmscale_env.workload.fetch import SOURCES
 
 _HERE = Path(__file__).parent
@@ -22,9 +23,14 @@ def mix_names() -> tuple[str, ...]:
 def mix_data(name: str) -> dict[str, Any]:
     """A shipped mix as plain data, for a scenario to change before it is validated.
 
+    Args:
+        name: of a mix, or FAMILY/MEMBER, a workload of a family.
+
     Raises:
         ValueError: if there is none of this name.
     """
+    if "/" in name:
+        return member_data(name)
     if name not in mix_names():
         raise ValueError(f"mix = {name!r}: unknown; there are {list(mix_names())}")
     return yaml.safe_load((_HERE / f"{name}.yaml").read_text(encoding="utf-8"))
