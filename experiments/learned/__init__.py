@@ -1,0 +1,12 @@
+"""Learned against tuned autoscalers: the protocol, and what it shows.
+
+| question | module |
+|---|---|
+| which workloads, of which split; one more trace | `family` |
+| which settings of which policy compete | `knobs` (heuristics), `runs` (learned policies) |
+| an episode as a row; the runs of a table | `protocol` |
+| interquartile means, intervals, probability of improvement | `statistics` |
+| GPU-hours at matched attainment | `matched` |
+| what is taken away or made worse | `ablations` |
+| the pictures | `pictures`, `window` |
+"""

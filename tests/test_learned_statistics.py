@@ -1,0 +1,173 @@
+"""Statistics of the learned policies' protocol, against cases that were worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from experiments.learned.matched import Settings, at_target, matched_hours, ordered
+from experiments.learned.statistics import (
+    draws,
+    improvement_interval,
+    interquartile_mean,
+    probability_of_improvement,
+    stratified_interval,
+)
+
+
+def test_interquartile_mean_cuts_a_quarter_of_all_values():
+    assert interquartile_mean([8, 1, 100, 3, 4, 5, 6, -50]) == (3 + 4 + 5 + 6) / 4
+    assert interquartile_mean([[1, 2], [3, 40]]) == 2.5  # of the whole table, one cut at each end
+    assert interquartile_mean([1.0, 2.0, 9.0]) == 4.0  # a quarter of three, rounded down, is nobody
+    assert np.isnan(interquartile_mean([]))
+
+
+def test_probability_of_improvement_counts_pairs_and_half_of_ties():
+    # 1 ties with 1 and loses to 3; 2 beats 1 and loses to 3: 1.5 of 4 pairs.
+    assert probability_of_improvement({"w": [1, 2]}, {"w": [1, 3]}) == 1.5 / 4
+    # The mean over workloads, however many runs each has.
+    two = probability_of_improvement(
+        {"w": [1, 2], "v": [[5.0], [6.0], [7.0]]}, {"w": [1, 3], "v": [0.0]}
+    )
+    assert two == (1.5 / 4 + 1.0) / 2
+    with pytest.raises(ValueError, match="must be the same"):
+        probability_of_improvement({"w": [1]}, {"v": [1]})
+
+
+def test_a_resample_draws_seeds_for_all_workloads_and_windows_for_each():
+    made = list(draws(3, {"w": 4, "v": 2}, resamples=200))
+    assert all(len(d.seeds) == 3 and len(d.windows["w"]) == 4 for d in made)
+    assert {int(k) for d in made for k in d.windows["v"]} == {0, 1}
+    # A policy with other seeds meets the same windows.
+    for one, other in zip(made, draws(1, {"w": 4, "v": 2}, resamples=200), strict=True):
+        assert np.array_equal(one.windows["w"], other.windows["w"])
+        assert np.array_equal(one.windows["v"], other.windows["v"])
+
+
+def test_the_interval_of_two_windows_is_that_of_their_four_resamples():
+    # The mean of two draws from {0, 1} is 0, 0.5, 0.5 or 1: the middle 95 % reaches from 0 to 1.
+    found = stratified_interval({"w": [0.0, 1.0]}, lambda v: float(np.mean(v)))
+    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_strata_are_resampled_apart():
+    # Each workload's windows are equal, so there is nothing to resample, however far apart they are.
+    found = stratified_interval({"w": [1.0, 1.0], "v": [9.0, 9.0]}, lambda v: float(np.mean(v)))
+    assert (found.mean, found.low, found.high) == (5.0, 5.0, 5.0)
+
+
+def test_training_seeds_widen_the_interval():
+    # Windows alike, seeds 0 and 10: only the drawing of seeds can move the mean.
+    scores = {"w": [[0.0] * 30, [10.0] * 30]}
+    found = stratified_interval(scores, lambda v: float(np.mean(v)))
+    assert (found.low, found.high) == (0.0, 10.0)
+
+
+def test_the_spread_of_the_bootstrap_is_that_of_theory():
+    values = np.random.default_rng(3).normal(size=400)
+    found = stratified_interval({"w": values}, lambda v: float(np.mean(v)))
+    half = 1.96 * values.std() / 20
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.1)
+
+
+def test_one_value_has_no_interval():
+    found = stratified_interval({"w": [3.0]})
+    assert found.mean == 3.0
+    assert np.isnan(found.low)
+    with pytest.raises(ValueError, match="as many training seeds"):
+        stratified_interval({"w": [1.0, 2.0], "v": [[1.0], [2.0]]})
+
+
+def test_improvement_is_judged_on_the_same_windows():
+    # Always one better, window by window, but windows differ more: 1 + 2 + 3 + 4 of the 16 pairs are won.
+    one = {"w": [1.0, 11.0, 21.0, 31.0]}
+    other = {"w": [0.0, 10.0, 20.0, 30.0]}
+    found = improvement_interval(one, other, resamples=300)
+    assert found.mean == 10 / 16
+    # A resample of one window is a win of all pairs; of all four the above is the least.
+    assert found.low >= 10 / 16 - 1e-12
+    assert found.high <= 1.0
+
+
+# ---------------------------------------------------------------- matched attainment
+
+
+def test_between_two_settings_is_a_straight_line():
+    # 0.98 at 4, 0.995 at 7: two thirds of the windows under the second reach 0.99, at 4 + 2/3 * 3.
+    assert at_target(np.array([0.98, 0.995]), np.array([4.0, 7.0])) == pytest.approx(6.0)
+
+
+def test_a_cheaper_setting_that_reaches_it_wins():
+    share, hours = np.array([0.98, 0.995, 0.99]), np.array([4.0, 7.0, 5.0])
+    assert at_target(share, hours) == 5.0
+    # and one that is dearer and worse changes nothing
+    assert at_target(np.append(share, 0.5), np.append(hours, 99.0)) == 5.0
+
+
+def test_the_lower_edge_of_the_hull_is_taken_whatever_lies_between():
+    # The line from (0.90, 1) to (1.00, 2) passes 0.99 at 1.9, below the neighbours' 0.985 and 0.995.
+    share, hours = np.array([0.90, 0.985, 0.995, 1.0]), np.array([1.0, 3.0, 3.0, 2.0])
+    assert at_target(share, hours) == pytest.approx(1.9)
+
+
+def test_who_never_reaches_it_has_no_answer():
+    assert np.isnan(at_target(np.array([0.98, 0.9899]), np.array([4.0, 7.0])))
+    only = Settings(("a",), np.ones((1, 1, 3)), np.full((1, 2, 1, 3), 0.98))
+    assert only.cheapest() is None
+    assert np.isnan(matched_hours({"p": only}, resamples=10)["p"].mean)
+
+
+def settings_of(hours: list[list[float]], share: list[list[float]]) -> Settings:
+    """One training seed; the second class always on time."""
+    attainment = np.array([[[s], [[1.0] * len(s)]] for s in share])
+    labels = tuple(str(k) for k in range(len(hours)))
+    return Settings(labels, np.array(hours)[:, None, :], attainment.reshape(len(hours), 2, 1, -1))
+
+
+def test_the_worst_class_counts():
+    made = settings_of([[4.0, 6.0]], [[0.98, 0.996]])
+    share, hours = made.points()
+    assert share.tolist() == [pytest.approx(0.988)]
+    assert hours.tolist() == [5.0]
+    both = settings_of([[4.0, 6.0], [6.0, 8.0]], [[0.98, 0.996], [1.0, 1.0]])
+    assert both.cheapest() == 1
+    # 0.988 at 5 and 1.0 at 7: a sixth of the windows under the second
+    assert matched_hours({"p": both}, resamples=10)["p"].mean == pytest.approx(5 + 2 / 6)
+
+
+def test_intervals_of_the_matched_hours_are_those_of_all_resamples():
+    """Two windows: a resample is (0,0), (0,1), (1,0) or (1,1); the answer of each by hand."""
+    made = settings_of([[4.0, 6.0], [10.0, 10.0]], [[0.985, 0.995], [0.995, 0.995]])
+    by_hand = []
+    for a, b in itertools.product((0, 1), repeat=2):
+        share = (np.array([0.985, 0.995])[[a, b]].mean(), 0.995)
+        by_hand.append(at_target(np.array(share), np.array([(4.0, 6.0)[a] / 2 + (4.0, 6.0)[b] / 2, 10.0])))
+    # both cheap windows: half way from (0.985, 4) to (0.995, 10); both dear: 6; one each: 0.99 at 5
+    assert by_hand == [pytest.approx(7.0), 5.0, 5.0, 6.0]
+    found = matched_hours({"p": made}, resamples=400)["p"]
+    assert found.mean == 5.0
+    assert (found.low, found.high) == (5.0, pytest.approx(7.0))
+
+
+def test_an_interval_that_would_miss_the_target_has_no_end():
+    made = settings_of([[4.0, 4.0]], [[0.98, 1.0]])  # a quarter of the resamples is at 0.98
+    found = matched_hours({"p": made}, resamples=200)["p"]
+    assert found.mean == 4.0
+    assert np.isnan(found.high)
+
+
+def test_policies_in_order_those_without_an_answer_last():
+    good = settings_of([[4.0, 4.0]], [[1.0, 1.0]])
+    dear = settings_of([[5.0, 5.0]], [[1.0, 1.0]])
+    never = settings_of([[1.0, 1.0]], [[0.5, 0.5]])
+    found = matched_hours({"never": never, "dear": dear, "good": good}, resamples=5)
+    assert ordered(found) == ["good", "dear", "never"]
+    with pytest.raises(ValueError, match="as many for all policies"):
+        matched_hours({"a": good, "b": settings_of([[1.0]], [[1.0]])})
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="do not fit"):
+        Settings(("a", "b"), np.ones((1, 1, 3)), np.ones((1, 2, 1, 3)))
