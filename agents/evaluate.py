@@ -2,7 +2,8 @@
 
     python -m agents.evaluate env=mixed-slo policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
 
-    policies=A,B,C         names of reference policies, and run folders or models (*.zip); the others
+    policies=A,B,C         names of reference policies, run folders or models (*.zip), `pretrained` (the
+                           trained policy that ships; pretrained:NAME where there are several); the others
                            are compared with the first (default: every reference policy)
     episodes=20            episodes, with the seeds SEED, SEED + 1, ...
     seed=10000             first seed
@@ -90,16 +91,23 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         Slip: an unknown name, a policy given twice, a policy or model that does not fit the
             scenario, a model that is missing or cannot be read.
     """
+    from agents.pretrained import PretrainedError, find, is_pretrained
     from baselines import POLICY_NAMES, PolicyError, make_policy, policies_for
 
     names = [part for part in (text or ",".join(policies_for(scenario))).split(",") if part]
     found: dict[str, Policy] = {}
+    models: dict[str, Path] = {}
     # Everything is looked for before anything is loaded: torch takes a second to come.
     for name in names:
         kind = name.partition(":")[0]
-        if kind not in POLICY_NAMES and not _is_path(name):
+        if is_pretrained(name):
+            try:
+                models[name] = find(name, env).model
+            except PretrainedError as error:
+                raise Slip(f"policies: {error}") from None
+        elif kind not in POLICY_NAMES and not _is_path(name):
             raise Slip(f"policies: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
-        if _is_path(name) and not Path(name).exists():
+        elif _is_path(name) and not Path(name).exists():
             raise Slip(f"policies: model {name!r}: there is no such file or folder")
         if names.count(name) > 1:
             raise Slip(f"policies: {name!r} is given twice")
@@ -108,7 +116,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             policy = (
                 make_policy(name)
                 if name.partition(":")[0] in POLICY_NAMES
-                else _model(name, env, scenario)
+                else _model(str(models.get(name, name)), env, scenario, name if name in models else None)
             )
             policy.reset(scenario, 0)
         except PolicyError as error:
@@ -125,14 +133,14 @@ def _is_path(name: str) -> bool:
     return "/" in name or "\\" in name or name.endswith(".zip") or Path(name).is_dir()
 
 
-def _model(path: str, env: str, scenario: Scenario) -> Policy:
+def _model(path: str, env: str, scenario: Scenario, name: str | None) -> Policy:
     import torch
 
     from agents.learned import LearnedPolicy, ModelError
 
     torch.set_num_threads(1)  # nets this small only wait for each other's threads
     try:
-        policy = LearnedPolicy(path)
+        policy = LearnedPolicy(path, name=name)
         if policy.config.env != env:
             raise ModelError(
                 f"model {path!r}: was trained on {policy.config.env!r}, not on {env!r}"

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("llmscale_env", "agents", "baselines", "experiments")
-DATA = ("*.yaml", "*.json", "*.csv", "*.csv.gz", "*.npz", "py.typed")
+DATA = ("*.yaml", "*.json", "*.csv", "*.csv.gz", "*.npz", "*.zip", "*.onnx", "py.typed")
 
 
 @pytest.fixture(scope="module")

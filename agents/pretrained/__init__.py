@@ -1,0 +1,146 @@
+"""Trained policies that ship with the project, one folder each: `model.zip`, `config.yaml`, `card.yaml`.
+
+`policies=pretrained` means the one that its environment recommends, `policies=pretrained:NAME` one by name.
+
+A card says what one must know before trusting a policy:
+
+| key | what |
+|---|---|
+| `environment` | its short name |
+| `about` | one sentence |
+| `recommended` | true for the one that `pretrained` means; needed where an environment has several |
+| `data` | what it was trained on, and by what it was chosen |
+| `seeds` | of training |
+| `command` | that trains it again |
+| `figures` | measured, with the commands that measured them |
+| `limits` | where it is not to be used, or was not tried |
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parent
+MODEL, CARD = "model.zip", "card.yaml"
+KEYS = ("environment", "about", "data", "seeds", "command", "figures", "limits")
+"""What every card must have."""
+
+MAX_BYTES = 2_000_000
+"""No model may be larger."""
+
+WORD = "pretrained"
+
+
+class PretrainedError(ValueError):
+    """No such policy, or one that is not whole; one line."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A policy that ships.
+
+    Attributes:
+        name: of its folder.
+        environment: short name.
+        recommended: whether `pretrained` means it.
+        folder: where it lies.
+        card: everything that its card says.
+    """
+
+    name: str
+    environment: str
+    recommended: bool
+    folder: Path
+    card: dict[str, Any]
+
+    @property
+    def model(self) -> Path:
+        return self.folder / MODEL
+
+
+def is_pretrained(name: str) -> bool:
+    """Whether a name in `policies=` means a policy that ships."""
+    return name == WORD or name.startswith(f"{WORD}:")
+
+
+def shipped(environment: str | None = None, folder: Path | None = None) -> list[Pretrained]:
+    """All policies that ship, or those of an environment, by name.
+
+    Raises:
+        PretrainedError: a folder lacks a file, or its card a key, or its model is too large.
+    """
+    home = FOLDER if folder is None else folder
+    found = [_read(path.parent) for path in sorted(home.glob(f"*/{CARD}"))]
+    return [each for each in found if environment in (None, each.environment)]
+
+
+def find(name: str, environment: str, folder: Path | None = None) -> Pretrained:
+    """The policy that `pretrained` or `pretrained:NAME` means.
+
+    Args:
+        name: as in `policies=`.
+        environment: short name of the environment.
+        folder: where policies are looked for in place of the shipped ones.
+
+    Raises:
+        PretrainedError: none ships for the environment, or none of this name; and as `shipped`.
+    """
+    there = shipped(environment, folder)
+    if not there:
+        others = sorted({each.environment for each in shipped(folder=folder)})
+        raise PretrainedError(
+            f"{name}: no trained policy ships for {environment!r}; "
+            + (f"there are some for {others}" if others else "none ships at all")
+            + f". Train one: python -m agents.train env={environment}"
+        )
+    _, _, wanted = name.partition(":")
+    names = [each.name for each in there]
+    if wanted:
+        if wanted not in names:
+            raise PretrainedError(f"{name}: {environment} has {names}")
+        return there[names.index(wanted)]
+    best = [each for each in there if each.recommended]
+    if len(there) == 1:
+        return there[0]
+    if len(best) != 1:
+        raise PretrainedError(f"{name}: {environment} has {names}; name one, as {WORD}:{names[0]}")
+    return best[0]
+
+
+def load(name: str, environment: str, folder: Path | None = None) -> Any:
+    """The policy (`agents.learned.LearnedPolicy`) that a name means.
+
+    Raises:
+        PretrainedError: as `find`.
+        ModelError: the model cannot be read.
+    """
+    from agents.learned import LearnedPolicy
+
+    return LearnedPolicy(find(name, environment, folder).model, name=name)
+
+
+@functools.cache
+def _read(folder: Path) -> Pretrained:
+    for name in (MODEL, "config.yaml"):
+        if not (folder / name).is_file():
+            raise PretrainedError(f"pretrained policy {folder.name!r}: {name} is missing")
+    size = (folder / MODEL).stat().st_size
+    if size > MAX_BYTES:
+        raise PretrainedError(
+            f"pretrained policy {folder.name!r}: {MODEL} has {size:,} bytes; at most {MAX_BYTES:,}"
+        )
+    try:
+        card = yaml.safe_load((folder / CARD).read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        raise PretrainedError(f"pretrained policy {folder.name!r}: {CARD} is not YAML") from None
+    missing = [key for key in KEYS if not isinstance(card, dict) or card.get(key) is None]
+    if missing:
+        raise PretrainedError(f"pretrained policy {folder.name!r}: {CARD} lacks {missing}")
+    return Pretrained(
+        folder.name, str(card["environment"]), bool(card.get("recommended", False)), folder, card
+    )

@@ -1,0 +1,124 @@
+"""Learned policies that compete: run folders, folders of them, and those that ship."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.config import TrainConfig, read_config
+from agents.learned import find_model
+from agents.pretrained import is_pretrained, shipped
+from experiments.learned.family import FAMILY, digest_of
+from llmscale_env.workload.families import members
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        policy: what it is called in tables: the learner, and the policy whose counts it corrects.
+        setting: by what it weighs GPUs against lateness, "as configured" if by nothing of its own.
+        training_seed: runs that differ in it alone are one setting.
+        path: of the model file.
+        digest: of it, and of its configuration.
+        trained_on: names of workloads, as far as its configuration says.
+        leaks: those of them that belong to validation or test.
+    """
+
+    policy: str
+    setting: str
+    training_seed: int
+    path: str
+    digest: str
+    trained_on: tuple[str, ...]
+    leaks: tuple[str, ...]
+
+
+def find_runs(texts: Sequence[str], env: str) -> list[Run]:
+    """The runs that a list of names and folders means.
+
+    Args:
+        texts: "pretrained" (all that ship for the environment), "pretrained:NAME", run folders, folders
+            that hold run folders.
+        env: short name of the environment; runs of others below a folder are left out.
+
+    Raises:
+        ValueError: nothing is there; or two runs have the same policy, setting and seed.
+        Slip: a configuration that cannot be read.
+    """
+    found: dict[tuple[str, str, int], Run] = {}
+    for text in texts:
+        for path in _models(text, env):
+            config = read_config(path.parent)
+            if config.env != env:
+                continue
+            run = run_of(config, path)
+            key = (run.policy, run.setting, run.training_seed)
+            if key in found and found[key].digest != run.digest:
+                raise ValueError(
+                    f"learned = {text!r}: {path} and {found[key].path} are both {run.policy}, "
+                    f"{run.setting}, seed {run.training_seed}"
+                )
+            found[key] = run
+    return list(found.values())
+
+
+def _models(text: str, env: str) -> list[Path]:
+    if is_pretrained(text):
+        name = text.partition(":")[2]
+        return [p.model for p in shipped(env) if name in ("", p.name)]
+    place = Path(text)
+    if not place.exists():
+        raise ValueError(f"learned = {text!r}: there is no such file or folder")
+    if place.is_file() or (place / "config.yaml").is_file():
+        return [find_model(place)]
+    folders = sorted(path.parent for path in place.glob("*/config.yaml"))
+    if not folders:
+        raise ValueError(f"learned = {text!r}: holds neither a run nor folders of runs")
+    return [find_model(folder) for folder in folders]
+
+
+def run_of(config: TrainConfig, path: Path) -> Run:
+    """What a run is, by its configuration."""
+    policy = config.agent if config.reference is None else f"{config.agent} on {config.reference}"
+    names = workloads_of(config)
+    training = {m.name for m in members(FAMILY, "train")}
+    own = digest_of(path) + digest_of(path.parent / "config.yaml")
+    return Run(
+        policy,
+        setting_of(config),
+        config.seed,
+        str(path),
+        own,
+        names,
+        tuple(name for name in names if name not in training),
+    )
+
+
+def setting_of(config: TrainConfig) -> str:
+    """What a run was told about attainment: a target, or prices that it was given."""
+    target = config.lagrangian.attainment
+    if isinstance(target, dict):
+        return ", ".join(f"{name} at {share:g}" for name, share in sorted(target.items()))
+    if target is not None:
+        return f"at {target:g}"
+    prices = {
+        path: value
+        for path, value in sorted(config.overrides.items())
+        if path.startswith("reward") or path.endswith(".weight")
+    }
+    return ", ".join(f"{p.rpartition('.')[2]} {v:g}" for p, v in prices.items()) or "as configured"
+
+
+def workloads_of(config: TrainConfig) -> tuple[str, ...]:
+    """Names of the workloads that a run has met: its scenario's, those that it drew, its stages'."""
+    drawn = config.randomise.ranges.get("workload")
+    named: list[Any] = list(drawn.choices) if drawn is not None else []
+    named += [s.overrides["workload"] for s in config.curriculum if "workload" in s.overrides]
+    # The scenario's own is trained on unless another is always drawn; it is validated on in any case.
+    if drawn is None:
+        named.append(config.overrides.get("workload", config.scenario))
+    return tuple(dict.fromkeys(each if isinstance(each, str) else "unnamed" for each in named))
