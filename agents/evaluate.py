@@ -116,7 +116,9 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             policy = (
                 make_policy(name)
                 if name.partition(":")[0] in POLICY_NAMES
-                else _model(str(models.get(name, name)), env, scenario, name if name in models else None)
+                else _model(
+                    str(models.get(name, name)), env, scenario, name if name in models else None
+                )
             )
             policy.reset(scenario, 0)
         except PolicyError as error:

@@ -70,6 +70,8 @@ def write_page(
     for entry, result in found:
         for name in result.pictures:
             _copy(result.folder / name, pictures / name)
+        for name in result.tables:
+            _copy(result.folder / name, pictures / name)
         series = load(entry).series
         _copy_rows(result.folder / ROWS, pictures / f"{entry.name}.csv", series)
         if series:

@@ -42,7 +42,7 @@ from experiments.harness.execute import (
 )
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.parameters import Parameters
-from experiments.harness.results import Result, frame_of, write_result
+from experiments.harness.results import Result, frame_of, read_table, write_result
 from experiments.output import RESULTS, machine, text_table
 from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, whole
 
@@ -139,12 +139,14 @@ def make_result(
     with _explained("these results cannot be judged or drawn; the finished runs are kept"):
         claims = tuple(experiment.claims(frame, settings))
         drawn = experiment.plot(frame, settings)
+        made = experiment.tables(frame, settings) if experiment.tables else {}
     name = experiment.entry.name
     figures = (
         {f"{name}-{key}.png": figure for key, figure in drawn.items()}
         if isinstance(drawn, Mapping)
         else {f"{name}.png": drawn}
     )
+    tables = {f"{name}-{key}.csv": rows for key, rows in made.items() if rows}
     sources = settings.sources()
     values = settings.model_dump(mode="json")
     result = Result(
@@ -160,8 +162,9 @@ def make_result(
         versions=machine(),
         pictures=tuple(figures),
         folder=folder / name / scale,
+        tables=tuple(tables),
     )
-    write_result(result, frame, figures)
+    write_result(result, frame, figures, tables)
     return result
 
 
@@ -227,6 +230,9 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"run: {name}: {error}", file=sys.stderr)
             status = 1
             continue
+        for table in result.tables:
+            head, rows = read_table(result.folder / table)
+            print(f"{text_table(head, rows)}\n")
         print(claims_table(result.claims))
         print(f"written: {result.folder} ({time.perf_counter() - begin:.0f} s)", flush=True)
     return status

@@ -143,7 +143,9 @@ def test_intervals_of_the_matched_hours_are_those_of_all_resamples():
     by_hand = []
     for a, b in itertools.product((0, 1), repeat=2):
         share = (np.array([0.985, 0.995])[[a, b]].mean(), 0.995)
-        by_hand.append(at_target(np.array(share), np.array([(4.0, 6.0)[a] / 2 + (4.0, 6.0)[b] / 2, 10.0])))
+        by_hand.append(
+            at_target(np.array(share), np.array([(4.0, 6.0)[a] / 2 + (4.0, 6.0)[b] / 2, 10.0]))
+        )
     # both cheap windows: half way from (0.985, 4) to (0.995, 10); both dear: 6; one each: 0.99 at 5
     assert by_hand == [pytest.approx(7.0), 5.0, 5.0, 6.0]
     found = matched_hours({"p": made}, resamples=400)["p"]

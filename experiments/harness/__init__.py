@@ -12,6 +12,8 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 | `run(case)` | one run: rows (dicts of plain values), to which the case's own values are added |
 | `plot(frame, parameters)` | a matplotlib figure of all rows, or several by name |
 | `claims(frame, parameters)` | sentences of the paper, held against the rows, see `harness.claims` |
+| `NAME` | may be left out: what it is called in place of PAPER-figNN |
+| `tables(frame, parameters)` | may be left out: by name, rows (dicts) of a table made from all rows |
 | `SERIES` | may be left out: kinds of rows (column `kind`) that are series over time, as `("second",)` |
 
 Pages come with all rows but those of `SERIES`, which stay in `results/`: they are long, and the pictures

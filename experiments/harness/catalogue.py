@@ -23,8 +23,10 @@ PAPERS = {
     "aladdin": "Aladdin (Nie et al., 2024)",
     "blitzscale": "BlitzScale (Zhang et al., 2024)",
     "sageserve": "SageServe (Jaiswal et al., 2025)",
+    "learned": "Learned autoscalers (issue 8)",
 }
-"""Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
+"""Folders of `experiments/` that hold experiments, and the papers whose figures they are; the last is our own
+study, whose claims are what we set out to show."""
 
 SCALES = ("quick", "paper")
 _NEEDED = ("FIGURE", "PARAMETERS", "cases", "run", "plot", "claims")
@@ -63,19 +65,24 @@ class Experiment:
     plot: Callable[[Any, Any], Any]
     claims: Callable[[Any, Any], Sequence[Claim]]
     series: tuple[str, ...] = ()
+    tables: Callable[[Any, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None = None
 
     def settings(self, scale: str, changes: Mapping[str, str]) -> Parameters:
         """Parameters of a scale with some changed, given as text (lists with commas).
+
+        `workload.trace` is another spelling of `workload_trace`.
 
         Raises:
             Slip: an unknown parameter, or a value that it may not have.
         """
         start = self.parameters[scale]
         values = start.model_dump()
-        for key, text in changes.items():
+        for word, text in changes.items():
+            key = word.replace(".", "_")
             if key not in values:
-                raise Slip(f"{self.entry.name} has no parameter {key!r}{closest(key, values)}")
-            values[key] = text.split(",") if isinstance(values[key], (tuple, list)) else text
+                raise Slip(f"{self.entry.name} has no parameter {word!r}{closest(word, values)}")
+            parts = [part for part in text.split(",") if part]
+            values[key] = parts if isinstance(values[key], (tuple, list)) else text
         try:
             return type(start).model_validate(values)
         except ValidationError as error:
@@ -98,11 +105,25 @@ def entries() -> tuple[Entry, ...]:
                 kind = words.partition("_")[0]
             elif not kind.startswith(("fig", "table")):
                 continue
-            doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            title, _, text = doc.partition("\n")
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            title, _, text = (ast.get_docstring(tree) or "").partition("\n")
             module = f"experiments.{paper}.{path.stem}"
-            found.append(Entry(f"{paper}-{kind}", paper, module, path, title, text.strip()))
+            name = _own_name(tree) or f"{paper}-{kind}"
+            found.append(Entry(name, paper, module, path, title, text.strip()))
     return tuple(found)
+
+
+def _own_name(tree: ast.Module) -> str | None:
+    """The constant `NAME` of a module, without importing it."""
+    for statement in tree.body:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and statement.targets[0].id == "NAME"
+            and isinstance(statement.value, ast.Constant)
+        ):
+            return str(statement.value.value)
+    return None
 
 
 def matching(words: Sequence[str]) -> list[Entry]:
@@ -160,4 +181,5 @@ def load(entry: Entry) -> Experiment:
         module.plot,
         module.claims,
         series,
+        getattr(module, "tables", None),
     )

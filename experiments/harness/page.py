@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from agents.statistics import Interval
 from experiments.harness.catalogue import PAPERS, Entry
 from experiments.harness.claims import TOLERANCE, Claim, Verdict
-from experiments.harness.results import Result
+from experiments.harness.results import Result, read_table
 
 _ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT)
 _STYLE = """
@@ -97,11 +97,25 @@ def interval(found: Interval) -> str:
     return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown; nothing without a head."""
+    if not head:
+        return []
+    marked = ["---" if _is_text(k, rows) else "---:" for k in range(len(head))]
+    return ["| " + " | ".join(line) + " |" for line in (head, marked, *rows)]
+
+
+def _is_text(column: int, rows: Sequence[Sequence[str]]) -> bool:
+    return any(row[column][:1].isalpha() for row in rows)
+
+
 def _section(entry: Entry, result: Result, wrong: str, without_series: bool) -> list[str]:
     what = "rows, but for series over time," if without_series else "rows"
     lines = [f"## {_heading(result, entry)}", ""]
     lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
+    for name in result.tables:
+        lines += ["", *table_lines(*read_table(result.folder / name))]
     lines += ["", entry.text, "", "| | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
     lines += [f"| {_mark(claim)} {_row(claim)}" for claim in result.claims]
     reasons = [f"- {claim.sentence}: {claim.reason}" for claim in result.claims if claim.reason]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agents.statistics import Interval
 from experiments.harness.claims import Claim
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Result:
         versions: machine and packages.
         pictures: file names.
         folder: where it lies.
+        tables: file names, of CSV files.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Result:
     versions: Mapping[str, str]
     pictures: tuple[str, ...]
     folder: Path
+    tables: tuple[str, ...] = ()
 
 
 def frame_of(cases: Sequence[Mapping[str, Any]], rows: Sequence[Any]) -> DataFrame:
@@ -61,8 +65,20 @@ def frame_of(cases: Sequence[Mapping[str, Any]], rows: Sequence[Any]) -> DataFra
     return pd.DataFrame(table)
 
 
-def write_result(result: Result, frame: DataFrame, figures: Mapping[str, Any]) -> Path:
-    """Put a result in its folder, whole: what lay there before stays until all is written."""
+def write_result(
+    result: Result,
+    frame: DataFrame,
+    figures: Mapping[str, Any],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> Path:
+    """Put a result in its folder, whole: what lay there before stays until all is written.
+
+    Args:
+        result: where it goes, and what is written down of it.
+        frame: all rows.
+        figures: by file name.
+        tables: by file name, rows; intervals and numbers as text that a reader sees.
+    """
     result.folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=result.folder.parent, prefix=f".{result.folder.name}."))
     try:
@@ -70,6 +86,13 @@ def write_result(result: Result, frame: DataFrame, figures: Mapping[str, Any]) -
         frame.to_csv(part / ROWS, index=False)
         for name, figure in figures.items():
             figure.savefig(part / name, dpi=90, format="png")
+        for name, rows in (tables or {}).items():
+            with (part / name).open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(
+                    file, list(dict.fromkeys(k for row in rows for k in row)), lineterminator="\n"
+                )
+                writer.writeheader()
+                writer.writerows({k: cell(v) for k, v in row.items()} for row in rows)
         record = {
             "name": result.name,
             "scale": result.scale,
@@ -82,6 +105,7 @@ def write_result(result: Result, frame: DataFrame, figures: Mapping[str, Any]) -
             "code": result.code,
             "versions": dict(result.versions),
             "pictures": list(result.pictures),
+            "tables": list(result.tables),
         }
         (part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(result.folder, ignore_errors=True)
@@ -90,6 +114,24 @@ def write_result(result: Result, frame: DataFrame, figures: Mapping[str, Any]) -
         shutil.rmtree(part, ignore_errors=True)
         raise
     return result.folder
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it; a number that is not there is a dash."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "-"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, Interval) and math.isnan(value.mean):
+        return "-"
+    return str(value)
+
+
+def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table that `write_result` wrote."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    return (rows[0], rows[1:]) if rows else ([], [])
 
 
 def copy_rows(source: Path, target: Path, series: Sequence[str]) -> None:
@@ -132,6 +174,7 @@ def read_result(folder: Path) -> Result | None:
                 "claims": tuple(Claim.from_dict(claim) for claim in data["claims"]),
                 "parameters": {k: (v[0], v[1]) for k, v in data["parameters"].items()},
                 "pictures": tuple(data["pictures"]),
+                "tables": tuple(data.get("tables", ())),
                 "folder": folder,
             }
         )

@@ -88,7 +88,7 @@ def dropped_in(path: str, rate_per_s: float | None) -> Workload:
 
 
 def digest_of(path: str | Path) -> str:
-    """Sixteen hexadecimal digits of a file's content, so that a changed file is never taken for the old one."""
+    """Sixteen hexadecimal digits of a file's content: a changed file is never taken for the old one."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
@@ -107,6 +107,6 @@ def scenario_of(workload: Any, overrides: Mapping[str, Any] | None = None) -> Sc
 
 @lru_cache(maxsize=64)
 def shape_of(name: str) -> str:
-    """"smooth", "bursty" or "unknown", of a workload by its name in tables."""
+    """Of a workload by its name in tables: "smooth", "bursty" or "unknown"."""
     shapes = {m.name.partition("/")[2]: m.shape for m in members(FAMILY)}
     return shapes.get(name, "unknown")

@@ -118,7 +118,9 @@ def _fleet(base: Mapping[str, Any], factor: float, scenario: Scenario) -> dict[s
     gpus = sum(count * pools[name].tp for name, count in counts.items())
     most = min(1.0, scenario.fleet.max_gpus / gpus) if gpus else 1.0
     rest = {k: v for k, v in base.items() if k not in pools and k not in ("each", "instances")}
-    made = {name: min(round(count * most), pools[name].max_instances) for name, count in counts.items()}
+    made = {
+        name: min(round(count * most), pools[name].max_instances) for name, count in counts.items()
+    }
     # Rounding may go over the edge by an instance.
     while sum(n * pools[name].tp for name, n in made.items()) > scenario.fleet.max_gpus:
         made[max(made, key=lambda name: made[name])] -= 1

@@ -1,11 +1,12 @@
 """Interquartile means with stratified bootstrap intervals, and the probability of improvement.
 
 Definitions are those of Agarwal et al., "Deep reinforcement learning at the edge of the statistical
-precipice" (NeurIPS 2021) and its library rliable. The library itself cannot be imported here: it needs
-arch, whose release 7.2 does not import beside pandas 3. One thing is ours: there, every run of every task is a training of its
-own; here a policy that was trained once runs on all workloads, on the same windows as all others. So a
-resample draws training seeds once for all workloads, and windows once per workload for all training seeds
-(and, in `matched`, for all policies).
+precipice" (NeurIPS 2021) and its library rliable. The library itself cannot be imported here: its intervals
+come from arch, whose release 7.2 does not import beside pandas 3.
+
+One thing is ours. There, every run of every task is a training of its own; here a policy that was trained
+once runs on all workloads, on the same windows as all others. So a resample draws training seeds once for all
+workloads, and windows once per workload for all training seeds (and, in `matched`, for all policies).
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def stratified_interval(
     tables = {name: as_table(values) for name, values in scores.items()}
     heights = {len(table) for table in tables.values()}
     if len(heights) != 1:
-        raise ValueError(f"scores: must have as many training seeds in all workloads, got {heights}")
+        raise ValueError(
+            f"scores: must have as many training seeds in all workloads, got {heights}"
+        )
     centre = statistic(np.concatenate([table.ravel() for table in tables.values()]))
     if all(table.size == 1 for table in tables.values()):
         return Interval(centre, np.nan, np.nan)

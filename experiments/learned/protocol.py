@@ -1,0 +1,204 @@
+"""The runs of a table: every policy at every setting, on the same windows; an episode as a row.
+
+A window is an episode's requests: one seed. Windows of validation workloads have seeds from 40,000, those of
+test workloads from 30,000; the seeds of tuning (1,000), evaluation (10,000) and validation while training
+(20,000) are not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from baselines import make_policy
+from experiments.harness.parameters import FIRST_SEED
+from experiments.learned.family import Workload, digest_of, scenario_of
+from experiments.learned.knobs import base_of, turned
+from experiments.learned.runs import Run
+from llmscale_env.control.policy import Policy
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.scenarios import Scenario
+
+if TYPE_CHECKING:
+    from llmscale_env.control.result import EpisodeResult
+
+Case = dict[str, Any]
+Row = dict[str, Any]
+
+FIRST_WINDOW = {"test": FIRST_SEED, "validation": FIRST_SEED + 10_000}
+CLASSES = ("interactive", "batch")
+
+
+def heuristic_cases(
+    policies: Sequence[str],
+    factors: Sequence[float],
+    test: Sequence[Workload],
+    validation: Sequence[Workload],
+    windows: Mapping[str, int],
+) -> list[Case]:
+    """Runs of heuristics: on every test workload, and on those by which its setting is chosen.
+
+    Args:
+        policies: names.
+        factors: of their knobs.
+        test, validation: workloads.
+        windows: how many, by split.
+    """
+    by_name = {w.name: w for w in validation}
+    made: dict[tuple[Any, ...], Case] = {}
+    for target in test:
+        kin = target.validated_on[0] if len(target.validated_on) == 1 else None
+        chosen_on = [by_name[name] for name in target.validated_on if name in by_name]
+        for policy in policies:
+            base = base_of(policy, kin)
+            for factor in factors:
+                parameters = turned(policy, base.parameters, factor, scenario_of(target.data))
+                if parameters is None:
+                    continue
+                who = {
+                    "policy": policy,
+                    "setting": f"x{factor:g}",
+                    "base": base.source,
+                    "training_seed": 0,
+                    "learned": False,
+                    "parameters": parameters,
+                }
+                for workload in (target, *chosen_on):
+                    key = (policy, base.source, factor, workload.name)
+                    made[key] = who | place(workload, windows[workload.split])
+    return list(made.values())
+
+
+def learned_cases(
+    runs: Sequence[Run],
+    test: Sequence[Workload],
+    validation: Sequence[Workload],
+    windows: Mapping[str, int],
+) -> list[Case]:
+    """Runs of learned policies, each training seed apart; arguments as `heuristic_cases`."""
+    wanted = {name for w in test for name in w.validated_on}
+    return [
+        learned_who(run) | place(workload, windows[workload.split])
+        for run in runs
+        for workload in (*test, *(w for w in validation if w.name in wanted))
+    ]
+
+
+def learned_who(run: Run) -> Case:
+    """The part of a case that says which learned policy."""
+    return {
+        "policy": run.policy,
+        "setting": run.setting,
+        "base": "leaks " + ", ".join(run.leaks) if run.leaks else "trained on the training split",
+        "training_seed": run.training_seed,
+        "learned": True,
+        "model": run.path,
+        "digest": run.digest,
+    }
+
+
+def bound_cases(test: Sequence[Workload], windows: int, attainment: float) -> list[Case]:
+    """The clairvoyant bound of every window, one each, since one takes seconds."""
+    return [
+        {"kind": "bound", "attainment": attainment, "seed": seed, **place(w, 1), "windows": [seed]}
+        for w in test
+        for seed in place(w, windows)["windows"]
+    ]
+
+
+def place(workload: Workload, windows: int) -> Case:
+    """The part of a case that says where."""
+    first = FIRST_WINDOW[workload.split]
+    found: Case = {
+        "kind": "policy",
+        "workload": workload.name,
+        "split": workload.split,
+        "shape": workload.shape,
+        "data": workload.data,
+        "windows": list(range(first, first + windows)),
+        "overrides": {},
+    }
+    for path in _files(workload.data):
+        found["content"] = digest_of(path)
+    return found
+
+
+def _files(data: Any) -> Iterable[str]:
+    """Trace files that a workload reads."""
+    streams = data["streams"] if isinstance(data, Mapping) else []
+    return [s["arrivals"]["path"] for s in streams if isinstance(s["arrivals"], dict)]
+
+
+def play(case: Mapping[str, Any]) -> list[Row]:
+    """The rows of a case: an episode each, or the bound of a window."""
+    scenario = scenario_of(case["data"], case["overrides"])
+    if case["kind"] == "bound":
+        return [_bound(scenario, case["seed"], case["attainment"])]
+    policy = policy_of(case)
+    simulation = ClusterSimulation(scenario)
+    return [
+        episode_row(
+            run_episode(
+                policy, scenario, seed, simulation=simulation, forecaster=seen_by(policy, case)
+            ),
+            scenario,
+        )
+        for seed in case["windows"]
+    ]
+
+
+def policy_of(case: Mapping[str, Any]) -> Policy:
+    """The policy that a case names."""
+    if not case["learned"]:
+        return make_policy(case["policy"], **case["parameters"])
+    import torch
+
+    from agents.learned import LearnedPolicy
+
+    torch.set_num_threads(1)
+    return LearnedPolicy(case["model"], name=case["policy"])
+
+
+def seen_by(policy: Policy, case: Mapping[str, Any]) -> Any:
+    """The forecaster that a policy sees: its own, unless the case takes it away or names another."""
+    if "forecaster" in case:
+        return case["forecaster"]
+    from agents.comparison import forecaster_of
+
+    return forecaster_of(policy)
+
+
+def episode_row(result: EpisodeResult, scenario: Scenario) -> Row:
+    """What tables show of an episode.
+
+    Returns:
+        `window`, `gpu_hours`, `reward`, `joint_attainment`, `CLASS_attainment`, `violations` (late,
+        rejected or unfinished) and `rejected` requests, `ttft_s_p99`, `itl_s_p99` (of interactive
+        requests), `CLASS_ttft_s_p99`, `scaling_actions`.
+    """
+    found = result.summary
+    missed = sum(found[f"joint/{how}"] for how in ("late", "rejected", "unfinished"))
+    row: Row = {
+        "window": result.seed,
+        "gpu_hours": found["gpu_hours"],
+        "reward": found["reward"],
+        "joint_attainment": found["joint/slo_attainment"],
+        "violations": missed,
+        "rejected": found["joint/rejected"],
+        "ttft_s_p99": found["joint/ttft_s_p99"],
+        "itl_s_p99": found["joint/itl_s_p99"],
+        "scaling_actions": found["scaling_actions"],
+    }
+    for c in scenario.classes:
+        row[f"{c.name}_attainment"] = found[f"{c.name}/slo_attainment"]
+        row[f"{c.name}_ttft_s_p99"] = found[f"{c.name}/ttft_s_p99"]
+    return row
+
+
+def _bound(scenario: Scenario, seed: int, attainment: float) -> Row:
+    from baselines.clairvoyant import clairvoyant_bound
+
+    bound = clairvoyant_bound(scenario, seed, attainment)
+    hours = bound.gpu_hours if bound.status == "optimal" else None
+    return {"window": seed, "bound_gpu_hours": hours, "bound_status": bound.status}
