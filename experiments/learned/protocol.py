@@ -101,7 +101,7 @@ def learned_who(run: Run) -> Case:
 def bound_cases(test: Sequence[Workload], windows: int, attainment: float) -> list[Case]:
     """The clairvoyant bound of every window, one each, since one takes seconds."""
     return [
-        {"kind": "bound", "attainment": attainment, "seed": seed, **place(w, 1), "windows": [seed]}
+        {**place(w, 1), "kind": "bound", "attainment": attainment, "seed": seed, "windows": [seed]}
         for w in test
         for seed in place(w, windows)["windows"]
     ]

@@ -1,0 +1,97 @@
+"""Write the leaderboard page from the results of `python -m experiments.run leaderboard`.
+
+    python -m experiments.leaderboard [scale=paper|quick] [results=DIRECTORY] [out=FILE]
+
+    scale=paper          results at full size; quick: the small ones
+    results=DIRECTORY    where `experiments.run` wrote; "results" if left out
+    out=FILE             the page; "docs/leaderboard.md" if left out. Its picture goes to images/ beside it
+
+Exit code 1 where there are no results, or they were made by other code than is here now (`stale=true` takes
+them all the same, and the page says so).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.harness.catalogue import SCALES, entries
+from experiments.harness.fingerprint import fingerprint
+from experiments.harness.page import table_lines
+from experiments.harness.results import Result, read_result, read_table
+from experiments.output import RESULTS, replace_file
+from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options
+
+PAGE = Path("docs/leaderboard.md")
+
+
+def page(result: Result, picture: str, text: str, warning: str = "") -> str:
+    """The page as Markdown.
+
+    Args:
+        result: of the leaderboard.
+        picture: address of its picture.
+        text: what is shown, without its first line.
+        warning: what is wrong with the result.
+    """
+    lines = ["# Leaderboard", "", "Made by `python -m experiments.leaderboard`.", ""]
+    lines += [f"**{warning}**", ""] if warning else []
+    lines += [text, "", f"![rewards by environment]({picture})"]
+    for name in result.tables:
+        env = name.removeprefix(f"{result.name}-").removesuffix(".csv")
+        lines += ["", f"## {env}", "", *table_lines(*read_table(result.folder / name))]
+    lines += [
+        "",
+        "## Best learned against best handwritten",
+        "",
+        "| environment and claim | ours | verdict |",
+    ]
+    lines += ["|---|---|---|"]
+    lines += [f"| {c.sentence} | {c.ours} {c.unit} | {c.verdict.value} |" for c in result.claims]
+    lines += ["", f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core."]
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command: 0 written, 1 no results that fit, 2 for a slip."""
+    words = list(sys.argv[1:] if words is None else words)
+    if any(word in HELP_WORDS for word in words):
+        print(__doc__)
+        return 0
+    try:
+        options = parse_options(words, ("scale", "results", "out", "stale"))
+        scale = one_of(options, "scale", SCALES[::-1])
+        stale = flag(options, "stale", False)
+    except Slip as slip:
+        print(f"leaderboard: {slip}", file=sys.stderr)
+        return 2
+    (entry,) = (e for e in entries() if e.name == "leaderboard")
+    folder = Path(options.get("results", RESULTS)) / entry.name / scale
+    try:
+        result = read_result(folder)
+    except ValueError as error:
+        print(f"leaderboard: {error}", file=sys.stderr)
+        return 1
+    if result is None:
+        command = f"python -m experiments.run leaderboard scale={scale}"
+        print(f"leaderboard: {folder} holds no results; make them: {command}", file=sys.stderr)
+        return 1
+    warning = ""
+    if result.code != fingerprint(entry.module):
+        warning = "These results were made by other code than is here now."
+        if not stale:
+            print(f"leaderboard: {folder}: {warning} stale=true takes them", file=sys.stderr)
+            return 1
+    out = Path(options.get("out", PAGE))
+    picture = out.parent / "images" / result.pictures[0]
+    replace_file(picture, lambda part: shutil.copyfile(folder / result.pictures[0], part))
+    text = page(result, f"images/{picture.name}", entry.text, warning)
+    replace_file(out, lambda part: part.write_text(text, encoding="utf-8"))
+    print(f"written: {out}, {picture}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Forecasts, load times, calibration errors and late metrics.
+
+Policies as they are, in a world that is not: without a forecast or with an oracle's (the learned policy's
+observations alone change; it is not trained again), with weights that load in 15 to 300 s, iterations 20 %
+faster or slower than the calibration by which everybody plans, and late metrics. Heuristics run at their
+tuned setting (factor 1), learned policies at every setting given, on the bursty test workloads and the same
+windows. What counts is the reward of an episode against the same policy's in the world as it is, window by
+window; attainment and GPU-hours say where it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import field_validator
+
+from agents.statistics import Interval
+from experiments.harness.claims import Claim, at_most, less
+from experiments.harness.parameters import Parameters, ours
+from experiments.learned.ablations import ABLATIONS
+from experiments.learned.family import workloads
+from experiments.learned.protocol import (
+    heuristic_cases,
+    learned_cases,
+    play,
+)
+from experiments.learned.runs import find_runs
+from experiments.learned.statistics import stratified_interval
+from experiments.learned.tables import mean_of
+from experiments.output import new_figure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "Ablations"
+
+Names = tuple[str, ...]
+
+
+class Settings(Parameters):
+    """Attributes are explained where they are declared."""
+
+    seeds: Annotated[int, ours("windows of each workload", ge=1, le=1000)] = 20
+    policies: Annotated[
+        Names, ours("heuristics of different kinds: of use, of backpressure, of rate")
+    ] = (
+        "llumnix",
+        "chiron",
+        "dynamo",
+    )
+    learned: Annotated[Names, ours('as in learned-mixed-slo; "pretrained": all that ship')] = (
+        "pretrained",
+    )
+    ablations: Annotated[Names, ours("all, with the world as it is")] = tuple(ABLATIONS)
+    workloads: Annotated[Names, ours("the bursty ones of the test")] = (
+        "test-code",
+        "test-spikes",
+        "test-mmpp",
+    )
+
+    @field_validator("ablations")
+    @classmethod
+    def _known(cls, names: Names) -> Names:
+        unknown = [n for n in names if n not in ABLATIONS]
+        if unknown:
+            raise ValueError(f"unknown {unknown}; there are {list(ABLATIONS)}")
+        return names if "none" in names else ("none", *names)
+
+
+PARAMETERS = {
+    "quick": Settings(
+        seeds=2,
+        policies=("llumnix", "chiron"),
+        ablations=("none", "load-60", "load-300", "times-1.2", "metrics-30"),
+        workloads=("test-spikes",),
+    ),
+    "paper": Settings(),
+}
+
+
+def cases(parameters: Settings) -> list[dict[str, Any]]:
+    """Every policy under every ablation that it notices."""
+    tests = [w for w in workloads("test") if w.name in parameters.workloads]
+    windows = {"test": parameters.seeds, "validation": 0}
+    made = heuristic_cases(parameters.policies, (1.0,), tests, (), windows)
+    made += learned_cases(find_runs(parameters.learned, "mixed-slo"), tests, (), windows)
+    return [
+        {**ABLATIONS[name].of(case), "ablation": name}
+        for case in made
+        for name in parameters.ablations
+        if case["learned"] or not ABLATIONS[name].learned_only
+    ]
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The episodes of one policy on one workload under one ablation."""
+    return play(case)
+
+
+def changes(frame: DataFrame, column: str = "reward") -> dict[tuple[str, str], Interval]:
+    """By policy (and setting, for learned ones) and ablation: a column against the world as it is.
+
+    Mean over workloads, training seeds and windows of the paired differences, with its interval.
+    """
+    found: dict[tuple[str, str], Interval] = {}
+    names = frame["policy"].where(
+        ~frame["learned"].astype(bool), frame["policy"] + ", " + frame["setting"]
+    )
+    keys = ["workload", "training_seed", "window"]
+    for name, mine in frame.assign(name=names).groupby("name", sort=False):
+        plain = mine[mine["ablation"] == "none"].set_index(keys)[column]
+        for ablation, rows in mine[mine["ablation"] != "none"].groupby("ablation", sort=False):
+            difference = (rows.set_index(keys)[column] - plain).astype(float)
+            scores = {
+                str(workload): part.unstack("window").to_numpy(np.float64)
+                for workload, part in difference.groupby(level="workload")
+            }
+            found[str(name), str(ablation)] = stratified_interval(scores, mean_of, resamples=1000)
+    return found
+
+
+def plot(frame: DataFrame, parameters: Settings) -> Any:
+    """Change of reward, GPU-hours and attainment by ablation and policy."""
+    panels = (
+        ("reward", "change of an episode's reward", 1.0),
+        ("gpu_hours", "change of GPU-hours", 1.0),
+        ("interactive_attainment", "change of interactive requests on time, %", 100.0),
+    )
+    names = [n for n in parameters.ablations if n != "none"]
+    figure = new_figure(13.0, 2.2 + 0.45 * len(names))
+    axes = figure.subplots(1, len(panels), sharey=True)
+    for axis, (column, label, factor) in zip(axes, panels, strict=True):
+        found = changes(frame, column)
+        policies = list(dict.fromkeys(policy for policy, _ in found))
+        for k, policy in enumerate(policies):
+            for y, name in enumerate(names):
+                change = found.get((policy, name))
+                if change is None:
+                    continue
+                at = y + 0.7 * (k - (len(policies) - 1) / 2) / len(policies)
+                what = {"color": f"C{k}", "label": policy if y == 0 or name == names[-1] else None}
+                axis.plot(factor * change.mean, at, "o", ms=5, **what)
+                axis.plot(
+                    [factor * change.low, factor * change.high], [at, at], color=f"C{k}", lw=1.5
+                )
+        axis.axvline(0.0, color="gray", lw=0.8)
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3, axis="x")
+    axes[0].set_yticks(range(len(names)), [ABLATIONS[n].text for n in names])
+    axes[0].invert_yaxis()
+    handles, labels = axes[0].get_legend_handles_labels()
+    seen = dict(zip(labels, handles, strict=True))
+    figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=5)
+    return figure
+
+
+def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, Any]]]:
+    """A row per policy and ablation."""
+    reward, hours = changes(frame), changes(frame, "gpu_hours")
+    shares = {c: changes(frame, f"{c}_attainment") for c in ("interactive", "batch")}
+    return {
+        "changes": [
+            {
+                "policy": policy,
+                "ablation": ABLATIONS[name].text,
+                "reward": change,
+                "GPU-h": hours[policy, name],
+                **{f"{c} on time": shares[c][policy, name] for c in shares},
+            }
+            for (policy, name), change in reward.items()
+        ]
+    }
+
+
+def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
+    """What neighbouring projects report, and what the learned policy's forecast is worth."""
+    reward = changes(frame)
+    learned = sorted(set(frame.loc[frame["learned"].astype(bool), "policy"]))
+    made = []
+    for policy in parameters.policies:
+        change = reward.get((policy, "load-300"))
+        if change is not None:
+            made.append(
+                less(
+                    f"{policy} has a lower reward when weights take 300 s to load (users report a cliff "
+                    "beyond 100 s)",
+                    0.0,
+                    change,
+                    unit="reward",
+                )
+            )
+    nothing = Interval(np.nan, np.nan, np.nan)
+    mine = [
+        v
+        for (name, ablation), v in reward.items()
+        if ablation == "forecast-none" and name.startswith(tuple(learned or ("-",)))
+    ]
+    made.append(
+        less(
+            "without its forecast the learned policy has a lower reward",
+            0.0,
+            mine[0] if mine else nothing,
+            unit="reward",
+            reason="" if learned else "no learned policy was compared",
+        )
+    )
+    wrong = [abs(v.mean) for (_, ablation), v in reward.items() if ablation.startswith("times")]
+    late = [abs(v.mean) for (_, ablation), v in reward.items() if ablation == "load-300"]
+    if wrong and late:
+        made.append(
+            at_most(
+                "a calibration error of 20 % changes less than weights that take 300 s to load",
+                1.0,
+                Interval(float(np.mean(wrong) / np.mean(late)), np.nan, np.nan),
+                nothing=None,
+                unit="times as much",
+                paper="less",
+            )
+        )
+    return made
