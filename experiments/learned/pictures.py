@@ -20,6 +20,9 @@ _LEAST_MISSED = 0.01
 """Per cent: where nobody missed anything, on an axis without 0."""
 
 
+_TICKS = (100, 10, 1, 0.1, _LEAST_MISSED)
+
+
 def styles(policies: Sequence[str], learned: set[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and width by policy; learned ones stand out."""
     from matplotlib import colormaps
@@ -68,6 +71,7 @@ def pareto(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) 
             )
         axis.set_yscale("log")
         axis.set_ylim(100, _LEAST_MISSED * 0.8)
+        axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
         axis.set_title(f"{workload} ({shape_of(workload)})", fontsize=10)
         axis.set_xlabel("GPU-hours per window")
         axis.grid(alpha=0.3)
@@ -103,7 +107,7 @@ def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float =
                 bounds[workload], color="tab:red", ls=":", lw=1.5, label="clairvoyant bound"
             )
         axis.set_yticks(range(len(mine)), [s.policy for s in mine], fontsize=8)
-        axis.invert_yaxis()
+        axis.set_ylim(len(mine) - 0.4, -0.6)
         axis.set_title(f"{workload} ({shape_of(workload)})", fontsize=10)
         axis.set_xlabel(f"GPU-hours per window at {target:.0%} of every class")
     _legend(figure, axes)

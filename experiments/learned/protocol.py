@@ -98,10 +98,13 @@ def learned_who(run: Run) -> Case:
     }
 
 
-def bound_cases(test: Sequence[Workload], windows: int, attainment: float) -> list[Case]:
+def bound_cases(
+    test: Sequence[Workload], windows: int, attainment: float, slot_s: float
+) -> list[Case]:
     """The clairvoyant bound of every window, one each, since one takes seconds."""
+    what = {"kind": "bound", "attainment": attainment, "slot_s": slot_s}
     return [
-        {**place(w, 1), "kind": "bound", "attainment": attainment, "seed": seed, "windows": [seed]}
+        {**place(w, 1), **what, "seed": seed, "windows": [seed]}
         for w in test
         for seed in place(w, windows)["windows"]
     ]
@@ -134,7 +137,7 @@ def play(case: Mapping[str, Any]) -> list[Row]:
     """The rows of a case: an episode each, or the bound of a window."""
     scenario = scenario_of(case["data"], case["overrides"])
     if case["kind"] == "bound":
-        return [_bound(scenario, case["seed"], case["attainment"])]
+        return [_bound(scenario, case["seed"], case["attainment"], case["slot_s"])]
     policy = policy_of(case)
     simulation = ClusterSimulation(scenario)
     return [
@@ -196,9 +199,9 @@ def episode_row(result: EpisodeResult, scenario: Scenario) -> Row:
     return row
 
 
-def _bound(scenario: Scenario, seed: int, attainment: float) -> Row:
+def _bound(scenario: Scenario, seed: int, attainment: float, slot_s: float) -> Row:
     from baselines.clairvoyant import clairvoyant_bound
 
-    bound = clairvoyant_bound(scenario, seed, attainment)
+    bound = clairvoyant_bound(scenario, seed, attainment, slot_s)
     hours = bound.gpu_hours if bound.status == "optimal" else None
     return {"window": seed, "bound_gpu_hours": hours, "bound_status": bound.status}

@@ -65,6 +65,10 @@ class Settings(Parameters):
     workloads: Annotated[Names, ours("test workloads; empty: all")] = ()
     attainment: Annotated[float, ours("of both classes (issue 8)", gt=0, lt=1)] = 0.99
     bound: Annotated[bool, ours("whether the clairvoyant bound is computed")] = True
+    slot_s: Annotated[
+        float,
+        ours("of the bound's programme; docs/clairvoyant.md: 5 s changes the sixth digit", gt=0),
+    ] = 30.0
     resamples: Annotated[int, ours("of the bootstrap", ge=10)] = 2000
     workload_trace: Annotated[str, ours("a trace file as one more test workload")] = ""
     trace_rate_per_s: Annotated[
@@ -117,7 +121,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
     made = heuristic_cases(parameters.policies, parameters.factors, tests, validation, windows)
     made += learned_cases(runs, tests, validation, windows)
     if parameters.bound:
-        made += bound_cases(tests, parameters.seeds, parameters.attainment)
+        made += bound_cases(tests, parameters.seeds, parameters.attainment, parameters.slot_s)
     return made
 
 
@@ -164,7 +168,7 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
 
 def _row(s: Standing, target: float) -> dict[str, Any]:
     assert s.choice is not None
-    matched: Any = s.matched
+    matched: Any = f"{s.matched} (lowest of its knob)" if s.at_edge else s.matched
     if np.isnan(s.matched.mean):
         matched = f"never {target:.0%}; best {100 * s.best_attainment:.2f} %"
     return {

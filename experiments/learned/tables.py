@@ -121,6 +121,7 @@ class Standing:
         distance: GPU-hours over the bound, likewise, on windows that have one.
         matched: GPU-hours at the target (`experiments.learned.matched`).
         matched_distance: of `matched`, over the mean bound of all windows.
+        at_edge: every setting reaches the target, so a lower one might still do so for less.
         best_attainment: of the worst class, at the setting that comes nearest to 1.
         others: `reward`, `violations`, `rejected`, `ttft_s_p99`, `itl_s_p99`, `scaling_actions` (means),
             `worst_window` (attainment of the worst class in the worst window).
@@ -136,6 +137,7 @@ class Standing:
     distance: Interval
     matched: Interval
     matched_distance: float
+    at_edge: bool
     best_attainment: float
     others: dict[str, float]
 
@@ -210,6 +212,7 @@ def _standing(
         else nothing,
         matched[policy],
         matched[policy].mean / mean_bound,
+        bool((every[policy].points()[0] >= target - 1e-12).all()),
         float(every[policy].points()[0].max()),
         {
             **{name: float(mine[name].mean()) for name in _MEANS},

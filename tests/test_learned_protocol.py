@@ -1,0 +1,425 @@
+"""The protocol's runs and tables, on made-up frames and two short episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pandas import DataFrame
+
+from agents.statistics import Interval
+from experiments.harness.catalogue import entries, load, matching
+from experiments.harness.claims import Verdict
+from experiments.learned import study_ablations, study_leaderboard, study_mixed_slo
+from experiments.learned.ablations import ABLATIONS
+from experiments.learned.family import dropped_in, scenario_of, workloads
+from experiments.learned.knobs import HEURISTICS, base_of, turned
+from experiments.learned.protocol import bound_cases, heuristic_cases, play
+from experiments.learned.tables import choose, settings_of, standings
+from llmscale_env._cli import Slip
+
+
+def rows_of(
+    policy: str, workload: str, split: str, values: dict, learned: bool = False
+) -> list[dict]:
+    """Rows of made-up episodes; `values`: by setting, (GPU-hours, interactive attainment) by window."""
+    return [
+        {
+            "kind": "policy",
+            "policy": policy,
+            "setting": setting,
+            "base": "defaults",
+            "training_seed": seed,
+            "learned": learned,
+            "workload": workload,
+            "split": split,
+            "window": window,
+            "gpu_hours": hours,
+            "interactive_attainment": share,
+            "batch_attainment": 1.0,
+            "joint_attainment": share,
+            "reward": -hours,
+            "violations": 100 * (1 - share),
+            "rejected": 0,
+            "ttft_s_p99": 1.0,
+            "itl_s_p99": 0.1,
+            "scaling_actions": 3,
+        }
+        for setting, by_window in values.items()
+        for seed in ((0, 1) if learned else (0,))
+        for window, (hours, share) in enumerate(by_window)
+    ]
+
+
+def frame(learned_hours: float = 2.0, learned_share: float = 0.995) -> DataFrame:
+    """Two settings of a heuristic, one of a learned policy, a bound of 1 on `test-spikes`."""
+    cheap, dear = [(4.0, 0.98)] * 3, [(6.0, 1.0)] * 3
+    rows = rows_of("chiron", "val-spikes", "validation", {"x1": [(4.0, 0.98)], "x2": [(6.0, 1.0)]})
+    rows += rows_of("chiron", "test-spikes", "test", {"x1": cheap, "x2": dear})
+    mine = {"as configured": [(learned_hours, learned_share)] * 3}
+    rows += rows_of("ppo", "val-spikes", "validation", {"as configured": [(2.0, 0.995)]}, True)
+    rows += rows_of("ppo", "test-spikes", "test", mine, True)
+    rows += [
+        {
+            "kind": "bound",
+            "workload": "test-spikes",
+            "split": "test",
+            "window": w,
+            "bound_gpu_hours": 1.0,
+        }
+        for w in range(3)
+    ]
+    return DataFrame(rows)
+
+
+SETTINGS = study_mixed_slo.Settings(workloads=("test-spikes",), resamples=20)
+
+
+def test_the_names_are_those_of_the_issue():
+    names = {entry.name for entry in entries()}
+    assert {"learned-mixed-slo", "leaderboard", "learned-ablations"} <= names
+    assert {e.name for e in matching(["learned"])} >= {"learned-mixed-slo", "leaderboard"}
+
+
+def test_the_setting_is_chosen_in_validation_alone():
+    found = choose(frame(), "chiron", "defaults", ("val-spikes",))
+    assert (found.setting, found.reaches, found.gpu_hours) == ("x2", True, 6.0)
+    nearest = choose(frame(), "chiron", "defaults", ("val-spikes",), target=1.0 + 1e-6)
+    assert (nearest.setting, nearest.reaches) == ("x2", False)
+
+
+def test_settings_as_arrays_in_the_order_of_the_rows():
+    made = settings_of(frame(), "ppo", None, "test-spikes")
+    assert made.gpu_hours.shape == (1, 2, 3)
+    assert made.attainment.shape == (1, 2, 2, 3)
+    assert made.attainment[0, 0].tolist() == [[0.995] * 3] * 2
+    with pytest.raises(ValueError, match="there are no rows"):
+        settings_of(frame(), "hpa", None, "test-spikes")
+
+
+def test_seeds_that_a_setting_lacks_are_left_out():
+    rows = frame()
+    some = rows[(rows["policy"] == "ppo") & (rows["workload"] == "test-spikes")]
+    other = some[some["training_seed"] == 1].assign(setting="at 0.99")
+    made = settings_of(
+        DataFrame([*some.to_dict("records"), *other.to_dict("records")]), "ppo", None, "test-spikes"
+    )
+    assert made.labels == ("as configured", "at 0.99")
+    assert made.gpu_hours.shape == (2, 1, 3)
+
+
+def test_a_standing_by_hand():
+    chiron, ppo = standings(frame(), {"test-spikes": ("val-spikes",)}, resamples=20)
+    assert chiron.gpu_hours.mean == 6.0  # as chosen
+    assert chiron.matched.mean == pytest.approx(5.0)  # half of the windows each
+    assert chiron.matched_distance == pytest.approx(5.0)
+    assert chiron.distance.mean == 6.0
+    assert not chiron.at_edge
+    assert (ppo.matched.mean, ppo.at_edge, ppo.learned) == (2.0, True, True)
+    assert ppo.others["violations"] == pytest.approx(0.5)
+    assert ppo.others["worst_window"] == 0.995
+
+
+def test_claims_say_who_won():
+    better, distance = study_mixed_slo.claims(frame(), SETTINGS)
+    assert better.verdict is Verdict.REPRODUCED
+    assert better.ours.mean == pytest.approx(3.0)
+    assert distance.ours.mean == pytest.approx((2 - 1) / (5 - 1))
+    assert distance.verdict is Verdict.REPRODUCED
+
+
+def test_claims_say_who_lost():
+    better, distance = study_mixed_slo.claims(frame(learned_hours=7.0), SETTINGS)
+    assert better.verdict is Verdict.NOT
+    assert distance.ours.mean == pytest.approx(6 / 4)
+    assert distance.verdict is Verdict.NOT
+
+
+def test_a_learned_policy_that_never_reaches_the_target_has_lost():
+    better, distance = study_mixed_slo.claims(frame(learned_share=0.97), SETTINGS)
+    assert better.verdict is Verdict.NOT
+    assert "never reaches it (best 97.00 %)" in better.reason
+    assert distance.verdict is Verdict.UNMEASURED
+
+
+def test_without_a_learned_policy_nothing_is_claimed():
+    rows = frame()
+    claims = study_mixed_slo.claims(rows[~(rows["policy"] == "ppo")], SETTINGS)
+    assert {c.verdict for c in claims} == {Verdict.UNMEASURED}
+    assert claims[0].reason == "no learned policy was compared"
+
+
+def test_a_policy_that_was_trained_on_the_test_says_so():
+    rows = frame()
+    rows.loc[rows["policy"] == "ppo", "base"] = "leaks mixed-slo/test-spikes"
+    assert "Not a fair test" in study_mixed_slo.claims(rows, SETTINGS)[0].note
+
+
+def test_tables_and_pictures_of_all_kinds_of_rows():
+    rows = frame(learned_share=0.97)
+    made = study_mixed_slo.tables(rows, SETTINGS)
+    assert made["workloads"][1]["matched GPU-h"] == "never 99%; best 97.00 %"
+    assert made["overall"][1]["P(better reward)"].mean == 1.0  # reward -2 against -6
+    assert set(study_mixed_slo.plot(rows, SETTINGS)) == {"pareto", "matched", "distance"}
+
+
+# ---------------------------------------------------------------- settings and cases
+
+
+@pytest.mark.parametrize("policy", HEURISTICS)
+def test_every_knob_turns(policy: str):
+    scenario = scenario_of("mixed-slo/test-chat")
+    base = base_of(policy).parameters
+    made = [turned(policy, base, factor, scenario) for factor in (0.7, 1.0, 1.4)]
+    assert all(m is not None for m in made[1:])
+    assert made[1] != made[2]
+
+
+def test_a_knob_asks_for_a_larger_fleet():
+    scenario = scenario_of("mixed-slo/test-chat")
+    assert turned("kpa", {"target": 70.0}, 2.0, scenario) == {"target": 35.0}
+    assert turned("dynamo", {}, 2.0, scenario) == {"margin": 2.0}
+    assert turned("chiron", {"theta": 0.6, "delta": 0.1}, 0.5, scenario) is None  # 1.2 is no share
+    fleet = {"interactive": 6, "mixed": 0, "batch": 2, "batch_limit": 64}
+    assert turned("static", fleet, 1.5, scenario) == {
+        "interactive": 9,
+        "mixed": 0,
+        "batch": 3,
+        "batch_limit": 64,
+    }
+    # No more than 16 GPUs, in proportion.
+    assert turned("static", fleet, 4.0, scenario) == {
+        "interactive": 12,
+        "mixed": 0,
+        "batch": 4,
+        "batch_limit": 64,
+    }
+
+
+def test_the_table_says_where_a_setting_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from baselines import tuned_settings
+    from experiments.learned import knobs
+
+    def path_in(policy: str, scenario: str, workload: str | None = None) -> Path:
+        return tuned_settings.__dict__["settings_path"](policy, scenario, workload, tmp_path)
+
+    def read_in(policy: str, scenario: str, workload: str | None = None) -> dict:
+        return tuned_settings.read_settings(policy, scenario, path_in(policy, scenario, workload))
+
+    monkeypatch.setattr(knobs, "settings_path", path_in)
+    monkeypatch.setattr(knobs, "read_settings", read_in)
+    assert base_of("kpa", "val-code").source == "defaults"
+    (tmp_path / "kpa_mixed-slo.yaml").write_text("workload: a,b\nparameters: {target: 9}\n")
+    assert base_of("kpa", "val-code") == knobs.Base("tuned on a,b", {"target": 9})
+    (tmp_path / "kpa_mixed-slo_mixed-slo-val-code.yaml").write_text("parameters: {target: 5}\n")
+    assert base_of("kpa", "val-code") == knobs.Base("tuned on val-code", {"target": 5})
+    assert base_of("kpa").parameters == {"target": 9}
+
+
+def test_all_policies_meet_the_same_windows_and_validation_has_its_own():
+    tests = [w for w in workloads("test") if w.name in ("test-code", "test-mmpp")]
+    made = heuristic_cases(
+        ("hpa", "kpa"), (0.7, 1.0), tests, workloads("validation"), {"test": 3, "validation": 2}
+    )
+    assert len(made) == 2 * 2 * 4
+    windows = {case["workload"]: tuple(case["windows"]) for case in made}
+    assert windows["test-code"] == windows["test-mmpp"] == (30000, 30001, 30002)
+    assert windows["val-code"] == windows["val-mmpp"] == (40000, 40001)
+    assert {case["workload"] for case in made} == {"test-code", "val-code", "test-mmpp", "val-mmpp"}
+    bounds = bound_cases(tests, 3, 0.99, 30.0)
+    assert [case["kind"] for case in bounds] == ["bound"] * 6
+
+
+TRACE = "arrival_time_s,input_tokens,output_tokens\n" + "".join(
+    f"{k * 0.5},{100 + k % 7},{20 + k % 5}\n" for k in range(4000)
+)
+
+
+def test_a_trace_that_nobody_has_seen_is_one_more_workload(tmp_path: Path):
+    path = tmp_path / "mine.csv"
+    path.write_text(TRACE)
+    settings = load(matching(["learned-mixed-slo"])[0]).settings(
+        "quick", {"workload.trace": str(path), "trace.rate_per_s": "4", "learned": ""}
+    )
+    made = study_mixed_slo.cases(settings)
+    mine = [case for case in made if case["workload"] == "trace"]
+    assert {case["kind"] for case in mine} == {"policy", "bound"}
+    assert {len(case["content"]) for case in mine} == {16}
+    # Its settings are chosen on all of validation.
+    validated = {c["workload"] for c in made if c["split"] == "validation"}
+    assert validated == {w.name for w in workloads("validation")}
+    # Other content, another case: a cached run of the old file is not taken.
+    path.write_text(TRACE + "2000.0,1,1\n")
+    again = [case for case in study_mixed_slo.cases(settings) if case["workload"] == "trace"]
+    assert again[0]["content"] != mine[0]["content"]
+
+
+def test_a_dropped_in_trace_has_the_rate_that_is_asked_for(tmp_path: Path):
+    from llmscale_env.control.reward import draw_requests
+
+    path = tmp_path / "mine.csv"
+    path.write_text(TRACE)
+    for rate, expected in ((None, 2.0), (6.0, 6.0)):
+        scenario = scenario_of(dropped_in(str(path), rate).data)
+        requests = draw_requests(scenario, np.random.default_rng(0))
+        interactive = (requests.slo_class == 0).sum()
+        assert interactive / 1800 == pytest.approx(expected, rel=0.05)
+        assert (requests.slo_class == 1).sum() > 7000  # documents, and the queue
+    with pytest.raises(ValueError, match="no such file"):
+        dropped_in(str(tmp_path / "other.csv"), None)
+
+
+def test_slips_of_parameters_are_named():
+    experiment = load(matching(["learned-mixed-slo"])[0])
+    for changes, said in (
+        ({"workloads": "test-nothing"}, "test-nothing"),
+        ({"policies": "chirno"}, "chirno"),
+        ({"workload.tracer": "x"}, "did you mean"),
+    ):
+        with pytest.raises(Slip, match=said):
+            experiment.settings("quick", changes)
+
+
+def test_an_episode_and_a_bound_as_rows():
+    short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+    workload = next(w for w in workloads("test") if w.name == "test-mmpp")
+    windows = {"test": 2, "validation": 1}
+    (case,) = heuristic_cases(("static",), (1.0,), [workload], (), windows)
+    first, second = play({**case, "overrides": short})
+    assert (first["window"], second["window"]) == (30000, 30001)
+    assert first["gpu_hours"] == pytest.approx(8 / 60)  # the scenario's eight instances, a minute
+    assert first["reward"] != second["reward"]
+    bound = bound_cases([workload], 1, 0.5, 30.0)[0]
+    (row,) = play({**bound, "overrides": short})
+    assert 0 < row["bound_gpu_hours"] < first["gpu_hours"]
+
+
+# ---------------------------------------------------------------- ablations
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_is_a_scenario(name: str):
+    case = ABLATIONS[name].of({"overrides": {}})
+    scenario = scenario_of("mixed-slo/test-spikes", case["overrides"])
+    if name.startswith("load-"):
+        for pool in scenario.fleet.pools:
+            assert set(pool.load_s.values()) == {float(name.removeprefix("load-"))}
+    if name.startswith("times-"):
+        assert {p.time_factor for p in scenario.fleet.pools} == {float(name.removeprefix("times-"))}
+    assert ("forecaster" in case) == name.startswith("forecast-")
+
+
+def test_heuristics_are_spared_ablations_that_they_do_not_notice():
+    made = study_ablations.cases(study_ablations.Settings(learned=(), seeds=1))
+    assert not any(case["ablation"].startswith("forecast") for case in made)
+    assert {case["ablation"] for case in made} == {
+        n for n, a in ABLATIONS.items() if not a.learned_only
+    }
+
+
+def test_changes_are_paired_window_by_window():
+    rows = []
+    for ablation, gains in (("none", (0.0, 0.0)), ("load-60", (-1.0, -3.0))):
+        for window, gain in enumerate(gains):
+            rows.append(
+                {
+                    "policy": "p",
+                    "setting": "x1",
+                    "learned": False,
+                    "workload": "w",
+                    "training_seed": 0,
+                    "window": window,
+                    "ablation": ablation,
+                    "reward": 100.0 * window + gain,
+                }
+            )
+    (found,) = study_ablations.changes(DataFrame(rows)).values()
+    assert (found.mean, found.low, found.high) == (-2.0, -3.0, -1.0)
+
+
+# ---------------------------------------------------------------- leaderboard
+
+
+def board_rows() -> DataFrame:
+    rows = []
+    for policy, learned, rewards in (
+        ("static", False, (-10.0, -20.0, -31.0)),
+        ("chiron", False, (-5.0, -15.0, -25.0)),
+        ("ppo, as configured", True, (-4.0, -15.5, -25.0)),
+    ):
+        for seed in (0, 1) if learned else (0,):
+            for window, reward in enumerate(rewards):
+                rows.append(
+                    {
+                        "kind": "policy",
+                        "environment": "mixed-slo",
+                        "policy": policy,
+                        "learned": learned,
+                        "training_seed": seed,
+                        "window": window,
+                        "reward": reward,
+                        "gpu_hours": 4.0,
+                        "joint_attainment": 0.9,
+                        "worst_attainment": 0.8,
+                        "rejected": 0,
+                        "ttft_s_p99": 1.0,
+                        "scaling_actions": 2,
+                    }
+                )
+    rows += [
+        {"kind": "bound", "environment": "mixed-slo", "window": w, "bound_gpu_hours": 2.0}
+        for w in range(3)
+    ]
+    return DataFrame(rows)
+
+
+def test_the_board_counts_wins_and_losses():
+    made = {row["policy"]: row for row in study_leaderboard.board(board_rows(), "mixed-slo")}
+    assert [row["place"] for row in made.values()] == [1, 2, 3]
+    assert next(iter(made)) == "ppo, as configured"
+    # 5, 5 and 6 better than static; against each other 1, -0.5 and 0: nobody's.
+    assert (made["chiron"]["wins"], made["chiron"]["losses"]) == (1, 0)
+    assert (made["static"]["wins"], made["static"]["losses"]) == (0, 2)
+    assert made["chiron"]["GPU-h / bound"].mean == 2.0
+    assert made["ppo, as configured"]["seeds"] == 2
+
+
+def test_the_board_judges_the_best_of_each_kind():
+    settings = study_leaderboard.Settings(environments=("mixed-slo",))
+    (claim,) = study_leaderboard.claims(board_rows(), settings)
+    assert claim.verdict is Verdict.NOT
+    assert claim.ours.mean == pytest.approx(1 / 6)
+    assert study_leaderboard.plot(board_rows(), settings) is not None
+
+
+def test_every_environment_is_on_the_board():
+    made = study_leaderboard.cases(study_leaderboard.Settings(learned=()))
+    assert {case["environment"] for case in made} == set(study_leaderboard.ENVIRONMENTS)
+    assert {c["environment"] for c in made if c["kind"] == "bound"} >= {"mixed-slo"}
+    assert {len(c["windows"]) for c in made if c["environment"] == "multi-region"} == {3}
+
+
+def test_the_page_of_the_board(tmp_path: Path):
+    from experiments.harness.results import Result, write_result
+    from experiments.leaderboard import page
+
+    claim_rows = study_leaderboard.tables(
+        board_rows(), study_leaderboard.Settings(environments=("mixed-slo",))
+    )
+    result = Result(
+        *("leaderboard", "quick", "Leaderboard", (), {}, "python -m x", 3, 1.0, "code", {}, ()),
+        tmp_path / "leaderboard" / "quick",
+        ("leaderboard-mixed-slo.csv",),
+    )
+    write_result(result, board_rows(), {}, {"leaderboard-mixed-slo.csv": claim_rows["mixed-slo"]})
+    text = page(result, "images/x.png", "What is shown.")
+    assert "## mixed-slo" in text
+    assert "| 3 | static | handwritten | 1 | -20.33 [" in text
+
+
+def test_cells_of_tables():
+    from experiments.harness.results import cell
+
+    assert cell(Interval(np.nan, np.nan, np.nan)) == cell(float("nan")) == "-"
+    assert (cell(12345.6), cell(0.123456), cell("x")) == ("12,346", "0.1235", "x")
