@@ -423,3 +423,19 @@ def test_cells_of_tables():
 
     assert cell(Interval(np.nan, np.nan, np.nan)) == cell(float("nan")) == "-"
     assert (cell(12345.6), cell(0.123456), cell("x")) == ("12,346", "0.1235", "x")
+
+
+# ---------------------------------------------------------------- one window
+
+
+def test_requests_by_second():
+    from experiments.learned.study_window import seconds_of
+
+    # Three come: one is admitted at once, one after 2 s, one never.
+    made = seconds_of([0.5, 1.2, 1.9], [0.0, 2.0, float("nan")], [True, True, False], 40)
+    assert made["arrived"][:3] == [1, 2, 0]
+    assert made["waiting"][:5] == [0, 2, 2, 1, 1]
+    assert made["attainment"][0] == 1.0
+    assert made["attainment"][1] == pytest.approx(2 / 3)
+    assert made["attainment"][30] == 0.5  # the first has left the last half minute
+    assert np.isnan(made["attainment"][35])

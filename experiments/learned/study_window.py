@@ -1,0 +1,188 @@
+"""One bursty window, second by second.
+
+Two policies on the same requests: what arrives, how many instances serve and load, how many requests wait for
+their first admission, and the share of the last half minute's arrivals that end on time. `learned=` and the
+heuristic's `factor` are those that learned-mixed-slo found; without a learned policy heuristics are compared.
+Instances are seen at the control intervals (10 s), all else every second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from experiments.harness.claims import Claim
+from experiments.harness.parameters import FIRST_SEED, Parameters, ours
+from experiments.learned.family import scenario_of, workloads
+from experiments.learned.knobs import base_of, turned
+from experiments.learned.protocol import learned_who, place, policy_of, seen_by
+from experiments.learned.runs import find_runs
+from experiments.output import new_figure
+from llmscale_env.control.run import run_episode
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FIGURE = "A window"
+SERIES = ("second",)
+
+WINDOW_S = 30
+"""Attainment is that of the arrivals of so many seconds."""
+
+
+class Settings(Parameters):
+    """Attributes are explained where they are declared."""
+
+    seeds: Annotated[int, ours("one window", ge=1, le=1)] = 1
+    window: Annotated[int, ours("its seed; the first test window", ge=0)] = FIRST_SEED
+    workload: Annotated[str, ours("a bursty one")] = "test-spikes"
+    heuristics: Annotated[tuple[str, ...], ours("the best of the table, by name")] = (
+        "static",
+        "chiron",
+    )
+    factor: Annotated[float, Field(gt=0), ours("of their knobs")] = 1.0
+    learned: Annotated[tuple[str, ...], ours("as in learned-mixed-slo; the first run is shown")] = (
+        "pretrained",
+    )
+    from_s: Annotated[float, ours("what is drawn begins", ge=0)] = 0.0
+    until_s: Annotated[float, ours("and ends", gt=0)] = 1800.0
+
+
+PARAMETERS = {"quick": Settings(), "paper": Settings()}
+
+
+def cases(parameters: Settings) -> list[dict[str, Any]]:
+    """A run of each policy."""
+    (workload,) = (w for w in workloads("test") if w.name == parameters.workload)
+    where = {**place(workload, 1), "windows": [parameters.window]}
+    made: list[dict[str, Any]] = []
+    for name in parameters.heuristics:
+        kin = workload.validated_on[0] if workload.validated_on else None
+        base = base_of(name, kin).parameters
+        found = turned(name, base, parameters.factor, scenario_of(workload.data))
+        if found is None:
+            raise ValueError(f"factor = {parameters.factor}: {name} has no such setting")
+        made.append({**where, "policy": name, "learned": False, "parameters": found})
+    runs = find_runs(parameters.learned, "mixed-slo")
+    if runs:
+        made.append({**where, **learned_who(runs[0])})
+    return made
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row per second, and one of the whole window."""
+    scenario = scenario_of(case["data"], case["overrides"])
+    policy = policy_of(case)
+    (seed,) = case["windows"]
+    result = run_episode(policy, scenario, seed, forecaster=seen_by(policy, case))
+    horizon = int(scenario.horizon_s)
+    pools = [pool.name for pool in scenario.fleet.pools]
+    ends = result.series["time_s"].to_numpy()
+    at = np.minimum(np.searchsorted(ends, np.arange(horizon), side="right"), len(ends) - 1)
+    serving = sum(result.series[f"{p}/active"].to_numpy() for p in pools)
+    loading = sum(
+        (result.series[f"{p}/acquiring"] + result.series[f"{p}/loading"]).to_numpy() for p in pools
+    )
+    interactive = result.requests[result.requests["slo_class"] == "interactive"]
+    seen = seconds_of(
+        interactive["arrival_s"].to_numpy(),
+        interactive["queued_s"].to_numpy(),
+        (interactive["outcome"] == "on_time").to_numpy(),
+        horizon,
+    )
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": "second",
+            "second": k,
+            "serving": int(serving[at[k]]),
+            "loading": int(loading[at[k]]),
+            **{name: values[k] for name, values in seen.items()},
+        }
+        for k in range(horizon)
+    ]
+    rows.append(
+        {
+            "kind": "window",
+            "gpu_hours": result.summary["gpu_hours"],
+            "reward": result.summary["reward"],
+            "interactive_attainment": result.summary["interactive/slo_attainment"],
+            "batch_attainment": result.summary["batch/slo_attainment"],
+            "scaling_actions": result.summary["scaling_actions"],
+        }
+    )
+    return rows
+
+
+def seconds_of(arrival_s: Any, queued_s: Any, on_time: Any, horizon: int) -> dict[str, Any]:
+    """Requests by second.
+
+    Args:
+        arrival_s: (n,) when they came.
+        queued_s: (n,) until their first admission; NaN: never.
+        on_time: (n,) whether they ended so.
+        horizon: seconds in all.
+
+    Returns:
+        `arrived` in the second, `waiting` at its end, `attainment` of those that arrived in the last
+        `WINDOW_S` seconds (NaN if nobody did).
+    """
+    came = np.minimum(np.asarray(arrival_s).astype(int), horizon - 1)
+    arrived = np.bincount(came, minlength=horizon)
+    good = np.bincount(came, weights=np.asarray(on_time, float), minlength=horizon)
+    admitted = np.asarray(arrival_s) + np.asarray(queued_s)
+    left = np.bincount(admitted[admitted < horizon].astype(int), minlength=horizon)
+    total, fine = np.cumsum(arrived), np.cumsum(good)
+    before = np.arange(horizon) - WINDOW_S
+    lately = total - np.where(before >= 0, total[np.maximum(before, 0)], 0)
+    lately_fine = fine - np.where(before >= 0, fine[np.maximum(before, 0)], 0)
+    share = np.where(lately > 0, lately_fine / np.maximum(lately, 1), np.nan)
+    return {
+        "arrived": arrived.tolist(),
+        "waiting": (total - np.cumsum(left)).tolist(),
+        "attainment": share.tolist(),
+    }
+
+
+def plot(frame: DataFrame, parameters: Settings) -> Any:
+    """Four strips over the same time; a colour per policy."""
+    rows = frame[frame["kind"] == "second"]
+    rows = rows[(rows["second"] >= parameters.from_s) & (rows["second"] < parameters.until_s)]
+    totals = frame[frame["kind"] == "window"].set_index("policy")
+    figure = new_figure(11.0, 8.5)
+    axes = figure.subplots(4, 1, sharex=True)
+    policies = list(dict.fromkeys(rows["policy"]))
+    first = rows[rows["policy"] == policies[0]]
+    axes[0].fill_between(first["second"], first["arrived"].astype(float), step="post", color="gray")
+    axes[0].set_ylabel("interactive\narrivals per s")
+    for k, policy in enumerate(policies):
+        mine = rows[rows["policy"] == policy]
+        at = totals.loc[policy]
+        label = (
+            f"{policy}: {at['gpu_hours']:.2f} GPU-h, {100 * at['interactive_attainment']:.1f} / "
+        )
+        label += f"{100 * at['batch_attainment']:.1f} % on time"
+        time = mine["second"]
+        axes[1].step(time, mine["serving"], where="post", color=f"C{k}", label=label)
+        coming = mine["serving"].astype(float) + mine["loading"].astype(float)
+        axes[1].fill_between(
+            time, mine["serving"].astype(float), coming, step="post", color=f"C{k}", alpha=0.3
+        )
+        axes[2].step(time, mine["waiting"], where="post", color=f"C{k}")
+        axes[3].step(time, 100 * mine["attainment"].astype(float), where="post", color=f"C{k}")
+    axes[1].set_ylabel("instances serving\n(pale: loading)")
+    axes[1].set_ylim(bottom=0)
+    axes[2].set_ylabel("interactive\nrequests waiting")
+    axes[3].set_ylabel(f"on time, % of arrivals\nof {WINDOW_S} s")
+    axes[3].set_xlabel(f"seconds into window {parameters.window} of {parameters.workload}")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9)
+    return figure
+
+
+def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
+    """None: it is a picture to look at."""
+    return []

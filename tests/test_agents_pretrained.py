@@ -1,0 +1,89 @@
+"""Policies that ship: found by name, refused where they are not whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agents.evaluate import make_policies
+from agents.pretrained import KEYS, MAX_BYTES, PretrainedError, find, is_pretrained, shipped
+from llmscale_env._cli import Slip
+from llmscale_env.scenarios import load_scenario
+
+
+def ship(home: Path, name: str, environment: str = "placement", **card: object) -> Path:
+    folder = home / name
+    folder.mkdir()
+    (folder / "model.zip").write_bytes(b"zip")
+    (folder / "config.yaml").write_text("env: placement\n")
+    plain = {**dict.fromkeys(KEYS, "said"), "environment": environment, **card}
+    (folder / "card.yaml").write_text(yaml.safe_dump(plain))
+    return folder
+
+
+def test_names():
+    assert is_pretrained("pretrained")
+    assert is_pretrained("pretrained:small")
+    assert not is_pretrained("pretrained-run/")
+
+
+def test_the_only_one_the_recommended_one_and_one_by_name(tmp_path: Path):
+    ship(tmp_path, "a")
+    assert find("pretrained", "placement", tmp_path).name == "a"
+    ship(tmp_path, "b", recommended=True)
+    assert find("pretrained", "placement", tmp_path).name == "b"
+    assert find("pretrained:a", "placement", tmp_path).model == tmp_path / "a" / "model.zip"
+    assert [each.name for each in shipped(folder=tmp_path)] == ["a", "b"]
+
+
+def test_one_clear_error_where_none_ships(tmp_path: Path):
+    with pytest.raises(PretrainedError, match=r"none ships at all\. Train one: .* env=placement"):
+        find("pretrained", "placement", tmp_path)
+    ship(tmp_path, "a", "mixed-slo")
+    with pytest.raises(
+        PretrainedError, match=r"for 'placement'; there are some for \['mixed-slo'\]"
+    ):
+        find("pretrained", "placement", tmp_path)
+    with pytest.raises(PretrainedError, match=r"mixed-slo has \['a'\]"):
+        find("pretrained:b", "mixed-slo", tmp_path)
+
+
+def test_several_without_a_recommendation_are_named(tmp_path: Path):
+    ship(tmp_path, "a")
+    ship(tmp_path, "b")
+    with pytest.raises(PretrainedError, match="name one, as pretrained:a"):
+        find("pretrained", "placement", tmp_path)
+
+
+def test_what_is_not_whole_is_refused(tmp_path: Path):
+    (ship(tmp_path, "a") / "config.yaml").unlink()
+    with pytest.raises(PretrainedError, match=r"'a': config\.yaml is missing"):
+        shipped(folder=tmp_path)
+
+
+def test_a_model_that_is_too_large_is_refused(tmp_path: Path):
+    (ship(tmp_path, "a") / "model.zip").write_bytes(b"0" * (MAX_BYTES + 1))
+    with pytest.raises(PretrainedError, match="2,000,001 bytes; at most 2,000,000"):
+        shipped(folder=tmp_path)
+
+
+def test_a_card_that_says_too_little_is_refused(tmp_path: Path):
+    ship(tmp_path, "a", limits=None)
+    with pytest.raises(PretrainedError, match=r"card.yaml lacks \['limits'\]"):
+        shipped(folder=tmp_path)
+
+
+def test_everything_that_ships_is_whole():
+    for each in shipped():
+        assert each.model.stat().st_size <= MAX_BYTES
+
+
+def test_evaluate_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("agents.pretrained.FOLDER", tmp_path)
+    with pytest.raises(Slip, match="policies: pretrained: no trained policy ships for 'placement'"):
+        make_policies("pretrained,static", "placement", load_scenario("placement"))
+    ship(tmp_path, "a")
+    with pytest.raises(Slip, match=r"a/config\.yaml: agent: Field required"):  # found, but no run
+        make_policies("static,pretrained", "placement", load_scenario("placement"))
