@@ -12,7 +12,6 @@ them all the same, and the page says so).
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +53,10 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command: 0 written, 1 no results that fit, 2 for a slip."""
     words = list(sys.argv[1:] if words is None else words)
@@ -86,9 +89,10 @@ def main(words: Sequence[str] | None = None) -> int:
             return 1
     out = Path(options.get("out", PAGE))
     picture = out.parent / "images" / result.pictures[0]
-    replace_file(picture, lambda part: shutil.copyfile(folder / result.pictures[0], part))
+    drawn = (folder / result.pictures[0]).read_bytes()
+    replace_file(picture, lambda part: _write(part, drawn))
     text = page(result, f"images/{picture.name}", entry.text, warning)
-    replace_file(out, lambda part: part.write_text(text, encoding="utf-8"))
+    replace_file(out, lambda part: _write(part, text.encode()))
     print(f"written: {out}, {picture}")
     return 0
 

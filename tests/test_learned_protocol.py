@@ -439,3 +439,96 @@ def test_requests_by_second():
     assert made["attainment"][1] == pytest.approx(2 / 3)
     assert made["attainment"][30] == 0.5  # the first has left the last half minute
     assert np.isnan(made["attainment"][35])
+
+
+# ---------------------------------------------------------------- learned runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folders of networks that have learnt nothing: two seeds, and a price of their own."""
+    from agents.algorithms import make_model
+    from agents.config import make_config
+    from agents.environments import make_scenario, make_vector_env
+    from agents.vec_adapter import NativeVecEnv
+
+    home = tmp_path_factory.mktemp("runs")
+    small = {"n_envs": 2, "ppo.net": [8], "ppo.n_steps": 16, "ppo.batch_size": 32}
+    drawn = {
+        "randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}},
+        "randomise.groups": 1,
+    }
+    for name, changes in {
+        "a": {**drawn, "seed": 0},
+        "b": {**drawn, "seed": 1},
+        "c": {"seed": 0, "scenario.classes.batch.weight": 3.0},
+    }.items():
+        config = make_config("mixed-slo", {**small, **changes})
+        env = NativeVecEnv(make_vector_env(config, make_scenario(config), 2))
+        (home / name).mkdir()
+        make_model(config, env).save(home / name / "model_best.zip")
+        (home / name / "config.yaml").write_text(config.to_yaml())
+    return home
+
+
+def test_runs_are_settings_of_a_policy_with_seeds(runs: Path):
+    from experiments.learned.runs import find_runs
+
+    found = find_runs([str(runs)], "mixed-slo")
+    assert [(r.policy, r.setting, r.training_seed) for r in found] == [
+        ("ppo", "as configured", 0),
+        ("ppo", "as configured", 1),
+        ("ppo", "weight 3", 0),
+    ]
+    assert found[0].leaks == ()
+    assert found[2].leaks == ("mixed-slo",)  # the plain scenario, which has the traces' test times
+    assert find_runs([str(runs / "b")], "mixed-slo")[0].training_seed == 1
+    assert find_runs([str(runs)], "placement") == []
+    with pytest.raises(ValueError, match="no such file or folder"):
+        find_runs([str(runs / "nothing")], "mixed-slo")
+
+
+def test_a_learned_policy_runs_under_the_protocol(runs: Path):
+    from experiments.learned.protocol import learned_cases
+    from experiments.learned.runs import find_runs
+
+    tests = [w for w in workloads("test") if w.name == "test-mmpp"]
+    found = find_runs([str(runs / "a")], "mixed-slo")
+    made = learned_cases(found, tests, workloads("validation"), {"test": 1, "validation": 1})
+    assert [case["workload"] for case in made] == ["test-mmpp", "val-mmpp"]
+    short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+    (row,) = play({**made[0], "overrides": short})
+    (blind,) = play({**ABLATIONS["forecast-none"].of(made[0]), "overrides": short})
+    assert row["window"] == blind["window"] == 30000
+    assert row["gpu_hours"] > 0
+
+
+def test_a_shipped_policy_is_evaluated_beside_others(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    import shutil
+
+    import yaml
+
+    from agents import evaluate
+    from agents.pretrained import KEYS
+
+    home = tmp_path / "shipped"
+    shutil.copytree(runs / "a", home / "small")
+    (home / "small" / "model_best.zip").rename(home / "small" / "model.zip")
+    card = {**dict.fromkeys(KEYS, "said"), "environment": "mixed-slo"}
+    (home / "small" / "card.yaml").write_text(yaml.safe_dump(card))
+    monkeypatch.setattr("agents.pretrained.FOLDER", home)
+    words = [
+        "env=mixed-slo",
+        "policies=pretrained,chiron,dynamo",
+        "episodes=1",
+        f"out={tmp_path / 'o'}",
+    ]
+    assert evaluate.main([*words, "scenario.horizon_s=60", "scenario.workload=chat"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines()[2:5]] == [
+        "pretrained",
+        "chiron",
+        "dynamo",
+    ]
