@@ -16,7 +16,7 @@ from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import dropped_in, scenario_of, workloads
 from experiments.learned.knobs import HEURISTICS, base_of, turned
 from experiments.learned.protocol import bound_cases, heuristic_cases, play
-from experiments.learned.tables import choose, settings_of, standings
+from experiments.learned.standings import choose, settings_of, standings
 from llmscale_env._cli import Slip
 
 

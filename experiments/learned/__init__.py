@@ -7,6 +7,7 @@
 | an episode as a row; the runs of a table | `protocol` |
 | interquartile means, intervals, probability of improvement | `statistics` |
 | GPU-hours at matched attainment | `matched` |
+| which setting a policy is given, what it does, who wins | `standings` |
 | what is taken away or made worse | `ablations` |
-| the pictures | `pictures`, `window` |
+| the pictures | `pictures`, `study_window` |
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.learned.family import shape_of
 from experiments.learned.matched import TARGET
-from experiments.learned.tables import Standing, base_on, bounds_of, episodes_of, settings_of
+from experiments.learned.standings import Standing, base_on, bounds_of, episodes_of, settings_of
 from experiments.output import new_figure
 
 if TYPE_CHECKING:

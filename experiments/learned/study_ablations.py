@@ -27,8 +27,8 @@ from experiments.learned.protocol import (
     play,
 )
 from experiments.learned.runs import find_runs
+from experiments.learned.standings import mean_of
 from experiments.learned.statistics import stratified_interval
-from experiments.learned.tables import mean_of
 from experiments.output import new_figure
 
 if TYPE_CHECKING:

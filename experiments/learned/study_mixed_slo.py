@@ -38,7 +38,7 @@ from experiments.learned.protocol import (
     play,
 )
 from experiments.learned.runs import find_runs
-from experiments.learned.tables import Standing, bounds_of, overall, standings
+from experiments.learned.standings import Standing, bounds_of, overall, standings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
