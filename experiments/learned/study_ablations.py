@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import field_validator
 
 from agents.statistics import Interval
-from experiments.harness.claims import Claim, at_most, less
+from experiments.harness.claims import Claim, less
 from experiments.harness.parameters import Parameters, ours
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
@@ -206,17 +206,4 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
             reason="" if learned else "no learned policy was compared",
         )
     )
-    wrong = [abs(v.mean) for (_, ablation), v in reward.items() if ablation.startswith("times")]
-    late = [abs(v.mean) for (_, ablation), v in reward.items() if ablation == "load-300"]
-    if wrong and late:
-        made.append(
-            at_most(
-                "a calibration error of 20 % changes less than weights that take 300 s to load",
-                1.0,
-                Interval(float(np.mean(wrong) / np.mean(late)), np.nan, np.nan),
-                nothing=None,
-                unit="times as much",
-                paper="less",
-            )
-        )
     return made
