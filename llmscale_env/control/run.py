@@ -17,7 +17,7 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
 from llmscale_env.control.reward import PARTS, draw_chunks, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.control.view import FORECAST_QUANTILES
+from llmscale_env.control.snapshot import FORECAST_QUANTILES
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns

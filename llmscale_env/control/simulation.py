@@ -26,7 +26,8 @@ from llmscale_env.control.endpoints import (
 from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.scaling import ScaleOrders
-from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Snapshot, Window
+from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Window
 from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
 from llmscale_env.control.weights import Weights, see_weights
 from llmscale_env.scenarios.schema import Scenario

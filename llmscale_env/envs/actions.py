@@ -18,7 +18,7 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.endpoints import EndpointLayout, EndpointOrders
 from llmscale_env.control.gateways import PlaceOrders
 from llmscale_env.control.scaling import ScaleOrders
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.endpoints import BackgroundRelease, Endpoints, RegionalRouting
 from llmscale_env.envs.entries import present

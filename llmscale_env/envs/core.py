@@ -19,7 +19,8 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import PARTS, RewardModel, RewardParts, draw_requests
 from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.control.view import FORECAST_QUANTILES, ClusterView, Snapshot
+from llmscale_env.control.snapshot import FORECAST_QUANTILES, Snapshot
+from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.actions import ActionDecoder, Orders
 from llmscale_env.envs.observations import ObservationEncoder
 from llmscale_env.envs.reference import Reference, with_orders

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.endpoints import DAY_S, EndpointLayout
 from llmscale_env.control.reward import draw_requests, expected_arrivals
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, ranges, share
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.config import HourlyArrivals

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.endpoints import EndpointLayout
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import ScalingKind
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.scaling import FleetSeen, Preference, ScaleOrders, Scaler
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.virtual import AS_IS
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES

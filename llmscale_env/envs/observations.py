@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, WeekClock
 from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, ranges, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout

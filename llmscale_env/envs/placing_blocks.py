@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.gateways import NO_SLACK, worker_times_s
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, share
 from llmscale_env.envs.placing import Ranks
 from llmscale_env.scenarios.schema import Scenario

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.reward import expected_arrivals
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Floats
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario

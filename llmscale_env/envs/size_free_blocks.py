@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, present, share
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario

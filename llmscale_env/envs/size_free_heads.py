@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.view import Snapshot
+from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.virtual import AS_IS
 from llmscale_env.envs.entries import present
 from llmscale_env.scenarios.schema import Scenario
