@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.config import EVALUATION_SEED, environment_id, parse_scenario_words
-from agents.files import provenance, replace_file, said, write_csv, write_json
-from llmscale_env._cli import HELP_WORDS, Slip, closest, whole
+from agents.files import provenance, replace_file, write_csv, write_json
+from llmscale_env._cli import Slip, closest, run_command, whole
 
 if TYPE_CHECKING:
     from llmscale_env.control.policy import Policy
@@ -36,21 +36,9 @@ Places = list[tuple[str, Path]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        return _evaluate(words)
-    except Slip as error:
-        said(f"evaluate: {error}")
-        return 2
-    except OSError as error:
-        said(f"evaluate: {error.filename}: {error.strerror}")
-        return 2
-    except KeyboardInterrupt:
-        said("evaluate: interrupted; nothing was written")
-        return 130
+    return run_command(
+        "evaluate", __doc__, argv, _evaluate, interrupted="interrupted; nothing was written"
+    )
 
 
 def _evaluate(words: Sequence[str]) -> int:

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.files import replace_file, said
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options
+from agents.files import replace_file
+from llmscale_env._cli import Slip, parse_options, run_command
 
 COMPARED = 1000
 """Observations on which the file is compared with the original."""
@@ -35,25 +35,14 @@ _IMPOSSIBLE = -1e8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: 0 done, 2 after a slip (named in one line)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        options = parse_options(words, ("model", "out"))
-        if "model" not in options:
-            raise Slip("model= is missing, such as model=runs/mixed-slo-ppo-seed0")
-        return _export(options)
-    except Slip as error:
-        said(f"export: {error}")
-        return 2
-    except OSError as error:
-        said(f"export: {error.filename}: {error.strerror}")
-        return 2
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    return run_command("export", __doc__, argv, _export)
 
 
-def _export(options: dict[str, str]) -> int:
+def _export(words: Sequence[str]) -> int:
+    options = parse_options(words, ("model", "out"))
+    if "model" not in options:
+        raise Slip("model= is missing, such as model=runs/mixed-slo-ppo-seed0")
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
             __import__(name)

@@ -10,30 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agents.config import EVALUATION_SEED, read_config
-from agents.files import said
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options, whole
+from llmscale_env._cli import Slip, parse_options, run_command, whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 if all went well, 2 after a slip, which is named in one line."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        options = parse_options(words, ("run", "out", "seed"))
-        if "run" not in options:
-            raise Slip("run= is missing: the folder of a training run")
-        folder, out = Path(options["run"]), Path(options.get("out", "docs/images"))
-        seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
-        for path in draw(folder, out, seed):
-            print(path)
-    except Slip as error:
-        said(f"pictures: {error}")
-        return 2
-    except OSError as error:
-        said(f"pictures: {error.filename}: {error.strerror}")
-        return 2
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    return run_command("pictures", __doc__, argv, _draw)
+
+
+def _draw(words: Sequence[str]) -> int:
+    options = parse_options(words, ("run", "out", "seed"))
+    if "run" not in options:
+        raise Slip("run= is missing: the folder of a training run")
+    folder, out = Path(options["run"]), Path(options.get("out", "docs/images"))
+    for path in draw(folder, out, whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)):
+        print(path)
     return 0
 
 

@@ -30,7 +30,7 @@ from agents.config import TrainConfig, make_config, parse_words
 from agents.files import said, write_csv, write_text
 from agents.settings import AGENTS, RangeConfig
 from agents.train import RUNS, check
-from llmscale_env._cli import HELP_WORDS, Slip, flag, whole
+from llmscale_env._cli import Slip, flag, run_command, whole
 
 if TYPE_CHECKING:
     from agents.comparison import Row
@@ -48,21 +48,8 @@ _FOLDER = "folder"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        return _tune(words)
-    except Slip as error:
-        said(f"tune: {error}")
-        return 2
-    except OSError as error:
-        said(f"tune: {error.filename}: {error.strerror}")
-        return 2
-    except KeyboardInterrupt:
-        said("tune: interrupted; to go on, give the same command with resume=true")
-        return 130
+    again = "interrupted; to go on, give the same command with resume=true"
+    return run_command("tune", __doc__, argv, _tune, interrupted=again)
 
 
 def _tune(words: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
 from agents.settings import RangeConfig
 from llmscale_env._cli import Slip
+from llmscale_env.envs.base import seeds_of
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
 
 _SEEDS, _DRAWS = 2, 3
@@ -177,13 +178,7 @@ class VarietyVectorEnv(VectorEnv):
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """New episodes of the groups' present scenarios; an integer seed gives episode `e` `seed + e`."""
-        seeds: list[int | None]
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, (int, np.integer)):
-            seeds = [int(seed) + e for e in range(self.num_envs)]
-        else:
-            seeds = list(seed)
+        seeds = seeds_of(seed, self.num_envs)
         found = [
             env.reset(seed=seeds[self._slice(g)], options=options)
             for g, env in enumerate(self._envs)

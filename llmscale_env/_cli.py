@@ -3,13 +3,54 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 HELP_WORDS = ("--help", "-h", "help")
 
 
 class Slip(ValueError):
     """A slip on the command line, told in one line; the command ends with exit code 2."""
+
+
+def run_command(
+    name: str,
+    manual: str | None,
+    argv: Sequence[str] | None,
+    work: Callable[[list[str]], int],
+    *,
+    interrupted: str = "interrupted",
+    slips: tuple[type[Exception], ...] = (),
+) -> int:
+    """Run a command line that shows its manual without words; slips and files that fail are told in one line.
+
+    Args:
+        name: told before what went wrong.
+        manual: what help shows.
+        argv: the words; None: the process's own.
+        work: what to do with them; returns the exit code.
+        interrupted: what is said after an interrupt.
+        slips: further errors that are the user's.
+
+    Returns:
+        The exit code: that of `work`, 0 after help, 2 after a slip, 130 when interrupted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or any(word in HELP_WORDS for word in words):
+        print(manual)
+        return 0 if words else 2
+    the_users: tuple[type[Exception], ...] = (Slip, *slips)
+    try:
+        return work(words)
+    except the_users as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}"
+    except KeyboardInterrupt:
+        print(f"{name}: {interrupted}", file=sys.stderr, flush=True)
+        return 130
+    print(f"{name}: {message}", file=sys.stderr, flush=True)
+    return 2
 
 
 def closest(word: str, words: Collection[str]) -> str:

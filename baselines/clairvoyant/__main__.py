@@ -23,7 +23,7 @@ import yaml
 from baselines.clairvoyant.bound import Bound, clairvoyant_bound
 from baselines.registry import make_policy
 from baselines.solver import SolverMissing
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options, whole
+from llmscale_env._cli import Slip, parse_options, run_command, whole
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario
@@ -33,18 +33,7 @@ _WORDS = ("env", "seeds", "seed", "attainment", "slot_s", "policies")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        return _show(words)
-    except (ValueError, SolverMissing) as error:
-        print(f"clairvoyant: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("clairvoyant: interrupted", file=sys.stderr)
-        return 130
+    return run_command("clairvoyant", __doc__, argv, _show, slips=(ValueError, SolverMissing))
 
 
 def _show(words: Sequence[str]) -> int:

@@ -314,15 +314,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """New episodes; an integer seed gives episode `e` the seed `seed + e`."""
-        seeds: Sequence[int | None]
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, (int, np.integer)):
-            seeds = [int(seed) + e for e in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-            if len(seeds) != self.num_envs:
-                raise ValueError(f"seed has {len(seeds)} entries: must be {self.num_envs}")
+        seeds = seeds_of(seed, self.num_envs)
         which = np.ones(self.num_envs, bool)
         if options and "reset_mask" in options:
             which = np.asarray(options["reset_mask"], bool)
@@ -387,3 +379,19 @@ class ServingVectorEnv(VectorEnv, _Settings):
     def close_extras(self, **kwargs: Any) -> None:
         """End the threads."""
         self.core.close()
+
+
+def seeds_of(seed: int | Sequence[int | None] | None, n: int) -> list[int | None]:
+    """(n,) seeds of episodes side by side: an integer means that of the first, the others count on.
+
+    Raises:
+        ValueError: a sequence of another length.
+    """
+    if seed is None:
+        return [None] * n
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + e for e in range(n)]
+    seeds = list(seed)
+    if len(seeds) != n:
+        raise ValueError(f"seed has {len(seeds)} entries: must be {n}")
+    return seeds

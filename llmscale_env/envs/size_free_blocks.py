@@ -7,14 +7,12 @@ any size.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.entries import Entry, Floats, log_scale, present, share
+from llmscale_env.envs.entries import Entry, Floats, log_scale, present, ranges, share
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS, TTFT_BOUNDS
@@ -131,10 +129,7 @@ class PoolState:
         self._max_gpus = float(fleet.max_gpus)
 
     def entries(self) -> list[Entry]:
-        bounds = [f"{b / PS_PER_S:g} s" for b in LOAD_BOUNDS_PS]
-        left = [f"up to {bounds[0]}"]
-        left += [f"{a} to {b}" for a, b in pairwise(bounds)]
-        left += [f"more than {bounds[-1]}"]
+        left = ranges([f"{b / PS_PER_S:g} s" for b in LOAD_BOUNDS_PS])
         out = [Entry("gpus/room", "free GPUs / GPUs held, log scale to 8")]
         for p in self._names:
             out += [
