@@ -11,6 +11,7 @@
     start    import, compile, load from cache, first step
     env      environment steps per second, one and many, and the share of engine and Python
     ppo      PPO frames per second beside CartPole's, and the share of engine, environment and learner
+    training  the same of learners as agents.train makes them, in more parts
 
 Prints a table each and writes `bench_NAME.csv` and `bench_machine.csv`. `quick=true` only shows that
 it runs. docs/benchmarks.md has figures and says how to read them.
@@ -37,8 +38,9 @@ PARTS = {
     "start": ("experiments.bench_start", "bench_start"),
     "env": ("experiments.bench_env", "bench_env"),
     "ppo": ("experiments.bench_env", "bench_ppo"),
+    "training": ("experiments.bench_training", "bench_training"),
 }
-NEEDS = {"ppo": "stable_baselines3"}
+NEEDS = {"ppo": "stable_baselines3", "training": "sb3_contrib"}
 """Packages that are not installed with the core: without them, a part that was not asked for by name
 is passed over."""
 

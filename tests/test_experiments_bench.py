@@ -15,6 +15,7 @@ from experiments import (
     bench_phases,
     bench_placement,
     bench_start,
+    bench_training,
     bench_week,
 )
 from experiments.bench_engines import arrivals, cluster, run_once
@@ -30,6 +31,7 @@ HEADS = {
     "start": bench_start.HEAD,
     "env": bench_env.HEAD,
     "ppo": bench_env.HEAD,
+    "training": bench_training.HEAD,
 }
 
 
@@ -86,6 +88,38 @@ def test_stopwatch_counts_overlapping_calls_once():
     watch.spans = [(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.2, 5.4)]
     assert watch.total_s() == pytest.approx(4.0)
     assert watch.total_s(since=4.0) == pytest.approx(1.0)
+
+
+def test_a_ledger_counts_every_second_once_for_the_innermost_call():
+    times = iter([0.0, 1.0, 3.0, 7.0, 8.0, 20.0, 21.0])
+    ledger = bench_training.Ledger(lambda: next(times))
+
+    class Work:
+        def inner(self):
+            return "done"
+
+        def outer(self):
+            return self.inner()
+
+    work = Work()
+    with ledger.watching([(Work, "inner", "a"), (work, "outer", "b")]):
+        with ledger.of("rest"):
+            assert work.outer() == "done"
+    assert ledger.spent_s == {"rest": 1.0 + 12.0, "b": 2.0 + 1.0, "a": 4.0}
+    assert "outer" not in vars(work), "methods are as they were"
+    assert Work.inner.__name__ == "inner"
+    assert not hasattr(Work.inner, "__wrapped__")
+
+
+@pytest.mark.parametrize("agent", ["ppo", "maskable-ppo"])
+def test_shares_of_training_are_a_whole_and_every_part_has_some(agent):
+    pytest.importorskip("sb3_contrib")
+    row = bench_training.ours("it", {"agent": agent}, quick=True)
+    found = dict(zip(bench_training.HEAD, row, strict=True))
+    assert found["steps"] == 360
+    shares = [found[f"{part}_percent"] for part in bench_training.PARTS]
+    assert sum(shares) == pytest.approx(100.0, abs=0.1)
+    assert min(shares) > 0
 
 
 def test_tables_align_numbers_to_the_right():

@@ -1,0 +1,238 @@
+"""Whose time training is, by `python -m experiments.bench what=training`.
+
+Learners as `agents.train` makes them, on `mixed-slo` with its own hyperparameters, but without validation:
+with the environment's own observation, with blocks of any cluster size added, and on changing scenarios.
+Beside them PPO of the same network, `n_envs`, `n_steps` and batch on CartPole-v1.
+
+One thread, CPU seconds (on a machine with nothing else to do they are the wall's). `agents.train` lets two
+threads advance the engine, so there its share is smaller. Calls are timed one inside the other and every
+second is counted once, for the innermost:
+
+    engine    events, windows and orders in the fast engine's kernels
+    drawing   the requests of new episodes
+    starting  the rest of new episodes: the engine's arrays; new scenarios and their environments
+    python    the rest of the environment: observations, orders from actions, masks, infos, rewards
+    rollout   the rest of collecting: policy, adapter of the vector environment, buffers, callbacks
+    learner   updates of the networks
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from experiments.bench_env import CARTPOLE, GATEWAY_CALLS, KERNEL_CALLS
+
+PARTS = ("engine", "drawing", "starting", "python", "rollout", "learner")
+HEAD = (
+    "what",
+    "environments",
+    "steps",
+    "steps_per_s",
+    "us_per_step",
+    *(f"{part}_percent" for part in PARTS),
+)
+SECONDS = 20.0
+"""Of a configuration, about."""
+
+SIZE_FREE = ("class_load", "urgency", "pool_state", "slo_tails")
+QUICK = {"n_envs": 2, "hyper.n_steps": 180, "hyper.batch_size": 90, "hyper.n_epochs": 1}
+VARIED = {
+    "n_envs": 36,
+    "randomise.groups": 12,
+    "randomise.ranges.workload": {
+        "choices": [
+            f"mixed-slo/train-{name}" for name in ("poisson", "diurnal", "gamma-2", "mmpp-fast")
+        ]
+    },
+}
+
+
+class Ledger:
+    """Time by part, of calls one inside the other: that of the inner one is not the outer one's.
+
+    Args:
+        clock: seconds.
+
+    Attributes:
+        spent_s: by part.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._open: list[str] = []
+        self._since = 0.0
+        self.spent_s: dict[str, float] = {}
+
+    def _turn(self) -> None:
+        """The part that was under way until now is given its time."""
+        now = self._clock()
+        if self._open:
+            part = self._open[-1]
+            self.spent_s[part] = self.spent_s.get(part, 0.0) + now - self._since
+        self._since = now
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Time in here is `part`'s, as far as it is no inner one's."""
+        self._turn()
+        self._open.append(part)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._open.pop()
+
+    def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, with the time of every call noted."""
+
+        @functools.wraps(function)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with self.of(part):
+                return function(*arguments, **named)
+
+        return timed
+
+    @contextmanager
+    def watching(self, plan: Sequence[tuple[Any, str, str]]) -> Iterator[None]:
+        """Calls of (owner, attribute) are noted for their part as long as the context lasts."""
+        kept = [(owner, name, name in vars(owner), getattr(owner, name)) for owner, name, _ in plan]
+        for (owner, name, _, function), (_, _, part) in zip(kept, plan, strict=True):
+            setattr(owner, name, self.wrap(part, function))
+        try:
+            yield
+        finally:
+            for owner, name, own, function in kept:
+                if own:
+                    setattr(owner, name, function)
+                else:
+                    delattr(owner, name)
+
+
+def _config(changes: dict[str, Any], quick: bool) -> Any:
+    """Defaults of `mixed-slo` with changes, the engine on one thread; `hyper.` is the learner's section."""
+    from agents.config import make_config
+
+    given = {"env_threads": 1, **changes, **(QUICK if quick else {})}
+    if quick and "randomise.groups" in given:
+        given["randomise.groups"] = given["n_envs"]
+    agent = given.get("agent", "ppo")
+    return make_config(
+        "mixed-slo", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()}
+    )
+
+
+def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
+    """What is timed: (owner, attribute, part)."""
+    learning = [(model, "train", "learner")]
+    if not is_ours:
+        return [*learning, *((venv, name, "python") for name in ("reset", "step_wait"))]
+    from agents import variety
+    from llmscale_env.envs import core
+    from llmscale_env.sim.fast import EngineBatch, gateways, virtual
+
+    return [
+        *learning,
+        *((venv.env, name, "python") for name in ("reset", "step", "action_masks")),
+        *((EngineBatch, name, "engine") for name in KERNEL_CALLS),
+        *((virtual, name, "engine") for name in ("see_many", "order_many")),
+        *((gateways, name, "engine") for name in GATEWAY_CALLS),
+        (core, "draw_requests", "drawing"),
+        (core.ServingCore, "start", "starting"),
+        (variety, "make_vector_env", "starting"),
+        (variety.ScenarioSource, "scenario", "starting"),
+    ]
+
+
+def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> tuple[Any, ...]:
+    """A row of `HEAD`: `model` learns on `venv` for about `seconds`, after a rollout to warm up.
+
+    Whole episodes of `mixed-slo`, so that starting them has its share.
+    """
+    from agents.vec_adapter import NativeVecEnv
+
+    ours = isinstance(venv, NativeVecEnv)
+    clock = time.process_time
+    rollout = model.n_steps * venv.num_envs
+    start = clock()
+    model.learn(rollout, callback=callback)
+    each_s = clock() - start
+    episode = 180 // math.gcd(180, model.n_steps) if ours else 1
+    rollouts = episode * max(1, round(seconds / each_s / episode))
+    before = int(model.num_timesteps)
+    ledger = Ledger(clock)
+    with ledger.watching(_plan(venv, model, ours)), ledger.of("rollout"):
+        model.learn(rollouts * rollout, callback=callback, reset_num_timesteps=False)
+    steps = int(model.num_timesteps) - before
+    total_s = sum(ledger.spent_s.values())
+    shares = [100 * ledger.spent_s.get(part, 0.0) / total_s for part in PARTS]
+    return (
+        what,
+        venv.num_envs,
+        steps,
+        round(steps / total_s),
+        round(total_s / steps * 1e6, 1),
+        *(round(share, 2) for share in shares),
+    )
+
+
+def ours(what: str, changes: dict[str, Any], quick: bool) -> tuple[Any, ...]:
+    """A learner of `agents.train` on `mixed-slo`."""
+    from stable_baselines3.common.logger import configure
+
+    from agents.callbacks import RolloutTags
+    from agents.environments import make_scenario
+    from agents.learning import _training_env, make_learner
+    from agents.vec_adapter import NativeVecEnv
+
+    config = _config(changes, quick)
+    scenario = make_scenario(config)
+    venv = NativeVecEnv(_training_env(config, scenario, 0), reward_scale=config.reward_scale)
+    try:
+        model = make_learner(config, venv, scenario)
+        model.set_logger(configure(None, []))
+        venv.seed_each(config.training_seeds(0))
+        return measure(what, venv, model, RolloutTags(venv), 0.0 if quick else SECONDS)
+    finally:
+        venv.close()
+
+
+def cartpole(quick: bool) -> tuple[Any, ...]:
+    """PPO with the settings of `mixed-slo` on CartPole-v1."""
+    import gymnasium as gym
+    from stable_baselines3.common.logger import configure
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    from agents.algorithms import make_model
+
+    config = _config({}, quick)
+    venv = DummyVecEnv([functools.partial(gym.make, CARTPOLE) for _ in range(config.n_envs)])
+    try:
+        model = make_model(config, venv)
+        model.set_logger(configure(None, []))
+        what = f"ppo, {CARTPOLE}, DummyVecEnv"
+        return measure(what, venv, model, None, 0.0 if quick else SECONDS)
+    finally:
+        venv.close()
+
+
+def bench_training(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Steps per second of learners, and whose time it is."""
+    import torch
+
+    from llmscale_env.envs.mixed_slo import MixedSLOEnv
+
+    torch.set_num_threads(1)
+    more = (*MixedSLOEnv.observation, *SIZE_FREE)
+    rows = [cartpole(quick)]
+    for agent in ("ppo", "maskable-ppo"):
+        for seen, changes in (("", {}), (" and size-free blocks", {"observation": more})):
+            what = f"{agent}, mixed-slo{seen}"
+            rows.append(ours(what, {"agent": agent, **changes}, quick))
+    varied = {"agent": "maskable-ppo", "observation": more, **VARIED}
+    rows.append(ours("maskable-ppo, 12 groups of changing scenarios", varied, quick))
+    return HEAD, rows
