@@ -19,7 +19,17 @@ from llmscale_env.workload.config import (
 )
 from llmscale_env.workload.generate import draw_lengths, predict_outputs
 from llmscale_env.workload.stats import spearman
-from llmscale_env.workload.tables import DATA, LengthTable, load_lengths, names
+from llmscale_env.workload.tables import (
+    DATA,
+    INPUT_LEVELS,
+    OUTPUT_LEVELS,
+    LengthTable,
+    load_clipped,
+    load_lengths,
+    names,
+    places_of,
+    round_tokens,
+)
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "traces"
 N = 200_000
@@ -188,6 +198,22 @@ def test_a_table_of_any_pairs_samples_within_their_range(pairs, seed):
     means = table.mean_output_given_input(np.arange(0, 5002))
     assert y.min() <= means.min() + 1e-9
     assert means.max() <= y.max() + 1e-9
+
+
+@pytest.mark.parametrize("levels", [INPUT_LEVELS, OUTPUT_LEVELS, np.array([0, 0.5, 0.500001, 1.0])])
+def test_places_are_those_of_a_binary_search(levels):
+    near = np.concatenate([levels, np.nextafter(levels, 0), np.nextafter(levels, 1)])
+    u = np.concatenate([np.random.default_rng(0).random(50_000), near[(near >= 0) & (near < 1)]])
+    assert np.array_equal(places_of(u, levels), np.searchsorted(levels, u, side="right") - 1)
+
+
+@pytest.mark.parametrize("name", names("lengths"))
+def test_means_looked_up_are_those_computed(name):
+    table = load_clipped(name, 700)
+    assert table.output_tokens.max() <= 700
+    inputs = round_tokens(table.sample(2_000, np.random.default_rng(0))[0], 10**6)
+    inputs = np.append(inputs, round_tokens(table.input_tokens[[0, -1]], 10**6))
+    assert np.array_equal(table.mean_outputs(inputs), table.mean_output_given_input(inputs))
 
 
 def test_too_few_pairs():

@@ -81,6 +81,9 @@ class ClusterSimulation:
         n_episodes: episodes side by side.
         custom_router: see `sim.router`.
         threads: threads that advance episodes; more than one helps with many episodes.
+
+    Attributes:
+        looks: another number whenever what has been seen may no longer be true.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class ClusterSimulation:
         self.clipped = np.zeros(n_episodes, np.int64)
         self._costs = np.array(serving_cost_gpu_s(scenario))
         self._finished_before = np.zeros(n_episodes, np.int64)
+        self.looks = 0
         self._virtual: VirtualQueues | None = None
         self._gateways: dict[bool, Gateways] = {}
         self._weights: Weights | None = None
@@ -134,6 +138,7 @@ class ClusterSimulation:
 
     def _look_again(self) -> None:
         """What has been seen of the cluster is no longer true."""
+        self.looks += 1
         self._virtual = None
         self._gateways = {}
         self._weights = None

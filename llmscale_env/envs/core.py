@@ -169,6 +169,13 @@ class ServingCore:
             self._ahead = min(ahead, self._forecaster.max_steps)
         # Forecasts of the last decisions, as far back as what is shown; None: to be made.
         self._made: deque[Any] = deque([None], maxlen=scenario.delay_steps + 1)
+        # Kept to save time: the last snapshot and masks, and what they are of.
+        self._kept: tuple[Any, ...] = (None, -1, None, None)
+        self._masked: tuple[Any, Any] = (None, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A snapshot looks at the arrays of its own simulation, not at a copy's.
+        return {**self.__dict__, "_kept": (None, -1, None, None), "_masked": (None, None)}
 
     # ---- episodes ----
 
@@ -325,11 +332,18 @@ class ServingCore:
         return self._made[0]
 
     def _snapshot_of(self, sim: ClusterSimulation) -> Snapshot:
-        if self._forecaster is None:
+        """The same one as long as nothing has happened."""
+        forecast = None if self._forecaster is None else self._forecast()
+        of, looks, shown, now = self._kept
+        if of is sim and looks == sim.looks and shown is forecast:
+            return now
+        if forecast is None:
             shape = (self.n, self.n_classes)
-            return sim.snapshot(np.zeros(shape), np.zeros(shape))
-        rate, error, _ = self._forecast()
-        return sim.snapshot(rate, error, self._quantiles)
+            now = sim.snapshot(np.zeros(shape), np.zeros(shape))
+        else:
+            now = sim.snapshot(forecast[0], forecast[1], self._quantiles)
+        self._kept = (sim, sim.looks, forecast, now)
+        return now
 
     def snapshot(self) -> Snapshot:
         """All episodes as they stand, or stood (`Scenario.metric_delay_s`)."""
@@ -354,7 +368,11 @@ class ServingCore:
 
     def masks(self) -> NDArray[np.bool_]:
         """(n, sum of choices) possible choices."""
-        return self.codec.decoder.masks(self.snapshot())
+        now = self.snapshot()
+        if self._masked[0] is not now:
+            self._masked = (now, self.codec.decoder.masks(now))
+        masks: NDArray[np.bool_] = self._masked[1]
+        return masks.copy()
 
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """Physical quantities of each episode so far, (n,) each."""

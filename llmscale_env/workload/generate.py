@@ -28,7 +28,7 @@ from llmscale_env.workload.config import (
 from llmscale_env.workload.hourly import HOUR_PS, hour_arrivals
 from llmscale_env.workload.readers import Labels
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
-from llmscale_env.workload.tables import LengthTable, load_lengths, round_tokens
+from llmscale_env.workload.tables import load_clipped, load_lengths, round_tokens
 
 AnyLengths = TableLengths | FixedLengths | LognormalLengths | TraceLengths
 
@@ -116,9 +116,7 @@ def _conditional_mean(
         most = config.max_input_tokens, config.max_output_tokens
         trace = arrivals.trace
         return trace.log_means.predict(arrivals.rows, trace.output_tokens, *most)
-    table = load_lengths(config.table)
-    clipped = np.minimum(table.output_tokens, config.max_output_tokens)
-    return LengthTable(table.input_tokens, clipped).mean_output_given_input(input_tokens)
+    return load_clipped(config.table, config.max_output_tokens).mean_outputs(input_tokens)
 
 
 def predict_outputs(
