@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,7 @@ class Snapshot:
         see_tokens, see_quantiles: make `token_history`, `forecast_quantiles_per_s` likewise.
         see_virtual, see_gateways, see_weights, see_endpoints: make `virtual`, `gateways` and `workers`,
             `weights`, `endpoints` when they are asked for.
+        known: what was computed from it and may be asked for again; a changed copy begins with nothing.
     """
 
     time_s: NDArray[np.float64]
@@ -60,6 +61,7 @@ class Snapshot:
     see_tokens: Callable[[], NDArray[np.int64]]
     see_quantiles: Callable[[], NDArray[np.float64]] | None
     wanted: NDArray[np.int64] | None = None
+    known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def token_history(self) -> NDArray[np.int64]:

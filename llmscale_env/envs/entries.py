@@ -56,3 +56,20 @@ def share(part: NDArray, whole: NDArray) -> Floats:
 def present(now: Snapshot) -> NDArray[np.int64]:
     """(E, P) instances that a target counts: those that serve or are on their way."""
     return now.pools["acquiring"] + now.pools["loading"] + now.pools["active"]
+
+
+def past_means(history: NDArray, interval: NDArray, spans: Sequence[int]) -> list[Floats]:
+    """Means over the last `spans` intervals of a history (E, k, C), as far as they have been; (E, C) each.
+
+    Args:
+        history: whole numbers by interval.
+        interval: (E,) intervals that have ended.
+        spans: numbers of intervals.
+    """
+    steps = interval[:, None] - 1 - np.arange(max(spans))
+    known = steps >= 0
+    past = history[np.arange(len(steps))[:, None], np.maximum(steps, 0)] * known[:, :, None]
+    total, count = np.cumsum(past, axis=1), np.cumsum(known, axis=1)
+    return [
+        total[:, span - 1] / np.maximum(count[:, span - 1], 1)[:, None] for span in spans
+    ]

@@ -17,7 +17,7 @@ from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, WeekClock
-from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, ranges, share
+from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, past_means, ranges, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
 from llmscale_env.envs.size_free_blocks import ClassLoad, PoolState, SLOTails, Urgency, Wishes
@@ -67,17 +67,10 @@ class Arrivals:
         return out
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
-        def mean(span: int) -> Floats:
-            """Of the last `span` intervals, as far as they have been."""
-            steps = now.interval[:, None] - 1 - np.arange(span)
-            known = steps >= 0
-            past = np.take_along_axis(now.history, np.maximum(steps, 0)[:, :, None], axis=1)
-            total = (past * known[:, :, None]).sum(axis=1)
-            return total / np.maximum(known.sum(axis=1), 1)[:, None] / self._expected
-
-        current = mean(1)
+        found = past_means(now.history, now.interval, (1, *self._spans))
+        current, *means = (mean / self._expected for mean in found)
         parts = [log_scale(current, 16.0)]
-        parts += [np.log2((current + 0.1) / (mean(span) + 0.1)) / 4.0 for span in self._spans]
+        parts += [np.log2((current + 0.1) / (mean + 0.1)) / 4.0 for mean in means]
         return np.stack(parts, axis=2).reshape(len(now.time_s), -1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +29,9 @@ NEVER_S = 1e9
 _LOAD_S = np.array([b / PS_PER_S for b in (*LOAD_BOUNDS_PS, 2 * LOAD_BOUNDS_PS[-1])])
 """When instances of each bin of loading times are taken to serve: at its end."""
 
+_AFTER_S = np.array([0.0, *_LOAD_S])
+"""The same with those that are active before them."""
+
 
 def positive_share(first: Floats, last: Floats) -> Floats:
     """Share of the way from `first` to `last`, straight, on which the value is above 0."""
@@ -47,6 +52,7 @@ class Service:
     """
 
     def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         fleet, classes = scenario.fleet, scenario.classes
         shape = (len(classes), len(fleet.pools))
         self.per_input_s, self.per_output_s = np.full((2, *shape), 0.0)
@@ -66,9 +72,18 @@ class Service:
                     self.per_input_s[c, p] = max(self.per_input_s[c, p], costs[0])
                     self.per_output_s[c, p] = max(self.per_output_s[c, p], costs[1])
         phases = np.array([pool.phase for pool in fleet.pools])
-        self._stages = [phases == "both"]
+        stages = [phases == "both"]
         if (phases != "both").any():
-            self._stages = [phases == "prefill", phases == "decode"]
+            stages = [phases == "prefill", phases == "decode"]
+        # By stage: seconds per prompt token and per output token, and who serves.
+        self._stages = [
+            (
+                self.per_input_s * (stage if k == 0 else np.zeros_like(stage)),
+                self.per_output_s * (stage if k == len(stages) - 1 else np.zeros_like(stage)),
+                self.serves & stage,
+            )
+            for k, stage in enumerate(stages)
+        ]
         self.ttft_s = np.array([c.ttft_s for c in classes])
         # Row c: those whom a request of class c lets pass.
         priority = np.array([c.priority for c in classes])
@@ -87,36 +102,45 @@ class Service:
                     shares[c, q] = expected[c]
         return shares / np.maximum(shares.sum(axis=0), 1e-12)
 
+    def _once(self, now: Snapshot, what: str, make: Callable[[Snapshot], Floats]) -> Floats:
+        """What several blocks, or the shaping, ask for of the same snapshot."""
+        key = (what, id(self._scenario))
+        if key not in now.known:
+            now.known[key] = make(now)
+        found: Floats = now.known[key]
+        return found
+
     # ---- capacity ----
 
     def rate(self, instances: NDArray, inputs: Floats, outputs: Floats) -> Floats:
-        """(E, C) how often per second `instances` (E, P) serve `inputs` and `outputs` (E, C) tokens.
+        """(..., C) how often per second `instances` (..., P) serve `inputs` and `outputs` (..., C) tokens.
 
         Of split phases the slower one counts.
         """
         rates: list[Floats] = []
-        for stage in self._stages:
-            work = np.zeros((*inputs.shape, len(stage)))
-            prefills = stage if len(self._stages) == 1 or not rates else np.zeros_like(stage)
-            decodes = stage if len(self._stages) == 1 or rates else np.zeros_like(stage)
-            work += inputs[:, :, None] * (self.per_input_s * prefills)
-            work += outputs[:, :, None] * (self.per_output_s * decodes)
-            counted = self.serves & stage
-            each = np.where(counted, instances[:, None, :] / np.maximum(work, 1e-9), 0.0)
-            rates.append(each.sum(axis=2))
-        return np.minimum.reduce(rates)
+        for per_input_s, per_output_s, counted in self._stages:
+            work = inputs[..., None] * per_input_s + outputs[..., None] * per_output_s
+            each = instances[..., None, :] / np.maximum(work, 1e-9)
+            rates.append(np.where(counted, each, 0.0).sum(axis=-1))
+        return rates[0] if len(rates) == 1 else np.minimum(*rates)
 
     def load(self, instances: NDArray, inputs_per_s: Floats, outputs_per_s: Floats) -> Floats:
-        """(E, C) tokens asked for per second over what `instances` (E, P) can serve of them."""
+        """(..., C) tokens asked for per second over what `instances` (..., P) can serve of them."""
         asked = (inputs_per_s + outputs_per_s) > 0
         rate = self.rate(instances, inputs_per_s, outputs_per_s)
         return np.where(asked, 1.0 / np.maximum(rate, 1.0 / NEVER_S), 0.0)
 
     def load_now(self, now: Snapshot) -> Floats:
         """(E, C) of the last interval, against active instances."""
+        return self._once(now, "load_now", self._load_now)
+
+    def _load_now(self, now: Snapshot) -> Floats:
+        return self.load(now.pools["active"], *self.tokens_per_s(now))
+
+    def tokens_per_s(self, now: Snapshot) -> tuple[Floats, Floats]:
+        """(E, C) prompt and predicted output tokens that came per second of the last interval."""
         length_s = np.where(now.length_s > 0, now.length_s, np.inf)[:, None]
-        tokens = (now.by_class[name] / length_s for name in ("input_tokens", "predicted_tokens"))
-        return self.load(now.pools["active"], *tokens)
+        return now.by_class["input_tokens"] / length_s, now.by_class["predicted_tokens"] / length_s
 
     def tokens_each(self, now: Snapshot) -> tuple[Floats, Floats]:
         """(E, C) mean prompt and predicted output tokens of a request so far."""
@@ -136,19 +160,25 @@ class Service:
         By active instances and those on their way as they come, as far as classes of higher priority leave
         them free.
         """
-        inputs, outputs = self.tokens_each(now)
-        free = np.maximum(1.0 - self.load_now(now) @ self._before.T, LEAST_FREE)
-        bins = now.pools["load_bins"]
-        groups = [now.pools["active"], *(bins[:, :, b] for b in range(bins.shape[2]))]
-        rates = np.stack([self.rate(group, inputs, outputs) * free for group in groups], axis=2)
-        after_s = np.array([0.0, *_LOAD_S])
-        # Served until t: the sum of rate * (t - after) over those that are there by t; the first ones, in
-        # order of coming, give the largest such sum, so the least of their times is the time.
-        total, missed = np.cumsum(rates, axis=2), np.cumsum(rates * after_s, axis=2)
-        asked = requests.reshape(*inputs.shape, 1, -1)
+        total, missed = self._once(now, "drains", self._drains)
+        asked = requests.reshape(*total.shape[:2], 1, -1)
         times = (asked + missed[..., None]) / np.maximum(total[..., None], 1e-12)
         least = np.minimum(times.min(axis=2), NEVER_S)
         return np.where(asked[:, :, 0] > 0, least, 0.0).reshape(requests.shape)
+
+    def _drains(self, now: Snapshot) -> Floats:
+        """(2, E, C, k) rates of the first groups of instances together, and what they miss until they come.
+
+        Served until t: the sum of rate * (t - after) over those that are there by t; the first ones, in
+        order of coming, give the largest such sum, so the least of their times is the time.
+        """
+        inputs, outputs = self.tokens_each(now)
+        free = np.maximum(1.0 - self.load_now(now) @ self._before.T, LEAST_FREE)
+        active, bins = now.pools["active"], now.pools["load_bins"]
+        groups = np.concatenate([active[:, None], bins.transpose(0, 2, 1)], axis=1)
+        rates = self.rate(groups, inputs[:, None], outputs[:, None]) * free[:, None]
+        sums = np.cumsum(np.stack([rates, rates * _AFTER_S[:, None]]), axis=2)
+        return sums.transpose(0, 1, 3, 2)
 
     def oldest_s(self, now: Snapshot) -> Floats:
         """(E, C) age of the oldest that waits in a queue of the class or at an instance that serves it."""
@@ -160,6 +190,9 @@ class Service:
         return np.maximum(queues.max(axis=2, initial=0.0), self._own_oldest_s(now))
 
     def _own_oldest_s(self, now: Snapshot) -> Floats:
+        return self._once(now, "own_oldest_s", self._oldest_at_instances_s)
+
+    def _oldest_at_instances_s(self, now: Snapshot) -> Floats:
         since = now.pools["oldest_ps"]
         age = np.where(since < 0, 0.0, now.time_s[:, None] - since / PS_PER_S)
         return (age[:, None, :] * self._direct).max(axis=2)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.entries import Entry, Floats, log_scale, present, ranges, share
+from llmscale_env.envs.entries import Entry, Floats, log_scale, past_means, present, ranges, share
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS, TTFT_BOUNDS
@@ -23,6 +23,8 @@ MOST_LOAD = 16.0
 
 TOP_BATCH = 1024.0
 """Batch limit at which an entry is 1."""
+
+_LOWER, _UPPER = np.array([0.0, *TTFT_BOUNDS]), np.array([*TTFT_BOUNDS, np.inf])
 
 
 class ClassLoad:
@@ -57,32 +59,24 @@ class ClassLoad:
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
         service, there = self._service, present(now)
-        length_s = np.where(now.length_s > 0, now.length_s, np.inf)[:, None]
-        inputs, outputs = (now.by_class[n] / length_s for n in ("input_tokens", "predicted_tokens"))
-        current, *means = (self._mean(now, span) for span in (1, *self._spans))
+        current, *means = past_means(now.token_history, now.interval, (1, *self._spans))
         some = 0.1 * means[-1] + 1e-9
-        each = service.tokens_each(now)
-        rates = now.forecast_quantiles_per_s
-        ahead = [
-            service.load(there, *(rates[..., k] * tokens for tokens in each))
-            for k in range(rates.shape[-1])
-        ]
+        rates = np.moveaxis(now.forecast_quantiles_per_s, -1, 0)
+        # Of the last interval, and of every quantile of the forecast.
+        inputs, outputs = (
+            np.concatenate([[asked], rates * each])
+            for asked, each in zip(service.tokens_per_s(now), service.tokens_each(now), strict=True)
+        )
+        loads = [service.load_now(now), *service.load(there, inputs, outputs)]
+        soon, *ahead = (log_scale(load, MOST_LOAD) for load in loads[1:])
         parts = [
-            log_scale(service.load(now.pools["active"], inputs, outputs), MOST_LOAD),
-            log_scale(service.load(there, inputs, outputs), MOST_LOAD),
+            log_scale(loads[0], MOST_LOAD),
+            soon,
             *(np.log2((current + some) / (mean + some)) / 4.0 for mean in means),
-            *(log_scale(load, MOST_LOAD) for load in ahead),
+            *ahead,
             now.forecast_error / 2.0,
         ]
         return np.stack(parts, axis=2).reshape(len(there), -1)
-
-    def _mean(self, now: Snapshot, span: int) -> Floats:
-        """(E, C) tokens per interval of the last `span` ones, as far as they have been."""
-        steps = now.interval[:, None] - 1 - np.arange(span)
-        known = steps >= 0
-        past = np.take_along_axis(now.token_history, np.maximum(steps, 0)[:, :, None], axis=1)
-        total = (past * known[:, :, None]).sum(axis=1)
-        return total / np.maximum(known.sum(axis=1), 1)[:, None]
 
 
 class Urgency:
@@ -203,32 +197,30 @@ class SLOTails:
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
         tally, w = now.tally, now.by_class
         late = w["rejected"] + w["ttft_late"] + w["itl_late"]
-        parts = [
-            binned_quantile(tally["ttft_bins"], tally["ttft_max_ps"] / self._ttft_ps, self.quantile)
-            / 2.0,
-            binned_quantile(tally["itl_bins"], tally["itl_max_ps"] / self._itl_ps, self.quantile)
-            / 2.0,
-            share(late, late + w["on_time"]),
-        ]
+        # TTFT and ITL in one go.
+        bins = np.stack([tally["ttft_bins"], tally["itl_bins"]])
+        largest = np.stack(
+            [tally["ttft_max_ps"] / self._ttft_ps, tally["itl_max_ps"] / self._itl_ps]
+        )
+        tails = binned_quantile(bins, largest, self.quantile) / 2.0
+        parts = [*tails, share(late, late + w["on_time"])]
         return np.stack(parts, axis=2).reshape(len(late), -1)
 
 
 def binned_quantile(bins: NDArray, largest: Floats, q: float) -> Floats:
-    """(E, C) the `q` quantile of values counted in `bins` (E, C, k) of bounds `TTFT_BOUNDS`.
+    """(..., C) the `q` quantile of values counted in `bins` (..., C, k) of bounds `TTFT_BOUNDS`.
 
     Straight within a bin, and never above the largest value; 0 without any.
     """
-    upper = np.array([*TTFT_BOUNDS, np.inf])
-    lower = np.array([0.0, *TTFT_BOUNDS])
-    count = bins.sum(axis=2)
-    below = np.cumsum(bins, axis=2)
+    below = np.cumsum(bins, axis=-1)
+    count = below[..., -1]
     wanted = q * count
-    k = (below < wanted[..., None]).sum(axis=2)
-    k = np.minimum(k, bins.shape[2] - 1)
-    here = np.take_along_axis(bins, k[..., None], axis=2)[..., 0]
-    under = np.take_along_axis(below, k[..., None], axis=2)[..., 0] - here
-    top = np.minimum(upper[k], np.maximum(largest, lower[k]))
-    value = lower[k] + (top - lower[k]) * (wanted - under) / np.maximum(here, 1)
+    k = (below < wanted[..., None]).sum(axis=-1)
+    k = np.minimum(k, bins.shape[-1] - 1)
+    here, under = (np.take_along_axis(x, k[..., None], axis=-1)[..., 0] for x in (bins, below))
+    under = under - here
+    top = np.minimum(_UPPER[k], np.maximum(largest, _LOWER[k]))
+    value = _LOWER[k] + (top - _LOWER[k]) * (wanted - under) / np.maximum(here, 1)
     return np.where(count > 0, np.minimum(value, largest), 0.0)
 
 
