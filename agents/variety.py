@@ -24,6 +24,9 @@ from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
 _SEEDS, _DRAWS = 2, 3
 """Tell the seeds of later groups, and the drawing of scenarios, from other uses of the run's seed."""
 
+_MOST_KNOWN = 256
+"""Scenarios that are remembered."""
+
 
 class ScenarioSource:
     """The training scenarios of a run.
@@ -36,6 +39,12 @@ class ScenarioSource:
 
     def __init__(self, config: TrainConfig, scenario: Scenario, began: int = 0) -> None:
         self._config, self._scenario, self._began = config, scenario, began
+        self._known: dict[str, Scenario] = {}
+
+    @property
+    def recurs(self) -> bool:
+        """Whether the same scenarios may come again, then as the same objects."""
+        return all(spec.choices for spec in self._config.randomise.ranges.values())
 
     def stage(self, steps: int) -> int:
         """Which stage of the curriculum holds after `steps` environment steps; their number: none."""
@@ -49,7 +58,16 @@ class ScenarioSource:
     def scenario(self, group: int, generation: int, steps: int) -> Scenario:
         """The scenario of a group from `steps` on, the `generation`-th that it gets."""
         rng = np.random.default_rng([self._config.seed, self._began, _DRAWS, group, generation])
-        return self._changed(self.stage(steps), lambda spec: draw(spec, rng))
+        values = [draw(spec, rng) for spec in self._config.randomise.ranges.values()]
+        stage = self.stage(steps)
+        if not self.recurs:
+            return self._changed(stage, values)
+        key = repr((stage, values))
+        if key not in self._known:
+            if len(self._known) == _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = self._changed(stage, values)
+        return self._known[key]
 
     def check(self) -> None:
         """Try every stage with all ranges at their lower and at their upper ends.
@@ -61,7 +79,8 @@ class ScenarioSource:
         for stage in range(len(self._config.curriculum) + 1):
             for end in ("low", "high"):
                 try:
-                    changed = self._changed(stage, lambda spec, end=end: ends(spec)[end == "high"])
+                    specs = self._config.randomise.ranges.values()
+                    changed = self._changed(stage, [ends(spec)[end == "high"] for spec in specs])
                 except ScenarioError as error:
                     raise Slip(f"training scenario ({end} ends of its ranges): {error}") from None
                 other = codec_of(self._config, changed)
@@ -72,13 +91,14 @@ class ScenarioSource:
                             f"{self._scenario.name!r}, so one network cannot do both"
                         )
 
-    def _changed(self, stage: int, value_of: Any) -> Scenario:
+    def _changed(self, stage: int, values: Sequence[Any]) -> Scenario:
+        """The scenario in a stage with these values of the ranges."""
         stages, ranges = self._config.curriculum, self._config.randomise.ranges
         scenario = self._scenario
         if stage < len(stages):
             scenario = load_scenario(scenario, **stages[stage].overrides)
-        for path, spec in ranges.items():  # each on what those before it have made
-            value = value_of(spec)
+        # Each on what those before it have made.
+        for (path, spec), value in zip(ranges.items(), values, strict=True):
             found = fields_at(scenario.model_dump(), path.split("."))
             if spec.times and (not found or any(not _is_number(old) for _, old in found)):
                 raise Slip(
@@ -141,7 +161,9 @@ class VarietyVectorEnv(VectorEnv):
     """Groups of episodes of scenarios of their own, as one vector environment.
 
     The episodes of a group end together. After `randomise.episodes` of them, or when a stage of the
-    curriculum has ended meanwhile, the group goes on with another scenario and new seeds.
+    curriculum has ended meanwhile, the group goes on with another scenario and new seeds. Where scenarios
+    recur, their environments wait for that, at most as many as there are groups: to make one and to let its
+    arrays grow takes several times as long as to start its episodes.
 
     Args:
         config: of the run.
@@ -161,6 +183,7 @@ class VarietyVectorEnv(VectorEnv):
         self.render_mode = None
         self.scenarios = [source.scenario(group, 0, began) for group in range(self._groups)]
         self._envs = [make_vector_env(config, s, self._size) for s in self.scenarios]
+        self._waiting: list[tuple[Scenario, Any]] = []
         self._generation = [0] * self._groups
         self._stage = [source.stage(began)] * self._groups
         self._ended = [0] * self._groups
@@ -188,16 +211,24 @@ class VarietyVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Carry out actions (n, parts) and run every episode to its next decision."""
-        found = [env.step(actions[self._slice(g)]) for g, env in enumerate(self._envs)]
         self._steps += self.num_envs
-        observations, infos = [], []
-        for group, (obs, _, terminated, truncated, info) in enumerate(found):
-            done = np.logical_or(terminated, truncated)
-            if done.any() and self._goes_on_with_another(group):
-                obs, first = self._replace(group)
-                info = {**info, "action_mask": first["action_mask"]}
-            observations.append(obs)
-            infos.append(info)
+        found = []
+        for group, env in enumerate(self._envs):
+            # Episodes that nobody would see are not begun.
+            env.begins_anew = not self._would_change(group)
+            found.append(env.step(actions[self._slice(group)]))
+        observations, infos = [result[0] for result in found], [result[4] for result in found]
+        ended = [np.logical_or(result[2], result[3]).any() for result in found]
+        others = [g for g in np.flatnonzero(ended).tolist() if self._would_change(g)]
+        for group in np.flatnonzero(ended).tolist():
+            self._ended[group] += 1
+        self._set_aside(others)
+        for group in others:
+            observations[group], first = self._replace(group)
+            infos[group] = {**infos[group], "action_mask": first["action_mask"]}
+        for _, env in self._waiting[: -self._groups]:
+            env.close()
+        del self._waiting[: -self._groups]
         rewards, terminated, truncated = (
             np.concatenate([result[k] for result in found]) for k in (1, 2, 3)
         )
@@ -215,19 +246,34 @@ class VarietyVectorEnv(VectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every group's environment."""
-        for env in self._envs:
+        for env in (*self._envs, *(env for _, env in self._waiting)):
             env.close()
 
     def _slice(self, group: int) -> slice:
         return slice(group * self._size, (group + 1) * self._size)
 
-    def _goes_on_with_another(self, group: int) -> bool:
-        """Called when the group's episodes have ended."""
-        self._ended[group] += 1
+    def _would_change(self, group: int) -> bool:
+        """Whether the group gets another scenario when the episodes under way have ended."""
         drawn = bool(self._config.randomise.ranges)
-        return (drawn and self._ended[group] >= self._config.randomise.episodes) or (
+        return (drawn and self._ended[group] + 1 >= self._config.randomise.episodes) or (
             self._source.stage(self._steps) != self._stage[group]
         )
+
+    def _set_aside(self, groups: Sequence[int]) -> None:
+        """Environments of groups that get others: they wait until they are wanted, or are closed."""
+        for group in groups:
+            if self._source.recurs:
+                self._waiting.append((self.scenarios[group], self._envs[group]))
+            else:
+                self._envs[group].close()
+
+    def _env_of(self, scenario: Scenario) -> Any:
+        """An environment that waits, or a new one."""
+        for place, (of, env) in enumerate(self._waiting):
+            if of is scenario:
+                del self._waiting[place]
+                return env
+        return make_vector_env(self._config, scenario, self._size)
 
     def _replace(self, group: int) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Another scenario for a group; the first observation of its new episodes, and their infos."""
@@ -236,11 +282,12 @@ class VarietyVectorEnv(VectorEnv):
         self._stage[group] = self._source.stage(self._steps)
         generation = self._generation[group]
         self.scenarios[group] = self._source.scenario(group, generation, self._steps)
-        self._envs[group].close()
-        env = make_vector_env(self._config, self.scenarios[group], self._size)
-        self._envs[group] = env
+        env = self._envs[group] = self._env_of(self.scenarios[group])
         key = (self._began, _SEEDS, group, generation)
-        return env.reset(seed=self._config.drawn_seeds(self._size, *key))
+        found: tuple[NDArray[np.float32], dict[str, Any]] = env.reset(
+            seed=self._config.drawn_seeds(self._size, *key)
+        )
+        return found
 
     def _merged(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return merged_infos(infos, [self._size] * self._groups)
@@ -250,7 +297,10 @@ def merged_infos(infos: Sequence[Mapping[str, Any] | None], sizes: Sequence[int]
     """Infos of vector environments as one's; where a key is missing: zeros or None, and `_key` False."""
     merged: dict[str, Any] = {}
     for key in dict.fromkeys(key for info in infos if info for key in info):
-        values = [info.get(key) if info else None for info in infos]
+        values: list[Any] = [info.get(key) if info else None for info in infos]
+        if all(isinstance(value, np.ndarray) for value in values):
+            merged[key] = np.concatenate(values)
+            continue
         known = next(value for value in values if value is not None)
         if isinstance(known, Mapping):
             merged[key] = merged_infos(values, sizes)

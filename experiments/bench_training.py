@@ -121,9 +121,7 @@ def _config(changes: dict[str, Any], quick: bool) -> Any:
     if quick and "randomise.groups" in given:
         given["randomise.groups"] = given["n_envs"]
     agent = given.get("agent", "ppo")
-    return make_config(
-        "mixed-slo", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()}
-    )
+    return make_config("mixed-slo", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()})
 
 
 def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:

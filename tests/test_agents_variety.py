@@ -255,3 +255,60 @@ def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     more = ["env=mixed-slo", f"out={varied}", "resume=true", "total_timesteps=64"]
     assert train.main(more) == 0
     assert json.loads((varied / "state.json").read_text())["timesteps"] == 64
+
+
+CHOICES = [
+    "randomise.ranges.workload.rate_scale={choices: [0.5, 1.0, 2.0]}",
+    "randomise.groups=2",
+    "randomise.episodes=2",
+]
+
+
+def test_environments_that_wait_give_the_same_as_new_ones(monkeypatch):
+    """Groups that go on in an environment used before, without episodes that nobody sees, or in a new one."""
+    import agents.variety as variety
+
+    def played(*words: str) -> tuple[list[Any], list[Any]]:
+        seeds, made_of = [3, 4, 5, 6], []
+        plain = variety.make_vector_env
+        with monkeypatch.context() as patch:
+            patch.setattr(variety, "make_vector_env", lambda *a: made_of.append(a[1]) or plain(*a))
+            _, env = made(*CHOICES)
+            if words == ("new",):
+                patch.setattr(
+                    variety.VarietyVectorEnv,
+                    "_env_of",
+                    lambda self, of: variety.make_vector_env(self._config, of, self._size),
+                )
+                patch.setattr(plain_env(env), "begins_anew", property(lambda self: True, ignore))
+            seen = [env.reset(seed=seeds)]
+            for _ in range(40):
+                seen += [env.action_masks(), env.step(STILL)]
+            env.close()
+        return seen, made_of
+
+    seen, few = played()
+    again, many = played("new")
+    assert len(few) < len(many)
+    assert_same(seen, again)
+
+
+def plain_env(env: VarietyVectorEnv) -> Any:
+    return type(env._envs[0])
+
+
+def ignore(self: Any, value: bool) -> None:
+    """Episodes are always begun."""
+
+
+def assert_same(one: Any, two: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key in one:
+            assert_same(one[key], two[key])
+    elif isinstance(one, (list, tuple)) or (isinstance(one, np.ndarray) and one.dtype == object):
+        assert len(one) == len(two)
+        for a, b in zip(one, two, strict=True):
+            assert_same(a, b)
+    else:
+        assert np.array_equal(one, two)

@@ -140,7 +140,9 @@ def test_who_will_be_late_by_hand():
     queues["slack_bins"][0, 0] = [500, 2500, 0, 0, 0]
     pools["oldest_ps"], pools["load_bins"] = -1, 0
     service.ttft_s = np.array([10.0, 200.0])
-    service.rate = lambda instances, *_: np.full((1, 2), 100.0 * (instances.sum() > 0))
+    service.rate = lambda instances, *_: (
+        np.full(2, 100.0) * (instances.sum(axis=-1, keepdims=True) > 0)
+    )
     service.load_now = lambda now: np.zeros((1, 2))
     late = service.will_be_late(replace(now, tally=tally, queues=queues, pools=pools))
     # In the bin of 0 to 20 s left the first is served at 5 s, the last at 30 s: 5 s late, 10 s late.

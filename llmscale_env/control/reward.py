@@ -37,7 +37,11 @@ _ESTIMATION_SEEDS = range(990_000, 990_008)
 
 def expected_arrivals(scenario: Scenario) -> tuple[float, ...]:
     """Expected arrivals per class and episode: the mean over eight fixed episodes, at least one."""
-    return _expected_arrivals(_Key(scenario))
+    # What the table of requests depends on: scenarios that differ in the fleet share it.
+    regions, classes = scenario.region_names, [c.name for c in scenario.classes]
+    times = (scenario.history_s, scenario.horizon_s)
+    text = repr((scenario.workload.model_dump_json(), classes, scenario.fleet.llms, regions, times))
+    return _expected_arrivals(_Key(scenario, text))
 
 
 def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
@@ -46,15 +50,15 @@ def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
     The dearest pool of the LLM counts. A batch shares these costs, so doing the work in time is always
     cheaper than leaving it to be charged.
     """
-    return _serving_cost_gpu_s(_Key(scenario))
+    return _serving_cost_gpu_s(_Key(scenario, scenario.model_dump_json()))
 
 
 class _Key:
-    """A scenario as a key: equal ones are one, though they may hold dictionaries."""
+    """A scenario as a key: those with the same text are one."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, text: str) -> None:
         self.scenario = scenario
-        self._text = scenario.model_dump_json()
+        self._text = text
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and self._text == other._text

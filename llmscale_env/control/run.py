@@ -45,7 +45,7 @@ def load_steps(scenario: Scenario) -> int:
 
 def forecast_quantiles(forecaster: Forecaster, steps: int) -> NDArray[np.float64]:
     """(n, 2) `FORECAST_QUANTILES` of each series, `steps` intervals ahead."""
-    return np.stack([forecaster.predict_quantile(steps, q) for q in FORECAST_QUANTILES], axis=1)
+    return forecaster.predict_quantiles(steps, FORECAST_QUANTILES).T
 
 
 def true_rates(scenario: Scenario, requests: RequestTable) -> NDArray[np.float64]:

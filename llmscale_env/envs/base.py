@@ -264,7 +264,13 @@ class ServingVectorEnv(VectorEnv, _Settings):
         threads: threads that advance them.
         scenario, overrides, observation, action, forecaster, reference, shaping: as for the single form.
         render_mode: None only.
+
+    Attributes:
+        begins_anew: whether ended episodes are reset in the same step; if not, `reset` comes next, and the
+            observation is the old one.
     """
+
+    begins_anew = True
 
     metadata: dict[str, Any] = {
         "render_modes": [],
@@ -350,10 +356,11 @@ class ServingVectorEnv(VectorEnv, _Settings):
             info["_final_info"] = done.copy()
             info["episode_summary"] = self.core.summary()
             info["_episode_summary"] = done.copy()
-            for e in np.flatnonzero(done):
-                self.core.start(int(e))
-            observation = self.core.observe()
-            info["action_mask"] = self.core.masks()
+            if self.begins_anew:
+                for e in np.flatnonzero(done):
+                    self.core.start(int(e))
+                observation = self.core.observe()
+                info["action_mask"] = self.core.masks()
         never = np.zeros(self.num_envs, bool)
         return observation, rewards, never, done.copy(), info
 

@@ -70,6 +70,4 @@ def past_means(history: NDArray, interval: NDArray, spans: Sequence[int]) -> lis
     known = steps >= 0
     past = history[np.arange(len(steps))[:, None], np.maximum(steps, 0)] * known[:, :, None]
     total, count = np.cumsum(past, axis=1), np.cumsum(known, axis=1)
-    return [
-        total[:, span - 1] / np.maximum(count[:, span - 1], 1)[:, None] for span in spans
-    ]
+    return [total[:, span - 1] / np.maximum(count[:, span - 1], 1)[:, None] for span in spans]

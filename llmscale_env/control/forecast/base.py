@@ -8,6 +8,7 @@ back without touching the others.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -193,12 +194,16 @@ class Forecaster(ABC):
         Residuals are those of forecasts equally far ahead (at most `max_steps`), interpolated
         linearly between order statistics. Without residuals it is the mean; it is never below 0.
         """
-        q = check_share("q", q)
+        return self.predict_quantiles(steps_ahead, (q,))[0]
+
+    def predict_quantiles(self, steps_ahead: int, qs: Sequence[float]) -> Floats:
+        """(len(qs), n_series) `predict_quantile` of each of `qs`."""
+        shares = np.array([check_share("q", q) for q in qs])[:, None]
         mean = self.predict(steps_ahead)
         residuals = self._state["residuals"][:, min(steps_ahead, self.max_steps) - 1]
         ordered = np.sort(residuals, axis=0)  # those not there yet (NaN) come last
         n = np.count_nonzero(np.isfinite(ordered), axis=0)
-        place = q * np.maximum(n - 1, 0)
+        place = shares * np.maximum(n - 1, 0)
         below = place.astype(np.int64)
         above = np.minimum(below + 1, np.maximum(n - 1, 0))
         low, high = ordered[below, self._columns], ordered[above, self._columns]
