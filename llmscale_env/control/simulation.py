@@ -35,7 +35,7 @@ from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch, gateways
 from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
 from llmscale_env.sim.picoseconds import seconds
-from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 _CLASS_COUNTS = (
@@ -318,9 +318,8 @@ class ClusterSimulation:
 
     def _charge_doomed(self, e: int) -> None:
         """At the horizon: who can no longer meet the ITL target is late, finished or not."""
-        requests = self.requests[e]
-        assert requests is not None, "an episode is started before it ends"
-        scenario, results = self.scenario, self.engine.results(e)
+        scenario = self.scenario
+        requests, results = self._unfinished(e)
         horizon = self.engine.now_ps(e)
         lost = doomed(requests, results, scenario.classes, horizon, scenario.itl_statistic)
         ttft = np.array([ps(c.ttft_s) for c in scenario.classes])[requests.slo_class]
@@ -359,11 +358,16 @@ class ClusterSimulation:
 
     def leftover_gpu_s(self, e: int) -> float:
         """GPU-seconds that serving episode `e`'s unfinished requests one by one would take."""
-        requests = self.requests[e]
-        assert requests is not None, "an episode is started before it is judged"
         per_input, per_output = self._costs.T
-        each = leftover_gpu_seconds(requests, self.engine.results(e), per_input, per_output)
+        each = leftover_gpu_seconds(*self._unfinished(e), per_input, per_output)
         return float(each.sum())
+
+    def _unfinished(self, e: int) -> tuple[RequestTable, NDArray[Any]]:
+        """Requests of episode `e` that have not finished, and how they stand; of many there are few."""
+        requests, results = self.requests[e], self.engine.results(e)
+        assert requests is not None, "an episode is started before it is judged"
+        rows = np.flatnonzero(results["state"] != RequestState.FINISHED)
+        return requests.take(rows), results[rows]
 
     def window(self, e: int) -> Window:
         """The last interval of episode `e`."""

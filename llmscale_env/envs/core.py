@@ -380,26 +380,31 @@ class ServingCore:
         tally, pools, queues = states.tally, states.pool_seen, states.queue_seen
         late = tally["rejected"] + tally["ttft_late"] + tally["itl_late"]
         known = tally["on_time"] + late
+        of_classes = {
+            "slo_attainment": _ratio(tally["on_time"], known),
+            "violations": late.astype(float),
+            "arrived": tally["arrived"].astype(float),
+        }
         out: dict[str, NDArray[np.float64]] = {}
         for c, slo_class in enumerate(self.scenario.classes):
-            out[f"{slo_class.name}/slo_attainment"] = _ratio(tally["on_time"][:, c], known[:, c])
-            out[f"{slo_class.name}/violations"] = late[:, c].astype(float)
-            out[f"{slo_class.name}/arrived"] = tally["arrived"][:, c].astype(float)
+            for name, values in of_classes.items():
+                out[f"{slo_class.name}/{name}"] = values[:, c]
         out["joint/slo_attainment"] = _ratio(tally["on_time"].sum(axis=1), known.sum(axis=1))
         out["gpu_hours"] = seconds(pools, "gpu").sum(axis=1) / 3600.0
         out["loads"] = pools["started"].sum(axis=1).astype(float)
         out["preemptions"] = pools["preemptions"].sum(axis=1).astype(float)
         out["evictions"] = pools["evictions"].sum(axis=1).astype(float)
+        active = pools["active"]
+        gauges = {
+            "active": active.astype(float),
+            "loading": (pools["acquiring"] + pools["loading"]).astype(float),
+            "running": pools["running"].astype(float),
+            "waiting": pools["waiting"].astype(float),
+            "batch_limit": pools["limit_sum"] / np.maximum(active, 1),
+        }
         for p, pool in enumerate(self.scenario.fleet.pools):
-            out[f"{pool.name}/active"] = pools["active"][:, p].astype(float)
-            out[f"{pool.name}/loading"] = (pools["acquiring"] + pools["loading"])[:, p].astype(
-                float
-            )
-            out[f"{pool.name}/running"] = pools["running"][:, p].astype(float)
-            out[f"{pool.name}/waiting"] = pools["waiting"][:, p].astype(float)
-            out[f"{pool.name}/batch_limit"] = pools["limit_sum"][:, p] / np.maximum(
-                pools["active"][:, p], 1
-            )
+            for name, values in gauges.items():
+                out[f"{pool.name}/{name}"] = values[:, p]
         for q, queue in enumerate(self.scenario.fleet.queues):
             out[f"queue/{queue.name}"] = queues["requests"][:, q].astype(float)
         if self._places:
