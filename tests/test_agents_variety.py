@@ -293,6 +293,23 @@ def test_environments_that_wait_give_the_same_as_new_ones(monkeypatch):
     assert_same(seen, again)
 
 
+def test_scenarios_that_differ_in_the_fleet_share_what_is_expected(monkeypatch):
+    from llmscale_env.control import reward
+
+    config = config_of("scenario.workload.rate_scale=1.2345")
+    scenario = make_scenario(config)
+    found = reward.expected_arrivals(scenario)
+    monkeypatch.setattr(reward, "draw_requests", None)
+    other = make_scenario(
+        config_of("scenario.workload.rate_scale=1.2345", "scenario.fleet.max_gpus=9")
+    )
+    assert other != scenario
+    assert reward.expected_arrivals(other) == found
+    busier = make_scenario(config_of("scenario.workload.rate_scale=1.23456"))
+    with pytest.raises(TypeError):
+        reward.expected_arrivals(busier)
+
+
 def plain_env(env: VarietyVectorEnv) -> Any:
     return type(env._envs[0])
 

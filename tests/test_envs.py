@@ -209,6 +209,34 @@ def finish(env, actions):
 
 
 @each_kind
+def test_what_is_kept_of_the_last_look_is_what_another_look_finds(kind):
+    env, looks_again = make(kind), make(kind)
+    core = looks_again.core
+    plain = core._snapshot_of
+
+    def look(sim):
+        core._kept = (None, -1, None, None)
+        return plain(sim)
+
+    core._snapshot_of = look
+    rng = np.random.default_rng(0)
+    truncated = False
+    assert (env.reset(seed=3)[0] == looks_again.reset(seed=3)[0]).all()
+    while not truncated:
+        action = rng.integers(env.action_space.nvec)
+        masks = [e.action_masks() for e in (env, env, looks_again)]
+        assert (masks[0] == masks[1]).all()
+        assert (masks[0] == masks[2]).all()
+        masks[0][:] = False  # a copy: nobody else sees it
+        one, two = env.step(action), looks_again.step(action)
+        assert (one[0] == two[0]).all()
+        assert one[1] == two[1]
+        assert (one[4]["action_mask"] == two[4]["action_mask"]).all()
+        truncated = one[3]
+    assert env.core.snapshot() is env.core.snapshot() or env.core.references
+
+
+@each_kind
 def test_an_environment_can_be_pickled(kind):
     env = make(kind)
     env.reset(seed=0)
