@@ -1,14 +1,15 @@
 """Run experiments: figures and tables of the papers, with their claims judged.
 
-    python -m experiments.run NAME [NAME ...] [scale=quick|paper] [seeds=N] [workers=N] [cluster=ADDRESS]
+    python -m experiments.run NAME [NAME ...] [scale=quick|paper] [seeds=N] [workers=N] [launcher=ray]
                               [out=DIRECTORY] [PARAMETER=VALUE ...]
 
     NAME               an experiment (`python -m experiments.list`), a paper (chiron), or all
     scale=quick        smaller, ends within two minutes on two cores; paper: the paper's own sizes
     seeds=N            runs of each case with other requests
     workers=N          processes; one per processor if left out
-    cluster=ADDRESS    runs are tasks of this Ray cluster ("auto": the one on this machine); needs the
-                       extra `ray`
+    launcher=ray       runs are tasks of a Ray cluster in place of processes (extra `ray`), of the one at
+                       ray.address=HOST:PORT, auto (the one that this machine is part of) or local (one of
+                       this machine alone); else RAY_ADDRESS, else auto
     out=DIRECTORY      where results go; "results" if left out
     PARAMETER=VALUE    changes a parameter of the experiment (lists with commas)
 
@@ -20,7 +21,6 @@ went well (whatever the verdicts), 1 when runs failed, 2 for a slip, 130 when in
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import time
@@ -32,21 +32,16 @@ from typing import Any
 from experiments.harness.cache import RunCache
 from experiments.harness.catalogue import SCALES, Entry, Experiment, load, matching
 from experiments.harness.claims import Claim
-from experiments.harness.execute import (
-    Outcome,
-    WorkerLost,
-    default_workers,
-    describe,
-    in_processes,
-    on_ray,
-)
+from experiments.harness.execute import Outcome, describe, outcomes
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.parameters import Parameters
 from experiments.harness.results import Result, frame_of, read_table, write_result
 from experiments.output import RESULTS, machine, text_table
+from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, whole
+from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 
-_WORDS = ("scale", "seeds", "workers", "cluster", "out")
+_WORDS = ("scale", "seeds", "out", *_spread.WORDS)
 
 
 class RunsFailed(RuntimeError):
@@ -71,8 +66,7 @@ def complete(
     settings: Parameters,
     folder: Path,
     *,
-    workers: int = 1,
-    cluster: str | None = None,
+    launcher: Launcher = Launcher(),
 ) -> tuple[list[Mapping[str, Any]], list[list[dict[str, Any]]], float]:
     """Every run of an experiment, from the cache or done now.
 
@@ -82,7 +76,8 @@ def complete(
     Raises:
         Unfit: the experiment makes no runs of these settings.
         RunsFailed: naming the first that failed, after all others were done.
-        WorkerLost, ConnectionError: what was done until then is in the cache.
+        Slip: no cluster answers.
+        WorkerLost, OtherCode: what was done until then is in the cache.
     """
     from tqdm import tqdm
 
@@ -99,12 +94,9 @@ def complete(
     failed: list[Outcome] = []
     done: dict[Path, tuple[list[dict[str, Any]], float]] = {}
     if todo:
-        if cluster is not None:
-            outcomes = on_ray(experiment.entry.module, todo, cluster)
-        else:
-            outcomes = in_processes(experiment.entry.module, todo, workers)
-        with closing(outcomes):  # whatever happens, the processes end
-            for outcome in tqdm(outcomes, total=len(todo), desc=name, unit="run", mininterval=1.0):
+        ended = outcomes(experiment.entry.module, todo, launcher)
+        with closing(ended):  # whatever happens, the processes end
+            for outcome in tqdm(ended, total=len(todo), desc=name, unit="run", mininterval=1.0):
                 if outcome.error:
                     failed.append(outcome)
                     continue
@@ -130,11 +122,10 @@ def make_result(
     folder: Path,
     command: str,
     *,
-    workers: int = 1,
-    cluster: str | None = None,
+    launcher: Launcher = Launcher(),
 ) -> Result:
     """Do what is missing, judge, draw and write. Raises as `complete`."""
-    cases, rows, wall_s = complete(experiment, settings, folder, workers=workers, cluster=cluster)
+    cases, rows, wall_s = complete(experiment, settings, folder, launcher=launcher)
     frame = frame_of(cases, rows)
     with _explained("these results cannot be judged or drawn; the finished runs are kept"):
         claims = tuple(experiment.claims(frame, settings))
@@ -200,10 +191,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     try:
         chosen, scale, options, changes = _parse(words)
-        workers = whole(options, "workers", default_workers(), 1, 1024)
-        cluster = options.get("cluster")
-        if cluster is not None and importlib.util.find_spec("ray") is None:
-            raise Slip("cluster= needs Ray: pip install 'llmscale[ray]'")
+        launcher = launcher_of(options)
         experiments = [load(entry) for entry in chosen]
         settings = [experiment.settings(scale, changes) for experiment in experiments]
     except Slip as slip:
@@ -213,20 +201,19 @@ def main(words: Sequence[str] | None = None) -> int:
     status = 0
     for experiment, mine in zip(experiments, settings, strict=True):
         name = experiment.entry.name
-        kept = [w for w in words if "=" in w and not w.startswith(("workers=", "cluster=", "out="))]
+        elsewhere = ("out", *_spread.WORDS)  # where, but not what
+        kept = [w for w in words if "=" in w and w.partition("=")[0] not in elsewhere]
         command = " ".join(["python -m experiments.run", name, *kept])
         begin = time.perf_counter()
         try:
-            result = make_result(
-                experiment, scale, mine, folder, command, workers=workers, cluster=cluster
-            )
+            result = make_result(experiment, scale, mine, folder, command, launcher=launcher)
         except KeyboardInterrupt:
             print(
                 f"\nrun: {name} stopped; finished runs are kept, the same command goes on from there",
                 file=sys.stderr,
             )
             return 130
-        except (Unfit, RunsFailed, WorkerLost, ConnectionError) as error:
+        except (Unfit, RunsFailed, WorkerLost, OtherCode, Slip) as error:
             print(f"run: {name}: {error}", file=sys.stderr)
             status = 1
             continue

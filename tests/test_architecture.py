@@ -29,6 +29,7 @@ FLOORS = {
 ENTRY_POINTS = {
     "llmscale_env",
     "llmscale_env._cli",
+    "llmscale_env._spread",
     "llmscale_env.calibrate",
     "llmscale_env.traces",
 }
@@ -156,7 +157,7 @@ def test_imports_that_point_down_are_allowed(tmp_path: Path):
 
 def test_top_level_import_is_light():
     """What takes long to import is imported where it is used: the package must load in 0.5 s."""
-    heavy = "agents baselines experiments matplotlib numba pandas pulp scipy simpy"
+    heavy = "agents baselines experiments matplotlib numba pandas pulp ray scipy simpy"
     heavy += " stable_baselines3 statsmodels tensorboard torch"
     code = f"import sys, llmscale_env; print(*[m for m in {heavy.split()} if m in sys.modules])"
     done = subprocess.run(

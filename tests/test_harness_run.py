@@ -17,8 +17,9 @@ from experiments import run as command
 from experiments.harness import catalogue
 from experiments.harness.cache import RunCache
 from experiments.harness.catalogue import Entry, Experiment, load
-from experiments.harness.execute import WorkerLost, execute, plain_value
+from experiments.harness.execute import execute, plain_value
 from experiments.harness.results import ROWS, read_result
+from llmscale_env._spread import Launcher, WorkerLost
 from tests import harness_example
 
 MODULE = "tests.harness_example"
@@ -117,17 +118,17 @@ def test_a_failing_run_leaves_the_others(experiment, tmp_path):
 def test_processes_give_the_same_as_none(experiment, tmp_path):
     mine = settings(experiment, tmp_path)
     one = make(experiment, mine, tmp_path / "one")
-    two = make(experiment, mine, tmp_path / "two", workers=2)
+    two = make(experiment, mine, tmp_path / "two", launcher=Launcher(workers=2))
     assert (one.folder / ROWS).read_bytes() == (two.folder / ROWS).read_bytes()
 
 
 def test_a_killed_process_is_told_and_resumed(experiment, tmp_path):
     mine = settings(experiment, tmp_path, trouble="die")
     with pytest.raises(WorkerLost, match="a process ended without an answer"):
-        make(experiment, mine, tmp_path, workers=2)
+        make(experiment, mine, tmp_path, launcher=Launcher(workers=2))
     (tmp_path / "log.mended").touch()
     done = runs_done(tmp_path)
-    make(experiment, mine, tmp_path, workers=1)
+    make(experiment, mine, tmp_path)
     assert done <= 2
     assert len(list((tmp_path / "cache" / "test-example").glob("*.json"))) == 4
 
@@ -228,12 +229,6 @@ def test_slips_are_one_line_and_code_2(words, message, capsys):
     assert errors.startswith("run: ")
     assert message in errors
     assert errors.count("\n") == 1
-
-
-def test_a_cluster_needs_ray(monkeypatch, capsys):
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
-    assert command.main(["chiron-fig03", "cluster=auto"]) == 2
-    assert "pip install 'llmscale[ray]'" in capsys.readouterr().err
 
 
 def test_a_module_that_lacks_something_is_told(monkeypatch):

@@ -1,9 +1,10 @@
 """Llumnix's settings for Chiron's evaluation: one for all its workloads, and one for each.
 
-    python -m experiments.chiron.llumnix_sweep [seeds=1] [workers=N] [out=FILE]
+    python -m experiments.chiron.llumnix_sweep [seeds=1] [workers=N] [launcher=ray] [out=FILE]
 
     seeds=N      episodes per setting and load: seeds 1000, 1001, ...; no experiment uses them
     workers=N    processes; one per processor if left out
+    launcher=ray  episodes are tasks of a Ray cluster (ray.address=, as in experiments.run)
     out=FILE     experiments/chiron/llumnix.yaml if left out
 
 Chiron, section 6: base Llumnix has "the configuration that maximizes SLO satisfaction across all
@@ -32,8 +33,9 @@ from baselines.llumnix import LlumnixPolicy
 from baselines.tune import FIRST_SEED, MAX_SEEDS
 from experiments.chiron.llumnix_settings import PATH, policy_text
 from experiments.chiron.loads import run_load
-from experiments.harness.execute import Outcome, default_workers, in_processes
+from experiments.harness.execute import Outcome, outcomes
 from experiments.output import replace_file, text_table
+from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, parse_options, whole
 
 if TYPE_CHECKING:
@@ -139,17 +141,17 @@ def _run(words: Sequence[str]) -> None:
 
     from experiments.harness.results import frame_of
 
-    options = parse_options(words, ("seeds", "workers", "out"))
+    options = parse_options(words, ("seeds", "out", *_spread.WORDS))
     n_seeds = whole(options, "seeds", 1, 1, MAX_SEEDS)
-    workers = whole(options, "workers", default_workers(), 1, 1024)
+    launcher = _spread.launcher_of(options)
     cases = sweep_cases(range(FIRST_SEED, FIRST_SEED + n_seeds))
-    outcomes: list[Outcome] = []
-    module = "experiments.chiron.llumnix_sweep"
-    for outcome in tqdm(in_processes(module, cases, workers), total=len(cases), unit="run"):
+    done: list[Outcome] = []
+    ended = outcomes("experiments.chiron.llumnix_sweep", cases, launcher)
+    for outcome in tqdm(ended, total=len(cases), unit="run"):
         if outcome.error:
             raise Slip(f"{dict(outcome.case)}: {outcome.error}")
-        outcomes.append(outcome)
-    frame = frame_of([o.case for o in outcomes], [o.rows for o in outcomes])
+        done.append(outcome)
+    frame = frame_of([o.case for o in done], [o.rows for o in done])
     chosen = found_settings(frame)
     rows = {"all": chosen["untuned"], **chosen["tuned"]}
     print(
@@ -158,7 +160,7 @@ def _run(words: Sequence[str]) -> None:
             [(name, *entry.values()) for name, entry in rows.items()],
         )
     )
-    print(f"{len(cases)} runs, {sum(o.wall_s for o in outcomes) / 60:.1f} core-minutes")
+    print(f"{len(cases)} runs, {sum(o.wall_s for o in done) / 60:.1f} core-minutes")
     kept = [word for word in words if word.startswith("seeds=")]
     content = {
         "command": " ".join(["python -m experiments.chiron.llumnix_sweep", *kept]),

@@ -1,24 +1,20 @@
-"""Runs side by side: in processes of this machine, or on a Ray cluster that the user names."""
+"""One run of an experiment and what became of it; many of them side by side."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import os
-import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+from llmscale_env._spread import Launcher, spread
 
 Case = Mapping[str, Any]
 
@@ -31,10 +27,6 @@ class Outcome:
     rows: list[dict[str, Any]]
     wall_s: float
     error: str = ""
-
-
-class WorkerLost(RuntimeError):
-    """A process ended without an answer, as when the system killed it for memory."""
 
 
 def execute(module: str, case: Case) -> Outcome:
@@ -69,75 +61,15 @@ def plain_value(value: Any) -> Any:
     raise TypeError(f"a row holds {value!r}: must be text, a number, a truth value or None")
 
 
-def default_workers() -> int:
-    """One per processor that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def in_processes(
-    module: str, cases: Sequence[Case], workers: int
+def outcomes(
+    module: str, cases: Sequence[Case], launcher: Launcher
 ) -> Generator[Outcome, None, None]:
-    """Runs as they end. With one worker they are done in this process, which is easier to debug.
+    """Runs of an experiment as they end.
 
     Raises:
-        WorkerLost: a process died.
+        Slip, WorkerLost, OtherCode: see `llmscale_env._spread.spread`.
     """
-    if workers == 1 or len(cases) <= 1:
-        for case in cases:
-            yield execute(module, case)
-        return
-    for name in _THREAD_VARIABLES:  # what the processes start with
-        os.environ.setdefault(name, "1")
-    pool = ProcessPoolExecutor(
-        min(workers, len(cases)), mp_context=get_context("spawn"), initializer=_end_with_parent
-    )
-    try:
-        futures = [pool.submit(execute, module, dict(case)) for case in cases]
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenProcessPool:
-        raise WorkerLost(
-            "a process ended without an answer (out of memory, or killed); try fewer workers"
-        ) from None
-    finally:
-        # Whoever stops in the middle does not wait for the runs under way.
-        processes = list((getattr(pool, "_processes", None) or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
-
-
-def _end_with_parent() -> None:
-    """In a process of the pool: end as soon as the command is gone, even if it was killed outright."""
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def on_ray(module: str, cases: Sequence[Case], address: str) -> Generator[Outcome, None, None]:
-    """Runs as they end, as tasks of the Ray cluster at `address` ("auto": the one that runs here).
-
-    Raises:
-        ModuleNotFoundError: Ray is not installed.
-        ConnectionError: no cluster answers there.
-    """
-    import ray
-
-    ray.init(
-        address=address, log_to_driver=False, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}}
-    )
-    try:
-        task: Callable[..., Any] = ray.remote(num_cpus=1)(execute).remote
-        waiting = [task(module, dict(case)) for case in cases]
-        while waiting:
-            done, waiting = ray.wait(waiting, num_returns=1)
-            yield ray.get(done[0])
-    finally:
-        ray.shutdown()
+    calls = [(module, dict(case)) for case in cases]
+    with closing(spread(execute, calls, launcher)) as ended:
+        for _, outcome in ended:
+            yield outcome
