@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,46 +15,16 @@ from tqdm import tqdm
 
 from agents.comparison import Row, metrics_of, run_policy
 from agents.config import TrainConfig
-from agents.files import read_csv, replace_file, said, write_csv, write_json
+from agents.files import read_csv, replace_file, write_csv, write_json
 from agents.lagrangian import LagrangianVecEnv
 from agents.learned import BEST, LAST, LearnedPolicy
+from agents.stopping import Stop
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
 GAUGES = ("active", "loading", "running", "waiting", "batch_limit")
 """Last part of the names of metrics that say how things stand, and are averaged over a rollout's steps."""
-
-
-class Stop:
-    """Turns a first Ctrl-C (or SIGTERM) into a wish that the run ends in good order.
-
-    The second one interrupts at once, as usual.
-    """
-
-    def __init__(self) -> None:
-        self.wanted = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Stop:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._wish)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _wish(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted:
-            raise KeyboardInterrupt
-        self.wanted = True
-        said("\nstopping: saving the model (Ctrl-C again to stop without)")
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if the run is to end."""
-        if self.wanted:
-            raise KeyboardInterrupt
 
 
 class RolloutTags(BaseCallback):
@@ -155,6 +123,7 @@ class Validation(BaseCallback):
     # ---- stable-baselines3's hooks ----
 
     def _on_rollout_start(self) -> None:
+        self.stop.ask()
         self._rollout_began = self.model.num_timesteps
         due = self.last_validation + self.config.validation_every
         if self.last_validation < 0 or self.model.num_timesteps >= due:

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from agents.algorithms import make_model
 from agents.anchor import Anchor
-from agents.callbacks import Progress, RolloutTags, Stop, Validation, log_references
+from agents.callbacks import Progress, RolloutTags, Validation, log_references
 from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
@@ -23,6 +23,7 @@ from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
 from agents.same_arrivals import GroupBaseline
+from agents.stopping import Stop
 from agents.translation import TranslationError
 from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
 from agents.vec_adapter import NativeVecEnv
@@ -39,6 +40,7 @@ def learn(
     references: list[Row],
     resumes: bool,
     on_validation: Callable[[int, list[Row]], object] | None = None,
+    wished: Callable[[], bool] | None = None,
 ) -> None:
     """Train to `config.total_timesteps`; best and last model end up in `folder`.
 
@@ -51,6 +53,7 @@ def learn(
         resumes: go on from the folder's last model, if it got as far as having one.
         on_validation: called with the steps and the rows of every validation, after the model is saved; what
             it raises ends learning.
+        wished: asked before every rollout; true ends the run as an interrupt would.
 
     Raises:
         KeyboardInterrupt: interrupted; the last model has been saved.
@@ -80,7 +83,7 @@ def learn(
         native.seed_each(config.training_seeds(done))
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
         log_references(folder / "tb", references, scenario, config.total_timesteps)
-        with Stop() as stop:
+        with Stop(wished) as stop:
             validation = Validation(
                 config, scenario, folder, simulation, stop, references, prices, on_validation
             )

@@ -7,6 +7,8 @@
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N
     references=A,B,C       policies to compare with, or none
+    seeds=0,1,2 or 0..4    several runs side by side, each in a folder of its own below out= (default: runs);
+                           workers=N of them at once; launcher=ray: on a Ray cluster (docs/clusters.md)
     agent=ppo              or maskable-ppo (impossible choices are ruled out), recurrent-ppo (it remembers)
     ppo.gamma=0.98 ...     hyperparameters of the agent, by stable-baselines3's names
     observation=A,B  action=A,B  forecaster=NAME  reference=POLICY     what is seen and decided
@@ -22,7 +24,7 @@ Defaults stand in agents/configs/ENV.yaml; docs/training.md explains everything 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +51,15 @@ CHANGES_ON_RESUME = ("total_timesteps", "env_threads", "torch_threads", "evaluat
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
+    """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted.
+
+    With several seeds also 1: one of them failed.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
+    if any(word.startswith(("seeds=", "launcher=", "workers=", "ray.address=")) for word in words):
+        from agents.seeds import main as several
+
+        return several(words)
     if not words or any(word in HELP_WORDS for word in words):
         print(__doc__)
         return 0 if words else 2
@@ -171,9 +180,17 @@ def check(config: TrainConfig) -> Scenario:
 
 
 def run(
-    config: TrainConfig, scenario: Scenario, folder: Path, words: Sequence[str], resumes: bool
+    config: TrainConfig,
+    scenario: Scenario,
+    folder: Path,
+    words: Sequence[str],
+    resumes: bool,
+    on_validation: Callable[[int, list[Row]], object] | None = None,
+    wished: Callable[[], bool] | None = None,
 ) -> int:
     """Train, then compare. Writes the run folder (docs/training.md lists it).
+
+    `on_validation` and `wished` are those of `agents.learning.learn`.
 
     Raises:
         KeyboardInterrupt: interrupted; whatever was saved can be taken up again.
@@ -191,7 +208,7 @@ def run(
     said(f"run folder {folder}; curves: tensorboard --logdir {folder / 'tb'}")
     simulation = ClusterSimulation(scenario)
     references = _reference_rows(config, scenario, folder, simulation)
-    learn(config, scenario, folder, simulation, references, resumes)
+    learn(config, scenario, folder, simulation, references, resumes, on_validation, wished)
     _finish(config, scenario, folder, simulation)
     return 0
 
@@ -257,8 +274,18 @@ def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> No
     write_json(path, {"sessions": sessions, "seeds": seeds})
 
 
+def folder_name(config: TrainConfig) -> str:
+    """What a run's folder is called."""
+    return f"{config.env}-{config.agent}-seed{config.seed}"
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run got to its end."""
+    return (folder / "learning_curve.png").is_file()
+
+
 def _free_folder(config: TrainConfig) -> Path:
-    base = RUNS / f"{config.env}-{config.agent}-seed{config.seed}"
+    base = RUNS / folder_name(config)
     folder, number = base, 1
     while folder.exists():
         number += 1
@@ -271,7 +298,7 @@ def _latest_unfinished(config: TrainConfig) -> Path:
     unfinished = [
         path.parent
         for path in sorted(RUNS.glob(pattern), key=lambda path: path.stat().st_mtime)
-        if not (path.parent / "learning_curve.png").is_file()
+        if not is_finished(path.parent)
     ]
     if not unfinished:
         raise Slip(f"resume = true: no unfinished run in {RUNS}; name its folder with out=")

@@ -142,7 +142,8 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
 
 
 def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
-    from agents.callbacks import Stop, Validation
+    from agents.callbacks import Validation
+    from agents.stopping import Stop
     from llmscale_env.control.simulation import ClusterSimulation
 
     config = config_of("lagrangian.attainment=0.99")

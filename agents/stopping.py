@@ -1,0 +1,55 @@
+"""Ending a run in good order: what Ctrl-C means while something is learnt."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from agents.files import said
+
+
+class Stop:
+    """Turns a first Ctrl-C (or SIGTERM) into a wish that the run ends in good order.
+
+    The second one interrupts at once, as usual.
+
+    Args:
+        wished: asked now and then; whether somebody else wants the run to end.
+        saying: told to the user after the first one.
+    """
+
+    def __init__(
+        self,
+        wished: Callable[[], bool] | None = None,
+        saying: str = "stopping: saving the model (Ctrl-C again to stop without)",
+    ) -> None:
+        self.wanted = False
+        self._wished, self._saying = wished, saying
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._wish)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _wish(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+        said(f"\n{self._saying}")
+
+    def ask(self) -> None:
+        """Ask whoever else may want the run to end."""
+        if self._wished is not None and self._wished():
+            self.wanted = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the run is to end."""
+        if self.wanted:
+            raise KeyboardInterrupt
