@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from agents.statistics import by_policy, interquartile_mean, mean_interval, paired_difference
 from agents.statistics import share_better as _share_better
+from llmscale_env._spread import Launcher, spread
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
 Row = dict[str, Any]
+
+EPISODES_PER_CALL = 2
+"""Of a policy, where episodes run side by side: its network travels with each call."""
 
 COLUMNS = {
     "joint/slo_attainment": ("joint %", 100.0),
@@ -59,6 +65,55 @@ def run_policy(
         rows.append({"policy": policy.name, "seed": seed, **numbers})
         after_each()
     return rows
+
+
+def run_policies(
+    policies: Sequence[Policy],
+    scenario: Scenario,
+    seeds: Sequence[int],
+    *,
+    launcher: Launcher = Launcher(),
+    simulation: ClusterSimulation | None = None,
+    after_each: Callable[[str], object] = lambda name: None,
+) -> list[Row]:
+    """`run_policy` of each, one after the other; episodes side by side where the launcher has several workers.
+
+    Args:
+        policies: each can be pickled, if there are several workers.
+        scenario: what is simulated.
+        seeds: of the episodes.
+        launcher: where they run; the rows are the same anywhere.
+        simulation: one of the same scenario to use again in this process.
+        after_each: called with the policy's name after each episode (a progress bar).
+
+    Raises:
+        Slip, WorkerLost, OtherCode: see `llmscale_env._spread.spread`.
+    """
+    rows: list[Row] = []
+    if launcher == Launcher():
+        for policy in policies:
+            told = partial(after_each, policy.name)
+            rows += run_policy(policy, scenario, seeds, simulation=simulation, after_each=told)
+        return rows
+    chunks = [seeds[k : k + EPISODES_PER_CALL] for k in range(0, len(seeds), EPISODES_PER_CALL)]
+    calls = [(policy, scenario, chunk) for policy in policies for chunk in chunks]
+    found: dict[int, list[Row]] = {}
+    with closing(spread(run_some, calls, launcher)) as ended:
+        for number, mine in ended:
+            found[number] = mine
+            for row in mine:
+                after_each(row["policy"])
+    return [row for number in range(len(calls)) for row in found[number]]
+
+
+def run_some(policy: Policy, scenario: Scenario, seeds: Sequence[int]) -> list[Row]:
+    """`run_policy` in a process that may be asked again for the same scenario."""
+    return run_policy(policy, scenario, seeds, simulation=_simulation(scenario.model_dump_json()))
+
+
+@lru_cache(maxsize=1)
+def _simulation(scenario: str) -> ClusterSimulation:
+    return ClusterSimulation(Scenario.model_validate_json(scenario))
 
 
 def forecaster_of(policy: Policy) -> Any:

@@ -8,6 +8,8 @@
     episodes=20            episodes, with the seeds SEED, SEED + 1, ...
     seed=10000             first seed
     out=FOLDER             where to write (default: results/evaluate-ENV)
+    workers=1              processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers are the
+                           same anywhere
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
 
 Prints a table; writes evaluation.csv (a row per policy and seed), summary.csv and comparison.png.
@@ -22,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from agents.config import EVALUATION_SEED, environment_id, parse_scenario_words
 from agents.files import provenance, replace_file, write_csv, write_json
+from llmscale_env import _spread
 from llmscale_env._cli import Slip, closest, run_command, whole
+from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 
 if TYPE_CHECKING:
     from llmscale_env.control.policy import Policy
@@ -37,19 +41,25 @@ Places = list[tuple[str, Path]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
     return run_command(
-        "evaluate", __doc__, argv, _evaluate, interrupted="interrupted; nothing was written"
+        "evaluate",
+        __doc__,
+        argv,
+        _evaluate,
+        interrupted="interrupted; nothing was written",
+        slips=(WorkerLost, OtherCode),
     )
 
 
 def _evaluate(words: Sequence[str]) -> int:
     options, scenario_name, overrides = parse_scenario_words(
-        words, ("env", "policies", "episodes", "seed", "out")
+        words, ("env", "policies", "episodes", "seed", "out", *_spread.WORDS)
     )
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo")
     environment_id(options["env"])
     episodes = whole(options, "episodes", 20, 1, 100_000)
     seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
+    launcher = launcher_of(options, workers=1)
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
     from llmscale_env.scenarios import ScenarioError, load_scenario
 
@@ -58,7 +68,7 @@ def _evaluate(words: Sequence[str]) -> int:
     except ScenarioError as error:
         raise Slip(str(error)) from None
     policies = make_policies(options.get("policies"), options["env"], scenario)
-    text, places = compare(policies, scenario, range(seed, seed + episodes), out)
+    text, places = compare(policies, scenario, range(seed, seed + episodes), out, launcher=launcher)
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
     width = max(len(what) for what, _ in places)
@@ -109,6 +119,8 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
                 )
             )
             policy.reset(scenario, 0)
+            if name.partition(":")[0] in POLICY_NAMES:
+                policy = make_policy(name)  # one without an episode behind it can be pickled
         except PolicyError as error:
             raise Slip(f"policies: {error}") from None
         plain, number = policy.name, 1
@@ -147,28 +159,37 @@ def compare(
     seeds: Iterable[int],
     folder: Path,
     simulation: ClusterSimulation | None = None,
+    launcher: Launcher = Launcher(),
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
+
+    Arguments and errors are those of `agents.comparison.run_policies`.
 
     Returns:
         The table as text, and what was written where.
     """
     from tqdm import tqdm
 
-    from agents.comparison import run_policy, summarise, table
+    from agents.comparison import run_policies, summarise, table
     from agents.plots import comparison
     from llmscale_env.control.simulation import ClusterSimulation
 
-    simulation = simulation or ClusterSimulation(scenario)
     seeds = list(seeds)
-    rows: list[dict[str, Any]] = []
     total = len(seeds) * len(policies)
     with tqdm(total=total, unit=" episodes", disable=None, leave=False) as bar:
-        for policy in policies:
-            bar.set_description(policy.name)
-            rows += run_policy(
-                policy, scenario, seeds, simulation=simulation, after_each=lambda: bar.update()
-            )
+
+        def after_each(name: str) -> None:
+            bar.set_description(name, refresh=False)
+            bar.update()
+
+        rows = run_policies(
+            policies,
+            scenario,
+            seeds,
+            launcher=launcher,
+            simulation=simulation or (ClusterSimulation(scenario) if launcher == Launcher() else None),
+            after_each=after_each,
+        )
     summary = summarise(rows, scenario)
     return table(summary, scenario), [
         ("per seed", write_csv(folder / "evaluation.csv", rows)),

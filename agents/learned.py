@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,18 @@ class LearnedPolicy:
         self._memory: Any = None  # of a recurrent network, of the present episode
         self._codec: Any = None
         self._scenario: Scenario | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plain values, and the model as the bytes of its file: a policy can be sent to another process."""
+        content = io.BytesIO()
+        self.model.save(content)
+        state = {key: value for key, value in vars(self).items() if key != "model"}
+        return {**state, "_memory": None, "_codec": None, "_scenario": None, "_bytes": content.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        content = io.BytesIO(state.pop("_bytes"))
+        vars(self).update(state)
+        self.model = algorithm_of(self.config.agent).load(content, device="cpu")
 
     def fit(self, scenario: Scenario) -> None:
         """Get ready for a scenario.

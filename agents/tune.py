@@ -7,6 +7,10 @@
     out=FOLDER             where it all goes (default: runs/tune-ENV-AGENT)
     resume=true            go on with the search in out=; an interrupted trial goes on from its last model
     seed=N                 of the search and of every trial
+    parallel=1             trials that are drawn together and told together, in their order: the search hangs
+                           on this number, and not on how many of them run at once
+    workers=N              trials at once (default: as many as parallel= and the processors allow);
+                           launcher=ray: on a Ray cluster (docs/clusters.md)
     KEY=VALUE              options of agents.train that hold for all trials, scenario.* included; one that
                            is given is not searched
 
@@ -21,6 +25,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +34,12 @@ import yaml
 from agents.config import TrainConfig, make_config, parse_words
 from agents.files import said, write_csv, write_text
 from agents.settings import AGENTS, RangeConfig
+from agents.stopping import Stop
 from agents.train import RUNS, check
+from agents.travel import LOG, Files, packed, unpack, workplace
+from llmscale_env import _spread
 from llmscale_env._cli import Slip, flag, run_command, whole
+from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
 
 if TYPE_CHECKING:
     from agents.comparison import Row
@@ -43,22 +52,50 @@ VALIDATIONS = 5
 LACKING = 100.0
 """GPU-hours that the whole attainment is worth in a trial's value (ours: one hundredth is one hour)."""
 
+MOST_PARALLEL = 1000
+
 _FOLDER = "folder"
+
+GO_ON, STOP, PRUNE = "go on", "stop", "prune"
+"""What a trial is told."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a trial.
+
+    Attributes:
+        state: "done", "pruned" or "interrupted".
+        value: of one that is done.
+        files: that are not at home yet.
+    """
+
+    state: str
+    value: float | None
+    files: Files
+
+
+class Pruned(Exception):
+    """The search has seen enough of a trial."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
     again = "interrupted; to go on, give the same command with resume=true"
-    return run_command("tune", __doc__, argv, _tune, interrupted=again)
+    lost = (WorkerLost, OtherCode)
+    return run_command("tune", __doc__, argv, _tune, interrupted=again, slips=lost)
 
 
 def _tune(words: Sequence[str]) -> int:
-    changes, options = parse_words(words, ("env", "trials", "steps", "out", "resume"))
+    changes, options = parse_words(
+        words, ("env", "trials", "steps", "out", "resume", "parallel", *_spread.WORDS)
+    )
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo")
     env, resumes = options["env"], flag(options, "resume")
     trials = whole(options, "trials", 20, 1, 100_000)
     steps = whole(options, "steps", 100_000, 1, 10**12)
+    parallel = whole(options, "parallel", 1, 1, MOST_PARALLEL)
     fixed = {
         "validation_every": max(steps // VALIDATIONS, 1),
         "references": (),
@@ -86,31 +123,43 @@ def _tune(words: Sequence[str]) -> int:
     )
     _take_up(study, optuna)
     # Seeded by how far the search is: a search that goes on does not draw its first points again.
-    study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials))
-    while _done(study, optuna) < trials:
-        trial = study.ask()
-        chosen = {path: suggest(trial, path, spec) for path, spec in space.items()}
-        name = trial.user_attrs.get(_FOLDER, f"trial-{trial.number:03d}")
-        trial.set_user_attr(_FOLDER, name)
-        try:
-            settings = make_config(env, {**fixed, **chosen})
-        except (
-            Slip
-        ) as error:  # settings that do not go together, such as a minibatch above the rollout
-            said(f"trial {trial.number}: {error}")
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            _give_up_if_hopeless(study, optuna)
-            continue
-        said(f"trial {trial.number}: " + " ".join(f"{k}={v}" for k, v in chosen.items()))
-        try:
-            value = _run(settings, scenario, folder / name, trial, optuna)
-        except optuna.TrialPruned:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            said(f"trial {trial.number}: stopped, below the median of the others")
-        else:
-            study.tell(trial, value)
-            said(f"trial {trial.number}: {value:.2f}")
+    study.sampler = optuna.samplers.TPESampler(
+        seed=config.seed + len(study.trials), constant_liar=parallel > 1
+    )
+    cpus = max(config.env_threads, config.torch_threads)
+    launcher = launcher_of(options, max(1, min(parallel, default_workers() // cpus)))
+    while (missing := trials - _done(study, optuna)) > 0:
+        drawn: dict[int, tuple[Any, TrainConfig, Path]] = {}
+        while len(drawn) < min(parallel, missing):
+            trial = study.ask()
+            chosen = {path: suggest(trial, path, spec) for path, spec in space.items()}
+            name = trial.user_attrs.get(_FOLDER, f"trial-{trial.number:03d}")
+            trial.set_user_attr(_FOLDER, name)
+            try:
+                settings = make_config(env, {**fixed, **chosen})
+            except Slip as error:
+                # Settings that do not go together, such as a minibatch above the rollout.
+                said(f"trial {trial.number}: {error}")
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                _give_up_if_hopeless(study, optuna)
+                continue
+            said(f"trial {trial.number}: " + " ".join(f"{k}={v}" for k, v in chosen.items()))
+            drawn[trial.number] = (trial, settings, folder / name)
+        tried = _try_all(drawn, scenario, launcher, cpus)
+        # In their order, whichever ended first: what is drawn next hangs on it.
+        for number, (trial, _, _) in drawn.items():
+            found = tried.get(number)
+            if found is None or found.state == "interrupted":
+                continue
+            if found.state == "pruned":
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                said(f"trial {number}: stopped, below the median of the others")
+            else:
+                study.tell(trial, found.value)
+                said(f"trial {number}: {found.value:.2f}")
         _write(study, optuna, folder, config, words)
+        if len(tried) < len(drawn) or any(t.state == "interrupted" for t in tried.values()):
+            raise KeyboardInterrupt
     _write(study, optuna, folder, config, words)
     print(f"best {study.best_value:.2f} (trial {study.best_trial.number})  {folder / 'best.yaml'}")
     return 0
@@ -144,32 +193,81 @@ def suggest(trial: Any, path: str, spec: RangeConfig) -> Any:
     return trial.suggest_float(path, spec.low, spec.high, log=spec.scale == "log")
 
 
-def _run(config: TrainConfig, scenario: Scenario, folder: Path, trial: Any, optuna: Any) -> float:
-    """Train with one trial's settings; the best value of its validations.
+def _try_all(
+    drawn: Mapping[int, tuple[Any, TrainConfig, Path]],
+    scenario: Scenario,
+    launcher: Launcher,
+    cpus: int,
+) -> dict[int, Tried]:
+    """Trials side by side; those that are missing in the answer did not begin.
 
-    Raises:
-        optuna.TrialPruned: the pruner has seen enough.
+    A trial is pruned by those that were told before it was drawn, never by its neighbours, so it does not
+    matter which of them is faster.
     """
+    away = launcher.kind == "ray"
+    found: dict[int, Tried] = {}
+
+    def hears(number: int, message: Any) -> str:
+        if message is not None:
+            trial, settings, folder = drawn[number]
+            steps, value, files = message
+            unpack(files, folder)
+            trial.report(value, steps)
+            said(f"trial {number}: {steps:>11,} steps  {value:.2f}")
+            if steps < settings.total_timesteps and trial.should_prune():
+                return PRUNE
+        return STOP if stop.wanted else GO_ON
+
+    with (
+        Stop(saying="stopping: trials save their models (Ctrl-C again to stop without)") as stop,
+        crew(launcher, len(drawn), hears, cpus) as workers,
+    ):
+        for number, (_, settings, folder) in drawn.items():
+            said(f"trial {number}: {folder} (what it says: {LOG})")
+            files = packed(folder) if away else {}
+            workers.submit(number, try_one, settings, scenario, files, None if away else folder)
+        for number, tried in workers:
+            unpack(tried.files, drawn[number][2])
+            found[number] = tried
+            if tried.state == "interrupted" and launcher == Launcher():
+                break  # the others would begin in this process, one after the other
+    return found
+
+
+def try_one(
+    config: TrainConfig, scenario: Scenario, files: Files, home: Path | None, tell: Any
+) -> Tried:
+    """Train with one trial's settings; the best value of its validations."""
     import torch
 
+    from agents import learning
     from agents.files import read_csv
-    from agents.learning import learn
     from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "config.yaml", config.to_yaml())
+    with workplace(home, files) as place:
+        if tell(None) == STOP:
+            return Tried("interrupted", None, place.news())
+        write_text(place.folder / "config.yaml", config.to_yaml())
 
-    def report(steps: int, rows: list[Row]) -> None:
-        trial.report(value_of(rows, config, scenario), steps)
-        if steps < config.total_timesteps and trial.should_prune():
-            raise optuna.TrialPruned
+        def report(steps: int, rows: list[Row]) -> None:
+            # A wish to stop is heard at the next rollout.
+            if tell((steps, value_of(rows, config, scenario), place.news())) == PRUNE:
+                raise Pruned
 
-    learn(config, scenario, folder, ClusterSimulation(scenario), [], True, report)
-    by_step: dict[int, list[Row]] = {}
-    for row in read_csv(folder / "validation.csv"):
-        by_step.setdefault(row["timesteps"], []).append(row)
-    return max(value_of(rows, config, scenario) for rows in by_step.values())
+        try:
+            simulation = ClusterSimulation(scenario)
+            wished = lambda: tell(None) == STOP  # noqa: E731
+            learning.learn(config, scenario, place.folder, simulation, [], True, report, wished)
+        except KeyboardInterrupt:
+            return Tried("interrupted", None, place.news())
+        except Pruned:
+            return Tried("pruned", None, place.news())
+        by_step: dict[int, list[Row]] = {}
+        for row in read_csv(place.folder / "validation.csv"):
+            by_step.setdefault(row["timesteps"], []).append(row)
+        best = max(value_of(rows, config, scenario) for rows in by_step.values())
+        return Tried("done", best, place.news())
 
 
 def value_of(rows: list[Row], config: TrainConfig, scenario: Scenario) -> float:
@@ -243,11 +341,12 @@ def _write(
         key: yaml.safe_load(value) if isinstance(value, str) else value
         for key, value in best.params.items()
     }
+    elsewhere = ("resume", *_spread.WORDS)
     content = {
         "env": config.env,
         "agent": config.agent,
         "command": shlex.join(
-            ["python", "-m", "agents.tune", *(w for w in words if w != "resume=true")]
+            ["python", "-m", "agents.tune", *(w for w in words if w.partition("=")[0] not in elsewhere)]
         ),
         "trials": _done(study, optuna),
         "steps_per_trial": config.total_timesteps,

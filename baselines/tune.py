@@ -3,7 +3,7 @@
     python -m baselines.tune policy=llumnix [env=mixed-slo] [workload=spike | workloads=chat,spike,...]
                              [search=grid|optuna] [budget_steps=N] [seeds=8] [first_seeds=2] [seed=0]
                              [score=reward|attainment|gpu-hours] [attainment=0.99]
-                             [out=FILE] [write=true] [cache=FOLDER] [high=0.1,0.2 ...]
+                             [out=FILE] [write=true] [cache=FOLDER] [workers=1] [high=0.1,0.2 ...]
                              [scenario.FIELD=VALUE ...]
 
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
@@ -28,6 +28,9 @@
     write=false          print the table only
     cache=FOLDER         where episodes are kept, so that the same command goes on after an interruption;
                          "none": nowhere
+    workers=1            processes among which the episodes of a round are spread (with optuna, in the first
+                         round, those of one setting: it is told of one before it draws the next); what is
+                         found is the same with any number. launcher=ray: a cluster's (docs/clusters.md)
     scenario.FIELD=VALUE changes the scenario (as in scenario.fleet.max_gpus=12)
 
 Chiron, section 6: for "Llumnix (tuned)" there is "a parameter sweep per-workload to find the configuration
@@ -70,7 +73,9 @@ from baselines.tuning.search import (
     sweep,
 )
 from baselines.tuning.trials import SCORES, Score, Trial, settings_text, table_text
+from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, one_of, parse_options, some_of, whole
+from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.families import member_names
@@ -82,7 +87,7 @@ SEARCHES = ("grid", "optuna")
 _MOST_STEPS = 10**10
 _WORDS = (
     *("policy", "env", "workload", "workloads", "seeds", "first_seeds", "search", "budget_steps"),
-    *("seed", "score", "attainment", "out", "write", "cache"),
+    *("seed", "score", "attainment", "out", "write", "cache", *_spread.WORDS),
 )
 
 
@@ -168,7 +173,8 @@ def _search(
     if points is not None:
         for point in points:
             kind(**point)
-        return halve(episodes, from_list(points, seed), made, score), budget
+        known = [settings for settings, _ in from_list(points, seed)]
+        return halve(episodes, from_list(points, seed), made, score, known), budget
     asked = from_optuna(
         space,
         partial(settings_of, kind, scenario=scenario),
@@ -199,7 +205,7 @@ def _run(words: Sequence[str]) -> None:
         if options.get("cache") != "none":
             folder = Path(options["cache"]) if "cache" in options else default_folder()
             kept = folder / f"{name}_{scenario.name}_{fingerprint(name, scenarios)}.jsonl"
-        episodes = Episodes(kind, scenarios, kept)
+        episodes = Episodes(kind, scenarios, kept, launcher_of(options, workers=1))
         shown = options.get("workload", options.get("workloads", scenario.name))
         print(f"{name} on {shown}, {score}, {episodes.steps_per_seed} steps per seed: ", end="")
         found, budget = _search(kind, episodes, options, score)
@@ -216,7 +222,7 @@ def _run(words: Sequence[str]) -> None:
         "policy": name,
         "scenario": scenario.name,
         "workload": options.get("workload", options.get("workloads")),
-        "command": " ".join(["python -m baselines.tune", *words]),
+        "command": " ".join(["python -m baselines.tune", *_without_where(words)]),
         "date": datetime.date.today().isoformat(),
         "search": options.get("search", "grid"),
         "seeds": [FIRST_SEED, FIRST_SEED + whole(options, "seeds", 8, 1, MAX_SEEDS) - 1],
@@ -239,6 +245,11 @@ def _write(path: Path, text: str) -> None:
     print(f"written: {path}")
 
 
+def _without_where(words: Sequence[str]) -> list[str]:
+    """The words that say what is searched, without those that say where."""
+    return [word for word in words if word.partition("=")[0] not in _spread.WORDS]
+
+
 def _is_change(word: str) -> bool:
     return word.startswith("scenario.") and "=" in word
 
@@ -251,7 +262,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     try:
         _run(words)
-    except Slip as slip:
+    except (Slip, WorkerLost, OtherCode) as slip:
         print(f"tune: {slip}", file=sys.stderr)
         return 2
     return 0

@@ -97,22 +97,36 @@ def test_a_search_of_other_options_is_not_gone_on_with(
 
 
 def test_a_trial_that_is_below_the_others_is_stopped(tmp_path: Path):
-    optuna = pytest.importorskip("optuna")
     changes, _ = parse_words(TINY[1:-1], ())
     config = make_config("mixed-slo", {**changes, "total_timesteps": 32, "references": ()})
 
-    class Hopeless:
-        reported: list[int] = []
+    reported: list[int] = []
 
-        def report(self, value: float, steps: int) -> None:
-            self.reported.append(steps)
+    def hears(message: Any) -> str:
+        if message is None:
+            return tune.GO_ON
+        steps, value, files = message
+        assert files == {}  # they are at home
+        assert value < 0
+        reported.append(steps)
+        return tune.PRUNE if len(reported) == 2 else tune.GO_ON
 
-        def should_prune(self) -> bool:
-            return len(self.reported) == 2
+    tried = tune.try_one(config, make_scenario(config), {}, tmp_path, hears)
+    assert tried == tune.Tried("pruned", None, {})
+    assert reported == [0, 16]
 
-    with pytest.raises(optuna.TrialPruned):
-        tune._run(config, make_scenario(config), tmp_path, Hopeless(), optuna)
-    assert Hopeless.reported == [0, 16]
+
+def test_trials_side_by_side_are_those_one_by_one(tmp_path: Path):
+    pytest.importorskip("optuna")
+    words = [*TINY, "trials=3", "parallel=2", "env_threads=1"]
+    assert tune.main([*words, f"out={tmp_path / 'one'}", "workers=1"]) == 0
+    assert tune.main([*words, f"out={tmp_path / 'two'}", "workers=2"]) == 0
+    one, two = ((tmp_path / name / "trials.csv").read_text() for name in ("one", "two"))
+    assert one == two
+    assert len(one.splitlines()) == 4
+    best = yaml.safe_load((tmp_path / "two" / "best.yaml").read_text())
+    assert "parallel=2" in best["command"]
+    assert "workers" not in best["command"]
 
 
 def test_values_by_hand():

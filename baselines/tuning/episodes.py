@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from baselines.tuning.trials import Outcome
+from llmscale_env._spread import Launcher, spread
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
@@ -60,20 +63,29 @@ class Episodes:
         kind: the policy's class.
         scenarios: each seed is one episode on every one of them.
         path: where outcomes are kept; None: only as long as this object lives.
+        launcher: where episodes run that are asked for together; the outcomes are the same anywhere.
 
     Attributes:
         simulated, replayed: control intervals (environment steps) that were simulated, and that came from the
             file. Their sum is what the search has spent.
     """
 
-    def __init__(self, kind: Any, scenarios: Sequence[Scenario], path: Path | None = None) -> None:
+    def __init__(
+        self,
+        kind: Any,
+        scenarios: Sequence[Scenario],
+        path: Path | None = None,
+        launcher: Launcher = Launcher(),
+    ) -> None:
         self.kind = kind
+        self.launcher = launcher
         self.scenarios = tuple(scenarios)
         self.path = path
         self.simulated = self.replayed = 0
         self._simulations: list[ClusterSimulation] | None = None
         self._kept: dict[tuple[str, int], tuple[Outcome, ...]] = {}
         self._used: dict[tuple[str, int], tuple[Outcome, ...]] = {}
+        self._ahead: dict[tuple[str, int], tuple[Outcome, ...]] = {}
         if path is not None and path.exists():
             self._kept = _read(path)
 
@@ -94,7 +106,38 @@ class Episodes:
         Raises:
             PolicyError: no setting of the policy, or a scenario that it cannot run.
         """
+        self.prepare([settings], seeds)
         return [outcome for seed in seeds for outcome in self._one(settings, seed)]
+
+    def prepare(self, several: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> None:
+        """Run side by side what will be asked for, so far as there are several workers to do it.
+
+        Raises:
+            PolicyError: as `outcomes`.
+            Slip, WorkerLost, OtherCode: see `llmscale_env._spread.spread`. What was done is kept.
+        """
+        if self.launcher == Launcher():
+            return
+        todo: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for settings in several:
+            for seed in seeds:
+                key = identity(settings), seed
+                if not any(key in known for known in (self._used, self._kept, self._ahead)):
+                    todo.setdefault(key, settings)
+        calls = [
+            (self.kind, settings, scenario, seed)
+            for (_, seed), settings in todo.items()
+            for scenario in self.scenarios
+        ]
+        keys, n = list(todo), len(self.scenarios)
+        found: dict[tuple[str, int], dict[int, Outcome]] = {key: {} for key in keys}
+        with closing(spread(run_one, calls, self.launcher)) as ended:
+            for number, outcome in ended:
+                key = keys[number // n]
+                found[key][number % n] = outcome
+                if len(found[key]) == n:
+                    self._ahead[key] = tuple(found[key][k] for k in range(n))
+                    self._write(key, self._ahead[key])
 
     def _one(self, settings: Mapping[str, Any], seed: int) -> tuple[Outcome, ...]:
         key = identity(settings), seed
@@ -104,21 +147,15 @@ class Episodes:
             self.replayed += self.steps_per_seed
             self._used[key] = self._kept[key]
             return self._used[key]
+        if key in self._ahead:  # simulated by this search, a moment ago
+            self.simulated += self.steps_per_seed
+            self._used[key] = self._ahead.pop(key)
+            return self._used[key]
         if self._simulations is None:
             self._simulations = [ClusterSimulation(scenario) for scenario in self.scenarios]
         policy = self.kind(**settings)
-        found = []
-        for simulation in self._simulations:
-            scenario = simulation.scenario
-            made = run_episode(policy, scenario, seed, simulation=simulation).summary
-            classes = [made[f"{c.name}/slo_attainment"] for c in scenario.classes]
-            found.append(
-                Outcome(
-                    made["reward"], made["joint/slo_attainment"], tuple(classes), made["gpu_hours"]
-                )
-            )
+        self._used[key] = tuple(_played(policy, simulation, seed) for simulation in self._simulations)
         self.simulated += self.steps_per_seed
-        self._used[key] = tuple(found)
         self._write(key, self._used[key])
         return self._used[key]
 
@@ -129,6 +166,23 @@ class Episodes:
         row = {"settings": key[0], "seed": key[1], "outcomes": [asdict(o) for o in outcomes]}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def run_one(kind: Any, settings: Mapping[str, Any], scenario: Scenario, seed: int) -> Outcome:
+    """One episode, in a process that may be asked again for the same scenario."""
+    return _played(kind(**settings), _simulation(scenario.model_dump_json()), seed)
+
+
+@lru_cache(maxsize=32)
+def _simulation(scenario: str) -> ClusterSimulation:
+    return ClusterSimulation(Scenario.model_validate_json(scenario))
+
+
+def _played(policy: Any, simulation: ClusterSimulation, seed: int) -> Outcome:
+    scenario = simulation.scenario
+    made = run_episode(policy, scenario, seed, simulation=simulation).summary
+    classes = tuple(made[f"{c.name}/slo_attainment"] for c in scenario.classes)
+    return Outcome(made["reward"], made["joint/slo_attainment"], classes, made["gpu_hours"])
 
 
 def _read(path: Path) -> dict[tuple[str, int], tuple[Outcome, ...]]:

@@ -65,15 +65,23 @@ def sweep(
     for point in points:
         episodes.kind(**point)  # every slip before the first episode
     run = range(FIRST_SEED, FIRST_SEED + seeds)
+    episodes.prepare(points, run)
     trials = [Trial.of(point, episodes.outcomes(point, run)) for point in points]
     trials.sort(key=score.key)
     return Found(trials, episodes.simulated + episodes.replayed)
 
 
-def halve(episodes: Episodes, points: Points, plan: Plan, score: Score) -> Found:
+def halve(
+    episodes: Episodes,
+    points: Points,
+    plan: Plan,
+    score: Score,
+    known: Sequence[Mapping[str, Any]] = (),
+) -> Found:
     """Successive halving of the points that an iterator gives, within a plan's budget.
 
-    A point that was there before costs nothing, and is told to the iterator again.
+    A point that was there before costs nothing, and is told to the iterator again. `known` are the points that
+    it will give, where they do not hang on what it is told: their episodes can run side by side.
 
     Raises:
         PolicyError: as in `sweep`.
@@ -84,6 +92,8 @@ def halve(episodes: Episodes, points: Points, plan: Plan, score: Score) -> Found
         return Trial.of(settings, episodes.outcomes(settings, seeds))
 
     n_settings, n_seeds = plan.rounds[0]
+    first = {identity(settings): settings for settings in known}
+    episodes.prepare(list(first.values())[:n_settings], range(FIRST_SEED, FIRST_SEED + n_seeds))
     there: dict[str, Trial] = {}
     again = 0
     for settings, tell in points:
@@ -97,6 +107,7 @@ def halve(episodes: Episodes, points: Points, plan: Plan, score: Score) -> Found
     best = sorted(there.values(), key=score.key)
     for n_settings, n_seeds in plan.rounds[1:]:
         on, out = best[:n_settings], best[n_settings:]
+        episodes.prepare([t.parameters for t in on], range(FIRST_SEED, FIRST_SEED + n_seeds))
         best = sorted((trial(t.parameters, n_seeds) for t in on), key=score.key) + out
     if plan.last_seeds:
         best[0] = trial(best[0].parameters, plan.rounds[-1][1] + plan.last_seeds)
