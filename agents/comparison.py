@@ -11,7 +11,7 @@ import numpy as np
 
 from agents.statistics import by_policy, interquartile_mean, mean_interval, paired_difference
 from agents.statistics import share_better as _share_better
-from llmscale_env._spread import Launcher, spread
+from llmscale_env._spread import ALONE, Launcher, spread
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
@@ -72,11 +72,11 @@ def run_policies(
     scenario: Scenario,
     seeds: Sequence[int],
     *,
-    launcher: Launcher = Launcher(),
+    launcher: Launcher = ALONE,
     simulation: ClusterSimulation | None = None,
     after_each: Callable[[str], object] = lambda name: None,
 ) -> list[Row]:
-    """`run_policy` of each, one after the other; episodes side by side where the launcher has several workers.
+    """`run_policy` of each, in their order; episodes side by side where there are several workers.
 
     Args:
         policies: each can be pickled, if there are several workers.
@@ -90,7 +90,7 @@ def run_policies(
         Slip, WorkerLost, OtherCode: see `llmscale_env._spread.spread`.
     """
     rows: list[Row] = []
-    if launcher == Launcher():
+    if launcher == ALONE:
         for policy in policies:
             told = partial(after_each, policy.name)
             rows += run_policy(policy, scenario, seeds, simulation=simulation, after_each=told)

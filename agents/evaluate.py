@@ -20,13 +20,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agents.config import EVALUATION_SEED, environment_id, parse_scenario_words
 from agents.files import provenance, replace_file, write_csv, write_json
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, closest, run_command, whole
-from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
+from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 if TYPE_CHECKING:
     from llmscale_env.control.policy import Policy
@@ -159,7 +159,7 @@ def compare(
     seeds: Iterable[int],
     folder: Path,
     simulation: ClusterSimulation | None = None,
-    launcher: Launcher = Launcher(),
+    launcher: Launcher = ALONE,
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
 
@@ -187,7 +187,7 @@ def compare(
             scenario,
             seeds,
             launcher=launcher,
-            simulation=simulation or (ClusterSimulation(scenario) if launcher == Launcher() else None),
+            simulation=simulation or (ClusterSimulation(scenario) if launcher == ALONE else None),
             after_each=after_each,
         )
     summary = summarise(rows, scenario)

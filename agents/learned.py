@@ -118,7 +118,13 @@ class LearnedPolicy:
         content = io.BytesIO()
         self.model.save(content)
         state = {key: value for key, value in vars(self).items() if key != "model"}
-        return {**state, "_memory": None, "_codec": None, "_scenario": None, "_bytes": content.getvalue()}
+        return {
+            **state,
+            "_memory": None,
+            "_codec": None,
+            "_scenario": None,
+            "_bytes": content.getvalue(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         content = io.BytesIO(state.pop("_bytes"))

@@ -1,7 +1,7 @@
 """Training runs that differ in their seed alone, side by side: `python -m agents.train seeds=0,1,2,3,4`.
 
-Each is the run that `seed=N` would be, in a folder of its own, on this machine or on others. The command writes
-what they send home, so that their folders end up here.
+Each is the run that `seed=N` would be, in a folder of its own, on this machine or on others. The command
+writes what they send home, so that their folders end up here.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ def train_all(runs: Sequence[SeedRun], launcher: Launcher, cpus: int = 1) -> lis
             for number, ended in workers:
                 unpack(ended.files, runs[number].folder)
                 states[number] = ended.state
+                stop.wanted |= ended.state == "interrupted"  # then nothing else begins
                 said(f"seed {runs[number].config.seed}: {ended.state}")
         except (WorkerLost, OtherCode) as error:
             states = [str(error) if state == "interrupted" else state for state in states]
@@ -217,7 +218,9 @@ def _table(runs: Sequence[SeedRun]) -> str:
     for run in runs:
         if (run.folder / "summary.csv").is_file():
             row = read_csv(run.folder / "summary.csv")[0]
-            rows.append((run.config.seed, row["reward"], row["joint/slo_attainment"], row["gpu_hours"]))
+            rows.append(
+                (run.config.seed, row["reward"], row["joint/slo_attainment"], row["gpu_hours"])
+            )
     if not rows:
         return "no run has a table yet"
     lines = [f"{'seed':>8}  {'reward':>10}  {'joint %':>8}  {'GPU-h':>8}"]

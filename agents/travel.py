@@ -1,7 +1,7 @@
 """A run folder away from home: where a run writes when it is not on the command's own machine.
 
-Nobody assumes a file system that machines share. A run that is elsewhere gets its folder's files as bytes, works
-in a temporary folder, and sends back whole files that have changed, at every validation and at the end.
+Nobody assumes a file system that machines share. A run that is elsewhere gets its folder's files as bytes,
+works in a temporary folder, and sends back whole files that have changed, at every validation and at the end.
 """
 
 from __future__ import annotations

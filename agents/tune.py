@@ -229,8 +229,7 @@ def _try_all(
         for number, tried in workers:
             unpack(tried.files, drawn[number][2])
             found[number] = tried
-            if tried.state == "interrupted" and launcher == Launcher():
-                break  # the others would begin in this process, one after the other
+            stop.wanted |= tried.state == "interrupted"  # then nothing else begins
     return found
 
 
@@ -346,7 +345,12 @@ def _write(
         "env": config.env,
         "agent": config.agent,
         "command": shlex.join(
-            ["python", "-m", "agents.tune", *(w for w in words if w.partition("=")[0] not in elsewhere)]
+            [
+                "python",
+                "-m",
+                "agents.tune",
+                *(w for w in words if w.partition("=")[0] not in elsewhere),
+            ]
         ),
         "trials": _done(study, optuna),
         "steps_per_trial": config.total_timesteps,

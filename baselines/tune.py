@@ -45,6 +45,7 @@ import datetime
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,8 @@ def _run(words: Sequence[str]) -> None:
         episodes = Episodes(kind, scenarios, kept, launcher_of(options, workers=1))
         shown = options.get("workload", options.get("workloads", scenario.name))
         print(f"{name} on {shown}, {score}, {episodes.steps_per_seed} steps per seed: ", end="")
-        found, budget = _search(kind, episodes, options, score)
+        with closing(episodes):
+            found, budget = _search(kind, episodes, options, score)
     except (ScenarioError, PolicyError, TunerMissing) as error:
         raise Slip(str(error)) from None
     print(table_text(found.trials))

@@ -39,7 +39,7 @@ from experiments.harness.results import Result, frame_of, read_table, write_resu
 from experiments.output import RESULTS, machine, text_table
 from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, whole
-from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
+from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 _WORDS = ("scale", "seeds", "out", *_spread.WORDS)
 
@@ -66,7 +66,7 @@ def complete(
     settings: Parameters,
     folder: Path,
     *,
-    launcher: Launcher = Launcher(),
+    launcher: Launcher = ALONE,
 ) -> tuple[list[Mapping[str, Any]], list[list[dict[str, Any]]], float]:
     """Every run of an experiment, from the cache or done now.
 
@@ -122,7 +122,7 @@ def make_result(
     folder: Path,
     command: str,
     *,
-    launcher: Launcher = Launcher(),
+    launcher: Launcher = ALONE,
 ) -> Result:
     """Do what is missing, judge, draw and write. Raises as `complete`."""
     cases, rows, wall_s = complete(experiment, settings, folder, launcher=launcher)

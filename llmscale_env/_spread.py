@@ -83,6 +83,10 @@ class Launcher:
     address: str | None = None
 
 
+ALONE = Launcher()
+"""One call after the other, in this process."""
+
+
 def default_workers() -> int:
     """One per processor that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
@@ -301,7 +305,7 @@ def _lost() -> WorkerLost:
 
 
 def _begin_process() -> None:
-    """In a process of the pool: leave Ctrl-C to the command, and end with it, even if it was killed outright."""
+    """In a process of the pool: leave Ctrl-C to the command, and end with it even if it is killed outright."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is None:
@@ -314,9 +318,7 @@ def _begin_process() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _in_process(
-    address: Any, key: Any, function: Callable[..., Any], args: tuple[Any, ...]
-) -> Any:
+def _in_process(address: Any, key: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     tell = None if address is None else functools.partial(_tell_by_socket, address, key)
     return _called(function, args, tell)
 

@@ -92,6 +92,15 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
         assert seeds == ["10000", "10001", "10002"]
 
 
+def test_processes_evaluate_the_same(trained: SimpleNamespace, tmp_path: Path):
+    words = [*SMALL, f"policies={trained.folder},llumnix,static", "episodes=5"]
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        assert evaluate.main([*words, f"out={out}", f"workers={workers}"]) == 0
+    for name in ("evaluation.csv", "summary.csv"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
 def test_a_run_ends_with_the_table_and_the_places(trained: SimpleNamespace):
     lines = trained.printed.splitlines()
     assert lines[0].split()[:4] == ["policy", "reward", "[95", "%]"]

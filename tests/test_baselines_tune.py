@@ -316,6 +316,30 @@ def test_optuna_keeps_to_ranges_and_gives_the_same_again():
     assert np.mean(late) < np.mean(early)  # it learns
 
 
+@pytest.mark.parametrize("search", ["grid", "optuna"])
+def test_processes_find_the_same(search, tmp_path, capsys):
+    if search == "optuna":
+        pytest.importorskip("optuna")
+    texts, tables = [], []
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        words = [*HALVES, f"search={search}", f"out={out}", f"workers={workers}"]
+        assert main([*words, f"cache={tmp_path / 'kept' / workers}"]) == 0
+        tables.append([line for line in found_in(capsys) if "written" not in line])
+        content = yaml.safe_load(out.read_text())
+        del content["command"]
+        texts.append(content)
+    assert texts[0] == texts[1]
+    assert tables[0] == tables[1]
+    one, two = (next((tmp_path / "kept" / w).iterdir()).read_text() for w in ("1", "2"))
+    assert sorted(one.splitlines()) == sorted(two.splitlines())
+
+
+def test_where_it_runs_is_no_part_of_the_command():
+    words = ["policy=keda", "workers=2", "launcher=ray", "ray.address=auto", "seeds=2"]
+    assert tune._without_where(words) == ["policy=keda", "seeds=2"]
+
+
 def test_without_optuna_one_line_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main([*HALVES, "search=optuna"]) == 2

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agents.tune
+import baselines.tune
+from agents import evaluate, train
+from experiments.harness.catalogue import load
+from experiments.harness.results import ROWS
+from experiments.run import RunsFailed, make_result
 from llmscale_env._cli import Slip
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, import_ray, spread
 from tests import ray_calls
+from tests.test_agents_seeds import TINY as TRAIN
+from tests.test_agents_seeds import same_numbers
+from tests.test_harness_run import ENTRY
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
+
+
+SMALL = [word for word in TRAIN if word.startswith("scenario.")]
+
+
+def names_below(folder: Path) -> set[str]:
+    """Names of a run's files; TensorBoard's have the time and the machine in theirs."""
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {name for name in found if "tfevents" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +54,7 @@ def on_ray(cluster: Any) -> Launcher:
 
 
 # One test: each test process that gets one of several would start a cluster of its own.
-def test_a_cluster_of_two_machines(on_ray: Launcher, subtests: Any):
+def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any, tmp_path: Path):
     with subtests.test("calls are answered by both machines"):
         found = dict(spread(ray_calls.where, [(x,) for x in range(8)], on_ray))
         assert {key: value for key, (value, _) in found.items()} == {x: x * x for x in range(8)}
@@ -57,19 +77,70 @@ def test_a_cluster_of_two_machines(on_ray: Launcher, subtests: Any):
             assert dict(workers) == {"a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "stop"]}
         assert heard == {"a": [0, 1, 2, 3], "b": [0, 1, 2]}
 
-    with (
-        subtests.test("a process that dies is told"),
-        pytest.raises(WorkerLost),
-        crew(on_ray, 1, hears=print) as workers,
-    ):
+    with subtests.test("a process that dies is told"), crew(on_ray, 1, hears=print) as workers:
         workers.submit(0, ray_calls.die)
-        list(workers)
+        with pytest.raises(WorkerLost, match="ended without an answer"):
+            list(workers)
 
     with (
         subtests.test("an answer that cannot be sent"),
         pytest.raises(OtherCode, match="not send its answer"),
     ):
         list(spread(ray_calls.lock, [()], on_ray))
+
+    words = ["launcher=ray", f"ray.address={cluster.address}"]
+
+    with subtests.test("experiments"):
+        experiment = load(ENTRY)
+        mine = experiment.settings("quick", {"log": str(tmp_path / "log"), "trouble": "raise"})
+        with pytest.raises(RunsFailed, match=r"2 of 4 runs failed.*factor 3 is no good"):
+            make_result(experiment, "quick", mine, tmp_path / "ray", "command", launcher=on_ray)
+        (tmp_path / "log.mended").touch()
+        made = make_result(experiment, "quick", mine, tmp_path / "ray", "command", launcher=on_ray)
+        assert len((tmp_path / "log").read_text().splitlines()) == 4  # finished ones are kept
+        here = make_result(experiment, "quick", mine, tmp_path / "here", "command")
+        assert (made.folder / ROWS).read_bytes() == (here.folder / ROWS).read_bytes()
+
+    with subtests.test("training seeds, whose folders come home"):
+        train_words = [*TRAIN, "seeds=0,1"]
+        assert train.main([*train_words, f"out={tmp_path / 'away'}", *words]) == 0
+        assert train.main([*train_words, f"out={tmp_path / 'home'}", "workers=1"]) == 0
+        for seed in (0, 1):
+            away, home = (tmp_path / w / f"mixed-slo-ppo-seed{seed}" for w in ("away", "home"))
+            assert same_numbers(away, home)
+            assert names_below(away) == names_below(home)
+
+    with subtests.test("they go on from what is at home"):
+        longer = [w.replace("total_timesteps=64", "total_timesteps=96") for w in train_words]
+        again = [*longer, f"out={tmp_path / 'away'}", "resume=true"]
+        assert train.main([*again, *words]) == 0
+        sessions = json.loads((away / "run.json").read_text())["sessions"]
+        assert len(sessions) == 2
+        assert json.loads((away / "state.json").read_text())["timesteps"] == 96
+
+    with subtests.test("evaluation, of a model that lies here alone"):
+        made_by = ["env=mixed-slo", *SMALL, f"policies={home},llumnix", "episodes=3"]
+        for out, where in (("on-ray", words), ("in-one", ["workers=1"])):
+            assert evaluate.main([*made_by, f"out={tmp_path / out}", *where]) == 0
+        one, two = (tmp_path / out / "evaluation.csv" for out in ("on-ray", "in-one"))
+        assert one.read_bytes() == two.read_bytes()
+
+    with subtests.test("search for a heuristic's settings"):
+        asked = ["policy=keda", "seeds=2", "first_seeds=1", "budget_steps=60", "cache=none", *SMALL]
+        for out, where in (("keda-ray", words), ("keda", ["workers=1"])):
+            assert baselines.tune.main([*asked, f"out={tmp_path / out}", *where]) == 0
+        assert (tmp_path / "keda-ray").read_text() == (tmp_path / "keda").read_text().replace(
+            " workers=1", ""
+        ).replace("/keda ", "/keda-ray ").replace("out=keda\n", "out=keda-ray\n")
+
+    with subtests.test("search for hyperparameters"):
+        pytest.importorskip("optuna")
+        tried = [*TRAIN[:-2], "trials=2", "parallel=2", "steps=64"]
+        for out, where in (("tune-ray", words), ("tune", ["workers=1"])):
+            assert agents.tune.main([*tried, f"out={tmp_path / out}", *where]) == 0
+        one, two = (tmp_path / out / "trials.csv" for out in ("tune-ray", "tune"))
+        assert one.read_bytes() == two.read_bytes()
+        assert (tmp_path / "tune-ray" / "trial-001" / "model_best.zip").is_file()
 
 
 def test_no_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import platformdirs
 
 from baselines.tuning.trials import Outcome
-from llmscale_env._spread import Launcher, spread
+from llmscale_env._spread import ALONE, Crew, Launcher, crew
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
@@ -57,7 +56,7 @@ def identity(settings: Mapping[str, Any]) -> str:
 
 
 class Episodes:
-    """Runs episodes of a policy's settings, each once.
+    """Runs episodes of a policy's settings, each once. To be closed, if there are several workers.
 
     Args:
         kind: the policy's class.
@@ -75,10 +74,11 @@ class Episodes:
         kind: Any,
         scenarios: Sequence[Scenario],
         path: Path | None = None,
-        launcher: Launcher = Launcher(),
+        launcher: Launcher = ALONE,
     ) -> None:
         self.kind = kind
-        self.launcher = launcher
+        self._launcher = launcher
+        self._crew: Crew | None = None
         self.scenarios = tuple(scenarios)
         self.path = path
         self.simulated = self.replayed = 0
@@ -114,9 +114,9 @@ class Episodes:
 
         Raises:
             PolicyError: as `outcomes`.
-            Slip, WorkerLost, OtherCode: see `llmscale_env._spread.spread`. What was done is kept.
+            Slip, WorkerLost, OtherCode: see `llmscale_env._spread.Crew`. What was done is kept.
         """
-        if self.launcher == Launcher():
+        if self._launcher == ALONE:
             return
         todo: dict[tuple[str, int], Mapping[str, Any]] = {}
         for settings in several:
@@ -124,20 +124,25 @@ class Episodes:
                 key = identity(settings), seed
                 if not any(key in known for known in (self._used, self._kept, self._ahead)):
                     todo.setdefault(key, settings)
-        calls = [
-            (self.kind, settings, scenario, seed)
-            for (_, seed), settings in todo.items()
-            for scenario in self.scenarios
-        ]
-        keys, n = list(todo), len(self.scenarios)
-        found: dict[tuple[str, int], dict[int, Outcome]] = {key: {} for key in keys}
-        with closing(spread(run_one, calls, self.launcher)) as ended:
-            for number, outcome in ended:
-                key = keys[number // n]
-                found[key][number % n] = outcome
-                if len(found[key]) == n:
-                    self._ahead[key] = tuple(found[key][k] for k in range(n))
-                    self._write(key, self._ahead[key])
+        if not todo:
+            return
+        if self._crew is None:
+            self._crew = crew(self._launcher).__enter__()
+        for key, settings in todo.items():
+            for k, scenario in enumerate(self.scenarios):
+                self._crew.submit((key, k), run_one, self.kind, settings, scenario, key[1])
+        found: dict[tuple[str, int], dict[int, Outcome]] = {key: {} for key in todo}
+        for (key, k), outcome in self._crew:
+            found[key][k] = outcome
+            if len(found[key]) == len(self.scenarios):
+                self._ahead[key] = tuple(found[key][k] for k in range(len(self.scenarios)))
+                self._write(key, self._ahead[key])
+
+    def close(self) -> None:
+        """Let the workers go."""
+        if self._crew is not None:
+            self._crew.__exit__(None, None, None)
+            self._crew = None
 
     def _one(self, settings: Mapping[str, Any], seed: int) -> tuple[Outcome, ...]:
         key = identity(settings), seed
@@ -154,7 +159,9 @@ class Episodes:
         if self._simulations is None:
             self._simulations = [ClusterSimulation(scenario) for scenario in self.scenarios]
         policy = self.kind(**settings)
-        self._used[key] = tuple(_played(policy, simulation, seed) for simulation in self._simulations)
+        self._used[key] = tuple(
+            _played(policy, simulation, seed) for simulation in self._simulations
+        )
         self.simulated += self.steps_per_seed
         self._write(key, self._used[key])
         return self._used[key]

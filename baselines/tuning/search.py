@@ -80,8 +80,8 @@ def halve(
 ) -> Found:
     """Successive halving of the points that an iterator gives, within a plan's budget.
 
-    A point that was there before costs nothing, and is told to the iterator again. `known` are the points that
-    it will give, where they do not hang on what it is told: their episodes can run side by side.
+    A point that was there before costs nothing, and is told to the iterator again. `known` are the points
+    that it will give, where they do not hang on what it is told: their episodes can run side by side.
 
     Raises:
         PolicyError: as in `sweep`.
