@@ -22,7 +22,7 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := train,forecast,plots,solver,tune,onnx,multiagent,dev
+EXTRAS := train,forecast,plots,solver,tune,onnx,multiagent,ray,rllib,dev
 SUPPORTED := Python 3.11, 3.12 or 3.13
 # Everything comes as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.

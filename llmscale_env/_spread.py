@@ -305,7 +305,7 @@ def _lost() -> WorkerLost:
 
 
 def _begin_process() -> None:
-    """In a process of the pool: leave Ctrl-C to the command, and end with it even if it is killed outright."""
+    """In a process of the pool: leave Ctrl-C to the command, and end with it, even if that is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is None:
@@ -344,7 +344,7 @@ class _OnRay(Crew):
         ray = import_ray()
         self._ray, self._ours = ray, not ray.is_initialized()
         if self._ours:
-            _connect(ray, self._launcher.address)
+            connect(ray, self._launcher.address)
         try:
             self._warn_of_small_nodes()
             # Who talks has a state at the command, so it is not simply begun again.
@@ -387,6 +387,7 @@ class _OnRay(Crew):
             if self._post is not None and said is None:
                 said = self._post.fetch.remote()
             for done in ray.wait([*self._out, *([said] if said else [])], num_returns=1)[0]:
+                answered = self._out.pop(done, None)
                 try:
                     value = ray.get(done)
                 except ray.exceptions.RayTaskError as error:
@@ -406,19 +407,22 @@ class _OnRay(Crew):
                     self._post.answer.remote(number, self._hears(key, message))
                     said = None
                     continue
-                key = self._out.pop(done)
                 self._hand_out()
                 if value[1] is not None:
                     raise value[1]
-                yield key, value[0]
+                yield answered, value[0]
 
     def __exit__(self, *_: object) -> None:
+        if self._ours:
+            # Ends our tasks with our connection. To cancel them one by one may end this process as well:
+            # Ray 2.60 aborts where a task is cancelled at the moment it ends (task_manager.cc, "Tried to
+            # complete task that was not pending").
+            self._ray.shutdown()
+            return
         for task in self._out:
-            self._ray.cancel(task, force=True)
+            self._ray.cancel(task)
         if self._post is not None:
             self._ray.kill(self._post)
-        if self._ours:
-            self._ray.shutdown()
 
 
 def import_ray() -> Any:
@@ -437,7 +441,7 @@ def import_ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def connect(ray: Any, address: str | None) -> None:
     """Join the cluster, or begin one of this machine.
 
     Raises:
