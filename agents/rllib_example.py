@@ -14,8 +14,8 @@
     ray.address=ADDRESS    of a cluster (docs/clusters.md); else RAY_ADDRESS, else one of this machine alone
     scenario.FIELD=VALUE   changes the scenario (scenario.fleet.max_gpus=12)
 
-Needs the extra `rllib`. It shows how the environments are given to RLlib (new API stack, PPO, CPU), no more: no
-validation, no choice of a best model, nothing tuned. `agents.train` has these. Actions are drawn without
+Needs the extra `rllib`. It shows how the environments are given to RLlib (new API stack, PPO, CPU), no more:
+no validation, no choice of a best model, nothing tuned. `agents.train` has these. Actions are drawn without
 the masks; what is impossible the environment clips and counts.
 """
 

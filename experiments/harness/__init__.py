@@ -29,7 +29,8 @@ A case with `"timed": True` measures the machine: each command does it anew.
 | what a parameter may be, and whose it is | `parameters` |
 | when a claim counts as reproduced | `claims` |
 | when a finished run is used again | `fingerprint`, `cache` |
-| processes, Ray, interruptions | `execute` |
+| one run and what became of it | `execute` |
+| processes, Ray, interruptions | `llmscale_env._spread` |
 | what lies in `results/` | `results` |
 | how the page looks | `page` |
 """
