@@ -147,8 +147,9 @@ def train_all(runs: Sequence[SeedRun], launcher: Launcher, cpus: int = 1) -> lis
         return stop.wanted
 
     with (
-        Stop(saying="stopping: runs save their models (Ctrl-C again to stop without)") as stop,
         crew(launcher, len(runs), hears, cpus) as workers,
+        # After Ray, which has its own idea of SIGTERM.
+        Stop(saying="stopping: runs save their models (Ctrl-C again to stop without)") as stop,
     ):
         for number, run in enumerate(runs):
             said(f"seed {run.config.seed}: {run.folder} (what it says: {LOG})")

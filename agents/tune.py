@@ -219,8 +219,9 @@ def _try_all(
         return STOP if stop.wanted else GO_ON
 
     with (
-        Stop(saying="stopping: trials save their models (Ctrl-C again to stop without)") as stop,
         crew(launcher, len(drawn), hears, cpus) as workers,
+        # After Ray, which has its own idea of SIGTERM.
+        Stop(saying="stopping: trials save their models (Ctrl-C again to stop without)") as stop,
     ):
         for number, (_, settings, folder) in drawn.items():
             said(f"trial {number}: {folder} (what it says: {LOG})")

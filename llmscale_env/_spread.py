@@ -21,6 +21,7 @@ import importlib.util
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -55,6 +56,7 @@ _ROOMS = ("llmscale_env", "baselines", "agents", "experiments")
 _CODE = (".py", ".yaml", ".json", ".csv", ".gz", ".npz", ".zip")
 _COMPARED = ("numba", "numpy", "ray", "stable-baselines3", "torch")
 _GRACE_S = 5.0
+_ANSWER_S = 10.0
 
 Hears = Callable[[Any, Any], Any]
 
@@ -450,8 +452,13 @@ def connect(ray: Any, address: str | None) -> None:
     place = address or os.environ.get("RAY_ADDRESS") or "auto"
     more: dict[str, Any] = {"include_dashboard": False} if place == "local" else {}
     try:
+        host, _, port = place.rpartition(":")
+        if host and "/" not in host and port.isdigit():
+            # Ray itself would try for minutes.
+            with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S):
+                pass
         ray.init(address=place, log_to_driver=False, logging_level="error", **more)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise Slip(
             f"ray.address = {place!r}: no Ray cluster answers there ({said[0][:200]}). `ray start --head` "

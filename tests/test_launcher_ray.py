@@ -149,6 +149,7 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
 
 
 def test_no_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    ray.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with (
         pytest.raises(Slip, match=r"'127.0.0.1:1': no Ray cluster answers there") as slip,
