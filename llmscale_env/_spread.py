@@ -42,13 +42,6 @@ LAUNCHERS = ("processes", "ray")
 WORDS = ("launcher", "ray.address", "workers")
 """What a command line that spreads its work takes besides."""
 
-MANUAL = """\
-    workers=N              calls side by side
-    launcher=processes     of this machine; ray: tasks of a Ray cluster (extra `ray`; docs/clusters.md)
-    ray.address=ADDRESS    HOST:PORT, auto (the cluster that this machine is part of), or local (one of this
-                           machine alone, for this command); else RAY_ADDRESS, else auto
-"""
-
 _MOST_WORKERS = 1024
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ROOT = Path(__file__).resolve().parents[1]
