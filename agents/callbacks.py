@@ -13,8 +13,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from tqdm import tqdm
 
-from agents.comparison import Row, metrics_of, run_policy
+from agents.comparison import Row, lacking, metrics_of, run_on_each
 from agents.config import TrainConfig
+from agents.environments import validation_scenarios
 from agents.files import read_csv, replace_file, write_csv, write_json
 from agents.lagrangian import LagrangianVecEnv
 from agents.learned import BEST, LAST, LearnedPolicy
@@ -77,7 +78,7 @@ class Validation(BaseCallback):
         config: of the run.
         scenario: what it is validated on.
         folder: the run folder.
-        simulation: of the scenario, to use again.
+        simulation: of the scenario, to use again; other workloads get their own.
         stop: when to end.
         references: validation rows of the reference policies.
         prices: the environment whose multipliers are written down with the last model, if there are any;
@@ -101,7 +102,12 @@ class Validation(BaseCallback):
         self._on_validation = on_validation
         self.prices = prices
         self.config, self.scenario, self.folder = config, scenario, folder
-        self.simulation, self.stop = simulation, stop
+        self.stop = stop
+        self.scenarios = validation_scenarios(config, scenario)
+        self.simulations = {
+            name: ClusterSimulation(other) if name else simulation
+            for name, other in self.scenarios.items()
+        }
         self.levels = _mean_rewards(references)
         self.rows: list[Row] = []
         self.best: tuple[float, ...] = (-np.inf,)
@@ -141,11 +147,11 @@ class Validation(BaseCallback):
         """Run the validation episodes with the policy as it is now; keep it if it is the best."""
         steps = self.model.num_timesteps
         policy = LearnedPolicy(model=self.model, config=self.config)
-        rows = run_policy(
+        rows = run_on_each(
             policy,
-            self.scenario,
+            self.scenarios,
             self.config.validation_seeds(),
-            simulation=self.simulation,
+            simulations=self.simulations,
             after_each=self.stop.check,
         )
         self.rows += [{"timesteps": steps, **row} for row in rows]
@@ -166,12 +172,9 @@ class Validation(BaseCallback):
         """What the best model has most of, in order."""
         if self.prices is None:
             return (_mean(rows, "reward"),)
-        lacking = 0.0
-        for c, name in enumerate(self.prices.class_names):
-            target = self.prices.targets[c]
-            if not np.isnan(target):
-                lacking += max(0.0, target - _mean(rows, f"{name}/slo_attainment"))
-        return (-round(lacking, 6), -_mean(rows, "gpu_hours"))
+        targets = zip(self.prices.class_names, self.prices.targets.tolist(), strict=True)
+        asked = {name: target for name, target in targets if not np.isnan(target)}
+        return (-round(lacking(rows, asked), 6), -_mean(rows, "gpu_hours"))
 
     def save(self, name: str) -> None:
         """Write the model, whole, and how far it is."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from agents.algorithms import is_recurrent, takes_masks
 from agents.config import TrainConfig
 from agents.environments import codec_of
-from agents.settings import WarmStartConfig
+from agents.settings import WORKLOAD, WarmStartConfig
 from agents.translation import Translated, Translator, share_exact
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
@@ -77,6 +77,11 @@ class Demonstrations:
         return found.astype(np.float32)
 
 
+def teacher_of(policy: str, workload: str) -> str:
+    """The name of the policy to copy on a drawn workload, which stands where the name says `{workload}`."""
+    return policy.replace(WORKLOAD, workload)
+
+
 class Recorder:
     """A policy that carries out the nearest actions to another one's commands, and writes them down.
 
@@ -97,7 +102,7 @@ class Recorder:
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode."""
         self._policy.reset(scenario, seed)
-        self._codec.reset()
+        self._codec.reset(seed)
         self.translator.reset()
 
     def act(self, view: ClusterView) -> Command:
@@ -111,46 +116,61 @@ class Recorder:
 
 def watch(
     config: TrainConfig,
-    scenario: Scenario,
-    policy: Policy,
+    plays: Sequence[tuple[Scenario, Policy]],
     simulation: ClusterSimulation | None = None,
 ) -> Demonstrations:
-    """Let `policy` play `config.warm_start.episodes` episodes.
+    """Let policies play `config.warm_start.episodes` episodes.
+
+    Args:
+        config: of the run.
+        plays: who plays what, in turn.
+        simulation: of the first scenario, to use again.
 
     Raises:
         TranslationError: the action space has nothing that commands can be translated to.
     """
-    recorder = Recorder(policy, codec_of(config, scenario), scenario)
-    simulation = simulation or ClusterSimulation(scenario)
+    recorders = [
+        Recorder(policy, codec_of(config, scenario), scenario) for scenario, policy in plays
+    ]
+    simulations = [simulation] if simulation is not None else []
+    simulations += [ClusterSimulation(scenario) for scenario, _ in plays[len(simulations) :]]
     rewards: list[float] = []
     lengths = []
     own = []
     # Distinct ones: `same_arrivals` is for comparing, here it would only be less to see.
     alone = config.model_copy(update={"same_arrivals": 1})
-    for seed in alone.drawn_seeds(config.warm_start.episodes, 0, _SEEDS_OF_COPYING):
-        result = run_episode(
-            recorder, scenario, seed, simulation=simulation, forecaster=config.forecaster
-        )
-        played = list(result.series["reward"])
-        rewards += played
-        lengths.append(len(played))
-        result = run_episode(
-            policy, scenario, seed, simulation=simulation, forecaster=config.forecaster
-        )
-        own.append(result.summary["reward"])
-    choices, commands = share_exact(recorder.translated)
-    left_out = Counter(name for t in recorder.translated for name in t.left_out)
+    seeds = alone.drawn_seeds(config.warm_start.episodes, 0, _SEEDS_OF_COPYING)
+    by_turn = [seeds[turn :: len(plays)] for turn in range(len(plays))]
+    for (scenario, policy), recorder, ready, mine in zip(
+        plays, recorders, simulations, by_turn, strict=True
+    ):
+        for seed in mine:
+            result = run_episode(
+                recorder, scenario, seed, simulation=ready, forecaster=config.forecaster
+            )
+            played = list(result.series["reward"])
+            rewards += played
+            lengths.append(len(played))
+            result = run_episode(
+                policy, scenario, seed, simulation=ready, forecaster=config.forecaster
+            )
+            own.append(result.summary["reward"])
+    translated = [found for recorder in recorders for found in recorder.translated]
+    choices, commands = share_exact(translated)
+    left_out = Counter(name for found in translated for name in found.left_out)
     return Demonstrations(
-        observations=np.array(recorder.observations, np.float32),
-        actions=np.array([t.action for t in recorder.translated]),
-        masks=np.array(recorder.masks),
+        observations=np.array([o for r in recorders for o in r.observations], np.float32),
+        actions=np.array([found.action for found in translated]),
+        masks=np.array([m for r in recorders for m in r.masks]),
         rewards=np.array(rewards),
         lengths=tuple(lengths),
         own_return=float(np.mean(own)),
         exact_choices=choices,
         exact_commands=commands,
         left_out=dict(left_out),
-        untranslated=recorder.translator.untranslated,
+        untranslated=tuple(
+            dict.fromkeys(part for r in recorders for part in r.translator.untranslated)
+        ),
     )
 
 

@@ -116,6 +116,48 @@ def _simulation(scenario: str) -> ClusterSimulation:
     return ClusterSimulation(Scenario.model_validate_json(scenario))
 
 
+def run_on_each(
+    policy: Policy,
+    scenarios: Mapping[str, Scenario],
+    seeds: Iterable[int],
+    *,
+    simulations: Mapping[str, ClusterSimulation],
+    after_each: Callable[[], object] = lambda: None,
+) -> list[Row]:
+    """`run_policy` on several scenarios, the same seeds on each; rows have its name as `workload`.
+
+    Args:
+        policy, seeds, after_each: see `run_policy`.
+        scenarios: by name; the name "" is not written down.
+        simulations: of each, to use again.
+    """
+    rows = []
+    for name, scenario in scenarios.items():
+        found = run_policy(
+            policy, scenario, seeds, simulation=simulations[name], after_each=after_each
+        )
+        rows += [{"workload": name, **row} for row in found] if name else found
+    return rows
+
+
+def lacking(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> float:
+    """How much mean attainment falls short of its targets: over classes the sum, over workloads the mean.
+
+    Args:
+        rows: of one policy.
+        targets: attainment asked, by class.
+    """
+    by_workload: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_workload.setdefault(row.get("workload", ""), []).append(row)
+    short = [
+        max(0.0, target - float(np.mean([row[f"{name}/slo_attainment"] for row in mine])))
+        for mine in by_workload.values()
+        for name, target in targets.items()
+    ]
+    return float(np.sum(short) / len(by_workload))
+
+
 def forecaster_of(policy: Policy) -> Any:
     """What a policy wants to see in `view.forecast_rate_per_s`: its own, or the usual one."""
     return getattr(policy, "forecaster", "ewma")

@@ -17,6 +17,7 @@ import llmscale_env
 from agents.settings import (
     AGENTS,
     SECTIONS,
+    WORKLOAD,
     Count,
     Frozen,
     LagrangianConfig,
@@ -42,7 +43,7 @@ EVALUATION_SEED = 10_000
 FIRST_TRAINING_SEED = 2**31
 """Seeds of training episodes begin here, so they never meet the others."""
 
-LISTS = ("references", "observation", "action")
+LISTS = ("references", "observation", "action", "validation_workloads")
 """Options that are names with commas between them on the command line."""
 
 
@@ -61,6 +62,8 @@ class TrainConfig(Frozen):
         forecaster: what the forecast entries show; None: nothing.
         reference: reference policy whose counts residual heads start from; None: no such head.
         same_arrivals: so many episodes side by side get the same requests; it divides `n_envs`.
+        noise_hold_steps: decisions for which an episode's exploration noise stays the same, in the mean
+            (`agents.held_noise`); 1: each decision has its own.
         group_baseline: advantages are compared among those (`agents.same_arrivals`).
         as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
             counts that leave the cluster as it is (`agents.prior`), or an instance's choice to stay with
@@ -69,6 +72,8 @@ class TrainConfig(Frozen):
         reward_scale: the learner sees rewards times this; everything that is reported is unscaled.
         validation_every: steps between two validations.
         validation_episodes: episodes of one (seeds from 20,000).
+        validation_workloads: workloads that take the place of the scenario's in validation, with so many
+            episodes each; empty: the scenario's own.
         evaluation_episodes: episodes of the table at the end (seeds from 10,000); 0: no table.
         references: policies that the learner is compared with.
         scenario: name of a shipped scenario, or path of a YAML file.
@@ -93,11 +98,13 @@ class TrainConfig(Frozen):
     reference: str | None = None
     same_arrivals: Annotated[int, Field(ge=1, le=100_000)] = 1
     group_baseline: bool = False
+    noise_hold_steps: Annotated[int, Field(ge=1, le=100_000)] = 1
     as_is_bias: NonNegative
     as_is_bias_settings: NonNegative
     reward_scale: Positive
     validation_every: Count
     validation_episodes: Annotated[int, Field(ge=1, le=10_000)]
+    validation_workloads: tuple[str, ...] = ()
     evaluation_episodes: Annotated[int, Field(ge=0, le=10_000)]
     references: tuple[str, ...]
     scenario: str
@@ -141,9 +148,25 @@ class TrainConfig(Frozen):
                 f"same_arrivals = {self.same_arrivals}: must divide the {self.n_envs // groups} "
                 "episodes side by side" + (" of a group" if groups > 1 else "")
             )
+        teacher = self.warm_start.policy
+        if teacher is not None and WORKLOAD in teacher and not self.drawn_workloads():
+            raise ValueError(
+                f"warm_start.policy = {teacher!r}: {WORKLOAD} needs randomise.ranges.workload.choices, "
+                "names of workloads"
+            )
+        if self.lagrangian.per == "workload" and not self.drawn_workloads():
+            raise ValueError(
+                "lagrangian.per = 'workload': needs randomise.ranges.workload.choices, names of workloads"
+            )
         if self.group_baseline and self.same_arrivals < 2:
             raise ValueError("group_baseline = True: needs same_arrivals of at least 2")
         return self
+
+    def drawn_workloads(self) -> tuple[str, ...]:
+        """Names of the workloads that training draws, each once; empty where it draws none by name."""
+        drawn = self.randomise.ranges.get("workload")
+        names = drawn.choices if drawn is not None else ()
+        return tuple(dict.fromkeys(names)) if all(isinstance(n, str) for n in names) else ()
 
     def validation_seeds(self) -> range:
         return range(VALIDATION_SEED, VALIDATION_SEED + self.validation_episodes)

@@ -24,6 +24,21 @@ def make_scenario(config: TrainConfig) -> Scenario:
     return load_scenario(config.scenario, **config.overrides)
 
 
+def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, Scenario]:
+    """What a run is validated on, by workload; the scenario itself, as "", unless others are named.
+
+    Args:
+        config: of the run.
+        scenario: its own.
+
+    Raises:
+        ScenarioError: there is no such workload, or the scenario cannot have it.
+    """
+    if not config.validation_workloads:
+        return {"": scenario}
+    return {name: load_scenario(scenario, workload=name) for name in config.validation_workloads}
+
+
 def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any:
     """A vectorised environment (`gymnasium.vector.VectorEnv`), seen and steered as configured.
 

@@ -8,10 +8,15 @@ What is measured is what the tables show: of all arrivals, the share served in t
 horizon cuts off is a miss there, but no violation in the scenario's reward (which charges the work left
 over); it is charged at `multiplier - 1` times the price of a violation, so that with multipliers of 1 the
 reward is the scenario's own.
+
+With `per = "workload"` every workload that training draws has multipliers of its own: a policy for a family
+of services is asked to keep the target on each, and not on their average, to which easy ones would lend what
+hard ones lack.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,27 +54,38 @@ class LagrangianVecEnv(VecEnvWrapper):
         venv: the environment.
         scenario: whose classes there are; groups of other scenarios have prices of their own.
         settings: see `LagrangianConfig`.
+        workloads: names by which the environment's `labels` tell its groups apart, each with multipliers of
+            its own; empty: one for all.
 
     Attributes:
         targets: (C,) attainment asked of each class; NaN: nothing.
-        multipliers: (C,) present ones; 1 for classes of which nothing is asked.
-        attainment: (C,) measured since the last `update` but one; NaN before, or without arrivals.
+        workloads: names of the W rows below; ("",): one for all.
+        multipliers: (W, C) present ones; 1 for classes of which nothing is asked.
+        attainment: (W, C) measured since the last `update` but one; NaN before, or without arrivals.
     """
 
-    def __init__(self, venv: NativeVecEnv, scenario: Scenario, settings: LagrangianConfig) -> None:
+    def __init__(
+        self,
+        venv: NativeVecEnv,
+        scenario: Scenario,
+        settings: LagrangianConfig,
+        workloads: Sequence[str] = (),
+    ) -> None:
         super().__init__(venv)
         self._native = venv
         self._settings = settings
         self._names = [c.name for c in scenario.classes]
         self.targets = targets_of(settings, scenario)
         asked = ~np.isnan(self.targets)
-        self.multipliers = np.where(asked, settings.start, 1.0)
-        self.attainment = np.full(len(self._names), np.nan)
+        self.workloads = tuple(workloads) or ("",)
+        by_class = (len(self.workloads), len(self._names))
+        self.multipliers = np.tile(np.where(asked, settings.start, 1.0), (len(self.workloads), 1))
+        self.attainment = np.full(by_class, np.nan)
         self._scenario = scenario
         self._prices: dict[int, tuple[Scenario, NDArray[np.float64]]] = {}
         shape = (venv.num_envs, len(self._names))
         self._late_before, self._arrived_before = np.zeros(shape), np.zeros(shape)
-        self._missed, self._arrived = np.zeros(shape[1]), np.zeros(shape[1])
+        self._missed, self._arrived = np.zeros(by_class), np.zeros(by_class)
 
     @property
     def class_names(self) -> list[str]:
@@ -83,13 +99,22 @@ class LagrangianVecEnv(VecEnvWrapper):
         return self.venv.reset()
 
     def step_wait(self) -> VecEnvStepReturn:
-        price = self._prices_now()  # before the step: a group may get another scenario in it
+        # Before the step, in which a group may get another scenario.
+        price, rows = self._prices_now(), self._rows()
         obs, rewards, dones, infos = self.venv.step_wait()
-        misses = self._count(dones)
-        extra = -(misses * price * (self.multipliers - 1.0)).sum(axis=1)
+        misses = self._count(dones, rows)
+        extra = -(misses * price * (self.multipliers[rows] - 1.0)).sum(axis=1)
         return obs, rewards + (extra * self._native.reward_scale).astype(np.float32), dones, infos
 
-    def _count(self, dones: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _rows(self) -> NDArray[np.int64]:
+        """(n,) row of the multipliers that hold for each episode."""
+        if len(self.workloads) == 1:
+            return np.zeros(self.num_envs, np.int64)
+        labels: Sequence[str] = getattr(self._native.env, "labels", ())
+        found = [self.workloads.index(label) for label in labels]
+        return np.repeat(found, self.num_envs // len(found))
+
+    def _count(self, dones: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n, C) misses of the interval: violations, and at the horizon whatever is not on time."""
         infos = self._native.native_infos
         metrics = infos["metrics"]
@@ -102,8 +127,8 @@ class LagrangianVecEnv(VecEnvWrapper):
             # Rounded, since the share is a quotient of whole numbers.
             in_all = np.rint(arrived * (1.0 - share))
             misses[dones] = in_all[dones] - self._late_before[dones]
-        self._missed += misses.sum(axis=0)
-        self._arrived += came.sum(axis=0)
+        np.add.at(self._missed, rows, misses)
+        np.add.at(self._arrived, rows, came)
         self._late_before, self._arrived_before = late.copy(), arrived.copy()
         self._late_before[dones] = 0
         self._arrived_before[dones] = 0
@@ -150,9 +175,9 @@ class DualAscent(BaseCallback):
     def _on_rollout_end(self) -> None:
         used = self._env.multipliers.copy()
         self._env.update()
-        for c, name in enumerate(self._env.class_names):
-            self.logger.record(f"llmscale/lagrangian/{name}/multiplier", float(used[c]))
-            if not np.isnan(self._env.attainment[c]):
-                self.logger.record(
-                    f"llmscale/lagrangian/{name}/attainment", float(self._env.attainment[c])
-                )
+        for w, workload in enumerate(self._env.workloads):
+            for c, name in enumerate(self._env.class_names):
+                tag = "/".join(part for part in ("llmscale/lagrangian", workload, name) if part)
+                self.logger.record(f"{tag}/multiplier", float(used[w, c]))
+                if not np.isnan(self._env.attainment[w, c]):
+                    self.logger.record(f"{tag}/attainment", float(self._env.attainment[w, c]))

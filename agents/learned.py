@@ -151,14 +151,14 @@ class LearnedPolicy:
         self._codec, self._scenario = codec, scenario
 
     def reset(self, scenario: Scenario, seed: int) -> None:
-        """A new episode; nothing is drawn, so `seed` changes nothing. A recurrent network forgets.
+        """A new episode. A recurrent network forgets; `seed` is for the policy under a residual head.
 
         Raises:
             ModelError: see `fit`.
         """
         if scenario is not self._scenario:
             self.fit(scenario)
-        self._codec.reset()
+        self._codec.reset(seed)
         self._memory = None
 
     def act(self, view: ClusterView) -> Command:

@@ -14,11 +14,12 @@ from stable_baselines3.common.vec_env import VecEnv
 from agents.algorithms import make_model
 from agents.anchor import Anchor
 from agents.callbacks import Progress, RolloutTags, Validation, log_references
-from agents.cloning import clone, watch
+from agents.cloning import clone, teacher_of, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
 from agents.files import replace_file, said, write_json
+from agents.held_noise import HeldNoise
 from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
@@ -70,7 +71,8 @@ def learn(
     env: VecEnv = native
     prices = None
     if config.lagrangian.attainment is not None:
-        env = prices = LagrangianVecEnv(native, scenario, config.lagrangian)
+        apart = config.drawn_workloads() if config.lagrangian.per == "workload" else ()
+        env = prices = LagrangianVecEnv(native, scenario, config.lagrangian, apart)
         prices.multipliers[:] = state.get("multipliers", prices.multipliers)
     try:
         if resumes:
@@ -145,6 +147,8 @@ def warm_start(
 ) -> None:
     """Make `model` a copy of `warm_start.policy`; the copy and how good it is are written to `folder`.
 
+    It is watched on what training begins with: the scenario, or those that are drawn.
+
     Raises:
         Slip: the action space has nothing that the policy's commands can be translated to.
     """
@@ -152,7 +156,16 @@ def warm_start(
 
     name = str(config.warm_start.policy)
     try:
-        seen = watch(config, scenario, make_policy(name), simulation)
+        if is_varied(config):
+            source = ScenarioSource(config, scenario)
+            drawn = [
+                (source.scenario(e, 0, 0), source.label(e, 0))
+                for e in range(config.warm_start.episodes)
+            ]
+            plays = [(other, make_policy(teacher_of(name, label))) for other, label in drawn]
+            seen = watch(config, plays)
+        else:
+            seen = watch(config, [(scenario, make_policy(name))], simulation)
     except TranslationError as error:
         raise Slip(f"warm_start.policy = {name!r}: {error}") from None
     fitted = clone(model, seen, config.warm_start, config.reward_scale, config.seed)
@@ -185,6 +198,8 @@ def _callbacks(
 ) -> list[BaseCallback]:
     """What else happens during learning, as the configuration asks."""
     found: list[BaseCallback] = []
+    if config.noise_hold_steps > 1:
+        found.append(HeldNoise(config.noise_hold_steps))
     if prices is not None:
         found.append(DualAscent(prices))
     if config.group_baseline:

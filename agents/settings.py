@@ -67,12 +67,17 @@ AGENTS: dict[str, type[PPOConfig]] = {
 """The learners, and which hyperparameters each takes: sections of a configuration."""
 
 
+WORKLOAD = "{workload}"
+"""Stands in `warm_start.policy` for the name of the workload that an episode has drawn."""
+
+
 class WarmStartConfig(Frozen):
     """A network that begins as the copy of a handwritten policy (`agents.cloning`).
 
     Attributes:
-        policy: name of a reference policy; None: no warm start.
-        episodes: that it plays to be watched.
+        policy: name of a reference policy; None: no warm start. Where training draws workloads by name,
+            `{workload}` in it stands for the drawn one: `static-tuned:workload={workload}`.
+        episodes: that it plays to be watched, of the scenarios that are trained on.
         epochs, batch_size, learning_rate: of the supervised training.
         entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the
             policy's choice becomes about exp(1 / entropy) times as likely as any other one (150 times at
@@ -97,12 +102,15 @@ class LagrangianConfig(Frozen):
     Attributes:
         attainment: share of arrivals to be served in time, for every class or by class; None: prices stay
             as the scenario has them.
+        per: "class": one price of a class for all that is trained on; "workload": one in each workload
+            that `randomise.ranges.workload.choices` names, so that the target is kept on every one.
         rate: how much a multiplier rises per rollout and unit of attainment that is lacking.
         start: multiplier at the start; 1: the scenario's own price.
         most: the largest multiplier.
     """
 
     attainment: Share | dict[str, Share] | None = None
+    per: Literal["class", "workload"] = "class"
     rate: Positive = 5.0
     start: NonNegative = 1.0
     most: Positive = 100.0

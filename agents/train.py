@@ -132,18 +132,20 @@ def check(config: TrainConfig) -> Scenario:
         Slip: an unknown scenario, field, policy, observation block, action head or forecaster, or a policy
             that cannot run the scenario.
     """
-    from agents.environments import codec_of, make_scenario
+    from agents.cloning import teacher_of
+    from agents.environments import codec_of, make_scenario, validation_scenarios
     from agents.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy
     from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
 
     policies = [("references", name) for name in config.references]
-    for where, name in (
-        ("warm_start.policy", config.warm_start.policy),
-        ("reference", config.reference),
-    ):
-        policies += [(where, name)] if name is not None else []
+    teacher = config.warm_start.policy
+    if teacher is not None:
+        names = dict.fromkeys(teacher_of(teacher, w) for w in config.drawn_workloads() or [""])
+        policies += [("warm_start.policy", name) for name in names]
+    if config.reference is not None:
+        policies.append(("reference", config.reference))
     for where, name in policies:
         kind = name.partition(":")[0]
         if kind not in POLICY_NAMES:
@@ -152,9 +154,14 @@ def check(config: TrainConfig) -> Scenario:
         scenario = make_scenario(config)
     except ScenarioError as error:
         raise Slip(str(error)) from None
+    try:
+        validated = validation_scenarios(config, scenario)
+    except ScenarioError as error:
+        raise Slip(f"validation_workloads: {error}") from None
     for where, name in policies:
         try:
-            make_policy(name).reset(scenario, 0)
+            for each in (scenario, *validated.values()):
+                make_policy(name).reset(each, 0)
         except PolicyError as error:
             raise Slip(f"{where}: {error}") from None
     classes = [c.name for c in scenario.classes]
@@ -217,16 +224,22 @@ def _reference_rows(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> list[Row]:
     """Validation rows of the references; read again where a run is taken up."""
-    from agents.comparison import run_policy
+    from agents.comparison import run_on_each
+    from agents.environments import validation_scenarios
     from baselines import make_policy
+    from llmscale_env.control.simulation import ClusterSimulation
 
     path = folder / "references.csv"
     if path.is_file():
         return read_csv(path)
     rows: list[Row] = []
+    scenarios = validation_scenarios(config, scenario)
+    simulations = {
+        name: ClusterSimulation(other) if name else simulation for name, other in scenarios.items()
+    }
     for name in config.references:
-        rows += run_policy(
-            make_policy(name), scenario, config.validation_seeds(), simulation=simulation
+        rows += run_on_each(
+            make_policy(name), scenarios, config.validation_seeds(), simulations=simulations
         )
     if rows:
         write_csv(path, rows)

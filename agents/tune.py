@@ -274,16 +274,14 @@ def value_of(rows: list[Row], config: TrainConfig, scenario: Scenario) -> float:
     """What a validation is worth to the search."""
     import numpy as np
 
+    from agents.comparison import lacking
+
     asked = config.lagrangian.attainment
     if asked is None:
         return float(np.mean([row["reward"] for row in rows]))
-    lacking = 0.0
-    for c in scenario.classes:
-        target = asked.get(c.name) if isinstance(asked, dict) else asked
-        if target is not None:
-            share = float(np.mean([row[f"{c.name}/slo_attainment"] for row in rows]))
-            lacking += max(0.0, target - share)
-    return -float(np.mean([row["gpu_hours"] for row in rows])) - LACKING * lacking
+    targets = asked if isinstance(asked, dict) else {c.name: asked for c in scenario.classes}
+    hours = float(np.mean([row["gpu_hours"] for row in rows]))
+    return -hours - LACKING * lacking(rows, targets)
 
 
 def _claim(folder: Path, config: TrainConfig, resumes: bool) -> None:

@@ -57,7 +57,7 @@ class ScenarioSource:
 
     def scenario(self, group: int, generation: int, steps: int) -> Scenario:
         """The scenario of a group from `steps` on, the `generation`-th that it gets."""
-        rng = np.random.default_rng([self._config.seed, self._began, _DRAWS, group, generation])
+        rng = self._rng(group, generation)
         values = [draw(spec, rng) for spec in self._config.randomise.ranges.values()]
         stage = self.stage(steps)
         if not self.recurs:
@@ -68,6 +68,22 @@ class ScenarioSource:
                 del self._known[next(iter(self._known))]
             self._known[key] = self._changed(stage, values)
         return self._known[key]
+
+    def label(self, group: int, generation: int) -> str:
+        """Name of the workload that the group draws then, if workloads are drawn by name; else ""."""
+        drawn = self._config.randomise.ranges.get("workload")
+        names = self._config.drawn_workloads()
+        if drawn is None or not names:
+            return ""
+        rng = self._rng(group, generation)
+        for path, spec in self._config.randomise.ranges.items():
+            value = draw(spec, rng)
+            if path == "workload":
+                return str(value)
+        return ""
+
+    def _rng(self, group: int, generation: int) -> np.random.Generator:
+        return np.random.default_rng([self._config.seed, self._began, _DRAWS, group, generation])
 
     def check(self) -> None:
         """Try every stage with all ranges at their lower and at their upper ends.
@@ -172,6 +188,7 @@ class VarietyVectorEnv(VectorEnv):
 
     Attributes:
         scenarios: the present one of each group; groups are of equal size, in order.
+        labels: what `ScenarioSource.label` calls them.
     """
 
     def __init__(self, config: TrainConfig, source: ScenarioSource, began: int = 0) -> None:
@@ -182,6 +199,7 @@ class VarietyVectorEnv(VectorEnv):
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
         self.render_mode = None
         self.scenarios = [source.scenario(group, 0, began) for group in range(self._groups)]
+        self.labels = [source.label(group, 0) for group in range(self._groups)]
         self._envs = [make_vector_env(config, s, self._size) for s in self.scenarios]
         self._waiting: list[tuple[Scenario, Any]] = []
         self._generation = [0] * self._groups
@@ -282,6 +300,7 @@ class VarietyVectorEnv(VectorEnv):
         self._stage[group] = self._source.stage(self._steps)
         generation = self._generation[group]
         self.scenarios[group] = self._source.scenario(group, generation, self._steps)
+        self.labels[group] = self._source.label(group, generation)
         env = self._envs[group] = self._env_of(self.scenarios[group])
         key = (self._began, _SEEDS, group, generation)
         found: tuple[NDArray[np.float32], dict[str, Any]] = env.reset(

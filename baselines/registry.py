@@ -171,4 +171,6 @@ def make_policy(name: str, **parameters: Any) -> Policy:
     kind, values = parse_policy(name)
     if kind not in _MAKERS:
         raise PolicyError(f"policy = {kind!r} is unknown{closest(kind, POLICY_NAMES)}")
+    if "name" in values:
+        raise PolicyError(f"{kind}: name = {values['name']!r}: the whole text is the policy's name")
     return _MAKERS[kind](name, **{**values, **parameters})

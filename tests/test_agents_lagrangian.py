@@ -93,17 +93,17 @@ def test_a_multiplier_scales_its_class_and_the_cut_off_count_as_misses():
     for c, name in enumerate(["interactive", "batch"]):
         arrived = sum(s[f"{name}/arrived"].sum() for s in summaries)
         in_time = sum((s[f"{name}/arrived"] * s[f"{name}/slo_attainment"]).sum() for s in summaries)
-        assert env.attainment[c] == pytest.approx(in_time / arrived)
-    assert env.attainment[0] < 0.9
+        assert env.attainment[0, c] == pytest.approx(in_time / arrived)
+    assert env.attainment[0, 0] < 0.9
 
 
 def test_only_the_class_that_is_asked_for_moves():
     settings = LagrangianConfig(attainment={"interactive": 0.9})
     env, *_ = play(settings, [1.0, 1.0])
     env.update()
-    assert env.multipliers[0] == pytest.approx(1.0 + 5.0 * (0.9 - env.attainment[0]))
-    assert env.multipliers[0] > 1.0
-    assert env.multipliers[1] == 1.0
+    assert env.multipliers[0, 0] == pytest.approx(1.0 + 5.0 * (0.9 - env.attainment[0, 0]))
+    assert env.multipliers[0, 0] > 1.0
+    assert env.multipliers[0, 1] == 1.0
 
 
 def test_ascent_by_hand_and_its_bounds():
@@ -113,14 +113,14 @@ def test_ascent_by_hand_and_its_bounds():
     def measured(missed: list[float], arrived: list[float]) -> list[float]:
         env._missed[:], env._arrived[:] = missed, arrived
         env.update()
-        return env.multipliers.tolist()
+        return env.multipliers[0].tolist()
 
     # 1 + 2 * (0.99 - 0.90), 1 + 2 * (0.99 - 1.0)
     assert measured([10, 0], [100, 100]) == pytest.approx([1.18, 0.98])
     assert measured([100, 0], [100, 0]) == pytest.approx([1.5, 0.98])  # at most; nobody came
     for _ in range(100):
         measured([0, 0], [100, 100])
-    assert env.multipliers.tolist() == [0.0, 0.0]
+    assert env.multipliers.tolist() == [[0.0, 0.0]]
 
 
 def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
@@ -128,7 +128,7 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     words = ["env=mixed-slo", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
     assert train.main([*words, f"out={folder}"]) == 0
     state = json.loads((folder / "state.json").read_text())
-    assert state["multipliers"][0] > 1.0
+    assert state["multipliers"][0][0] > 1.0
     more = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=36"]
     assert train.main(more) == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -138,7 +138,7 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     used = [e.value for e in events.Scalars("llmscale/lagrangian/interactive/multiplier")]
     assert used[0] == 1.0
     assert len(used) == 3
-    assert used[2] == pytest.approx(state["multipliers"][0])  # where the first part ended
+    assert used[2] == pytest.approx(state["multipliers"][0][0])  # where the first part ended
 
 
 def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):

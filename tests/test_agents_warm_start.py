@@ -213,7 +213,7 @@ def test_a_copy_acts_as_what_it_has_seen(agent: str):
             limits = dict.fromkeys(("interactive", "mixed"), 128 if late else 32)
             return Command(targets={"mixed": 2 if late else 1}, batch_limits=limits)
 
-    seen = watch(config, scenario, Sawtooth())
+    seen = watch(config, [(scenario, Sawtooth())])
     assert seen.lengths == (12, 12, 12)
     assert seen.exact_commands == 1.0
     env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
@@ -236,7 +236,7 @@ def test_entropy_keeps_a_copy_trying_other_things():
     config = config_of("action=instance_counts", "warm_start.episodes=2", agent="ppo")
     scenario = make_scenario(config)
     policy = make_policy("static:interactive=2,mixed=1,batch=0")
-    seen = watch(config, scenario, policy)
+    seen = watch(config, [(scenario, policy)])
     env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
     settings = WarmStartConfig(policy="x", epochs=400, batch_size=24, learning_rate=0.01)
     odds = {}
@@ -255,7 +255,7 @@ def test_entropy_keeps_a_copy_trying_other_things():
 def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
     config = config_of("warm_start.episodes=2")
     scenario = make_scenario(config)
-    seen = watch(config, scenario, make_policy("llumnix"))
+    seen = watch(config, [(scenario, make_policy("llumnix"))])
     assert 0.5 < seen.exact_choices <= 1.0
     assert "routers" in seen.left_out  # one pool for all classes: no action says so
     env = make_vector_env(config, scenario, 2)

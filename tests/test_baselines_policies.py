@@ -144,6 +144,7 @@ def test_policies_differ(results):
     [
         ("chirron", r"policy = 'chirron' is unknown \(did you mean chiron\?\)"),
         ("", "policy = '' is unknown; there are"),
+        ("static:name=x", "static: name = 'x': the whole text is the policy's name"),
         ("chiron:thta=0.3", r"there is no parameter 'thta' \(did you mean theta\?\)"),
         ("chiron:theta=1.5", "theta = '1.5': Input should be less than 1"),
         ("chiron:theta=0.3,delta=0.4", "theta - delta must be above 0"),
