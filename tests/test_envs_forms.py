@@ -256,9 +256,23 @@ def test_scaled_changes_say_what_they_do():
     assert third.tolist() == [False, False, False, True, True, True, True, True]
 
 
+def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
+    coarse, fine = MixedSLOEnv(action=("batch_limits",)), MixedSLOEnv(action=("batch_limits_fine",))
+    fine.reset(seed=0)
+    few, many = coarse.codec.decoder, fine.codec.decoder
+    assert few.parts == many.parts
+    levels = [int(text) for text in many.choices[1]]
+    assert set(map(int, few.choices[1])) < set(levels)
+    assert max(b / a for a, b in zip(levels, levels[1:], strict=False)) == 1.5
+    command = fine.codec.decode(np.array([1, levels.index(96), 0]), fine.view())
+    assert command.batch_limits == {"interactive": 12, "mixed": 96, "batch": 8}
+
+
 def test_two_heads_for_the_same_counts_are_refused():
     with pytest.raises(ValueError, match="name one of them"):
         MixedSLOEnv(action=("instances", "instance_changes_scaled"))
+    with pytest.raises(ValueError, match="batch limits; name one of them"):
+        MixedSLOEnv(action=("batch_limits", "batch_limits_fine"))
     assert "residual" in HEADS
 
 

@@ -223,6 +223,17 @@ class BatchLimits:
         return [np.ones((len(now.time_s), len(c)), bool) for c in self.choices]
 
 
+class FineBatchLimits(BatchLimits):
+    """Batch limit of each pool, one of twice as many levels.
+
+    A step of `batch_limits` is a factor of two, within which the best limit of a fixed fleet may lie between
+    too many late tokens and too few requests.
+    """
+
+    name = "batch_limits_fine"
+    levels = np.array([8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024])
+
+
 class RoutingShare:
     """Share of each class with overflow pools that tries them first."""
 
@@ -318,6 +329,7 @@ HEADS = {
     "instance_changes_scaled": ScaledChanges,
     "residual": Residual,
     "batch_limits": BatchLimits,
+    "batch_limits_fine": FineBatchLimits,
     "routing_share": RoutingShare,
     "loading": Loading,
     "group_order": GroupOrder,
@@ -333,6 +345,9 @@ HEADS = {
 
 COUNTING = ("instance_counts", "instances", "instance_changes_scaled", "residual", "multicast")
 """Heads that say how many instances every pool has: one of them at most."""
+
+LIMITING = ("batch_limits", "batch_limits_fine")
+"""Heads that say how large batches may be: one of them at most."""
 
 
 class ActionDecoder:
@@ -350,9 +365,10 @@ class ActionDecoder:
             if name not in HEADS:
                 raise ValueError(f"action = {name!r}: unknown head; there are {list(HEADS)}")
             self.heads.append(HEADS[name](scenario))  # type: ignore[arg-type]
-        counting = [name for name in heads if name in COUNTING]
-        if len(counting) > 1:
-            raise ValueError(f"action: {counting} each order instances; name one of them")
+        for some, what in ((COUNTING, "instances"), (LIMITING, "batch limits")):
+            found = [name for name in heads if name in some]
+            if len(found) > 1:
+                raise ValueError(f"action: {found} each order {what}; name one of them")
         self.heads = [head for head in self.heads if head.parts]
         self.parts = [part for head in self.heads for part in head.parts]
         self.choices = [choices for head in self.heads for choices in head.choices]
