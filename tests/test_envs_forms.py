@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -263,7 +264,7 @@ def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
     assert few.parts == many.parts
     levels = [int(text) for text in many.choices[1]]
     assert set(map(int, few.choices[1])) < set(levels)
-    assert max(b / a for a, b in zip(levels, levels[1:], strict=False)) == 1.5
+    assert max(b / a for a, b in pairwise(levels)) == 1.5
     command = fine.codec.decode(np.array([1, levels.index(96), 0]), fine.view())
     assert command.batch_limits == {"interactive": 12, "mixed": 96, "batch": 8}
 
