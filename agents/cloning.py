@@ -179,6 +179,10 @@ def clone(
 ) -> dict[str, float]:
     """Train a model of stable-baselines3 to do what was seen, in place.
 
+    The last layers begin with biases that alone say how often each choice was seen, and what returns are in
+    the mean. Without them the layers before would learn it, the easiest way being to drive their units to
+    where tanh is flat: a copy that looks right, and whose outputs no gradient can make depend on its inputs.
+
     Returns:
         `cross_entropy` (mean over decisions, summed over parts) and `value_loss` of the last pass,
         `agreement`: share of all choices at which the copy's most probable one is the policy's.
@@ -186,6 +190,7 @@ def clone(
     import torch
 
     returns = torch.as_tensor(seen.returns(model.gamma, reward_scale))
+    _start_from_frequencies(model, seen, settings.entropy, float(returns.mean()))
     rng = np.random.default_rng([seed, _SEEDS_OF_COPYING])
     policy = model.policy
     optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
@@ -210,6 +215,23 @@ def clone(
         "value_loss": float(np.average([loss[1] for loss in losses], weights=weights)),
         "agreement": _agreement(model, seen),
     }
+
+
+def _start_from_frequencies(
+    model: Any, seen: Demonstrations, entropy: float, mean_return: float
+) -> None:
+    """Biases of the last layers: what was seen, whatever the state was."""
+    import torch
+
+    # What was never seen stays as likely as the entropy term would have it.
+    least = float(np.exp(-1.0 / entropy)) if entropy > 0 else 1e-4
+    biases = []
+    for part, n in enumerate(model.action_space.nvec):
+        share = np.bincount(seen.actions[:, part], minlength=n) / len(seen.actions)
+        biases.append(np.log(share + least))
+    with torch.no_grad():
+        model.policy.action_net.bias.copy_(torch.as_tensor(np.concatenate(biases)))
+        model.policy.value_net.bias.fill_(mean_return)
 
 
 def _minibatches(
@@ -267,15 +289,20 @@ def _agreement(model: Any, seen: Demonstrations) -> float:
     same = total = 0
     with torch.no_grad():
         for rows, episodes in _minibatches(model, seen, 4096, np.random.default_rng(0)):
-            observations = torch.as_tensor(seen.observations[rows])
-            if takes_masks(model):
-                found = model.policy.get_distribution(observations, seen.masks[rows])
-            elif is_recurrent(model):
-                memory = _no_memory(model, episodes).pi
-                starts = torch.zeros(len(rows))
-                found, _ = model.policy.get_distribution(observations, memory, starts)
-            else:
-                found = model.policy.get_distribution(observations)
+            found = _distribution(model, seen, rows, episodes)
             agrees = found.mode().numpy() == seen.actions[rows]
             same, total = same + int(agrees.sum()), total + agrees.size
     return same / total
+
+
+def _distribution(model: Any, seen: Demonstrations, rows: NDArray[np.int64], episodes: int) -> Any:
+    """The copy's choices in some rows."""
+    import torch
+
+    observations = torch.as_tensor(seen.observations[rows])
+    if takes_masks(model):
+        return model.policy.get_distribution(observations, seen.masks[rows])
+    if is_recurrent(model):
+        memory, starts = _no_memory(model, episodes).pi, torch.zeros(len(rows))
+        return model.policy.get_distribution(observations, memory, starts)[0]
+    return model.policy.get_distribution(observations)

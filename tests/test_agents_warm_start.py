@@ -252,6 +252,22 @@ def test_entropy_keeps_a_copy_trying_other_things():
     env.close()
 
 
+def test_the_copy_of_a_policy_that_never_changes_can_still_learn_to():
+    """Few units of the last hidden layer are where tanh is flat; all were, without the biases after it."""
+    config = config_of("action=instance_counts", "warm_start.episodes=4", agent="ppo")
+    scenario = make_scenario(config)
+    seen = watch(config, [(scenario, make_policy("static:interactive=2,mixed=1,batch=0"))])
+    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
+    model = make_model(config, env)
+    settings = WarmStartConfig(policy="x", epochs=300, batch_size=12)
+    told = clone(model, seen, settings, 0.02, 0)
+    assert told["agreement"] == 1.0
+    with torch.no_grad():
+        units = model.policy.mlp_extractor.policy_net(torch.as_tensor(seen.observations))
+    assert float((units.abs() > 0.97).float().mean()) < 0.2
+    env.close()
+
+
 def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
     config = config_of("warm_start.episodes=2")
     scenario = make_scenario(config)
