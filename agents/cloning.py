@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from agents.algorithms import is_recurrent, takes_masks
 from agents.config import TrainConfig
 from agents.environments import codec_of
+from agents.held_noise import parts_of
 from agents.settings import WORKLOAD, WarmStartConfig
 from agents.translation import Translated, Translator, share_exact
 from llmscale_env.control.command import Command
@@ -190,7 +191,7 @@ def clone(
     import torch
 
     returns = torch.as_tensor(seen.returns(model.gamma, reward_scale))
-    _start_from_frequencies(model, seen, settings.entropy, float(returns.mean()))
+    _start_from_frequencies(model, seen, settings.entropy, settings.spread, float(returns.mean()))
     rng = np.random.default_rng([seed, _SEEDS_OF_COPYING])
     policy = model.policy
     optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
@@ -200,6 +201,8 @@ def clone(
         losses = []
         for rows, episodes in _minibatches(model, seen, settings.batch_size, rng):
             values, log_prob, entropy = _evaluate(model, seen, rows, episodes)
+            if settings.spread > 0:
+                log_prob = _log_prob_of_neighbours(model, seen, rows, episodes, settings.spread)
             cross_entropy = -log_prob.mean()
             value_loss = torch.nn.functional.mse_loss(values.flatten(), returns[rows])
             optimiser.zero_grad()
@@ -218,7 +221,7 @@ def clone(
 
 
 def _start_from_frequencies(
-    model: Any, seen: Demonstrations, entropy: float, mean_return: float
+    model: Any, seen: Demonstrations, entropy: float, spread: float, mean_return: float
 ) -> None:
     """Biases of the last layers: what was seen, whatever the state was."""
     import torch
@@ -228,6 +231,10 @@ def _start_from_frequencies(
     biases = []
     for part, n in enumerate(model.action_space.nvec):
         share = np.bincount(seen.actions[:, part], minlength=n) / len(seen.actions)
+        if spread > 0:
+            away = np.arange(n)[:, None] - np.arange(n)
+            weights = np.exp(-0.5 * (away / spread) ** 2)
+            share = weights / weights.sum(axis=0) @ share
         biases.append(np.log(share + least))
     with torch.no_grad():
         model.policy.action_net.bias.copy_(torch.as_tensor(np.concatenate(biases)))
@@ -270,6 +277,26 @@ def _evaluate(model: Any, seen: Demonstrations, rows: NDArray[np.int64], episode
             observations, actions, _no_memory(model, episodes), torch.zeros(len(rows))
         )
     return model.policy.evaluate_actions(observations, actions)
+
+
+def _log_prob_of_neighbours(
+    model: Any, seen: Demonstrations, rows: NDArray[np.int64], episodes: int, spread: float
+) -> Any:
+    """(n,) mean log-probability of choices around what was seen, possible ones only.
+
+    Choice k of a part counts exp(-(k - seen)^2 / (2 spread^2)).
+    """
+    import torch
+
+    total = torch.zeros(len(rows))
+    masks = np.split(seen.masks[rows], np.cumsum(model.action_space.nvec)[:-1], axis=1)
+    for part, found in enumerate(parts_of(_distribution(model, seen, rows, episodes))):
+        away = np.arange(model.action_space.nvec[part]) - seen.actions[rows, part, None]
+        weights = np.exp(-0.5 * (away / spread) ** 2) * masks[part]
+        weights /= weights.sum(axis=1, keepdims=True)
+        # Impossible choices have a log-probability of about -1e8, and no weight.
+        total = total + (torch.as_tensor(weights, dtype=torch.float32) * found.logits).sum(dim=1)
+    return total
 
 
 def _no_memory(model: Any, episodes: int) -> Any:

@@ -82,6 +82,9 @@ class WarmStartConfig(Frozen):
         entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the
             policy's choice becomes about exp(1 / entropy) times as likely as any other one (150 times at
             0.2). With 0 it ends so sure of itself that learning has nothing to learn from.
+        spread: where above 0, what is learnt is not the policy's choice but one near it: a choice that is k
+            levels away counts exp(-k^2 / (2 spread^2)). The copy then tries a level more or less (at 0.45
+            each one time in fourteen), and hardly ever the other end of a range.
         kl: coefficient of the KL divergence from the copy in PPO's loss, at the start.
         kl_steps: environment steps in which it falls linearly to 0; 0: none.
     """
@@ -92,6 +95,7 @@ class WarmStartConfig(Frozen):
     batch_size: Annotated[int, Field(ge=2, le=10_000_000)] = 256
     learning_rate: Positive = 1e-3
     entropy: NonNegative = 0.2
+    spread: NonNegative = 0.0
     kl: NonNegative = 1.0
     kl_steps: Annotated[int, Field(ge=0, le=10**12)] = 0
 

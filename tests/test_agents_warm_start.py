@@ -16,9 +16,10 @@ from torch.distributions import Categorical
 from agents import train
 from agents.algorithms import make_model
 from agents.anchor import Anchor, attach, kl_of_parts
-from agents.cloning import Demonstrations, clone, watch
+from agents.cloning import Demonstrations, _distribution, clone, watch
 from agents.config import make_config, parse_words
 from agents.environments import codec_of, make_codec, make_scenario, make_vector_env
+from agents.held_noise import parts_of
 from agents.learned import LearnedPolicy
 from agents.settings import WarmStartConfig
 from agents.translation import TranslationError, Translator, share_exact
@@ -249,6 +250,25 @@ def test_entropy_keeps_a_copy_trying_other_things():
         odds[entropy] = float(np.median(first[:, seen.actions[0, 0]] / others.mean(axis=1)))
     assert 75 < odds[0.2] < 300  # exp(1 / 0.2) is 148
     assert odds[0.0] > 4 * odds[0.2]
+    env.close()
+
+
+@pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
+def test_a_spread_copy_tries_the_levels_beside_the_policys(agent: str):
+    config = config_of("action=instance_counts,batch_limits", "warm_start.episodes=2", agent=agent)
+    scenario = make_scenario(config)
+    seen = watch(config, [(scenario, make_policy("static:interactive=2,mixed=1,batch=0"))])
+    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
+    model = make_model(config, env)
+    settings = WarmStartConfig(policy="x", epochs=300, batch_size=24, entropy=0.0, spread=0.45)
+    assert clone(model, seen, settings, 0.02, 0)["agreement"] == 1.0
+    rows = np.arange(len(seen.actions))
+    found = _distribution(model, seen, rows, len(seen.lengths))
+    first = parts_of(found)[0].probs.detach().numpy()  # of interactive: 2 of 0, 1, 2, 3, 4, ...
+    middle = np.median(first, axis=0)
+    # By hand: 1, exp(-1 / 0.405), exp(-4 / 0.405) of 1.1693.
+    np.testing.assert_allclose(middle[1:4], [0.0724, 0.8551, 0.0724], atol=0.03)
+    assert middle[0] < 0.01
     env.close()
 
 
