@@ -32,11 +32,18 @@ def make_model(config: TrainConfig, env: VecEnv) -> Any:
     """An untrained model as configured, on the CPU."""
     from torch import nn
 
+    from agents.activations import NormTanh
+
     hyper = config.hyper
     layers = list(hyper.net)
     policy_kwargs: dict[str, Any] = {
         "net_arch": {"pi": layers, "vf": layers},
-        "activation_fn": {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}[hyper.activation],
+        "activation_fn": {
+            "tanh": nn.Tanh,
+            "norm-tanh": NormTanh,
+            "relu": nn.ReLU,
+            "silu": nn.SiLU,
+        }[hyper.activation],
     }
     policy = "MlpPolicy"
     if isinstance(hyper, RecurrentPPOConfig):

@@ -24,6 +24,7 @@ class PPOConfig(Frozen):
     Attributes:
         learning_rate, learning_rate_end: the rate falls linearly from one to the other.
         net: hidden layers, the same for policy and value, not shared.
+        activation: of hidden layers; "norm-tanh" is `agents.activations.NormTanh`.
         (others): as in stable-baselines3.
     """
 
@@ -40,7 +41,7 @@ class PPOConfig(Frozen):
     max_grad_norm: Positive
     target_kl: Positive | None
     net: Annotated[tuple[Annotated[int, Field(ge=1, le=65536)], ...], Field(max_length=16)]
-    activation: Literal["tanh", "relu", "silu"]
+    activation: Literal["tanh", "norm-tanh", "relu", "silu"]
 
 
 class MaskablePPOConfig(PPOConfig):
