@@ -21,7 +21,8 @@
     seed=N               of the sampler, and of the order of the grid's points
     seeds=N              episodes per setting: seeds 1000, 1001, ...; evaluation uses those from 10000 up
     score=reward         mean reward; "attainment": mean share of arrivals on time, then fewer GPU-hours; or
-                         "gpu-hours": the fewest with every class's mean attainment at least attainment=0.99
+                         "gpu-hours": the fewest with every class's mean attainment, on every
+                         workload, at least attainment=0.99
     high=0.1,0.2         values to try for one parameter in place of the policy's own; with optuna also a
                          range, as high=0.1..0.9
     out=FILE             where the best setting goes; else baselines/tuned/POLICY_SCENARIO[_WORKLOAD].yaml
@@ -249,7 +250,8 @@ def _write(path: Path, text: str) -> None:
 
 def _without_where(words: Sequence[str]) -> list[str]:
     """The words that say what is searched, without those that say where."""
-    return [word for word in words if word.partition("=")[0] not in _spread.WORDS]
+    places = (*_spread.WORDS, "cache")
+    return [word for word in words if word.partition("=")[0] not in places]
 
 
 def _is_change(word: str) -> bool:

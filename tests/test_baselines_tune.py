@@ -230,6 +230,14 @@ def test_a_trial_is_a_mean_and_its_worst_class_is_of_means():
     assert made.attainment == pytest.approx(0.925)
 
 
+def test_of_several_scenarios_the_worst_one_counts():
+    # Two seeds on two scenarios: the first has 1 and 0.97 in the mean, the second 0.93 and 1.
+    outcomes = [outcome(1.0, 0.96), outcome(0.9, 1.0), outcome(1.0, 0.98), outcome(0.96, 1.0)]
+    assert Trial.of({}, outcomes, 2).worst_class == pytest.approx(0.93)
+    assert Trial.of({}, outcomes).worst_class == pytest.approx(0.965)
+    assert Trial.of({}, outcomes[:1], 2).worst_class == 0.96
+
+
 def test_fewest_gpu_hours_of_those_that_keep_every_class():
     cheap = Trial.of({"x": 1}, [outcome(1.0, 0.97, gpu_hours=1.0)])
     good = Trial.of({"x": 2}, [outcome(0.991, 0.99, gpu_hours=3.0)])

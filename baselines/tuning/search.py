@@ -66,7 +66,8 @@ def sweep(
         episodes.kind(**point)  # every slip before the first episode
     run = range(FIRST_SEED, FIRST_SEED + seeds)
     episodes.prepare(points, run)
-    trials = [Trial.of(point, episodes.outcomes(point, run)) for point in points]
+    n = len(episodes.scenarios)
+    trials = [Trial.of(point, episodes.outcomes(point, run), n) for point in points]
     trials.sort(key=score.key)
     return Found(trials, episodes.simulated + episodes.replayed)
 
@@ -89,7 +90,7 @@ def halve(
 
     def trial(settings: Mapping[str, Any], n_seeds: int) -> Trial:
         seeds = range(FIRST_SEED, FIRST_SEED + n_seeds)
-        return Trial.of(settings, episodes.outcomes(settings, seeds))
+        return Trial.of(settings, episodes.outcomes(settings, seeds), len(episodes.scenarios))
 
     n_settings, n_seeds = plan.rounds[0]
     first = {identity(settings): settings for settings in known}

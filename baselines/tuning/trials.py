@@ -37,7 +37,8 @@ class Score:
 
     Attributes:
         name: "reward"; "attainment", then fewer GPU-hours; or "gpu-hours": the fewest of those settings
-            that keep the mean attainment of every class at `target` (of others the nearest to it).
+            that keep the mean attainment of every class, on every scenario, at `target` (of others the
+            nearest to it).
         target: of "gpu-hours".
     """
 
@@ -80,7 +81,8 @@ class Trial:
         parameters: of the policy.
         reward, attainment, gpu_hours: of an episode; attainment is the share of all arrivals on time.
         reward_error: standard error of the mean reward.
-        worst_class: mean attainment of the class that has the lowest.
+        worst_class: mean attainment of the class that has the lowest; of several scenarios, on the one on
+            which a class has the lowest.
         episodes: how many.
     """
 
@@ -93,11 +95,18 @@ class Trial:
     episodes: int = 0
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Trial:
+    def of(
+        cls, parameters: Mapping[str, Any], outcomes: Sequence[Outcome], scenarios: int = 1
+    ) -> Trial:
         """Means of episodes.
 
+        Args:
+            parameters: of the policy.
+            outcomes: seed after seed, of each scenario in turn.
+            scenarios: how many there are.
+
         Raises:
-            ValueError: there is none.
+            ValueError: there is no outcome.
         """
         if not outcomes:
             raise ValueError("outcomes: must be at least one episode")
@@ -109,7 +118,12 @@ class Trial:
             attainment=float(np.mean([o.attainment for o in outcomes])),
             gpu_hours=float(np.mean([o.gpu_hours for o in outcomes])),
             reward_error=float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else math.nan,
-            worst_class=float(np.min(np.mean([o.by_class for o in outcomes], axis=0))),
+            worst_class=float(
+                min(
+                    np.min(np.mean([o.by_class for o in outcomes[k::scenarios]], axis=0))
+                    for k in range(min(scenarios, n))
+                )
+            ),
             episodes=n,
         )
 
