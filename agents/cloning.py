@@ -20,7 +20,7 @@ from agents.algorithms import is_recurrent, takes_masks
 from agents.config import TrainConfig
 from agents.environments import codec_of
 from agents.held_noise import parts_of
-from agents.settings import WORKLOAD, WarmStartConfig
+from agents.settings import WarmStartConfig
 from agents.translation import Translated, Translator, share_exact
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
@@ -76,11 +76,6 @@ class Demonstrations:
                 found[i] = total
             end -= length
         return found.astype(np.float32)
-
-
-def teacher_of(policy: str, workload: str) -> str:
-    """The name of the policy to copy on a drawn workload, which stands where the name says `{workload}`."""
-    return policy.replace(WORKLOAD, workload)
 
 
 class Recorder:

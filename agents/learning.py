@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from agents.algorithms import make_model
 from agents.anchor import Anchor
 from agents.callbacks import Progress, RolloutTags, Validation, log_references
-from agents.cloning import clone, teacher_of, watch
+from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
@@ -24,6 +24,7 @@ from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
 from agents.same_arrivals import GroupBaseline
+from agents.settings import teacher_of
 from agents.stopping import Stop
 from agents.translation import TranslationError
 from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied

@@ -72,6 +72,11 @@ WORKLOAD = "{workload}"
 """Stands in `warm_start.policy` for the name of the workload that an episode has drawn."""
 
 
+def teacher_of(policy: str, workload: str) -> str:
+    """The name of the policy to copy on a drawn workload, which stands where the name says `{workload}`."""
+    return policy.replace(WORKLOAD, workload)
+
+
 class WarmStartConfig(Frozen):
     """A network that begins as the copy of a handwritten policy (`agents.cloning`).
 

@@ -37,6 +37,7 @@ from agents.config import (
     read_config,
 )
 from agents.files import provenance, read_csv, said, write_csv, write_json, write_text
+from agents.settings import teacher_of
 from llmscale_env._cli import HELP_WORDS, Slip, closest, flag
 
 if TYPE_CHECKING:
@@ -132,7 +133,6 @@ def check(config: TrainConfig) -> Scenario:
         Slip: an unknown scenario, field, policy, observation block, action head or forecaster, or a policy
             that cannot run the scenario.
     """
-    from agents.cloning import teacher_of
     from agents.environments import codec_of, make_scenario, validation_scenarios
     from agents.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.cloning import teacher_of
 from agents.comparison import lacking
 from agents.config import make_config, parse_words
 from agents.environments import make_scenario
 from agents.files import read_csv
 from agents.lagrangian import LagrangianVecEnv
+from agents.settings import teacher_of
 from agents.variety import ScenarioSource, VarietyVectorEnv
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
