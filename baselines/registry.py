@@ -13,6 +13,7 @@ from baselines.blitzscale.policy import AllCachePolicy, BlitzScalePolicy, Server
 from baselines.chiron import ChironPolicy
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
+from baselines.paced import PacedPolicy, can_pace
 from baselines.parameters import PolicyError, parse_policy
 from baselines.practice.dynamo import DynamoPolicy
 from baselines.practice.dynamo_load import DynamoLoadPolicy
@@ -90,6 +91,7 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "chiron": ChironPolicy,
     "chiron-local": _chiron_local,
     "chiron-global": _chiron_global,
+    "paced": PacedPolicy,
     "qlm": QlmPolicy,
     "edf": EdfPolicy,
     "vllm": VllmPolicy,
@@ -150,6 +152,8 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
     others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES, *REGION_POLICIES)
     ordered = scenario.fleet.group_queues > 0
     names = [n for n in POLICY_NAMES if n not in others and (n in QUEUE_POLICIES) == ordered]
+    if not can_pace(scenario):
+        names = [n for n in names if n not in ("paced", "paced-tuned")]
     return tuple(n for n in names if n not in TUNED_NAMES or _has_settings(n, scenario))
 
 

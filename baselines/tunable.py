@@ -10,6 +10,7 @@ from baselines.chiron import ChironPolicy
 from baselines.fleet import UniformPolicy, class_pool
 from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
+from baselines.paced import PacedPolicy
 from baselines.parameters import PolicyError
 from baselines.practice.dynamo import DynamoPolicy
 from baselines.practice.dynamo_load import DynamoLoadPolicy
@@ -36,6 +37,7 @@ TUNABLE: dict[str, Any] = {
     "dynamo": DynamoPolicy,
     "dynamo-load": DynamoLoadPolicy,
     "chiron": ChironPolicy,
+    "paced": PacedPolicy,
 }
 """Each has a `GRID` and a `SPACE`, or `grid_of` and `space_of` where these hang on the scenario; where a
 point is no setting yet, `of_grid` makes it one (`of_grid_in` with the scenario)."""

@@ -7,7 +7,7 @@
                              [scenario.FIELD=VALUE ...]
 
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
-                         dynamo, dynamo-load or chiron
+                         dynamo, dynamo-load, chiron or paced
     env=NAME             scenario (a shipped one, or a YAML file)
     workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
                          mixed-slo/val-spikes); it stands in the name of the file

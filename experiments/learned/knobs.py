@@ -37,6 +37,7 @@ DIVIDED: dict[str, tuple[str, ...]] = {
 
 MULTIPLIED: dict[str, tuple[str, ...]] = {
     "dynamo": ("margin",),
+    "paced": ("margin", "peak_margin", "spare"),
     "llumnix-freeness": ("low", "high"),
 }
 """What grows with the fleet: a margin; free blocks per request, written as negative loads."""
