@@ -503,6 +503,39 @@ def test_a_learned_policy_runs_under_the_protocol(runs: Path):
     (blind,) = play({**ABLATIONS["forecast-none"].of(made[0]), "overrides": short})
     assert row["window"] == blind["window"] == 30000
     assert row["gpu_hours"] > 0
+    (blind,) = play({**ABLATIONS["blind-queues"].of(made[0]), "overrides": short})
+    assert blind["window"] == 30000
+
+
+def test_blocks_are_taken_from_those_who_have_them(runs: Path):
+    settings = study_ablations.Settings(
+        learned=(str(runs / "a"),), policies=("static",), seeds=1, workloads=("test-mmpp",)
+    )
+    made = study_ablations.cases(settings)
+    of = {k: {c["ablation"] for c in made if c["learned"] is k} for k in (True, False)}
+    assert {"blind-queues", "blind-last_action", "load-60"} <= of[True]
+    assert "blind-urgency" not in of[True]  # not among mixed-slo's own blocks
+    assert not any(name.startswith("blind") for name in of[False])
+
+
+def test_the_blind_see_a_block_at_its_mean(runs: Path):
+    from agents.learned import LearnedPolicy
+    from experiments.learned.blind import blind
+    from llmscale_env.control.simulation import ClusterSimulation
+    from llmscale_env.scenarios import load_scenario
+
+    overrides = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+    scenario = load_scenario("mixed-slo", workload="mixed-slo/test-mmpp", **overrides)
+    policy, simulation = LearnedPolicy(runs / "a"), ClusterSimulation(scenario)
+    with pytest.raises(ValueError, match="block = 'urgency'"):
+        blind(policy, "urgency", simulation, 1)
+    blind(policy, "clock", simulation, 1)
+    span = policy.spans["clock"]
+    ramp = np.arange(span.stop + 3, dtype=np.float32)
+    seen = policy.alter(ramp)
+    # Of an episode of six decisions, the clock at its start, after one, ... and five sixths.
+    assert seen[span][0] == pytest.approx(np.mean(np.arange(6) / 6), abs=1e-6)
+    np.testing.assert_array_equal(np.delete(seen, span), np.delete(ramp, span))
 
 
 def test_a_shipped_policy_is_evaluated_beside_others(

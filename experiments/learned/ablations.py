@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from agents.config import read_config
+from agents.environments import blocks_seen
+
+BLINDED = (
+    "clock",
+    "arrivals",
+    "forecast",
+    "latency",
+    "queues",
+    "fleet",
+    "backpressure",
+    "class_load",
+    "urgency",
+    "pool_state",
+    "slo_tails",
+    "last_action",
+)
+"""Blocks that are taken away one by one."""
 
 _LOADS = ("ssd", "host", "multicast")
 
@@ -19,6 +39,8 @@ class Ablation:
         forecast: whether `forecaster` takes the place of the policy's own.
         forecaster: a name; None: no forecast.
         learned_only: heuristics see no difference, since none of them reads the view's forecast.
+        blind: observation block that says nothing (`experiments.learned.blind`), of learned policies that
+            have it.
     """
 
     text: str
@@ -26,13 +48,31 @@ class Ablation:
     forecast: bool = False
     forecaster: str | None = None
     learned_only: bool = False
+    blind: str | None = None
+
+    def holds(self, case: Mapping[str, Any]) -> bool:
+        """Whether the policy of a case can notice it."""
+        if self.blind is None:
+            return bool(case["learned"]) or not self.learned_only
+        return bool(case["learned"]) and self.blind in blocks_of(case["model"])
 
     def of(self, case: Mapping[str, Any]) -> dict[str, Any]:
         """A case of `experiments.learned.protocol` under this ablation."""
         made = {**case, "overrides": {**case["overrides"], **self.overrides}}
         if self.forecast:
             made["forecaster"] = self.forecaster
+        if self.blind is not None:
+            made["blind"] = self.blind
         return made
+
+
+def blocks_of(model: str) -> tuple[str, ...]:
+    """Observation blocks of a learned policy.
+
+    Raises:
+        Slip: it has no configuration beside it.
+    """
+    return blocks_seen(read_config(Path(model).parent))
 
 
 def _loading(seconds: float) -> Ablation:
@@ -59,5 +99,6 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "metrics-10": Ablation("metrics 10 s late", {"metric_delay_s": 10.0}),
     "metrics-30": Ablation("metrics 30 s late", {"metric_delay_s": 30.0}),
+    **{f"blind-{b}": Ablation(f"blind to {b}", learned_only=True, blind=b) for b in BLINDED},
 }
 """By name. Loading times replace those of all sources, so a policy's choice of source says nothing there."""

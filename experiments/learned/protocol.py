@@ -8,7 +8,7 @@ test workloads from 30,000; the seeds of tuning (1,000), evaluation (10,000) and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from baselines import make_policy
 from experiments.harness.parameters import FIRST_SEED
@@ -21,6 +21,7 @@ from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
 if TYPE_CHECKING:
+    from agents.learned import LearnedPolicy
     from llmscale_env.control.result import EpisodeResult
 
 Case = dict[str, Any]
@@ -28,6 +29,9 @@ Row = dict[str, Any]
 
 FIRST_WINDOW = {"test": FIRST_SEED, "validation": FIRST_SEED + 10_000}
 CLASSES = ("interactive", "batch")
+
+BLIND_SEED = FIRST_WINDOW["validation"] - 1
+"""Of the episode from which a blind policy has the means of what it no longer sees."""
 
 
 def heuristic_cases(
@@ -140,6 +144,10 @@ def play(case: Mapping[str, Any]) -> list[Row]:
         return [_bound(scenario, case["seed"], case["attainment"], case["slot_s"])]
     policy = policy_of(case)
     simulation = ClusterSimulation(scenario)
+    if "blind" in case:
+        from experiments.learned.blind import blind
+
+        blind(cast("LearnedPolicy", policy), case["blind"], simulation, BLIND_SEED)
     return [
         episode_row(
             run_episode(

@@ -450,20 +450,29 @@ class ObservationEncoder:
         scenario: what is observed.
         blocks: names of `BLOCKS`, in order.
         action_parts: names of the action's parts, for `last_action`.
+
+    Attributes:
+        entries: of all blocks, in order.
+        spans: which of them are each block's, by its name.
     """
 
     def __init__(
         self, scenario: Scenario, blocks: Sequence[str], action_parts: Sequence[str]
     ) -> None:
         self.blocks: list[Block] = []
+        self.entries: list[Entry] = []
+        self.spans: dict[str, slice] = {}
         for name in blocks:
             if name not in BLOCKS:
                 raise ValueError(f"observation = {name!r}: unknown block; there are {list(BLOCKS)}")
-            if name == "last_action":
-                self.blocks.append(LastAction(scenario, action_parts))
-            elif name != "queues" or scenario.fleet.queues:
-                self.blocks.append(BLOCKS[name](scenario))
-        self.entries = [entry for block in self.blocks for entry in block.entries()]
+            if name == "queues" and not scenario.fleet.queues:
+                continue
+            last = name == "last_action"
+            block = LastAction(scenario, action_parts) if last else BLOCKS[name](scenario)
+            self.blocks.append(block)
+            entries = block.entries()
+            self.spans[name] = slice(len(self.entries), len(self.entries) + len(entries))
+            self.entries += entries
         self.low = np.array([entry.low for entry in self.entries], np.float32)
         self.high = np.array([entry.high for entry in self.entries], np.float32)
 
