@@ -6,6 +6,7 @@ drawn anew after some episodes. What is validated and evaluated stays the scenar
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -202,6 +203,7 @@ class VarietyVectorEnv(VectorEnv):
         self.labels = [source.label(group, 0) for group in range(self._groups)]
         self._envs = [make_vector_env(config, s, self._size) for s in self.scenarios]
         self._waiting: list[tuple[Scenario, Any]] = []
+        self._closed = False  # some environment, in the step under way
         self._generation = [0] * self._groups
         self._stage = [source.stage(began)] * self._groups
         self._ended = [0] * self._groups
@@ -246,7 +248,12 @@ class VarietyVectorEnv(VectorEnv):
             infos[group] = {**infos[group], "action_mask": first["action_mask"]}
         for _, env in self._waiting[: -self._groups]:
             env.close()
+            self._closed = True
         del self._waiting[: -self._groups]
+        if self._closed:
+            # Tens of megabytes each, in cycles of references: Python, which counts objects, would wait long.
+            gc.collect()
+            self._closed = False
         rewards, terminated, truncated = (
             np.concatenate([result[k] for result in found]) for k in (1, 2, 3)
         )
@@ -284,6 +291,7 @@ class VarietyVectorEnv(VectorEnv):
                 self._waiting.append((self.scenarios[group], self._envs[group]))
             else:
                 self._envs[group].close()
+                self._closed = True
 
     def _env_of(self, scenario: Scenario) -> Any:
         """An environment that waits, or a new one."""

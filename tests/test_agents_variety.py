@@ -329,3 +329,22 @@ def assert_same(one: Any, two: Any) -> None:
             assert_same(a, b)
     else:
         assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("rates", ["[0.5, 2.0]", "{choices: [0.5, 0.7, 0.9, 1.1, 1.3]}"])
+def test_environments_that_are_done_with_are_let_go(rates: str):
+    import gc
+
+    from llmscale_env.sim.fast.engine import EngineBatch
+
+    def engines() -> int:
+        return sum(isinstance(thing, EngineBatch) for thing in gc.get_objects())
+
+    gc.collect()
+    before = engines()
+    _, env = made(f"randomise.ranges.workload.rate_scale={rates}", "randomise.groups=2")
+    env.reset(seed=0)
+    for _ in range(40):  # ten episodes of each group
+        env.step(STILL)
+    assert engines() - before <= 4  # two groups, and at most as many that wait
+    env.close()
