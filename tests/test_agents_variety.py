@@ -338,7 +338,7 @@ def test_environments_that_are_done_with_are_let_go(rates: str):
     from llmscale_env.sim.fast.engine import EngineBatch
 
     def engines() -> int:
-        return sum(isinstance(thing, EngineBatch) for thing in gc.get_objects())
+        return sum(type(thing) is EngineBatch for thing in gc.get_objects())
 
     gc.collect()
     before = engines()
