@@ -246,10 +246,9 @@ class VarietyVectorEnv(VectorEnv):
         for group in others:
             observations[group], first = self._replace(group)
             infos[group] = {**infos[group], "action_mask": first["action_mask"]}
-        for _, env in self._waiting[: -self._groups]:
-            env.close()
+        while len(self._waiting) > self._groups:
+            self._waiting.pop(0)[1].close()
             self._closed = True
-        del self._waiting[: -self._groups]
         if self._closed:
             # Tens of megabytes each, in cycles of references: Python, which counts objects, would wait long.
             gc.collect()
