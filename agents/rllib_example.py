@@ -33,8 +33,8 @@ import numpy as np
 
 from agents.config import environment_id, parse_scenario_words
 from agents.files import said
-from llmscale_env import _spread
 from llmscale_env._cli import Slip, flag, run_command, whole
+from llmscale_env._spread import on_ray
 
 PARALLEL = "multi-region-parallel"
 WORDS = (
@@ -176,7 +176,7 @@ def _run(words: Sequence[str]) -> int:
         raise Slip(f"net = {options['net']!r}: must be sizes of layers, as 64,64") from None
     settings = {"env": env, "overrides": overrides}
     _check(settings)
-    ray = _spread.import_ray()
+    ray = on_ray.import_ray()
     try:
         import ray.rllib
     except ImportError as error:
@@ -187,7 +187,7 @@ def _run(words: Sequence[str]) -> int:
     address = options.get("ray.address") or os.environ.get("RAY_ADDRESS") or "local"
     ours = not ray.is_initialized()
     if ours:
-        _spread.connect(ray, address)
+        on_ray.connect(ray, address)
     algo = None
     try:
         algo = algorithm(

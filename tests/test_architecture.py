@@ -30,6 +30,10 @@ ENTRY_POINTS = {
     "llmscale_env",
     "llmscale_env._cli",
     "llmscale_env._spread",
+    "llmscale_env._spread.calls",
+    "llmscale_env._spread.on_ray",
+    "llmscale_env._spread.processes",
+    "llmscale_env._spread.versions",
     "llmscale_env.calibrate",
     "llmscale_env.traces",
 }

@@ -17,7 +17,8 @@ from experiments.harness.catalogue import load
 from experiments.harness.results import ROWS
 from experiments.run import RunsFailed, make_result
 from llmscale_env._cli import Slip
-from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, import_ray, spread
+from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, spread
+from llmscale_env._spread.on_ray import import_ray
 from tests import ray_calls
 from tests.test_agents_seeds import TINY as TRAIN
 from tests.test_agents_seeds import same_network, same_numbers

@@ -18,11 +18,12 @@ from llmscale_env._spread import (
     Launcher,
     OtherCode,
     WorkerLost,
-    check_code,
     crew,
     launcher_of,
     spread,
+    versions,
 )
+from llmscale_env._spread.versions import check_code
 
 HERE, TWO = Launcher(workers=1), Launcher(workers=2)
 
@@ -170,8 +171,8 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_machine_with_other_code_is_refused():
-    mine = _spread.identity()
+    mine = versions.identity()
     check_code(mine, mine)
-    assert set(mine) == {"llmscale's code", *_spread._COMPARED}
+    assert set(mine) == {"llmscale's code", *versions.COMPARED}
     with pytest.raises(OtherCode, match=r"numpy is 1\.0 there, .* here$"):
         check_code(mine, {**mine, "numpy": "1.0"})
