@@ -5,9 +5,9 @@ multiplier of the class, which dual ascent moves after every rollout: up by `rat
 is lacking, down where there is more than asked for, and never out of [0, `most`].
 
 What is measured is what the tables show: of all arrivals, the share served in time. A request that the
-horizon cuts off is a miss there, but no violation in the scenario's reward (which charges the work left
-over); it is charged at `multiplier - 1` times the price of a violation, so that with multipliers of 1 the
-reward is the scenario's own.
+horizon cuts off is a miss there, but no violation in the scenario's reward, which charges the work left
+over alone, so learners leave batch requests lying at the end. Where an attainment is asked for, every miss
+of the class costs the same, cut off or not.
 
 With `per = "workload"` every workload that training draws has multipliers of its own: a policy for a family
 of services is asked to keep the target on each, and not on their average, to which easy ones would lend what
@@ -102,8 +102,12 @@ class LagrangianVecEnv(VecEnvWrapper):
         # Before the step, in which a group may get another scenario.
         price, rows = self._prices_now(), self._rows()
         obs, rewards, dones, infos = self.venv.step_wait()
-        misses = self._count(dones, rows)
-        extra = -(misses * price * (self.multipliers[rows] - 1.0)).sum(axis=1)
+        late, cut_off = self._count(dones, rows)
+        multipliers = self.multipliers[rows]
+        # The scenario's own reward has charged the late ones once.
+        asked = ~np.isnan(self.targets)
+        misses = late * (multipliers - 1.0) + cut_off * multipliers * asked
+        extra = -(misses * price).sum(axis=1)
         return obs, rewards + (extra * self._native.reward_scale).astype(np.float32), dones, infos
 
     def _rows(self) -> NDArray[np.int64]:
@@ -114,25 +118,28 @@ class LagrangianVecEnv(VecEnvWrapper):
         found = [self.workloads.index(label) for label in labels]
         return np.repeat(found, self.num_envs // len(found))
 
-    def _count(self, dones: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, C) misses of the interval: violations, and at the horizon whatever is not on time."""
+    def _count(
+        self, dones: NDArray[np.bool_], rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(n, C) violations of the interval, and (n, C) what else is not on time at the horizon."""
         infos = self._native.native_infos
         metrics = infos["metrics"]
         late = np.stack([metrics[f"{name}/violations"] for name in self._names], axis=1)
         arrived = np.stack([metrics[f"{name}/arrived"] for name in self._names], axis=1)
-        misses, came = late - self._late_before, arrived - self._arrived_before
+        violations, came = late - self._late_before, arrived - self._arrived_before
+        cut_off = np.zeros_like(violations)
         if dones.any():
             summary = infos["episode_summary"]
             share = np.stack([summary[f"{n}/slo_attainment"] for n in self._names], axis=1)
             # Rounded, since the share is a quotient of whole numbers.
             in_all = np.rint(arrived * (1.0 - share))
-            misses[dones] = in_all[dones] - self._late_before[dones]
-        np.add.at(self._missed, rows, misses)
+            cut_off[dones] = in_all[dones] - late[dones]
+        np.add.at(self._missed, rows, violations + cut_off)
         np.add.at(self._arrived, rows, came)
         self._late_before, self._arrived_before = late.copy(), arrived.copy()
         self._late_before[dones] = 0
         self._arrived_before[dones] = 0
-        return misses
+        return violations, cut_off
 
     def update(self) -> None:
         """A rollout is over: move the multipliers by what was measured in it."""

@@ -65,29 +65,46 @@ def play(settings: LagrangianConfig, multipliers: list[float], steps: int = 12) 
     return env, np.array(seen), np.array(plain), np.array(parts), summaries
 
 
-def test_multipliers_of_one_leave_the_reward_alone():
+def test_with_multipliers_of_one_only_the_cut_off_are_charged_besides():
     settings = LagrangianConfig(attainment=0.99)
-    _, seen, plain, parts, _ = play(settings, [1.0, 1.0])
-    np.testing.assert_allclose(seen, plain * 0.5, rtol=1e-6)
-    assert (parts < 0).any()
-
-
-def test_a_multiplier_scales_its_class_and_the_cut_off_count_as_misses():
-    settings = LagrangianConfig(attainment=0.99)
-    env, seen, plain, parts, summaries = play(settings, [4.0, 4.0])
-    extra = seen / 0.5 - plain
-    # Within an episode the price of violations is four times what it was; the last step has the rest.
+    _, seen, plain, parts, summaries = play(settings, [1.0, 1.0])
     ends = [5, 11]
     inner = [step for step in range(12) if step not in ends]
-    np.testing.assert_allclose(extra[inner], 3.0 * parts[inner], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(seen[inner], plain[inner] * 0.5, rtol=1e-6)
+    assert (parts < 0).any()
+    price = prices(make_scenario(config_of()))
+    for end, summary in zip(ends, summaries, strict=True):
+        cut_off = np.zeros(2)
+        for c, name in enumerate(["interactive", "batch"]):
+            missed = summary[f"{name}/arrived"] * (1 - summary[f"{name}/slo_attainment"])
+            cut_off += price[c] * (missed - summary[f"{name}/violations"])
+        assert (cut_off > 0).all()
+        np.testing.assert_allclose(plain[end] - seen[end] / 0.5, cut_off, rtol=1e-4)
+
+
+def test_a_class_of_which_nothing_is_asked_costs_what_the_scenario_says():
+    _, seen, plain, _, _ = play(LagrangianConfig(attainment={}), [1.0, 1.0])
+    np.testing.assert_allclose(seen, plain * 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("multiplier", [0.25, 4.0])
+def test_a_multiplier_is_the_price_of_every_miss(multiplier: float):
+    settings = LagrangianConfig(attainment=0.99)
+    env, seen, plain, parts, summaries = play(settings, [multiplier, multiplier])
+    extra = seen / 0.5 - plain
+    # Within an episode the price of violations is so many times what it was; the last step has the rest.
+    ends = [5, 11]
+    inner = [step for step in range(12) if step not in ends]
+    more = multiplier - 1.0
+    np.testing.assert_allclose(extra[inner], more * parts[inner], rtol=1e-4, atol=1e-4)
     price = prices(make_scenario(config_of()))
     for end, summary in zip(ends, summaries, strict=True):
         total = np.zeros(2)
         for c, name in enumerate(["interactive", "batch"]):
             missed = summary[f"{name}/arrived"] * (1 - summary[f"{name}/slo_attainment"])
-            total -= 3.0 * price[c] * missed
-        np.testing.assert_allclose(extra[end - 5 : end + 1].sum(axis=0), total, rtol=1e-4)
-    assert (extra[ends] < 3.0 * parts[ends] - 1e-6).any()
+            total -= multiplier * price[c] * missed
+        charged = extra[end - 5 : end + 1].sum(axis=0) + parts[end - 5 : end + 1].sum(axis=0)
+        np.testing.assert_allclose(charged, total, rtol=1e-4)
     # What is measured is what the summaries say.
     env.update()
     for c, name in enumerate(["interactive", "batch"]):
