@@ -101,7 +101,7 @@ class PacedPolicy:
         "pace": Real(0.2, 1.2),
         "end_s": Real(0, 300),
         "spare": Real(0.0, 3.0),
-        "own_share": Real(0.2, 1.0),
+        "own_share": Real(0.0, 1.0),
         "itl_share": Real(0.05, 1.0, log=True),
         "mixed_itl_share": Real(0.05, 1.0, log=True),
         "tolerated": Real(0.001, 0.05, log=True),

@@ -16,6 +16,9 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.checks import check_router
 from llmscale_env.sim.compile import compile_cluster
 
+_NO_POOL = -0.5
+"""Where the range of a pool's share begins: below 0 the pool is left out."""
+
 
 class StaticParameters(Parameters):
     """Counts and limits by pool; a pool left out keeps what the scenario starts with.
@@ -68,7 +71,11 @@ class StaticPolicy:
 
     @staticmethod
     def space_of(scenario: Scenario) -> Space:
-        """What it searches: GPUs in all, the pools' shares of them, and a batch limit of each pool."""
+        """What it searches: GPUs in all, the pools' shares of them, and a batch limit of each pool.
+
+        A third of a share's range means that the pool is left out: with ranges from 0 on, a search as
+        good as never draws a fleet of one pool.
+        """
         pools = scenario.fleet.pools
         least = min(pool.tp for pool in pools)
         limits = {
@@ -76,7 +83,7 @@ class StaticPolicy:
         }
         return {
             "gpus": Whole(least, scenario.fleet.max_gpus),
-            **{f"{pool.name}.share": Real(0.0, 1.0) for pool in pools},
+            **{f"{pool.name}.share": Real(_NO_POOL, 1.0) for pool in pools},
             **{f"{name}.batch_limit": limit for name, limit in limits.items()},
         }
 
@@ -187,8 +194,14 @@ class StaticPolicy:
 def _shared_out(
     gpus: int, shares: Mapping[str, float], pools: Mapping[str, PoolConfig]
 ) -> dict[str, int]:
-    """Instances of each pool by its share of the GPUs: whole ones, then one more by largest remainder."""
-    whole = sum(shares.values()) or 1.0
+    """Instances of each pool by its share of the GPUs: whole ones, then one more by largest remainder.
+
+    Shares of 0 and below are none; if all are, they are alike.
+    """
+    shares = {name: max(0.0, share) for name, share in shares.items()}
+    if not any(shares.values()):
+        shares = dict.fromkeys(shares, 1.0)
+    whole = sum(shares.values())
     wanted = {name: gpus * share / whole / pools[name].tp for name, share in shares.items()}
     found = {name: min(int(n), pools[name].max_instances) for name, n in wanted.items()}
     left = gpus - sum(n * pools[name].tp for name, n in found.items())

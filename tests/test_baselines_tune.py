@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -181,6 +182,23 @@ def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
     point = {"gpus": 10, "interactive.share": 0.5, "mixed.share": 0.0, "batch.share": 0.25}
     made = settings_of(TUNABLE["static"], point, scenario)
     assert made == {"interactive": 7, "mixed": 0, "batch": 3}
+    point = {"gpus": 10, "interactive.share": -0.4, "mixed.share": 0.1, "batch.share": -0.1}
+    made = settings_of(TUNABLE["static"], point, scenario)
+    assert made == {"interactive": 0, "mixed": 10, "batch": 0}
+    point = {"gpus": 9, "interactive.share": -0.4, "mixed.share": 0.0, "batch.share": -0.1}
+    assert settings_of(TUNABLE["static"], point, scenario) == dict.fromkeys(made, 3)
+
+
+def test_a_search_meets_fleets_of_one_pool():
+    scenario = load_scenario("mixed-slo")
+    space = space_of(TUNABLE["static"], scenario)
+    points = from_optuna(space, lambda point: point, lambda trial: 0.0, 0)
+    next(points)  # the defaults
+    alone = 0
+    for point, _ in itertools.islice(points, 60):
+        made = settings_of(TUNABLE["static"], point, scenario)
+        alone += sum(made[pool.name] > 0 for pool in scenario.fleet.pools) == 1
+    assert alone >= 5
 
 
 # ---- budgets ----
