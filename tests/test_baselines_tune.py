@@ -18,6 +18,7 @@ from baselines.tune import FIRST_SEED, MAX_SEEDS, Trial, grid_points, main, tabl
 from baselines.tuning.halving import plan, seeds_by_round
 from baselines.tuning.search import from_optuna
 from baselines.tuning.trials import Outcome, Score
+from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 
 SMALL = ["scenario.horizon_s=60", "scenario.workload.batch_queues.overnight.n_requests=100"]
@@ -199,6 +200,16 @@ def test_a_search_meets_fleets_of_one_pool():
         made = settings_of(TUNABLE["static"], point, scenario)
         alone += sum(made[pool.name] > 0 for pool in scenario.fleet.pools) == 1
     assert alone >= 5
+
+
+@pytest.mark.parametrize("name", TUNABLE)
+def test_nobody_who_is_tuned_reads_the_forecast(name: str):
+    policy = make_policy(name)
+    short = load_scenario("mixed-slo", horizon_s=300.0)
+    with_one, without = (
+        run_episode(policy, short, 3, forecaster=f).summary for f in ("ewma", None)
+    )
+    assert with_one == without
 
 
 # ---- budgets ----

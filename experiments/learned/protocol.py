@@ -86,15 +86,17 @@ def learned_cases(
         learned_who(run) | place(workload, windows[workload.split])
         for run in runs
         for workload in (*test, *(w for w in validation if w.name in wanted))
+        if run.competes_on(workload)
     ]
 
 
 def learned_who(run: Run) -> Case:
     """The part of a case that says which learned policy."""
+    base = f"trained on {run.made_for or 'the training split'}"
     return {
         "policy": run.policy,
         "setting": run.setting,
-        "base": "leaks " + ", ".join(run.leaks) if run.leaks else "trained on the training split",
+        "base": "leaks " + ", ".join(run.leaks) if run.leaks else base,
         "training_seed": run.training_seed,
         "learned": True,
         "model": run.path,
@@ -175,6 +177,8 @@ def seen_by(policy: Policy, case: Mapping[str, Any]) -> Any:
     """The forecaster that a policy sees: its own, unless the case takes it away or names another."""
     if "forecaster" in case:
         return case["forecaster"]
+    if not case["learned"]:
+        return None  # no heuristic reads it
     from agents.comparison import forecaster_of
 
     return forecaster_of(policy)

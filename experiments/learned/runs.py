@@ -10,7 +10,7 @@ from typing import Any
 from agents.config import TrainConfig, read_config
 from agents.learned import find_model
 from agents.pretrained import is_pretrained, shipped
-from experiments.learned.family import FAMILY, digest_of
+from experiments.learned.family import FAMILY, Workload, digest_of
 from llmscale_env.workload.families import members
 
 
@@ -19,13 +19,16 @@ class Run:
     """One training.
 
     Attributes:
-        policy: what it is called in tables: the learner, and the policy whose counts it corrects.
+        policy: what it is called in tables: the learner, the policy whose counts it corrects, and "per
+            workload" where there is one network for each workload.
         setting: by what it weighs GPUs against lateness, "as configured" if by nothing of its own.
         training_seed: runs that differ in it alone are one setting.
         path: of the model file.
         digest: of it, and of its configuration.
         trained_on: names of workloads, as far as its configuration says.
-        leaks: those of them that belong to validation or test.
+        made_for: the validation workload that it was trained on and on nothing else, as a heuristic is tuned
+            on one; it competes where settings are chosen by that workload. Empty: it competes everywhere.
+        leaks: those of `trained_on` that belong to validation or test, but for `made_for`.
     """
 
     policy: str
@@ -34,7 +37,14 @@ class Run:
     path: str
     digest: str
     trained_on: tuple[str, ...]
+    made_for: str
     leaks: tuple[str, ...]
+
+    def competes_on(self, workload: Workload) -> bool:
+        """Whether it takes part on a workload of test or validation."""
+        if not self.made_for:
+            return True
+        return self.made_for == workload.name or workload.validated_on == (self.made_for,)
 
 
 def find_runs(texts: Sequence[str], env: str) -> list[Run]:
@@ -49,14 +59,14 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
         ValueError: nothing is there; or two runs have the same policy, setting and seed.
         Slip: a configuration that cannot be read.
     """
-    found: dict[tuple[str, str, int], Run] = {}
+    found: dict[tuple[str, str, int, str], Run] = {}
     for text in texts:
         for path in _models(text, env):
             config = read_config(path.parent)
             if config.env != env:
                 continue
             run = run_of(config, path)
-            key = (run.policy, run.setting, run.training_seed)
+            key = (run.policy, run.setting, run.training_seed, run.made_for)
             if key in found and found[key].digest != run.digest:
                 raise ValueError(
                     f"learned = {text!r}: {path} and {found[key].path} are both {run.policy}, "
@@ -86,6 +96,10 @@ def run_of(config: TrainConfig, path: Path) -> Run:
     policy = config.agent if config.reference is None else f"{config.agent} on {config.reference}"
     names = workloads_of(config)
     training = {m.name for m in members(FAMILY, "train")}
+    made_for = ""
+    if len(names) == 1 and names[0] in {m.name for m in members(FAMILY, "validation")}:
+        made_for = names[0].partition("/")[2]
+        policy += " per workload"
     own = digest_of(path) + digest_of(path.parent / "config.yaml")
     return Run(
         policy,
@@ -94,7 +108,8 @@ def run_of(config: TrainConfig, path: Path) -> Run:
         str(path),
         own,
         names,
-        tuple(name for name in names if name not in training),
+        made_for,
+        tuple(name for name in names if name not in training and not made_for),
     )
 
 

@@ -272,6 +272,7 @@ def overall(
         if policy in ratios:
             row |= {f"{column} IQM": stratified_interval(ratios[policy])}
         if against in rewards and policy != against:
-            row["P(better reward)"] = improvement_interval(mine, rewards[against], resamples=500)
+            theirs = {workload: rewards[against][workload] for workload in mine}
+            row["P(better reward)"] = improvement_interval(mine, theirs, resamples=500)
         made.append(row)
     return made

@@ -97,6 +97,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
                 "training_seed": run.training_seed,
             }
             for run in find_runs(parameters.learned, env)
+            if not run.made_for  # another workload than the environment's own
         ]
         if has_bound(scenario):
             made += [

@@ -17,7 +17,7 @@ both classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -204,14 +204,23 @@ def best_heuristic_overall(found: Sequence[Standing]) -> str | None:
     return min(names, key=rank)
 
 
-def chosen_learned(found: Sequence[Standing]) -> str | None:
-    """The learned policy that validation prefers: fewest misses of the target, then fewest GPU-hours."""
-    names = dict.fromkeys(s.policy for s in found if s.learned)
+def chosen_learned(found: Sequence[Standing], workload: str) -> str | None:
+    """The learned policy, of those on a workload, that validation prefers.
+
+    On the workloads on which they all are: fewest misses of the target, then fewest GPU-hours.
+    """
+    names = list(dict.fromkeys(s.policy for s in found if s.learned and s.workload == workload))
+    on = [{s.workload for s in found if s.policy == name} for name in names]
     if not names:
         return None
+    common = set.intersection(*on)
 
     def rank(name: str) -> tuple[int, float]:
-        choices = [s.choice for s in found if s.policy == name and s.choice is not None]
+        choices = [
+            s.choice
+            for s in found
+            if s.policy == name and s.workload in common and s.choice is not None
+        ]
         return (sum(not c.reaches for c in choices), sum(c.gpu_hours for c in choices))
 
     return min(names, key=rank)
@@ -220,11 +229,13 @@ def chosen_learned(found: Sequence[Standing]) -> str | None:
 def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
     """The lines of issue 8's "Done when", workload by workload."""
     found = _found(frame, parameters)
-    name = chosen_learned(found)
     bounds = _bounds(frame, found)
     made = []
     ratios = []
+    chosen = set()
     for workload in dict.fromkeys(s.workload for s in found):
+        name = chosen_learned(found, workload)
+        chosen.add(name)
         mine = next((s for s in found if s.workload == workload and s.policy == name), None)
         heuristics = [s for s in found if s.workload == workload and not s.learned]
         shape = shape_of(workload)
@@ -234,8 +245,8 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
             ratios.append(
                 (mine.matched.mean - bounds[workload], best.matched.mean - bounds[workload])
             )
-    made.append(_distance_claim(ratios, len(bounds), name))
-    note = _leaks(found, name)
+    made.append(_distance_claim(ratios, len(bounds), chosen == {None}))
+    note = _leaks(found, chosen)
     return [replace(claim, note=f"{claim.note} {note}".strip()) for claim in made]
 
 
@@ -297,7 +308,7 @@ def _gap(lows: Sequence[float], high: float) -> float:
     return float(min(lows) - high)
 
 
-def _distance_claim(ratios: Sequence[tuple[float, float]], of: int, name: str | None) -> Claim:
+def _distance_claim(ratios: Sequence[tuple[float, float]], of: int, none: bool) -> Claim:
     sentence = "its distance to the clairvoyant bound is at most half of the best heuristic's"
     known = [(a, b) for a, b in ratios if not np.isnan(a + b)]
     value = sum(a for a, _ in known) / sum(b for _, b in known) if known else np.nan
@@ -308,11 +319,11 @@ def _distance_claim(ratios: Sequence[tuple[float, float]], of: int, name: str | 
         nothing=1.0,
         unit="of the best heuristic's GPU-hours above the bound",
         note=f"Over the {len(known)} of {of} test workloads on which both reach the target, with a bound.",
-        reason="no learned policy was compared" if name is None else "",
+        reason="no learned policy was compared" if none else "",
     )
 
 
-def _leaks(found: Sequence[Standing], name: str | None) -> str:
-    bases = {s.base for s in found if s.policy == name}
+def _leaks(found: Sequence[Standing], chosen: Collection[str | None]) -> str:
+    bases = {s.base for s in found if s.policy in chosen}
     leaking = sorted(base for base in bases if base.startswith("leaks"))
     return f"Not a fair test: training {leaking[0]}." if leaking else ""

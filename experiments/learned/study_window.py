@@ -45,9 +45,9 @@ class Settings(Parameters):
         "chiron",
     )
     factor: Annotated[float, Field(gt=0), ours("of their knobs")] = 1.0
-    learned: Annotated[tuple[str, ...], ours("as in learned-mixed-slo; the first run is shown")] = (
-        "pretrained",
-    )
+    learned: Annotated[
+        tuple[str, ...], ours("as in learned-mixed-slo; the first run that competes there is shown")
+    ] = ("pretrained",)
     from_s: Annotated[float, ours("what is drawn begins", ge=0)] = 0.0
     until_s: Annotated[float, ours("and ends", gt=0)] = 1800.0
 
@@ -67,7 +67,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
         if found is None:
             raise ValueError(f"factor = {parameters.factor}: {name} has no such setting")
         made.append({**where, "policy": name, "learned": False, "parameters": found})
-    runs = find_runs(parameters.learned, "mixed-slo")
+    runs = [r for r in find_runs(parameters.learned, "mixed-slo") if r.competes_on(workload)]
     if runs:
         made.append({**where, **learned_who(runs[0])})
     return made

@@ -1,0 +1,180 @@
+"""Learned policies under the protocol: which runs are one policy, where they compete, what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.learned import study_ablations
+from experiments.learned.ablations import ABLATIONS
+from experiments.learned.family import workloads
+from experiments.learned.protocol import play
+from experiments.learned.standings import Choice
+from experiments.learned.study_mixed_slo import chosen_learned
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folders of networks that have learnt nothing: two seeds, and a price of their own."""
+    from agents.algorithms import make_model
+    from agents.config import make_config
+    from agents.environments import make_scenario, make_vector_env
+    from agents.vec_adapter import NativeVecEnv
+
+    home = tmp_path_factory.mktemp("runs")
+    small = {"n_envs": 2, "ppo.net": [8], "ppo.n_steps": 16, "ppo.batch_size": 32}
+    drawn = {
+        "randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}},
+        "randomise.groups": 1,
+    }
+    for name, changes in {
+        "a": {**drawn, "seed": 0},
+        "b": {**drawn, "seed": 1},
+        "c": {"seed": 0, "scenario.classes.batch.weight": 3.0},
+        "d": {"seed": 0, "scenario.workload": "mixed-slo/val-mmpp"},
+        "e": {"seed": 0, "scenario.workload": "mixed-slo/val-code"},
+        "f": {"seed": 0, "scenario.workload": "mixed-slo/test-code"},
+    }.items():
+        config = make_config("mixed-slo", {**small, **changes})
+        env = NativeVecEnv(make_vector_env(config, make_scenario(config), 2))
+        (home / name).mkdir()
+        make_model(config, env).save(home / name / "model_best.zip")
+        (home / name / "config.yaml").write_text(config.to_yaml())
+    return home
+
+
+def test_runs_are_settings_of_a_policy_with_seeds(runs: Path):
+    from experiments.learned.runs import find_runs
+
+    found = find_runs([str(runs / name) for name in "abc"], "mixed-slo")
+    assert [(r.policy, r.setting, r.training_seed) for r in found] == [
+        ("ppo", "as configured", 0),
+        ("ppo", "as configured", 1),
+        ("ppo", "weight 3", 0),
+    ]
+    assert found[0].leaks == ()
+    assert found[2].leaks == ("mixed-slo",)  # the plain scenario, which has the traces' test times
+    assert find_runs([str(runs / "b")], "mixed-slo")[0].training_seed == 1
+    assert find_runs([str(runs)], "placement") == []
+    with pytest.raises(ValueError, match="no such file or folder"):
+        find_runs([str(runs / "nothing")], "mixed-slo")
+
+
+def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(runs: Path):
+    from experiments.learned.protocol import learned_cases
+    from experiments.learned.runs import find_runs
+
+    found = find_runs([str(runs / name) for name in "de"], "mixed-slo")
+    assert [(r.policy, r.made_for, r.leaks) for r in found] == [
+        ("ppo per workload", "val-mmpp", ()),
+        ("ppo per workload", "val-code", ()),
+    ]
+    tests = [w for w in workloads("test") if w.name in ("test-mmpp", "test-code", "test-chat")]
+    windows = {"test": 1, "validation": 1}
+    made = learned_cases(found, tests, workloads("validation"), windows)
+    assert [(case["workload"], case["base"]) for case in made] == [
+        ("test-mmpp", "trained on val-mmpp"),
+        ("val-mmpp", "trained on val-mmpp"),
+        ("test-code", "trained on val-code"),
+        ("val-code", "trained on val-code"),
+    ]
+    # What was trained on a workload of the test is for nobody.
+    (leak,) = find_runs([str(runs / "f")], "mixed-slo")
+    assert (leak.policy, leak.made_for, leak.leaks) == ("ppo", "", ("mixed-slo/test-code",))
+
+
+def test_the_learned_policy_that_is_judged_is_there_and_preferred_by_validation():
+    def standing(policy: str, workload: str, hours: float, reaches: bool = True) -> Any:
+        choice = Choice("at 0.99", reaches, 0.99, hours)
+        return SimpleNamespace(policy=policy, workload=workload, learned=True, choice=choice)
+
+    found = [standing("family", w, 3.0) for w in ("a", "b", "trace")]
+    found += [standing("each", "a", 2.0), standing("each", "b", 3.5)]
+    assert chosen_learned(found, "a") == chosen_learned(found, "b") == "each"
+    assert chosen_learned(found, "trace") == "family"
+    found[-1] = standing("each", "b", 2.0, reaches=False)
+    assert chosen_learned(found, "a") == "family"
+    assert chosen_learned([], "a") is None
+
+
+def test_a_learned_policy_runs_under_the_protocol(runs: Path):
+    from experiments.learned.protocol import learned_cases
+    from experiments.learned.runs import find_runs
+
+    tests = [w for w in workloads("test") if w.name == "test-mmpp"]
+    found = find_runs([str(runs / "a")], "mixed-slo")
+    made = learned_cases(found, tests, workloads("validation"), {"test": 1, "validation": 1})
+    assert [case["workload"] for case in made] == ["test-mmpp", "val-mmpp"]
+    short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+    (row,) = play({**made[0], "overrides": short})
+    (blind,) = play({**ABLATIONS["forecast-none"].of(made[0]), "overrides": short})
+    assert row["window"] == blind["window"] == 30000
+    assert row["gpu_hours"] > 0
+    (blind,) = play({**ABLATIONS["blind-queues"].of(made[0]), "overrides": short})
+    assert blind["window"] == 30000
+
+
+def test_blocks_are_taken_from_those_who_have_them(runs: Path):
+    settings = study_ablations.Settings(
+        learned=(str(runs / "a"),), policies=("static",), seeds=1, workloads=("test-mmpp",)
+    )
+    made = study_ablations.cases(settings)
+    of = {k: {c["ablation"] for c in made if c["learned"] is k} for k in (True, False)}
+    assert {"blind-queues", "blind-last_action", "load-60"} <= of[True]
+    assert "blind-urgency" not in of[True]  # not among mixed-slo's own blocks
+    assert not any(name.startswith("blind") for name in of[False])
+
+
+def test_the_blind_see_a_block_at_its_mean(runs: Path):
+    from agents.learned import LearnedPolicy
+    from experiments.learned.blind import blind
+    from llmscale_env.control.simulation import ClusterSimulation
+    from llmscale_env.scenarios import load_scenario
+
+    overrides = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+    scenario = load_scenario("mixed-slo", workload="mixed-slo/test-mmpp", **overrides)
+    policy, simulation = LearnedPolicy(runs / "a"), ClusterSimulation(scenario)
+    with pytest.raises(ValueError, match="block = 'urgency'"):
+        blind(policy, "urgency", simulation, 1)
+    blind(policy, "clock", simulation, 1)
+    span = policy.spans["clock"]
+    ramp = np.arange(span.stop + 3, dtype=np.float32)
+    seen = policy.alter(ramp)
+    # Of an episode of six decisions, the clock at its start, after one, ... and five sixths.
+    assert seen[span][0] == pytest.approx(np.mean(np.arange(6) / 6), abs=1e-6)
+    np.testing.assert_array_equal(np.delete(seen, span), np.delete(ramp, span))
+
+
+def test_a_shipped_policy_is_evaluated_beside_others(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    import shutil
+
+    import yaml
+
+    from agents import evaluate
+    from agents.pretrained import KEYS
+
+    home = tmp_path / "shipped"
+    shutil.copytree(runs / "a", home / "small")
+    (home / "small" / "model_best.zip").rename(home / "small" / "model.zip")
+    card = {**dict.fromkeys(KEYS, "said"), "environment": "mixed-slo"}
+    (home / "small" / "card.yaml").write_text(yaml.safe_dump(card))
+    monkeypatch.setattr("agents.pretrained.FOLDER", home)
+    words = [
+        "env=mixed-slo",
+        "policies=pretrained,chiron,dynamo",
+        "episodes=1",
+        f"out={tmp_path / 'o'}",
+    ]
+    assert evaluate.main([*words, "scenario.horizon_s=60", "scenario.workload=chat"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines()[2:5]] == [
+        "pretrained",
+        "chiron",
+        "dynamo",
+    ]
