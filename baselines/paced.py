@@ -65,9 +65,9 @@ class PacedParameters(Parameters):
     pace: Positive = 0.8
     end_s: NonNegative = 60.0
     spare: NonNegative = 0.5
-    own_share: Share = 0.5
-    itl_share: Positive = 0.5
-    mixed_itl_share: Positive = 0.5
+    own_share: Share = 0.0
+    itl_share: Positive = 0.15
+    mixed_itl_share: Positive = 0.15
     tolerated: Share = 0.005
     recovery: NonNegative = 0.03
     hold_s: NonNegative = 30.0

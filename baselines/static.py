@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from baselines.fleet import class_pool
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
 from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import Command
@@ -86,6 +87,29 @@ class StaticPolicy:
             **{f"{pool.name}.share": Real(_NO_POOL, 1.0) for pool in pools},
             **{f"{name}.batch_limit": limit for name, limit in limits.items()},
         }
+
+    @staticmethod
+    def begins_with(scenario: Scenario) -> list[dict[str, Any]]:
+        """Points of the space that a search begins with: fleets of the one pool that serves all, if there is.
+
+        They are a corner of the space, and often the cheapest fleets, since nothing idles while another pool
+        is full.
+        """
+        try:
+            alone = {class_pool(scenario, llm, "") for llm in scenario.fleet.llms}
+        except PolicyError:
+            return []
+        if len(alone) > 1:
+            return []
+        pools = scenario.fleet.pools
+        shares = {f"{q.name}.share": 1.0 if p in alone else _NO_POOL for p, q in enumerate(pools)}
+        most, step = scenario.fleet.max_gpus, min(q.tp for q in pools)
+        return [
+            {"gpus": gpus, **shares, **{f"{q.name}.batch_limit": limit for q in pools}}
+            for gpus in range(step, most + 1, step * max(1, most // (16 * step)))
+            for limit in (16, 48, 128)
+            if limit <= min(q.max_batch for q in pools)
+        ]
 
     @staticmethod
     def of_grid_in(point: dict[str, Any], scenario: Scenario) -> dict[str, Any]:

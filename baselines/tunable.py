@@ -40,7 +40,8 @@ TUNABLE: dict[str, Any] = {
     "paced": PacedPolicy,
 }
 """Each has a `GRID` and a `SPACE`, or `grid_of` and `space_of` where these hang on the scenario; where a
-point is no setting yet, `of_grid` makes it one (`of_grid_in` with the scenario)."""
+point is no setting yet, `of_grid` makes it one (`of_grid_in` with the scenario). `begins_with`, where there
+is one, names points of the space that are tried first."""
 
 
 def grid_of(kind: Any, scenario: Scenario) -> dict[str, tuple[Any, ...]]:
@@ -63,6 +64,13 @@ def _serves_by_class(scenario: Scenario) -> bool:
     except PolicyError:
         return False
     return True
+
+
+def begins_with(kind: Any, scenario: Scenario, space: Space) -> list[dict[str, Any]]:
+    """Points of the policy's own at which a search of `space` begins; none where it was told other ranges."""
+    if not hasattr(kind, "begins_with") or space != space_of(kind, scenario):
+        return []
+    return list(kind.begins_with(scenario))
 
 
 def settings_of(kind: Any, point: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:

@@ -13,7 +13,8 @@
                          mixed-slo/val-spikes); it stands in the name of the file
     workloads=A,B        several: one setting for all of them
     search=grid          every point of the policy's grid, or with a budget as many as it allows; "optuna":
-                         points of the policy's ranges by Optuna's TPE sampler (extra "tune")
+                         points of the policy's ranges by Optuna's TPE sampler (extra "tune"); "static" begins
+                         with fleets of the one pool that serves all, a quarter of its settings at most
     budget_steps=N       simulated control intervals over all episodes, as `total_timesteps` of a learned
                          policy; exactly the whole episodes in it are run: the policy's defaults and other
                          settings with first_seeds seeds each, the better half with twice as many, and so on
@@ -44,6 +45,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -55,7 +57,14 @@ import yaml
 
 from baselines.parameters import PolicyError
 from baselines.space import Choice, Part, Real, Space, Whole
-from baselines.tunable import TUNABLE, grid_of, grid_points, settings_of, space_of
+from baselines.tunable import (
+    TUNABLE,
+    begins_with,
+    grid_of,
+    grid_points,
+    settings_of,
+    space_of,
+)
 from baselines.tuned_settings import settings_path
 from baselines.tuning.episodes import (
     FIRST_SEED,
@@ -177,11 +186,15 @@ def _search(
             kind(**point)
         known = [settings for settings, _ in from_list(points, seed)]
         return halve(episodes, from_list(points, seed), made, score, known), budget
+    ahead = begins_with(kind, scenario, space)
+    # A quarter of the settings at most, whichever.
+    some = random.Random(seed).sample(ahead, min(len(ahead), made.settings // 4))
     asked = from_optuna(
         space,
         partial(settings_of, kind, scenario=scenario),
         partial(score.loss, most_gpu_hours=episodes.most_gpu_hours),
         seed,
+        some,
     )
     return halve(episodes, asked, made, score), budget
 

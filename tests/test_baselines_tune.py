@@ -13,7 +13,7 @@ import yaml
 from baselines import POLICY_NAMES, make_policy, policies_for, tune, tuned_settings
 from baselines.llumnix import LlumnixPolicy
 from baselines.space import Choice, Real, Whole
-from baselines.tunable import TUNABLE, grid_of, settings_of, space_of
+from baselines.tunable import TUNABLE, begins_with, grid_of, settings_of, space_of
 from baselines.tune import FIRST_SEED, MAX_SEEDS, Trial, grid_points, main, table_text
 from baselines.tuning.halving import plan, seeds_by_round
 from baselines.tuning.search import from_optuna
@@ -190,16 +190,24 @@ def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
     assert settings_of(TUNABLE["static"], point, scenario) == dict.fromkeys(made, 3)
 
 
-def test_a_search_meets_fleets_of_one_pool():
+def test_a_search_of_static_fleets_begins_with_one_pool():
     scenario = load_scenario("mixed-slo")
-    space = space_of(TUNABLE["static"], scenario)
-    points = from_optuna(space, lambda point: point, lambda trial: 0.0, 0)
-    next(points)  # the defaults
-    alone = 0
-    for point, _ in itertools.islice(points, 60):
-        made = settings_of(TUNABLE["static"], point, scenario)
-        alone += sum(made[pool.name] > 0 for pool in scenario.fleet.pools) == 1
-    assert alone >= 5
+    kind = TUNABLE["static"]
+    space = space_of(kind, scenario)
+    first = begins_with(kind, scenario, space)
+    assert len(first) == 16 * 3
+    points = from_optuna(space, lambda point: point, lambda trial: 0.0, 0, first[6:8])
+    found = [point for point, _ in itertools.islice(points, 4)]
+    assert found[0] == {}
+    assert found[1:3] == first[6:8]
+    assert found[3] not in first
+    made = settings_of(kind, first[6], scenario)
+    limits = {"interactive.batch_limit": 16, "mixed.batch_limit": 16, "batch.batch_limit": 16}
+    assert made == {"interactive": 0, "mixed": 3, "batch": 0, **limits}
+    assert begins_with(kind, scenario, {**space, "gpus": Whole(1, 4)}) == []
+    assert begins_with(TUNABLE["hpa"], scenario, space) == []
+    # Pools of which none serves both classes, or of different models: nothing to begin with.
+    assert kind.begins_with(load_scenario("multi-model-queue")) == []
 
 
 @pytest.mark.parametrize("name", TUNABLE)

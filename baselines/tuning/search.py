@@ -128,6 +128,7 @@ def from_optuna(
     settings_of: Callable[[Mapping[str, Any]], dict[str, Any]],
     loss: Callable[[Trial], float],
     seed: int,
+    first: Sequence[Mapping[str, Any]] = (),
 ) -> Points:
     """The policy's defaults, then points of Optuna's tree-structured Parzen estimator.
 
@@ -136,6 +137,7 @@ def from_optuna(
         settings_of: parameters of a point.
         loss: what is to be small.
         seed: of the sampler.
+        first: points that are tried before the sampler's own, which it learns from as well.
 
     Raises:
         TunerMissing: Optuna is not installed.
@@ -144,6 +146,8 @@ def from_optuna(
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
     study = optuna.create_study(sampler=sampler, direction="minimize")
     ranges = {name: _distribution(optuna, part) for name, part in space.items()}
+    for point in first:
+        study.enqueue_trial(dict(point))
     yield {}, lambda trial: None
     while True:
         asked = study.ask(ranges)
