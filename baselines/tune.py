@@ -85,7 +85,16 @@ from baselines.tuning.search import (
 )
 from baselines.tuning.trials import SCORES, Score, Trial, settings_text, table_text
 from llmscale_env import _spread
-from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, one_of, parse_options, some_of, whole
+from llmscale_env._cli import (
+    Slip,
+    closest,
+    flag,
+    one_of,
+    parse_options,
+    run_command,
+    some_of,
+    whole,
+)
 from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.scenarios.schema import Scenario
@@ -199,7 +208,7 @@ def _search(
     return halve(episodes, asked, made, score), budget
 
 
-def _run(words: Sequence[str]) -> None:
+def _run(words: list[str]) -> int:
     changes = dict(word.split("=", 1) for word in words if _is_change(word))
     others = [word for word in words if not _is_change(word)]
     name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
@@ -233,7 +242,7 @@ def _run(words: Sequence[str]) -> None:
     of = "" if budget is None else f" of {budget:,}"
     print(f"steps: {found.steps:,}{of}, {episodes.replayed:,} of them from the cache")
     if not flag(options, "write", True):
-        return
+        return 0
     header = {
         "policy": name,
         "scenario": scenario.name,
@@ -251,6 +260,7 @@ def _run(words: Sequence[str]) -> None:
     path = Path(options["out"]) if "out" in options else path
     given = {key: value for key, value in header.items() if value is not None}
     _write(path, settings_text(found.trials[0], given))
+    return 0
 
 
 def _write(path: Path, text: str) -> None:
@@ -273,16 +283,7 @@ def _is_change(word: str) -> bool:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        _run(words)
-    except (Slip, WorkerLost, OtherCode) as slip:
-        print(f"tune: {slip}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command("tune", __doc__, words, _run, wordless=True, slips=(WorkerLost, OtherCode))
 
 
 if __name__ == "__main__":

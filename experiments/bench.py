@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.output import RESULTS, machine, text_table, write_csv
-from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options, some_of
+from llmscale_env._cli import Slip, flag, parse_options, run_command, some_of
 
 PARTS = {
     "engines": ("experiments.bench_engines", "bench_engines"),
@@ -47,20 +47,16 @@ is passed over."""
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("what", "quick", "out"))
-        parts = some_of(options, "what", tuple(PARTS))
-        quick = flag(options, "quick")
-        missing = [part for part in parts if part in NEEDS and find_spec(NEEDS[part]) is None]
-        if missing and "what" in options:
-            raise Slip(f"what = {missing[0]!r} needs {NEEDS[missing[0]]}: pip install '.[train]'")
-    except Slip as slip:
-        print(f"bench: {slip}", file=sys.stderr)
-        return 2
+    return run_command("bench", __doc__, words, _run, wordless=True)
+
+
+def _run(words: list[str]) -> int:
+    options = parse_options(words, ("what", "quick", "out"))
+    parts = some_of(options, "what", tuple(PARTS))
+    quick = flag(options, "quick")
+    missing = [part for part in parts if part in NEEDS and find_spec(NEEDS[part]) is None]
+    if missing and "what" in options:
+        raise Slip(f"what = {missing[0]!r} needs {NEEDS[missing[0]]}: pip install '.[train]'")
     out = Path(options.get("out", RESULTS / "bench"))
     about = list(machine().items())
     print(text_table(("machine", ""), about))

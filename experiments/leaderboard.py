@@ -21,7 +21,7 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import table_lines
 from experiments.harness.results import Result, read_result, read_table
 from experiments.output import RESULTS, replace_file
-from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options
+from llmscale_env._cli import flag, one_of, parse_options, run_command
 
 PAGE = Path("docs/leaderboard.md")
 
@@ -59,17 +59,13 @@ def _write(path: Path, content: bytes) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command: 0 written, 1 no results that fit, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("scale", "results", "out", "stale"))
-        scale = one_of(options, "scale", SCALES[::-1])
-        stale = flag(options, "stale", False)
-    except Slip as slip:
-        print(f"leaderboard: {slip}", file=sys.stderr)
-        return 2
+    return run_command("leaderboard", __doc__, words, _run, wordless=True)
+
+
+def _run(words: list[str]) -> int:
+    options = parse_options(words, ("scale", "results", "out", "stale"))
+    scale = one_of(options, "scale", SCALES[::-1])
+    stale = flag(options, "stale", False)
     (entry,) = (e for e in entries() if e.name == "leaderboard")
     folder = Path(options.get("results", RESULTS)) / entry.name / scale
     try:

@@ -20,9 +20,10 @@ def run_command(
     work: Callable[[list[str]], int],
     *,
     interrupted: str = "interrupted",
+    wordless: bool = False,
     slips: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Run a command line that shows its manual without words; slips and files that fail are told in one line.
+    """Run a command line; slips and files that fail are told in one line.
 
     Args:
         name: told before what went wrong.
@@ -30,15 +31,17 @@ def run_command(
         argv: the words; None: the process's own.
         work: what to do with them; returns the exit code.
         interrupted: what is said after an interrupt.
+        wordless: no words are an order as well, and no call for help.
         slips: further errors that are the user's.
 
     Returns:
         The exit code: that of `work`, 0 after help, 2 after a slip, 130 when interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or any(word in HELP_WORDS for word in words):
+    asked = any(word in HELP_WORDS for word in words)
+    if asked or not (words or wordless):
         print(manual)
-        return 0 if words else 2
+        return 0 if asked else 2
     the_users: tuple[type[Exception], ...] = (Slip, *slips)
     try:
         return work(words)

@@ -12,7 +12,7 @@ import pytest
 from baselines import make_policy
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
-from llmscale_env.envs.actions import HEADS
+from llmscale_env.envs.actions import HEADS, FineInstanceCounts, InstanceCounts
 from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.envs.service import Service, positive_share
@@ -269,9 +269,25 @@ def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
     assert command.batch_limits == {"interactive": 12, "mixed": 96, "batch": 8}
 
 
+def test_fine_counts_know_every_small_fleet():
+    coarse = MixedSLOEnv(action=("instance_counts",)).codec.decoder
+    env = MixedSLOEnv(action=("instance_counts_fine",))
+    env.reset(seed=0)
+    fine = env.codec.decoder
+    assert coarse.parts == fine.parts
+    assert fine.choices[1] == [str(n) for n in range(17)]  # 16 slots
+    targets = env.codec.decode(np.array([7, 9, 0]), env.view()).targets
+    assert targets == {"interactive": 7, "mixed": 9}  # nothing is in the pool of batch requests
+    levels = FineInstanceCounts.levels
+    assert set(InstanceCounts.levels) < set(levels)
+    assert (levels[17:] <= 1.25 * levels[16:-1]).all()
+
+
 def test_two_heads_for_the_same_counts_are_refused():
     with pytest.raises(ValueError, match="name one of them"):
         MixedSLOEnv(action=("instances", "instance_changes_scaled"))
+    with pytest.raises(ValueError, match="name one of them"):
+        MixedSLOEnv(action=("instance_counts_fine", "instance_counts"))
     with pytest.raises(ValueError, match="batch limits; name one of them"):
         MixedSLOEnv(action=("batch_limits", "batch_limits_fine"))
     assert "residual" in HEADS
