@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +21,19 @@ def paper(where: str, **limits: Any) -> Any:
 def ours(why: str, **limits: Any) -> Any:
     """A parameter that the paper leaves open: why it has this value."""
     return Field(json_schema_extra={"source": f"ours: {why}"}, **limits)
+
+
+def known(names: tuple[str, ...], there: Iterable[str]) -> tuple[str, ...]:
+    """`names`, all of which are `there`.
+
+    Raises:
+        ValueError: naming those that are not, and all that are.
+    """
+    every = list(there)
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        raise ValueError(f"unknown {unknown}; there are {every}")
+    return names
 
 
 class Parameters(BaseModel):

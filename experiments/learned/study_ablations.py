@@ -19,7 +19,7 @@ from pydantic import field_validator
 
 from agents.statistics import Interval
 from experiments.harness.claims import Claim, less
-from experiments.harness.parameters import Parameters, ours
+from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
 from experiments.learned.protocol import (
@@ -64,9 +64,7 @@ class Settings(Parameters):
     @field_validator("ablations")
     @classmethod
     def _known(cls, names: Names) -> Names:
-        unknown = [n for n in names if n not in ABLATIONS]
-        if unknown:
-            raise ValueError(f"unknown {unknown}; there are {list(ABLATIONS)}")
+        known(names, ABLATIONS)
         return names if "none" in names else ("none", *names)
 
 

@@ -21,7 +21,7 @@ import llmscale_env
 from agents.statistics import Interval, mean_interval, paired_difference
 from baselines import make_policy, policies_for
 from experiments.harness.claims import Claim, more
-from experiments.harness.parameters import Parameters, ours
+from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.protocol import policy_of, seen_by
 from experiments.learned.runs import find_runs
 from experiments.output import new_figure
@@ -57,10 +57,7 @@ class Settings(Parameters):
     @field_validator("environments")
     @classmethod
     def _known(cls, names: Names) -> Names:
-        unknown = [n for n in names if n not in ENVIRONMENTS]
-        if unknown:
-            raise ValueError(f"unknown {unknown}; there are {list(ENVIRONMENTS)}")
-        return names
+        return known(names, ENVIRONMENTS)
 
 
 PARAMETERS = {

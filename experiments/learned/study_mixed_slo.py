@@ -26,7 +26,7 @@ from pydantic import Field, field_validator
 
 from agents.statistics import Interval
 from experiments.harness.claims import Claim, Verdict, at_most, exact, more
-from experiments.harness.parameters import Parameters, ours
+from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.family import Workload, dropped_in, shape_of, workloads
 from experiments.learned.knobs import HEURISTICS
 from experiments.learned.pictures import bars, distances, pareto
@@ -78,19 +78,12 @@ class Settings(Parameters):
     @field_validator("policies")
     @classmethod
     def _known(cls, names: Names) -> Names:
-        unknown = [n for n in names if n not in HEURISTICS]
-        if unknown:
-            raise ValueError(f"unknown {unknown}; there are {list(HEURISTICS)}")
-        return names
+        return known(names, HEURISTICS)
 
     @field_validator("workloads")
     @classmethod
     def _shipped(cls, names: Names) -> Names:
-        there = [w.name for w in workloads("test")]
-        unknown = [n for n in names if n not in there]
-        if unknown:
-            raise ValueError(f"unknown {unknown}; there are {there}")
-        return names
+        return known(names, [w.name for w in workloads("test")])
 
     def tests(self) -> list[Workload]:
         """The test workloads, with the dropped-in trace if there is one."""
