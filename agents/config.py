@@ -33,6 +33,7 @@ from agents.settings import (
 from llmscale_env._cli import Slip, closest, parse_options
 
 _HERE = Path(__file__).parent / "configs"
+_RECIPES = Path(__file__).parent / "recipes"
 
 VALIDATION_SEED = 20_000
 """First seed of the episodes that choose the best checkpoint and draw the learning curve."""
@@ -326,18 +327,26 @@ def parse_words(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Split a command line into changes of the configuration and the options in `extra`.
 
+    What `recipe=` names (`read_recipe`) is changed too, unless another word says otherwise.
+
     Returns:
         (changes by dotted path, values read as YAML; options of `extra`, as text)
 
     Raises:
-        Slip: a word that is not `key=value`, an unknown key, no value, a key given twice.
+        Slip: a word that is not `key=value`, an unknown key, no value, a key given twice; no such recipe.
     """
+    recipe: dict[str, Any] = {}
     changes: dict[str, Any] = {}
     options: dict[str, str] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
             raise Slip(f"{word!r}: expected key=value; see --help")
+        if key == "recipe" and text:
+            if recipe:
+                raise Slip("recipe is given twice")
+            recipe = read_recipe(text)
+            continue
         known = key in extra or is_option(key)
         if not known and not (key.startswith("scenario.") and len(key) > len("scenario.")):
             raise Slip(f"unknown option {key!r}{_hint(key, extra)}")
@@ -351,7 +360,37 @@ def parse_words(
             changes[key] = () if text == "none" else tuple(part for part in text.split(",") if part)
         else:
             changes[key] = read_value(key, text)
-    return changes, options
+    return {**recipe, **changes}, options
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Recipes that ship."""
+    return tuple(sorted(path.stem for path in _RECIPES.glob("*.yaml")))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Changes of the configuration that belong together, from a YAML file.
+
+    Args:
+        name: of one that ships (`agents/recipes`), or the path of a file: options as on the command line
+            with their values.
+
+    Raises:
+        Slip: no such recipe; a file that is not valid, or names what is no option.
+    """
+    path = _RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
+    if not path.is_file():
+        raise Slip(f"recipe = {name!r}: no such file, nor one of {list(recipe_names())}")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise Slip(f"recipe = {name!r}: not valid YAML") from None
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise Slip(f"recipe = {name!r}: must be options and their values")
+    for key in data:
+        if not is_option(key) and not (key.startswith("scenario.") and len(key) > len("scenario.")):
+            raise Slip(f"recipe = {name!r}: unknown option {key!r}{_hint(key)}")
+    return {key: tuple(value) if key in LISTS else value for key, value in data.items()}
 
 
 def parse_scenario_words(

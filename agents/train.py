@@ -3,6 +3,7 @@
     python -m agents.train env=mixed-slo [KEY=VALUE ...]
 
     out=FOLDER             run folder (default: runs/ENV-AGENT-seedSEED, numbered if it is taken)
+    recipe=NAME|FILE.yaml  options that belong together (agents/recipes); what is given besides wins
     resume=true            go on with the run in out= (or the latest unfinished one of env= and agent=)
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N

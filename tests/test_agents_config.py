@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from agents.config import (
     EVALUATION_SEED,
@@ -15,9 +16,11 @@ from agents.config import (
     VALIDATION_SEED,
     environment_names,
     make_config,
+    parse_config,
     parse_scenario_words,
     parse_words,
     read_config,
+    recipe_names,
 )
 from agents.statistics import (
     by_policy,
@@ -56,6 +59,46 @@ def test_words_change_the_defaults():
     assert changed.references == ("static", "hpa")
     assert changed.overrides == {"fleet.max_gpus": 12, "workload": "chat"}
     assert config("references=none").references == ()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipes_that_ship_make_a_run(name: str):
+    env = "mixed-slo"
+    config = make_config(env, parse_words([f"recipe={name}", "seed=3"], ("env",))[0])
+    assert config.seed == 3
+    assert config == parse_config(yaml.safe_load(config.to_yaml()), "")
+
+
+def test_words_win_over_a_recipe(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "agent: ppo\nppo.gamma: 0.5\nppo.net: [8]\nreferences: [static]\nscenario.horizon_s: 60\n"
+    )
+    for words in (["ppo.gamma=0.6", f"recipe={path}"], [f"recipe={path}", "ppo.gamma=0.6"]):
+        config = make_config("mixed-slo", parse_words(words, ("env",))[0])
+        assert (config.hyper.gamma, config.hyper.net) == (0.6, (8,))
+        assert config.references == ("static",)
+        assert config.overrides == {"horizon_s": 60}
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("ppo.gama: 0.5", "unknown option 'ppo.gama' (did you mean ppo.gamma?)"),
+        ("- 1", "must be options and their values"),
+        ("a: [", "not valid YAML"),
+    ],
+)
+def test_a_slip_in_a_recipe_names_it(tmp_path: Path, text: str, said: str):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(Slip) as slip:
+        parse_words([f"recipe={path}"], ("env",))
+    assert str(slip.value).startswith(f"recipe = {str(path)!r}: {said}")
+    with pytest.raises(Slip, match="no such file, nor one of"):
+        parse_words(["recipe=nothing"], ("env",))
+    with pytest.raises(Slip, match="recipe is given twice"):
+        parse_words(["recipe=mixed-slo-per-workload", "recipe=mixed-slo-per-workload"], ("env",))
 
 
 def test_configuration_survives_its_file(tmp_path: Path):
