@@ -1,0 +1,91 @@
+"""Runs become policies that ship: the same actions in a smaller file, with a card that says where from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from agents import pretrained, ship, train
+from agents.learned import LearnedPolicy
+from llmscale_env.control.run import run_episode
+from llmscale_env.scenarios import load_scenario
+
+SMALL = [
+    "env=mixed-slo",
+    "scenario.horizon_s=60",
+    "scenario.fleet.max_gpus=4",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+    "n_envs=2",
+    "ppo.n_steps=8",
+    "ppo.batch_size=16",
+    "ppo.n_epochs=1",
+    "validation_every=16",
+    "validation_episodes=2",
+    "evaluation_episodes=0",
+    "references=none",
+    "total_timesteps=16",
+    "lagrangian.attainment=0.9",
+]
+SAID = {"about": "it scales", "data": "a minute", "limits": "all", "figures": {"test": "none"}}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ship") / "run"
+    assert train.main([*SMALL, "seed=3", f"out={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    path = tmp_path / "said.yaml"
+    path.write_text(yaml.safe_dump(SAID))
+    return path
+
+
+def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
+    home = tmp_path / "home"
+    assert ship.main([f"runs={run}", f"card={card}", "name=tiny", f"out={home}"]) == 0
+    (found,) = pretrained.shipped("mixed-slo", home)
+    assert found.name == "tiny"
+    assert found.model.stat().st_size < 0.5 * (run / "model_last.zip").stat().st_size
+    short = load_scenario("mixed-slo", horizon_s=60.0)
+    one, other = (run_episode(LearnedPolicy(path), short, 5).summary for path in (run, found.model))
+    assert one == other
+
+
+def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path):
+    folder = ship.ship(run, tmp_path / "tiny", SAID)
+    said = yaml.safe_load((folder / "card.yaml").read_text())
+    assert said["environment"] == "mixed-slo"
+    assert said["seeds"] == [3]
+    assert said["command"].startswith("python -m agents.train env=mixed-slo")
+    assert str(run) not in said["command"]
+    assert said["figures"]["test"] == "none"
+    measured = said["figures"]["validation"]
+    import csv
+
+    with (run / "validation.csv").open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["timesteps"] == str(measured["after_steps"])]
+    assert measured["episodes"] == len(rows) == 2
+    hours = np.mean([float(r["gpu_hours"]) for r in rows])
+    assert measured["gpu_hours"] == pytest.approx(hours, abs=1e-3)
+    assert 0 <= measured["interactive_on_time"] <= 100
+
+
+def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def said(*words: str) -> str:
+        assert ship.main(list(words)) == 2
+        return capsys.readouterr().err
+
+    assert "card= is missing" in said(f"runs={run}")
+    assert "there is no such file" in said(f"runs={run}", "card=nothing.yaml")
+    (tmp_path / "little.yaml").write_text("about: it scales")
+    message = said(f"runs={run}", f"card={tmp_path / 'little.yaml'}")
+    assert "lacks ['data', 'limits']" in message
+    assert "several are 'mixed-slo-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
+    assert "is no run folder" in said(f"runs={tmp_path}", f"card={card}")
