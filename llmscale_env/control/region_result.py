@@ -29,7 +29,7 @@ def region_summary(
     columns: RequestColumns,
     spot: NDArray[Any],
     gpu_s: NDArray[np.float64],
-    series: Mapping[str, Sequence[Any]],
+    series: Mapping[str, Sequence[Any] | NDArray[Any]],
 ) -> dict[str, float]:
     """Entries for `EpisodeResult.summary`; its docstring lists them.
 

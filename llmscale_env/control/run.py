@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.kept import KeptRequests
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
-from llmscale_env.control.reward import PARTS, draw_chunks, draw_requests
+from llmscale_env.control.reward import draw_chunks, draw_requests
+from llmscale_env.control.series import Column, SeriesRecorder
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.snapshot import FORECAST_QUANTILES
 from llmscale_env.scenarios.schema import Scenario
@@ -199,13 +200,13 @@ def _play(
     forecasts: _Forecasts,
     feed: Callable[[], None] = lambda: None,
     behind: Behind | None = None,
-) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+) -> tuple[dict[str, Column], list[dict[str, Any]]]:
     """From time 0 to the horizon; (series, decisions).
 
     `feed` is called before time goes on; the policy sees the cluster as it is `behind`, if there is a delay.
     """
     seen = sim if behind is None else behind.sim
-    series: dict[str, list[Any]] = defaultdict(list)
+    series = SeriesRecorder(sim)
     decisions: list[dict[str, Any]] = []
     done = np.array([False])
     while not done[0]:
@@ -220,8 +221,8 @@ def _play(
             forecasts.update(sim.history[0, interval])
         if behind is not None:
             behind.follow([command])
-        _record(series, sim, sim.costs(done).stack()[:, 0], clipped)
-    return dict(series), decisions
+        series.add(sim.costs(done).stack()[:, 0], clipped)
+    return series.columns(), decisions
 
 
 class _Forecasts:
@@ -273,49 +274,13 @@ class _Forecasts:
             self._made.append(self._make())
 
 
-def _record(
-    series: dict[str, list[Any]], sim: ClusterSimulation, costs: NDArray[np.float64], clipped: int
-) -> None:
-    scenario = sim.scenario
-    window = sim.window(0)
-    pools = sim.engine.states.pool_seen[0]
-    queues = sim.engine.states.queue_seen[0]
-    series["time_s"].append(sim.engine.now_ps(0) / PS_PER_S)
-    series["reward"].append(-float(costs.sum()))
-    for part, cost in zip(PARTS, costs, strict=True):
-        series[f"cost/{part}"].append(float(cost))
-    series["clipped"].append(clipped)
-    series["gpu_s"].append(float(window.gpu_s.sum()))
-    for c, slo_class in enumerate(scenario.classes):
-        for name in ("arrived", "finished", "on_time", "ttft_mean_s", "itl_mean_s"):
-            series[f"{slo_class.name}/{name}"].append(getattr(window, name)[c].item())
-        series[f"{slo_class.name}/violations"].append(int(window.violations[c]))
-    for p, pool in enumerate(scenario.fleet.pools):
-        for name in ("acquiring", "loading", "active", "draining", "running", "waiting"):
-            series[f"{pool.name}/{name}"].append(int(pools[name][p]))
-        capacity = max(int(pools["kv_capacity"][p]), 1)
-        series[f"{pool.name}/kv_use"].append(int(pools["kv_tokens"][p]) / capacity)
-        active = max(int(pools["active"][p]), 1)
-        series[f"{pool.name}/batch_limit"].append(int(pools["limit_sum"][p]) / active)
-        for name in ("preemptions", "evictions", "loads", "tokens", "busy_s"):
-            series[f"{pool.name}/{name}"].append(getattr(window, name)[p].item())
-        series[f"{pool.name}/gpu_s"].append(window.gpu_s[p].item())
-        series[f"{pool.name}/stops"].append(int(sim.by_pool["stopped"][0, p]))
-    if has_regions(scenario):
-        spot = sim.engine.spot(0)
-        for p, pool in enumerate(scenario.fleet.pools):
-            series[f"{pool.name}/spot"].append(int(spot["spot"][p]))
-    for q, queue in enumerate(scenario.fleet.queues):
-        series[f"queue/{queue.name}"].append(int(queues["requests"][q]))
-
-
 def _outcome(
     policy: Policy,
     scenario: Scenario,
     seed: int,
     columns: RequestColumns,
     sim: ClusterSimulation,
-    series: dict[str, list[Any]],
+    series: dict[str, Column],
     decisions: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """What a result is made from, but for the requests."""

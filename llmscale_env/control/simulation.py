@@ -123,6 +123,7 @@ class ClusterSimulation:
         self._weights: Weights | None = None
         self._layout: EndpointLayout | None = None
         self._endpoints: EndpointsSeen | None = None
+        self._windows: dict[int, Window] = {}
 
     # ---- pickling: threads stay behind ----
 
@@ -134,6 +135,7 @@ class ClusterSimulation:
             "_gateways": {},
             "_weights": None,
             "_endpoints": None,
+            "_windows": {},
         }
 
     def _look_again(self) -> None:
@@ -143,6 +145,7 @@ class ClusterSimulation:
         self._gateways = {}
         self._weights = None
         self._endpoints = None
+        self._windows = {}
 
     @property
     def n_episodes(self) -> int:
@@ -287,10 +290,10 @@ class ClusterSimulation:
         gateways.count_waiting(self.engine.handles, self._waiting)
         self.length_s = (until - begin) / PS_PER_S
         for before, now, names, rows in self._counters():
+            present = rows.copy()  # once, not field by field
             for name in names:
-                current = rows[name]
-                now[name] = current - before[name]
-                before[name] = current.copy()
+                now[name] = present[name] - before[name]
+                before[name] = present[name]
         every = np.arange(self.n_episodes)
         n_steps = self.scenario.n_steps
         row = np.minimum(self.interval, n_steps)
@@ -370,7 +373,12 @@ class ClusterSimulation:
         return requests.take(rows), results[rows]
 
     def window(self, e: int) -> Window:
-        """The last interval of episode `e`."""
+        """The last interval of episode `e`; the same object until time goes on."""
+        if e not in self._windows:
+            self._windows[e] = self._window(e)
+        return self._windows[e]
+
+    def _window(self, e: int) -> Window:
         c = {name: values[e] for name, values in self.by_class.items()}
         p = {name: values[e] for name, values in self.by_pool.items()}
         tally = self.engine.states.tally[e]

@@ -25,6 +25,8 @@ from llmscale_env.sim.fast.records import TALLY
 from llmscale_env.workload.requests import PS_PER_S
 
 SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end", "cursor"))
+_SEEN = list(SEEN_OF_CLASSES)
+_PACKED = repack_fields(np.empty(0, TALLY)[_SEEN]).dtype
 """Fields of `TALLY` that a controller may see; the others know how many requests are still to come."""
 
 
@@ -217,7 +219,9 @@ class ClusterView:
         self._e = e
         self.time_s = engine.now_ps(e) / PS_PER_S
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
-        self.totals = _frozen(repack_fields(engine.states.tally[e][list(SEEN_OF_CLASSES)]))
+        totals = np.empty(engine.states.tally.shape[1], _PACKED)
+        totals[...] = engine.states.tally[e][_SEEN]
+        self.totals = _locked(totals)
         self.pools = _frozen(engine.states.pool_seen[e])
         named = len(scenario.fleet.queues)
         self.queues = _frozen(engine.states.queue_seen[e, :named])
