@@ -114,14 +114,15 @@ class LagrangianConfig(Frozen):
             as the scenario has them.
         per: "class": one price of a class for all that is trained on; "workload": one in each workload
             that `randomise.ranges.workload.choices` names, so that the target is kept on every one.
-        rate: how much a multiplier rises per rollout and unit of attainment that is lacking.
+        rate: how much a multiplier rises per rollout and unit of attainment that is lacking; 0: it stays at
+            `start`, a price at which every miss is charged, and `attainment` alone says which model is best.
         start: multiplier at the start; 1: the scenario's own price.
         most: the largest multiplier.
     """
 
     attainment: Share | dict[str, Share] | None = None
     per: Literal["class", "workload"] = "class"
-    rate: Positive = 5.0
+    rate: NonNegative = 5.0
     start: NonNegative = 1.0
     most: Positive = 100.0
 

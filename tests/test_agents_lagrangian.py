@@ -140,6 +140,13 @@ def test_ascent_by_hand_and_its_bounds():
     assert env.multipliers.tolist() == [[0.0, 0.0]]
 
 
+def test_without_a_rate_the_price_is_fixed():
+    env, *_ = play(LagrangianConfig(attainment=0.99, start=4.0, rate=0.0), [4.0, 4.0])
+    env.update()
+    assert env.attainment[0, 0] < 0.9
+    assert env.multipliers.tolist() == [[4.0, 4.0]]
+
+
 def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
     words = ["env=mixed-slo", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]

@@ -64,6 +64,26 @@ def test_runs_are_settings_of_a_policy_with_seeds(runs: Path):
         find_runs([str(runs / "nothing")], "mixed-slo")
 
 
+@pytest.mark.parametrize(
+    "changes, setting",
+    [
+        ({"lagrangian.attainment": 0.98}, "at 0.98"),
+        ({"lagrangian.attainment": {"batch": 0.9}}, "batch at 0.9"),
+        (
+            {"lagrangian.attainment": 0.99, "lagrangian.rate": 0, "lagrangian.start": 4},
+            "misses at 4",
+        ),
+        ({"scenario.reward.violation_weight": 20}, "violation_weight 20"),
+        ({}, "as configured"),
+    ],
+)
+def test_a_setting_is_what_a_run_was_told_of_attainment(changes: dict[str, Any], setting: str):
+    from agents.config import make_config
+    from experiments.learned.runs import setting_of
+
+    assert setting_of(make_config("mixed-slo", changes)) == setting
+
+
 def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(runs: Path):
     from experiments.learned.protocol import learned_cases
     from experiments.learned.runs import find_runs

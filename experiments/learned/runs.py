@@ -114,8 +114,10 @@ def run_of(config: TrainConfig, path: Path) -> Run:
 
 
 def setting_of(config: TrainConfig) -> str:
-    """What a run was told about attainment: a target, or prices that it was given."""
+    """What a run was told about attainment: a target, a price of every miss, or prices of the scenario."""
     target = config.lagrangian.attainment
+    if target is not None and config.lagrangian.rate == 0:
+        return f"misses at {config.lagrangian.start:g}"
     if isinstance(target, dict):
         return ", ".join(f"{name} at {share:g}" for name, share in sorted(target.items()))
     if target is not None:
