@@ -5,7 +5,7 @@ The run loop of policies and the environments both stand on this, with one episo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -27,9 +27,10 @@ from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
 from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView, Window
+from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView
 from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
 from llmscale_env.control.weights import Weights, see_weights
+from llmscale_env.control.window import IntervalCounts, Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch, gateways
@@ -37,37 +38,6 @@ from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
-
-_CLASS_COUNTS = (
-    "arrived",
-    "rejected",
-    "started",
-    "finished",
-    "on_time",
-    "ttft_late",
-    "itl_late",
-    "input_tokens",
-    "predicted_tokens",
-    "output_tokens",
-    "ttft_sum_s",  # whole seconds, and the rest
-    "ttft_sum_ps",
-    "itl_sum_s",
-    "itl_sum_ps",
-    "itl_count",
-)
-_POOL_COUNTS = (
-    "iterations",
-    "tokens",
-    "preemptions",
-    "evictions",
-    "busy_s",
-    "busy_ps",
-    "gpu_s",
-    "gpu_ps",
-    "started",
-    "stopped",
-)
-
 
 NEXT_IN_GATEWAY_S = 0.001
 """From a decision that has placed somebody to the next one, if others wait (`Scenario.decisions`)."""
@@ -101,17 +71,14 @@ class ClusterSimulation:
         self._dispatcher = Dispatcher(scenario, self.engine)
         self._threads = max(1, min(threads, n_episodes))
         self._executor: ThreadPoolExecutor | None = None
-        n_classes, n_pools = len(scenario.classes), len(scenario.fleet.pools)
+        n_classes = len(scenario.classes)
         self.requests: list[RequestTable | None] = [None] * n_episodes
         self._demand: list[DemandRecord | None] = [None] * n_episodes
         self.step = np.zeros(n_episodes, np.int64)
         self.interval = np.zeros(n_episodes, np.int64)
         self._waiting = np.zeros(n_episodes, np.int64)  # in gateways at the decision
         self.length_s = np.zeros(n_episodes)
-        self._class_before = {k: np.zeros((n_episodes, n_classes), np.int64) for k in _CLASS_COUNTS}
-        self._pool_before = {k: np.zeros((n_episodes, n_pools), np.int64) for k in _POOL_COUNTS}
-        self.by_class = {k: v.copy() for k, v in self._class_before.items()}
-        self.by_pool = {k: v.copy() for k, v in self._pool_before.items()}
+        self._counts = IntervalCounts(self.engine)
         self.history = np.zeros((n_episodes, scenario.n_steps + 1, n_classes), np.int64)
         self.token_history = np.zeros_like(self.history)
         self.clipped = np.zeros(n_episodes, np.int64)
@@ -168,10 +135,7 @@ class ClusterSimulation:
         self.history[e] = 0
         self.token_history[e] = 0
         self._finished_before[e] = 0
-        for before, now, names, rows in self._counters():
-            for name in names:
-                before[name][e] = rows[name][e]
-                now[name][e] = 0
+        self._counts.start(e)
 
     def extend(self, e: int, requests: RequestTable) -> None:
         """Later requests of episode `e`, which must all have been given before time comes to them.
@@ -289,11 +253,7 @@ class ClusterSimulation:
         self.engine.close_windows(0, self.n_episodes)
         gateways.count_waiting(self.engine.handles, self._waiting)
         self.length_s = (until - begin) / PS_PER_S
-        for before, now, names, rows in self._counters():
-            present = rows.copy()  # once, not field by field
-            for name in names:
-                now[name] = present[name] - before[name]
-                before[name] = present[name]
+        self._counts.close()
         every = np.arange(self.n_episodes)
         n_steps = self.scenario.n_steps
         row = np.minimum(self.interval, n_steps)
@@ -333,14 +293,17 @@ class ClusterSimulation:
         self.by_class["itl_late"][e] += count
         self.engine.states.tally["itl_late"][e] += count
 
-    def _counters(self) -> list[tuple[dict[str, Any], dict[str, Any], Sequence[str], Any]]:
-        states = self.engine.states
-        return [
-            (self._class_before, self.by_class, _CLASS_COUNTS, states.tally),
-            (self._pool_before, self.by_pool, _POOL_COUNTS, states.pool_seen),
-        ]
-
     # ---- what it brought ----
+
+    @property
+    def by_class(self) -> dict[str, NDArray[np.int64]]:
+        """(E, C) counts of the last interval by name."""
+        return self._counts.by_class
+
+    @property
+    def by_pool(self) -> dict[str, NDArray[np.int64]]:
+        """(E, P) likewise."""
+        return self._counts.by_pool
 
     def violations(self) -> NDArray[np.int64]:
         """(E, C) requests that were rejected or became certain to miss a target in the interval."""
@@ -375,37 +338,8 @@ class ClusterSimulation:
     def window(self, e: int) -> Window:
         """The last interval of episode `e`; the same object until time goes on."""
         if e not in self._windows:
-            self._windows[e] = self._window(e)
+            self._windows[e] = self._counts.window(e, float(self.length_s[e]))
         return self._windows[e]
-
-    def _window(self, e: int) -> Window:
-        c = {name: values[e] for name, values in self.by_class.items()}
-        p = {name: values[e] for name, values in self.by_pool.items()}
-        tally = self.engine.states.tally[e]
-        return Window(
-            length_s=float(self.length_s[e]),
-            arrived=c["arrived"],
-            rejected=c["rejected"],
-            started=c["started"],
-            finished=c["finished"],
-            on_time=c["on_time"],
-            ttft_late=c["ttft_late"],
-            itl_late=c["itl_late"],
-            input_tokens=c["input_tokens"],
-            predicted_tokens=c["predicted_tokens"],
-            output_tokens=c["output_tokens"],
-            ttft_mean_s=_mean(seconds(c, "ttft_sum"), c["started"]),
-            itl_mean_s=_mean(seconds(c, "itl_sum"), c["itl_count"]),
-            ttft_max_s=tally["ttft_max_ps"] / PS_PER_S,
-            itl_max_s=tally["itl_max_ps"] / PS_PER_S,
-            gpu_s=seconds(p, "gpu"),
-            loads=p["started"],
-            iterations=p["iterations"],
-            tokens=p["tokens"],
-            preemptions=p["preemptions"],
-            evictions=p["evictions"],
-            busy_s=seconds(p, "busy"),
-        )
 
     def demand(self, e: int) -> DemandRecord:
         """All that comes in episode `e`; made when it is first asked for."""
@@ -517,10 +451,7 @@ class ClusterSimulation:
             "finished_before": int(self._finished_before[e]),
             "history": self.history[e].copy(),
             "token_history": self.token_history[e].copy(),
-            "counters": [
-                {n: (before[n][e].copy(), now[n][e].copy()) for n in names}
-                for before, now, names, _ in self._counters()
-            ],
+            "counters": self._counts.save(e),
         }
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
@@ -537,19 +468,10 @@ class ClusterSimulation:
         self._finished_before[e] = saved["finished_before"]
         self.history[e] = saved["history"]
         self.token_history[e] = saved["token_history"]
-        counters = zip(self._counters(), saved["counters"], strict=True)
-        for (before, now, names, _), kept in counters:
-            for name in names:
-                before[name][e], now[name][e] = kept[name]
+        self._counts.restore(e, saved["counters"])
 
     def close(self) -> None:
         """End the threads."""
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
-
-
-def _mean(sum_s: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds per item, NaN without any."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(count > 0, sum_s / np.maximum(count, 1), np.nan)

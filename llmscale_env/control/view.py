@@ -18,6 +18,7 @@ from llmscale_env.control.regions import RegionsSeen, see_regions
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.virtual import see_virtual_queues
 from llmscale_env.control.weights import Weights, see_weights
+from llmscale_env.control.window import Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.fast.fleet import will_have
@@ -28,56 +29,6 @@ SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end"
 _SEEN = list(SEEN_OF_CLASSES)
 _PACKED = repack_fields(np.empty(0, TALLY)[_SEEN]).dtype
 """Fields of `TALLY` that a controller may see; the others know how many requests are still to come."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """What happened in the interval that has just ended; arrays by class (C,).
-
-    Attributes:
-        length_s: its length (0 at the start of an episode).
-        arrived, rejected, started, finished, on_time: requests.
-        ttft_late, itl_late: violations that became certain.
-        input_tokens, predicted_tokens: of arrivals.
-        output_tokens: of finished requests.
-        ttft_mean_s, itl_mean_s: of requests that started, that finished (NaN without any).
-        ttft_max_s, itl_max_s: likewise, 0 without any.
-        gpu_s, loads: by pool (P,): GPU-seconds, instances started.
-        iterations, tokens, preemptions, evictions, busy_s: by pool (P,).
-    """
-
-    length_s: float
-    arrived: NDArray[np.int64]
-    rejected: NDArray[np.int64]
-    started: NDArray[np.int64]
-    finished: NDArray[np.int64]
-    on_time: NDArray[np.int64]
-    ttft_late: NDArray[np.int64]
-    itl_late: NDArray[np.int64]
-    input_tokens: NDArray[np.int64]
-    predicted_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-    ttft_mean_s: NDArray[np.float64]
-    itl_mean_s: NDArray[np.float64]
-    ttft_max_s: NDArray[np.float64]
-    itl_max_s: NDArray[np.float64]
-    gpu_s: NDArray[np.float64]
-    loads: NDArray[np.int64]
-    iterations: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    preemptions: NDArray[np.int64]
-    evictions: NDArray[np.int64]
-    busy_s: NDArray[np.float64]
-
-    @property
-    def arrival_rate_per_s(self) -> NDArray[np.float64]:
-        """Arrivals per second by class (0 before the first interval has passed)."""
-        return self.arrived / self.length_s if self.length_s else np.zeros(len(self.arrived))
-
-    @property
-    def violations(self) -> NDArray[np.int64]:
-        """Requests that were rejected or missed a target, by class."""
-        return self.rejected + self.ttft_late + self.itl_late
 
 
 @dataclass(frozen=True)
