@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import subprocess
@@ -16,31 +15,20 @@ from agents import train
 from agents.seeds import seeds_of
 from agents.travel import packed, unpack, workplace
 from llmscale_env._cli import Slip
+from tests.small_runs import SMALL_RUN, rows
 
 TINY = [
-    "env=mixed-slo",
-    "scenario.horizon_s=60",
+    *SMALL_RUN,
     "scenario.workload=chat",
-    "scenario.fleet.max_gpus=4",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
     "total_timesteps=64",
-    "n_envs=2",
     "env_threads=1",
     "ppo.n_steps=16",
-    "ppo.batch_size=16",
-    "ppo.n_epochs=1",
     "ppo.net=[4]",
     "validation_every=32",
     "validation_episodes=1",
     "evaluation_episodes=2",
     "references=static",
 ]
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def same_numbers(one: Path, two: Path) -> bool:

@@ -12,17 +12,11 @@ from agents import pretrained, ship, train
 from agents.learned import LearnedPolicy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
+from tests.small_runs import SMALL_RUN, rows
 
 SMALL = [
-    "env=mixed-slo",
-    "scenario.horizon_s=60",
-    "scenario.fleet.max_gpus=4",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
-    "n_envs=2",
+    *SMALL_RUN,
     "ppo.n_steps=8",
-    "ppo.batch_size=16",
-    "ppo.n_epochs=1",
     "validation_every=16",
     "validation_episodes=2",
     "evaluation_episodes=0",
@@ -67,12 +61,10 @@ def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path
     assert str(run) not in said["command"]
     assert said["figures"]["test"] == "none"
     measured = said["figures"]["validation"]
-    import csv
-
-    with (run / "validation.csv").open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["timesteps"] == str(measured["after_steps"])]
-    assert measured["episodes"] == len(rows) == 2
-    hours = np.mean([float(r["gpu_hours"]) for r in rows])
+    steps = str(measured["after_steps"])
+    seen = [row for row in rows(run / "validation.csv") if row["timesteps"] == steps]
+    assert measured["episodes"] == len(seen) == 2
+    hours = np.mean([float(row["gpu_hours"]) for row in seen])
     assert measured["gpu_hours"] == pytest.approx(hours, abs=1e-3)
     assert 0 <= measured["interactive_on_time"] <= 100
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,17 @@ from agents.config import make_config, parse_words
 from agents.environments import make_scenario
 from agents.settings import AGENTS
 from agents.tune import search_space, value_of
+from tests.small_runs import SMALL_RUN, rows
 
 TINY = [
-    "env=mixed-slo",
-    "scenario.horizon_s=60",
+    *SMALL_RUN,
     "scenario.workload=chat",
-    "scenario.fleet.max_gpus=4",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
-    "n_envs=2",
     "ppo.n_steps=8",
-    "ppo.batch_size=16",
-    "ppo.n_epochs=1",
     "ppo.net=[4]",
     "validation_every=16",
     "validation_episodes=1",
     "steps=32",
 ]
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("agent", list(AGENTS))
