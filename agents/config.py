@@ -317,6 +317,11 @@ def is_option(path: str) -> bool:
     return path in option_names() or (path.startswith(_RANGES) and len(path) > len(_RANGES))
 
 
+def _may_change(path: str) -> bool:
+    """Whether it is an option, or a field of the scenario."""
+    return is_option(path) or (path.startswith("scenario.") and len(path) > len("scenario."))
+
+
 def attribute_of(agent: str) -> str:
     """Name of the attribute that holds a learner's hyperparameters."""
     return agent.replace("-", "_")
@@ -347,8 +352,7 @@ def parse_words(
                 raise Slip("recipe is given twice")
             recipe = read_recipe(text)
             continue
-        known = key in extra or is_option(key)
-        if not known and not (key.startswith("scenario.") and len(key) > len("scenario.")):
+        if key not in extra and not _may_change(key):
             raise Slip(f"unknown option {key!r}{_hint(key, extra)}")
         if not text:
             raise Slip(f"{key}= lacks a value")
@@ -388,7 +392,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
     for key in data:
-        if not is_option(key) and not (key.startswith("scenario.") and len(key) > len("scenario.")):
+        if not _may_change(key):
             raise Slip(f"recipe = {name!r}: unknown option {key!r}{_hint(key)}")
     return {key: tuple(value) if key in LISTS else value for key, value in data.items()}
 

@@ -76,6 +76,8 @@ class Crew(ABC):
 
 
 class InThisProcess(Crew):
+    """One call after the other, when its answer is wanted."""
+
     def __init__(self, hears: Hears | None) -> None:
         super().__init__(hears)
         self._waiting: deque[tuple[Any, Callable[..., Any], tuple[Any, ...]]] = deque()
