@@ -2,8 +2,8 @@
 
     python -m agents.export model=RUN out=policy.onnx
 
-    model=PATH             run folder (its best model) or model file in one
-    out=FILE.onnx          where to write (default: policy.onnx beside the model)
+    model=PATH             run folder (its best model) or model file in one; pretrained:NAME: one that ships
+    out=FILE.onnx          where to write (default: policy.onnx beside the model, NAME.onnx if it ships)
 
 Inputs: `observation` (n, k) as the environment gives it (fixed scales, no running statistics; the file clips
 it to its bounds), for maskable-ppo `mask` (n, sum of choices) of bool, for recurrent-ppo `hidden` and `cell`
@@ -49,14 +49,20 @@ def _export(words: Sequence[str]) -> int:
         except ImportError:
             raise Slip(f"{name} is missing: pip install 'llmscale[onnx]'") from None
     from agents.learned import LearnedPolicy, ModelError, find_model
+    from agents.pretrained import PretrainedError, find, is_pretrained
 
     try:
-        place = find_model(options["model"])
-        out = Path(options.get("out", place.parent / "policy.onnx"))
+        if is_pretrained(options["model"]):
+            ships = find(options["model"])
+            place, default = ships.model, Path(f"{ships.name}.onnx")
+        else:
+            place = find_model(options["model"])
+            default = place.parent / "policy.onnx"
+        out = Path(options.get("out", default))
         if out.suffix != ".onnx":
             raise Slip(f"out = {str(out)!r}: must end in .onnx")
         policy = LearnedPolicy(place)
-    except ModelError as error:
+    except (ModelError, PretrainedError) as error:
         raise Slip(str(error)) from None
     replace_file(out, lambda part: write(policy, part))
     differences = compare(policy, out)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from agents.algorithms import algorithm_of, is_recurrent, takes_masks
 from agents.config import TrainConfig, read_config
 from agents.environments import codec_of
+from agents.pretrained import MODEL
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
 BEST, LAST, COPY = "model_best.zip", "model_last.zip", "model_copy.zip"
+_MEANT = (BEST, LAST, MODEL)
+"""Which file of a folder is meant, the first that is there: a run's, or the one of a policy that ships."""
 
 
 class ModelError(ValueError):
@@ -29,16 +32,16 @@ class ModelError(ValueError):
 
 
 def find_model(path: str | Path) -> Path:
-    """The model file meant by `path`: a run folder's best model, or the file itself.
+    """The model file meant by `path`: a run folder's best model, a shipped policy's, or the file itself.
 
     Raises:
         ModelError: there is none, or no `config.yaml` beside it.
     """
     place = Path(path)
     if place.is_dir():
-        found = next((place / n for n in (BEST, LAST) if (place / n).is_file()), None)
+        found = next((place / n for n in _MEANT if (place / n).is_file()), None)
         if found is None:
-            raise ModelError(f"model {str(path)!r}: the folder holds neither {BEST} nor {LAST}")
+            raise ModelError(f"model {str(path)!r}: the folder holds none of {', '.join(_MEANT)}")
         place = found
     if not place.is_file():
         raise ModelError(f"model {str(path)!r}: there is no such file")

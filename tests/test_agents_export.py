@@ -13,7 +13,8 @@ from agents import export
 from agents.algorithms import make_model
 from agents.config import make_config, parse_words
 from agents.environments import make_scenario, make_vector_env
-from agents.learned import LearnedPolicy
+from agents.learned import LearnedPolicy, find_model
+from agents.pretrained import find
 from agents.vec_adapter import NativeVecEnv
 
 SMALL = [
@@ -105,6 +106,22 @@ def test_the_file_acts_as_the_original(
     env.close()
 
 
+def test_a_policy_that_ships(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """By its name or its folder; nothing is written beside it in the package."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    ships = find("pretrained:mixed-slo-maskable-ppo")
+    before = sorted(path.name for path in ships.folder.iterdir())
+    assert export.main([f"model=pretrained:{ships.name}"]) == 0, capsys.readouterr().err
+    assert find_model(ships.folder) == ships.model
+    assert [path.name for path in tmp_path.iterdir()] == [f"{ships.name}.onnx"]
+    assert sorted(path.name for path in ships.folder.iterdir()) == before
+
+
 def test_slips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert export.main(["model"]) == 2
     assert export.main(["out=x.onnx"]) == 2
@@ -118,4 +135,6 @@ def test_slips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert "pip install 'llmscale[onnx]'" in capsys.readouterr().err
     else:
         assert export.main([f"model={tmp_path}"]) == 2
-        assert "the folder holds neither" in capsys.readouterr().err
+        assert "the folder holds none of" in capsys.readouterr().err
+        assert export.main(["model=pretrained:nobody"]) == 2
+        assert "mixed-slo-maskable-ppo" in capsys.readouterr().err

@@ -79,36 +79,39 @@ def shipped(environment: str | None = None, folder: Path | None = None) -> list[
     return [each for each in found if environment in (None, each.environment)]
 
 
-def find(name: str, environment: str, folder: Path | None = None) -> Pretrained:
+def find(name: str, environment: str | None = None, folder: Path | None = None) -> Pretrained:
     """The policy that `pretrained` or `pretrained:NAME` means.
 
     Args:
         name: as in `policies=`.
-        environment: short name of the environment.
+        environment: short name of the environment; None: whichever has one of this name.
         folder: where policies are looked for in place of the shipped ones.
 
     Raises:
         PretrainedError: none ships for the environment, or none of this name; and as `shipped`.
     """
     there = shipped(environment, folder)
+    where = "any environment" if environment is None else repr(environment)
     if not there:
         others = sorted({each.environment for each in shipped(folder=folder)})
         raise PretrainedError(
-            f"{name}: no trained policy ships for {environment!r}; "
+            f"{name}: no trained policy ships for {where}; "
             + (f"there are some for {others}" if others else "none ships at all")
-            + f". Train one: python -m agents.train env={environment}"
+            + f". Train one: python -m agents.train env={environment or 'mixed-slo'}"
         )
     _, _, wanted = name.partition(":")
     names = [each.name for each in there]
     if wanted:
         if wanted not in names:
-            raise PretrainedError(f"{name}: {environment} has {names}")
+            raise PretrainedError(f"{name}: {environment or 'the project'} has {names}")
         return there[names.index(wanted)]
     best = [each for each in there if each.recommended]
     if len(there) == 1:
         return there[0]
     if len(best) != 1:
-        raise PretrainedError(f"{name}: {environment} has {names}; name one, as {WORD}:{names[0]}")
+        raise PretrainedError(
+            f"{name}: {environment or 'the project'} has {names}; name one, as {WORD}:{names[0]}"
+        )
     return best[0]
 
 
