@@ -17,7 +17,7 @@ from agents.comparison import Row, lacking, metrics_of, run_on_each
 from agents.config import TrainConfig
 from agents.environments import validation_scenarios
 from agents.files import read_csv, replace_file, write_csv, write_json
-from agents.lagrangian import LagrangianVecEnv
+from agents.lagrangian import LagrangianVecEnv, priced_return
 from agents.learned import BEST, LAST, LearnedPolicy
 from agents.stopping import Stop
 from agents.vec_adapter import NativeVecEnv
@@ -81,9 +81,9 @@ class Validation(BaseCallback):
         simulation: of the scenario, to use again; other workloads get their own.
         stop: when to end.
         references: validation rows of the reference policies.
-        prices: the environment whose multipliers are written down with the last model, if there are any;
-            the best model is then the one that lacks least attainment, and of those the one with the fewest
-            GPU-hours.
+        prices: the environment whose multipliers are written down with the last model, if there are any.
+            Where they move, the best model is the one that lacks least attainment, and of those the one with
+            the fewest GPU-hours; where they are fixed, the one with the best return at these prices.
         on_validation: called with the steps and the rows of every validation, after all is saved.
     """
 
@@ -172,9 +172,18 @@ class Validation(BaseCallback):
         """What the best model has most of, in order."""
         if self.prices is None:
             return (_mean(rows, "reward"),)
+        if self.prices.fixed:
+            return (self._priced(rows),)
         targets = zip(self.prices.class_names, self.prices.targets.tolist(), strict=True)
         asked = {name: target for name, target in targets if not np.isnan(target)}
         return (-round(lacking(rows, asked), 6), -_mean(rows, "gpu_hours"))
+
+    def _priced(self, rows: list[Row]) -> float:
+        """Mean return at fixed prices."""
+        assert self.prices is not None
+        price = self.prices.multipliers[0]
+        found = [priced_return(r, self.scenarios[r.get("workload", "")], price) for r in rows]
+        return float(np.mean(found))
 
     def save(self, name: str) -> None:
         """Write the model, whole, and how far it is."""
@@ -193,10 +202,13 @@ class Validation(BaseCallback):
             f"{c.name} {100 * mean[f'{c.name}/slo_attainment']:.1f} %"
             for c in self.scenario.classes
         )
+        at_price = ""
+        if self.prices is not None and self.prices.fixed:
+            at_price = f", at its price {self._priced(rows):.1f}"
         beaten = [name for name, level in self.levels.items() if mean["reward"] > level]
         return (
             f"{steps:>11,} steps  reward {mean['reward']:8.1f}{' (best)' if is_best else '       '}  "
-            f"{classes}, {mean['gpu_hours']:.2f} GPU-h"
+            f"{classes}, {mean['gpu_hours']:.2f} GPU-h{at_price}"
             + (f"  above {', '.join(beaten)}" if beaten else "")
         )
 

@@ -44,8 +44,11 @@ EVALUATION_SEED = 10_000
 FIRST_TRAINING_SEED = 2**31
 """Seeds of training episodes begin here, so they never meet the others."""
 
-LISTS = ("references", "observation", "action", "validation_workloads")
-"""Options that are names with commas between them on the command line."""
+LISTS = (
+    *("references", "observation", "action"),
+    *("validation_workloads", "validation_rate_scales"),
+)
+"""Options that are names or numbers with commas between them on the command line."""
 
 
 class TrainConfig(Frozen):
@@ -75,6 +78,8 @@ class TrainConfig(Frozen):
         validation_episodes: episodes of one (seeds from 20,000).
         validation_workloads: workloads that take the place of the scenario's in validation, with so many
             episodes each; empty: the scenario's own.
+        validation_rate_scales: loads of validation (`workload.rate_scale`), with so many episodes each;
+            empty: the scenario's own.
         evaluation_episodes: episodes of the table at the end (seeds from 10,000); 0: no table.
         references: policies that the learner is compared with.
         scenario: name of a shipped scenario, or path of a YAML file.
@@ -106,6 +111,7 @@ class TrainConfig(Frozen):
     validation_every: Count
     validation_episodes: Annotated[int, Field(ge=1, le=10_000)]
     validation_workloads: tuple[str, ...] = ()
+    validation_rate_scales: tuple[Positive, ...] = ()
     evaluation_episodes: Annotated[int, Field(ge=0, le=10_000)]
     references: tuple[str, ...]
     scenario: str

@@ -25,18 +25,28 @@ def make_scenario(config: TrainConfig) -> Scenario:
 
 
 def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, Scenario]:
-    """What a run is validated on, by workload; the scenario itself, as "", unless others are named.
+    """What a run is validated on, by workload and load, as "chat x1.2" or "x1.2".
+
+    Where no others are named that is the scenario itself, as "".
 
     Args:
         config: of the run.
         scenario: its own.
 
     Raises:
-        ScenarioError: there is no such workload, or the scenario cannot have it.
+        ScenarioError: there is no such workload, or the scenario cannot have it, or not at this load.
     """
-    if not config.validation_workloads:
-        return {"": scenario}
-    return {name: load_scenario(scenario, workload=name) for name in config.validation_workloads}
+    found = {"": scenario}
+    if config.validation_workloads:
+        names = config.validation_workloads
+        found = {name: load_scenario(scenario, workload=name) for name in names}
+    if not config.validation_rate_scales:
+        return found
+    return {
+        f"{name} x{scale:g}".strip(): load_scenario(each, **{"workload.rate_scale": scale})
+        for name, each in found.items()
+        for scale in config.validation_rate_scales
+    }
 
 
 def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any:

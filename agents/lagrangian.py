@@ -16,7 +16,7 @@ hard ones lack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,22 @@ def prices(scenario: Scenario) -> NDArray[np.float64]:
     return scenario.reward.violation_weight * weights / per_interval
 
 
+def priced_return(
+    row: Mapping[str, Any], scenario: Scenario, multipliers: NDArray[np.float64]
+) -> float:
+    """What an episode is worth where every miss of a class costs `multipliers` times the scenario's price.
+
+    Args:
+        row: the episode's summary, or numbers of it.
+        scenario: that it is an episode of.
+        multipliers: (C,).
+    """
+    names = [c.name for c in scenario.classes]
+    missed = [row[f"{n}/arrivals"] * (1.0 - row[f"{n}/slo_attainment"]) for n in names]
+    others = row["reward"] + row["cost/violations"]
+    return float(others - np.sum(multipliers * prices(scenario) * missed))
+
+
 class LagrangianVecEnv(VecEnvWrapper):
     """Rewards with prices that `update` moves; what is reported of episodes stays unscaled.
 
@@ -59,6 +75,7 @@ class LagrangianVecEnv(VecEnvWrapper):
 
     Attributes:
         targets: (C,) attainment asked of each class; NaN: nothing.
+        fixed: whether multipliers never move.
         workloads: names of the W rows below; ("",): one for all.
         multipliers: (W, C) present ones; 1 for classes of which nothing is asked.
         attainment: (W, C) measured since the last `update` but one; NaN before, or without arrivals.
@@ -77,6 +94,7 @@ class LagrangianVecEnv(VecEnvWrapper):
         self._names = [c.name for c in scenario.classes]
         self.targets = targets_of(settings, scenario)
         asked = ~np.isnan(self.targets)
+        self.fixed = settings.rate == 0
         self.workloads = tuple(workloads) or ("",)
         by_class = (len(self.workloads), len(self._names))
         self.multipliers = np.tile(np.where(asked, settings.start, 1.0), (len(self.workloads), 1))

@@ -115,7 +115,7 @@ class LagrangianConfig(Frozen):
         per: "class": one price of a class for all that is trained on; "workload": one in each workload
             that `randomise.ranges.workload.choices` names, so that the target is kept on every one.
         rate: how much a multiplier rises per rollout and unit of attainment that is lacking; 0: it stays at
-            `start`, a price at which every miss is charged, and `attainment` alone says which model is best.
+            `start`, the price of every miss, and the best model has the best return at that price.
         start: multiplier at the start; 1: the scenario's own price.
         most: the largest multiplier.
     """

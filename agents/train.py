@@ -158,7 +158,7 @@ def check(config: TrainConfig) -> Scenario:
     try:
         validated = validation_scenarios(config, scenario)
     except ScenarioError as error:
-        raise Slip(f"validation_workloads: {error}") from None
+        raise Slip(f"validation_workloads, validation_rate_scales: {error}") from None
     for where, name in policies:
         try:
             for each in (scenario, *validated.values()):

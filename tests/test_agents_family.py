@@ -147,7 +147,7 @@ def test_a_run_on_a_family(tmp_path: Path):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["validation_workloads=nowhere"], "validation_workloads: .*nowhere"),
+        (["validation_workloads=nowhere"], "validation_workloads, .*nowhere"),
         (["warm_start.policy=static-tuned:workload={workload}"], "no tuned settings"),
     ],
 )

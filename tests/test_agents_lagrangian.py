@@ -12,6 +12,7 @@ import pytest
 from agents import train
 from agents.config import make_config, parse_words
 from agents.environments import make_scenario, make_vector_env
+from agents.files import read_csv
 from agents.lagrangian import LagrangianVecEnv, prices
 from agents.settings import LagrangianConfig
 from agents.vec_adapter import NativeVecEnv
@@ -183,6 +184,61 @@ def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
     order = [row(0.9, 1.0, 1.0), row(0.98, 1.0, 4.0), row(0.99, 0.995, 3.0), row(1.0, 1.0, 2.0)]
     assert sorted(order, key=made.score) == order
     native.close()
+
+
+def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
+    from agents.callbacks import Validation
+    from agents.stopping import Stop
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "lagrangian.start=3"]
+    config = config_of(*words, "validation_rate_scales=0.5,1.5")
+    scenario = make_scenario(config)
+    env = LagrangianVecEnv(
+        NativeVecEnv(make_vector_env(config, scenario, 2)), scenario, config.lagrangian
+    )
+    made = Validation(config, scenario, tmp_path, ClusterSimulation(scenario), Stop(), [], env)
+    assert list(made.scenarios) == ["x0.5", "x1.5"]
+    half, more = made.scenarios.values()
+    assert (half.workload.rate_scale, more.workload.rate_scale) == (0.5, 1.5)
+
+    def row(workload: str, gpu: float, missed: int) -> dict[str, Any]:
+        """Of 100 interactive requests; the reward charges half of the missed ones (the rest is cut off)."""
+        own = 0.5 * missed * prices(made.scenarios[workload])[0]
+        return {
+            "workload": workload,
+            "reward": -gpu - own,
+            "cost/violations": own,
+            "interactive/arrivals": 100.0,
+            "interactive/slo_attainment": 1 - missed / 100,
+            "batch/arrivals": 0.0,
+            "batch/slo_attainment": 1.0,
+        }
+
+    assert made.score([row("x0.5", 7.0, 0)]) == (pytest.approx(-7.0),)
+    a, b = 3 * prices(half)[0], 3 * prices(more)[0]
+    assert a > 2 * b  # a miss weighs more where fewer requests are expected
+    rows = [row("x0.5", 7.0, 2), row("x1.5", 9.0, 4)]
+    assert made.score(rows) == (pytest.approx(-(7.0 + 2 * a + 9.0 + 4 * b) / 2),)
+    env.close()
+
+
+def test_a_run_at_fixed_prices_and_several_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "run"
+    words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "validation_rate_scales=0.5,1.5"]
+    words += ["total_timesteps=24", f"out={folder}"]
+    assert train.main(["env=mixed-slo", *TINY, *words]) == 0
+    assert "at its price" in capsys.readouterr().err
+    rows = read_csv(folder / "validation.csv")
+    loads = {row["workload"]: row["joint/arrivals"] for row in rows if row["timesteps"] == 0}
+    assert loads["x1.5"] > loads["x0.5"]
+
+
+def test_a_load_that_is_none_is_a_slip():
+    with pytest.raises(Slip, match=r"validation_rate_scales"):
+        config_of("validation_rate_scales=0")
 
 
 def test_an_unknown_class_is_a_slip():
