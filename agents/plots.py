@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ import numpy as np
 from agents.files import read_csv, replace_file
 from agents.statistics import mean_interval
 from llmscale_env.scenarios import Scenario
+
+LABEL_WIDTH = 26
+"""Characters of a policy's name in a line: options make names that would leave no room for the picture."""
 
 COLOURS = (
     "tab:blue",
@@ -43,6 +47,7 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
     references = folder / "references.csv"
     levels = _by(read_csv(references), "policy") if references.is_file() else {}
     steps = _by(rows, "timesteps")
+    learner = str(rows[0]["policy"])
     panels = [("reward", "reward per episode", 1.0)]
     panels += [
         (f"{c.name}/slo_attainment", f"{c.name}: on time, %", 100.0) for c in scenario.classes
@@ -58,7 +63,7 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
         axis.fill_between(
             x, [i.low for i in found], [i.high for i in found], alpha=0.2, color=COLOURS[0], lw=0
         )
-        axis.plot(x, [i.mean for i in found], color=COLOURS[0], marker=".", label="PPO")
+        axis.plot(x, [i.mean for i in found], color=COLOURS[0], marker=".", label=learner)
         means = []
         for k, (policy, mine) in enumerate(levels.items()):
             level = float(np.mean([row[key] * factor for row in mine]))
@@ -73,7 +78,7 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
     n = len(next(iter(steps.values())))
     figure.suptitle(
-        f"{scenario.name}: PPO on {n} validation episodes (mean, 95 % interval) and the levels "
+        f"{scenario.name}: {learner} on {n} validation episodes (mean, 95 % interval) and the levels "
         "of reference policies on the same",
         fontsize=10,
     )
@@ -90,9 +95,11 @@ def _limits(axis: Any, curve: Sequence[float], levels: Sequence[float]) -> None:
 
 def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: Path) -> Path:
     """GPU-hours against attainment, and reward, each with 95 % intervals."""
-    figure = _figure(10.0, 4.0)
+    labels = [textwrap.fill(str(row["policy"]), LABEL_WIDTH) for row in summary]
+    lines = sum(label.count("\n") + 1 for label in labels)
+    figure = _figure(10.0, max(4.0, 1.0 + 0.22 * lines))
     left, right = figure.subplots(1, 2)
-    for k, row in enumerate(summary):
+    for k, (row, label) in enumerate(zip(summary, labels, strict=True)):
         colour = COLOURS[k % len(COLOURS)]
         left.errorbar(
             row["gpu_hours"],
@@ -102,14 +109,14 @@ def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: P
             fmt="o",
             capsize=2,
             color=colour,
-            label=str(row["policy"]),
+            label=label,
         )
         right.errorbar(
             row["reward"], k, xerr=_error(row, "reward", 1.0), fmt="o", capsize=3, color=colour
         )
     left.set(xlabel="GPU-hours (fewer is better)", ylabel="requests on time, all classes, %")
     left.legend(fontsize=8)
-    right.set_yticks(range(len(summary)), [str(row["policy"]) for row in summary])
+    right.set_yticks(range(len(summary)), labels, fontsize=8)
     right.invert_yaxis()
     right.set(xlabel="reward per episode (more is better)")
     for axis in (left, right):
