@@ -74,6 +74,8 @@ class TrainConfig(Frozen):
             its LLM; 0: all choices alike.
         as_is_bias_settings: the same for everything else: batch limits, shares, sources, eviction.
         reward_scale: the learner sees rewards times this; everything that is reported is unscaled.
+        shaping: what a waiting request that will be late costs already, of the price of a miss
+            (`llmscale_env.envs.shaping`); 0: nothing before it is late.
         validation_every: steps between two validations.
         validation_episodes: episodes of one (seeds from 20,000).
         validation_workloads: workloads that take the place of the scenario's in validation, with so many
@@ -108,6 +110,7 @@ class TrainConfig(Frozen):
     as_is_bias: NonNegative
     as_is_bias_settings: NonNegative
     reward_scale: Positive
+    shaping: NonNegative = 0.0
     validation_every: Count
     validation_episodes: Annotated[int, Field(ge=1, le=10_000)]
     validation_workloads: tuple[str, ...] = ()

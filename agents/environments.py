@@ -12,6 +12,7 @@ import gymnasium as gym
 import llmscale_env
 from agents.config import TrainConfig, environment_id
 from llmscale_env._cli import Slip
+from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario
 
 
@@ -66,8 +67,22 @@ def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any
         observation=config.observation or None,
         action=config.action or None,
         forecaster=config.forecaster,
+        shaping=shaping_of(config, scenario),
         **_reference(config.reference, cls),
     )
+
+
+def shaping_of(config: TrainConfig, scenario: Scenario) -> Shaping | None:
+    """The term of the reward for requests that will be late; None where a run has none.
+
+    The learner's discount, and the price that a miss has at the start of the run.
+    """
+    if config.shaping == 0:
+        return None
+    prices = config.lagrangian
+    multiplier = 1.0 if prices.attainment is None else prices.start
+    weight = config.shaping * multiplier * scenario.reward.violation_weight
+    return Shaping(weight, config.hyper.gamma)
 
 
 def make_codec(

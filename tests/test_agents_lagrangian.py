@@ -244,3 +244,41 @@ def test_a_load_that_is_none_is_a_slip():
 def test_an_unknown_class_is_a_slip():
     with pytest.raises(Slip, match=r"lagrangian\.attainment\.chat: there is no such class"):
         train.check(config_of("lagrangian.attainment={chat: 0.9}"))
+
+
+def test_what_will_be_late_costs_a_share_of_the_price():
+    from agents.environments import shaping_of
+
+    words = ["shaping=0.5", "ppo.gamma=0.98", "scenario.reward.violation_weight=2"]
+    config = config_of(*words, "lagrangian.start=3")
+    found = shaping_of(config, make_scenario(config))
+    assert found is not None
+    assert (found.weight, found.gamma) == (
+        1.0,
+        0.98,
+    )  # no attainment is asked: the scenario's price
+    config = config_of(*words, "lagrangian.start=3", "lagrangian.attainment=0.99")
+    found = shaping_of(config, make_scenario(config))
+    assert found is not None
+    assert found.weight == 3.0
+    assert shaping_of(config_of(), make_scenario(config)) is None
+
+
+def test_a_learner_sees_the_term_and_tables_do_not():
+    totals = {}
+    for words in ([], ["shaping=1", "ppo.gamma=1"]):
+        config = config_of(*words)
+        scenario = make_scenario(config)
+        env = make_vector_env(config, scenario, 2)
+        env.reset(seed=7)
+        still = np.array([[1, 0, 0, 3, 3, 3, 0, 0]] * 2)
+        rewards, infos = [], {}
+        for _ in range(scenario.n_steps):
+            _, reward, *_, infos = env.step(still)
+            rewards.append(reward)
+        env.close()
+        totals[bool(words)] = (np.array(rewards), infos["episode_summary"]["reward"])
+    plain, shaped = totals[False], totals[True]
+    np.testing.assert_array_equal(plain[1], shaped[1])
+    assert (shaped[0] != plain[0]).any()
+    np.testing.assert_allclose(shaped[0].sum(axis=0), plain[0].sum(axis=0), rtol=1e-5)
