@@ -47,6 +47,7 @@ class Demonstrations:
         exact_choices, exact_commands: shares of them that the action space can express exactly.
         left_out: per field of the commands that no part of an action means, in how many decisions.
         untranslated: parts of the action that were left as they are.
+        ordered: (parts,) whether its choices are numbers (`are_ordered`).
     """
 
     observations: NDArray[np.float32]
@@ -59,6 +60,7 @@ class Demonstrations:
     exact_commands: float
     left_out: dict[str, int]
     untranslated: tuple[str, ...]
+    ordered: tuple[bool, ...]
 
     @property
     def mean_return(self) -> float:
@@ -89,7 +91,7 @@ class Recorder:
 
     def __init__(self, policy: Policy, codec: Any, scenario: Scenario) -> None:
         self.name = policy.name
-        self._policy, self._codec = policy, codec
+        self._policy, self.codec = policy, codec
         self.translator = Translator(codec, scenario)
         self.observations: list[NDArray[np.float32]] = []
         self.masks: list[NDArray[np.bool_]] = []
@@ -98,16 +100,16 @@ class Recorder:
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode."""
         self._policy.reset(scenario, seed)
-        self._codec.reset(seed)
+        self.codec.reset(seed)
         self.translator.reset()
 
     def act(self, view: ClusterView) -> Command:
         """What the nearest action means."""
-        self.observations.append(self._codec.encode(view))
-        self.masks.append(self._codec.mask(view))
+        self.observations.append(self.codec.encode(view))
+        self.masks.append(self.codec.mask(view))
         found = self.translator.translate(self._policy.act(view), view)
         self.translated.append(found)
-        return self._codec.decode(found.action, view)
+        return self.codec.decode(found.action, view)
 
 
 def watch(
@@ -167,7 +169,18 @@ def watch(
         untranslated=tuple(
             dict.fromkeys(part for r in recorders for part in r.translator.untranslated)
         ),
+        ordered=tuple(are_ordered(choices) for choices in recorders[0].codec.decoder.choices),
     )
+
+
+def are_ordered(choices: Sequence[str]) -> bool:
+    """Whether choices are numbers, so that neighbours do nearly the same; names have no neighbours."""
+    try:
+        for text in choices:
+            float(text.removeprefix("x"))
+    except ValueError:
+        return False
+    return True
 
 
 def clone(
@@ -226,7 +239,7 @@ def _start_from_frequencies(
     biases = []
     for part, n in enumerate(model.action_space.nvec):
         share = np.bincount(seen.actions[:, part], minlength=n) / len(seen.actions)
-        if spread > 0:
+        if spread > 0 and seen.ordered[part]:
             away = np.arange(n)[:, None] - np.arange(n)
             weights = np.exp(-0.5 * (away / spread) ** 2)
             share = weights / weights.sum(axis=0) @ share
@@ -279,7 +292,8 @@ def _log_prob_of_neighbours(
 ) -> Any:
     """(n,) mean log-probability of choices around what was seen, possible ones only.
 
-    Choice k of a part counts exp(-(k - seen)^2 / (2 spread^2)).
+    Choice k of a part counts exp(-(k - seen)^2 / (2 spread^2)); where choices have no order, the one that was
+    seen counts alone.
     """
     import torch
 
@@ -287,7 +301,8 @@ def _log_prob_of_neighbours(
     masks = np.split(seen.masks[rows], np.cumsum(model.action_space.nvec)[:-1], axis=1)
     for part, found in enumerate(parts_of(_distribution(model, seen, rows, episodes))):
         away = np.arange(model.action_space.nvec[part]) - seen.actions[rows, part, None]
-        weights = np.exp(-0.5 * (away / spread) ** 2) * masks[part]
+        width = spread if seen.ordered[part] else 1e-3
+        weights = np.exp(-0.5 * (away / width) ** 2) * masks[part]
         weights /= weights.sum(axis=1, keepdims=True)
         # Impossible choices have a log-probability of about -1e8, and no weight.
         total = total + (torch.as_tensor(weights, dtype=torch.float32) * found.logits).sum(dim=1)

@@ -90,7 +90,8 @@ class WarmStartConfig(Frozen):
             0.2). With 0 it ends so sure of itself that learning has nothing to learn from.
         spread: where above 0, what is learnt is not the policy's choice but one near it: a choice that is k
             levels away counts exp(-k^2 / (2 spread^2)). The copy then tries a level more or less (at 0.45
-            each one time in fourteen), and hardly ever the other end of a range.
+            each one time in fourteen), and hardly ever the other end of a range. Choices without an order
+            (names) are learnt as they are.
         kl: coefficient of the KL divergence from the copy in PPO's loss, at the start.
         kl_steps: environment steps in which it falls linearly to 0; 0: none.
     """

@@ -30,6 +30,7 @@ from baselines.grouping import request_groups
 from baselines.parameters import (
     BatchLimit,
     Count,
+    LoadSource,
     NonNegative,
     Parameters,
     PolicyError,
@@ -74,6 +75,7 @@ class ChironParameters(Parameters):
         measured_weight: weight of the last interval in the measured throughputs; 0: only profiled.
         retire: "all": all batch instances at once, when none has a request (Algorithm 2). "idle":
             those that have none.
+        load_source: from where instances load their weights; None: as the scenario says.
     """
 
     theta: Share = 1 / 3
@@ -91,6 +93,7 @@ class ChironParameters(Parameters):
     loading_counts: bool = True
     measured_weight: float = 0.3
     retire: Literal["all", "idle"] = "all"
+    load_source: LoadSource | None = None
 
     @model_validator(mode="after")
     def _range(self) -> ChironParameters:
@@ -261,7 +264,8 @@ class ChironPolicy:
             first["controllers"] = dict.fromkeys(names, self.parameters.controller)
             if self.parameters.batch_limit is not None:
                 first["batch_limits"] = dict.fromkeys(names, self.parameters.batch_limit)
-        return Command(targets=targets, reason="; ".join(reasons), **first)
+        source = self.parameters.load_source
+        return Command(targets=targets, load_source=source, reason="; ".join(reasons), **first)
 
     # ---- interactive ----
 
@@ -418,7 +422,8 @@ class ChironPolicy:
 
     def _load_s(self, p: int) -> float:
         pool = self._scenario.fleet.pools[p]
-        return pool.acquire_s + pool_load_times_s(self._scenario, pool)[pool.load_source]
+        source = self.parameters.load_source or pool.load_source
+        return pool.acquire_s + pool_load_times_s(self._scenario, pool)[source]
 
     def _ready_s(self, view: ClusterView, p: int, load_s: float) -> tuple[float, ...]:
         """For each instance of pool `p`, seconds until it serves."""

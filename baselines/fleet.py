@@ -6,7 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from baselines.parameters import BatchLimit, Parameters, PolicyError, PositiveCount, checked
+from baselines.parameters import (
+    BatchLimit,
+    LoadSource,
+    Parameters,
+    PolicyError,
+    PositiveCount,
+    checked,
+)
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -129,6 +136,7 @@ class UniformParameters(Parameters):
         router: the rule by which requests of every class find an instance ("alike" only).
         initial: instances at the start; None: as many as the scenario starts in all pools of the LLM.
         min_instances: never fewer.
+        load_source: from where instances load their weights; None: as the scenario says.
     """
 
     serving: Literal["alike", "by-class"] = "alike"
@@ -137,6 +145,7 @@ class UniformParameters(Parameters):
     router: str = "least-kv"
     initial: PositiveCount | None = None
     min_instances: PositiveCount = 1
+    load_source: LoadSource | None = None
 
 
 class UniformPolicy(ABC):
@@ -191,7 +200,8 @@ class UniformPolicy(ABC):
             if count != have:
                 targets[view.scenario.fleet.pools[p].name] = count
             reasons.append(why)
-        return Command(targets=targets, reason="; ".join(reasons))
+        source = self.parameters.load_source
+        return Command(targets=targets, load_source=source, reason="; ".join(reasons))
 
     def observe(self, view: ClusterView) -> None:  # noqa: B027 (nothing to keep, unless it is said)
         """Look at the cluster; called at every decision, also where the period is not over."""
@@ -221,5 +231,6 @@ class UniformPolicy(ABC):
             batch_limits=limits,
             controllers=dict.fromkeys(mine, parameters.controller),
             routers=routers if parameters.serving == "alike" else {},
+            load_source=parameters.load_source,
             reason="one pool for all classes",
         )

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field
 
 from baselines.fleet import GpuBudget, class_pool
-from baselines.parameters import Parameters, PolicyError, Positive, checked
+from baselines.parameters import LoadSource, Parameters, PolicyError, Positive, checked
 from baselines.practice.dynamo import best_batch
 from baselines.practice.seen import kv_capacity
 from baselines.space import Real, Space
@@ -56,6 +56,7 @@ class PacedParameters(Parameters):
             leaves out), else they recover by `recovery` of what they are.
         recovery: see `tolerated`.
         hold_s: fewer instances must have been wanted for so long before any goes.
+        load_source: from where instances load their weights; None: as the scenario says.
     """
 
     margin: Positive = 1.2
@@ -71,6 +72,7 @@ class PacedParameters(Parameters):
     tolerated: Share = 0.005
     recovery: NonNegative = 0.03
     hold_s: NonNegative = 30.0
+    load_source: LoadSource | None = None
 
 
 def can_pace(scenario: Scenario) -> bool:
@@ -184,6 +186,7 @@ class PacedPolicy:
         return Command(
             targets=counts,
             batch_limits=limits,
+            load_source=p.load_source,
             reason=f"load {mean:.2f}, peak {peak:.2f}, batch {batch:.2f} instances",
         )
 

@@ -54,6 +54,9 @@ def space_of(kind: Any, scenario: Scenario) -> Space:
     space: Space = kind.space_of(scenario) if hasattr(kind, "space_of") else kind.SPACE
     if issubclass(kind, UniformPolicy) and _serves_by_class(scenario):
         space = {**space, "serving": Choice(("alike", "by-class"))}
+    starts = issubclass(kind, (UniformPolicy, ChironPolicy, PacedPolicy))
+    if starts and not any(pool.flows for pool in scenario.fleet.pools):
+        space = {**space, "load_source": Choice(("ssd", "multicast"))}
     return space
 
 

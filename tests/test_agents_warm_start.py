@@ -16,7 +16,7 @@ from torch.distributions import Categorical
 from agents import train
 from agents.algorithms import make_model
 from agents.anchor import Anchor, attach, kl_of_parts
-from agents.cloning import Demonstrations, _distribution, clone, watch
+from agents.cloning import Demonstrations, _distribution, are_ordered, clone, watch
 from agents.config import make_config, parse_words
 from agents.environments import codec_of, make_codec, make_scenario, make_vector_env
 from agents.held_noise import parts_of
@@ -190,6 +190,7 @@ def test_returns_end_with_their_episode():
         exact_commands=1.0,
         left_out={},
         untranslated=(),
+        ordered=(True,),
     )
     # By hand, discount 0.5, scale 2: 8, 4 + 0.5 * 8, 2 + 0.5 * 8; 40, 20 + 0.5 * 40.
     assert seen.returns(0.5, 2.0).tolist() == [6.0, 8.0, 8.0, 40.0, 40.0]
@@ -269,6 +270,25 @@ def test_a_spread_copy_tries_the_levels_beside_the_policys(agent: str):
     # By hand: 1, exp(-1 / 0.405), exp(-4 / 0.405) of 1.1693.
     np.testing.assert_allclose(middle[1:4], [0.0724, 0.8551, 0.0724], atol=0.03)
     assert middle[0] < 0.01
+    env.close()
+
+
+def test_choices_without_an_order_are_not_spread():
+    assert are_ordered(["0", "0.25", "1"])
+    assert are_ordered(["-4", "0", "+4"])
+    assert are_ordered(["x0.5", "x2"])
+    assert not are_ordered(["ssd", "host", "multicast"])
+    config = config_of("action=instance_counts,loading", "warm_start.episodes=2", agent="ppo")
+    scenario = make_scenario(config)
+    seen = watch(config, [(scenario, make_policy("paced:load_source=host"))])
+    assert seen.ordered == (True, True, True, False)
+    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
+    model = make_model(config, env)
+    settings = WarmStartConfig(policy="x", epochs=300, batch_size=24, entropy=0.0, spread=0.45)
+    clone(model, seen, settings, 0.02, 0)
+    found = parts_of(_distribution(model, seen, np.arange(len(seen.actions)), len(seen.lengths)))
+    source = np.median(found[3].probs.detach().numpy(), axis=0)
+    assert source[1] > 0.99  # host, between ssd and multicast
     env.close()
 
 

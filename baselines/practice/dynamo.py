@@ -210,7 +210,8 @@ class DynamoPolicy(PracticePolicy):
                 granted = budget.grant(p, max(count, self.parameters.min_instances))
                 targets[view.scenario.fleet.pools[p].name] = granted
             reasons.append(why)
-        return Command(targets=targets, reason="; ".join(reasons))
+        source = self.parameters.load_source
+        return Command(targets=targets, load_source=source, reason="; ".join(reasons))
 
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
         """What the forecast load takes."""
