@@ -4,7 +4,8 @@
 
     policies=A,B,C         names of reference policies, run folders or models (*.zip), `pretrained` (the
                            trained policy that ships; pretrained:NAME where there are several); the others
-                           are compared with the first (default: every reference policy)
+                           are compared with the first (default: every reference policy). With
+                           PATH:quantile=0.8 a learned policy takes that quantile of its instance counts
     episodes=20            episodes, with the seeds SEED, SEED + 1, ...
     seed=10000             first seed
     out=FOLDER             where to write (default: results/evaluate-ENV)
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,32 +96,31 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
 
     names = [part for part in (text or ",".join(policies_for(scenario))).split(",") if part]
     found: dict[str, Policy] = {}
-    models: dict[str, Path] = {}
+    models: dict[str, _Model] = {}
     # Everything is looked for before anything is loaded: torch takes a second to come.
     for name in names:
         kind = name.partition(":")[0]
-        if is_pretrained(name):
-            try:
-                models[name] = find(name, env).model
-            except PretrainedError as error:
-                raise Slip(f"policies: {error}") from None
-        elif kind not in POLICY_NAMES and not _is_path(name):
-            raise Slip(f"policies: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
-        elif _is_path(name) and not Path(name).exists():
-            raise Slip(f"policies: model {name!r}: there is no such file or folder")
         if names.count(name) > 1:
             raise Slip(f"policies: {name!r} is given twice")
+        if kind in POLICY_NAMES:
+            continue
+        plain, quantile = _quantile(name)
+        if is_pretrained(plain):
+            try:
+                models[name] = _Model(find(plain, env).model, name, quantile)
+            except PretrainedError as error:
+                raise Slip(f"policies: {error}") from None
+        elif not _is_path(plain):
+            raise Slip(f"policies: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
+        elif not Path(plain).exists():
+            raise Slip(f"policies: model {plain!r}: there is no such file or folder")
+        else:
+            models[name] = _Model(Path(plain), None, quantile)
     for name in names:
         try:
-            policy = (
-                make_policy(name)
-                if name.partition(":")[0] in POLICY_NAMES
-                else _model(
-                    str(models.get(name, name)), env, scenario, name if name in models else None
-                )
-            )
+            policy = models[name].load(env, scenario) if name in models else make_policy(name)
             policy.reset(scenario, 0)
-            if name.partition(":")[0] in POLICY_NAMES:
+            if name not in models:
                 policy = make_policy(name)  # one without an episode behind it can be pickled
         except PolicyError as error:
             raise Slip(f"policies: {error}") from None
@@ -135,22 +136,46 @@ def _is_path(name: str) -> bool:
     return "/" in name or "\\" in name or name.endswith(".zip") or Path(name).is_dir()
 
 
-def _model(path: str, env: str, scenario: Scenario, name: str | None) -> Policy:
-    import torch
-
-    from agents.learned import LearnedPolicy, ModelError
-
-    torch.set_num_threads(1)  # nets this small only wait for each other's threads
+def _quantile(name: str) -> tuple[str, float | None]:
+    """A model's name or path, and the quantile of its instance counts that is asked for."""
+    plain, word, text = name.rpartition(":quantile=")
+    if not word:
+        return name, None
     try:
-        policy = LearnedPolicy(path, name=name)
-        if policy.config.env != env:
-            raise ModelError(
-                f"model {path!r}: was trained on {policy.config.env!r}, not on {env!r}"
-            )
-        policy.fit(scenario)
-    except ModelError as error:
-        raise Slip(f"policies: {error}") from None
-    return policy
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < 1:
+        raise Slip(f"policies: {name!r}: quantile = {text!r}: must be a number above 0 and below 1")
+    return plain, found
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A learned policy that is asked for: where it lies, what tables call it (None: its folder), how."""
+
+    path: Path
+    name: str | None
+    quantile: float | None
+
+    def load(self, env: str, scenario: Scenario) -> Policy:
+        import torch
+
+        from agents.learned import LearnedPolicy, ModelError
+
+        torch.set_num_threads(1)  # nets this small only wait for each other's threads
+        try:
+            policy = LearnedPolicy(self.path, name=self.name, quantile=self.quantile)
+            if policy.config.env != env:
+                raise ModelError(
+                    f"model {str(self.path)!r}: was trained on {policy.config.env!r}, not on {env!r}"
+                )
+            policy.fit(scenario)
+        except ModelError as error:
+            raise Slip(f"policies: {error}") from None
+        if self.quantile is not None and self.name is None:
+            policy.name += f":quantile={self.quantile:g}"
+        return policy
 
 
 def compare(

@@ -80,14 +80,19 @@ def load_model(path: Path, agent: str = "ppo", **kwargs: Any) -> BaseAlgorithm:
 class LearnedPolicy:
     """The most probable action of a trained network, every control interval.
 
+    With `quantile` it takes, of each pool's instance counts, the smallest one at or below which the network
+    would draw in that share of decisions: a margin that needs no other training.
+
     Args:
         path: run folder (its best model is taken) or model file in one.
         name: what tables call it; by default the run folder's name.
         model: a network in memory in place of the file's (needs `config`).
         config: of the run in place of the one beside the file.
+        quantile: of the instance counts, above 0 and below 1; None: the most probable ones.
 
     Raises:
-        ModelError: see `find_model` and `load_model`.
+        ModelError: see `find_model` and `load_model`; a quantile for a network that remembers.
+        ValueError: a quantile that is none.
 
     Attributes:
         alter: what is done to an observation before the network sees it; None: nothing.
@@ -102,7 +107,11 @@ class LearnedPolicy:
         name: str | None = None,
         model: BaseAlgorithm | None = None,
         config: TrainConfig | None = None,
+        quantile: float | None = None,
     ) -> None:
+        if quantile is not None and not 0 < quantile < 1:
+            raise ValueError(f"quantile = {quantile!r}: must be above 0 and below 1")
+        self.quantile = quantile
         self.path: Path | None = None
         if model is None:
             self.path = find_model(path)
@@ -115,6 +124,10 @@ class LearnedPolicy:
         self.name = name or (self.path.resolve().parent.name if self.path else config.agent)
         self.forecaster = config.forecaster
         self._masked, self._recurrent = takes_masks(model), is_recurrent(model)
+        if quantile is not None and self._recurrent:
+            raise ModelError(
+                f"policy {self.name}: quantile = {quantile}: is for networks without memory"
+            )
         self._memory: Any = None  # of a recurrent network, of the present episode
         self._codec: Any = None
         self._scenario: Scenario | None = None
@@ -182,12 +195,33 @@ class LearnedPolicy:
         more: dict[str, Any] = {}
         if self._masked:
             more["action_masks"] = self._codec.mask(view)
+        if self.quantile is not None:
+            return self._codec.decode(self._cautious(observation, more), view)
         if self._recurrent:
             # sb3-contrib takes `state=None` for the start of an episode.
             more["state"] = self._memory
             more["episode_start"] = np.array([self._memory is None])
         action, self._memory = self.model.predict(observation, deterministic=True, **more)
         return self._codec.decode(action, view)
+
+    def _cautious(
+        self, observation: NDArray[np.float32], more: dict[str, Any]
+    ) -> NDArray[np.int64]:
+        """(parts,) the quantile of instance counts, of everything else the most probable choice."""
+        from agents.held_noise import parts_of
+
+        policy: Any = self.model.policy
+        seen, _ = policy.obs_to_tensor(observation)
+        found = parts_of(policy.get_distribution(seen, **more))
+        action = []
+        for part, each in zip(self._codec.decoder.parts, found, strict=True):
+            probability = each.probs[0].detach().numpy()
+            choice = int(np.argmax(probability))
+            if part.endswith("/instances"):
+                upto = np.cumsum(probability, dtype=np.float64)
+                choice = int(np.searchsorted(upto, self.quantile * upto[-1]))
+            action.append(choice)
+        return np.array(action)
 
 
 def _short(space: Any) -> str:

@@ -147,6 +147,83 @@ def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them
     env.close()
 
 
+@pytest.mark.parametrize(
+    "quantile, count", [(None, 2), (0.05, 0), (0.25, 1), (0.5, 2), (0.75, 3), (0.99, 3)]
+)
+def test_a_quantile_of_the_counts_that_a_network_would_draw(quantile: float | None, count: int):
+    import torch
+
+    from agents.algorithms import make_model
+
+    config = config_of(*tiny("ppo"))
+    scenario = make_scenario(config)
+    env = NativeVecEnv(make_vector_env(config, scenario, 2))
+    model = make_model(config, env)
+    codec = codec_of(config, scenario)
+    parts = codec.decoder.parts
+    probability = np.full(int(codec.action_space.nvec.sum()), 1e-6)
+    starts = np.concatenate([[0], np.cumsum(codec.action_space.nvec)[:-1]])
+    probability[starts[0] + np.arange(4)] = [0.1, 0.2, 0.4, 0.3]
+    limits = parts.index("interactive/batch_limit")
+    probability[starts[limits] + np.arange(3)] = [0.3, 0.4, 0.3]
+    with torch.no_grad():
+        model.policy.action_net.weight.zero_()
+        model.policy.action_net.bias.copy_(torch.as_tensor(np.log(probability)))
+    policy: Any = LearnedPolicy(model=model, config=config, quantile=quantile)
+    actions: list[Any] = []
+    policy.fit(scenario)
+    decode = policy._codec.decode
+    policy._codec.decode = lambda action, view: (actions.append(action), decode(action, view))[1]
+    run_episode(policy, scenario, 3)
+    assert len(actions) == 12
+    assert {int(action[0]) for action in actions} == {count}
+    assert {int(action[limits]) for action in actions} == {1}  # no count: the most probable
+    env.close()
+
+
+def test_a_quantile_keeps_to_what_is_possible():
+    from agents.algorithms import make_model
+
+    config = config_of(*tiny("maskable-ppo"))
+    scenario = make_scenario(config)
+    env = NativeVecEnv(make_vector_env(config, scenario, 2))
+    model = make_model(config, env)
+    codec = codec_of(config, scenario)
+    starts = np.concatenate([[0], np.cumsum(codec.action_space.nvec)[:-1]])
+    for quantile in (0.001, 0.5, 0.999):
+        policy: Any = LearnedPolicy(model=model, config=config, quantile=quantile)
+        policy.fit(scenario)
+        mask, decode = policy._codec.mask, policy._codec.decode
+        masks: list[Any] = []
+        policy._codec.mask = lambda view, of=mask, to=masks: (to.append(of(view)), to[-1])[1]
+
+        def checked(action: Any, view: Any, of: Any = decode, seen: Any = masks) -> Any:
+            assert seen[-1][starts + action].all()
+            return of(action, view)
+
+        policy._codec.decode = checked
+        run_episode(policy, scenario, 3)
+        assert len(masks) == 12
+    env.close()
+
+
+def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
+    from agents.algorithms import make_model
+    from agents.learned import ModelError
+
+    for agent, quantile, error in (
+        ("ppo", 0.0, ValueError),
+        ("ppo", 1.0, ValueError),
+        ("recurrent-ppo", 0.5, ModelError),
+    ):
+        config = config_of(*tiny(agent))
+        env = NativeVecEnv(make_vector_env(config, make_scenario(config), 2))
+        model = make_model(config, env)
+        with pytest.raises(error, match="quantile"):
+            LearnedPolicy(model=model, config=config, quantile=quantile)
+        env.close()
+
+
 # ---- what is seen and decided ----
 
 

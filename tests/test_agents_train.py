@@ -282,6 +282,20 @@ def test_evaluate_compares_on_the_same_seeds(
     assert (tmp_path / "comparison.png").stat().st_size > 0
 
 
+def test_evaluate_takes_a_quantile(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    asked = f"policies={trained.folder},{trained.folder}:quantile=0.999"
+    assert evaluate.main([*SMALL, asked, "episodes=2", f"out={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["run", "run:quantile=0.999"]
+    usual, cautious = (float(row["gpu_hours"]) for row in rows(tmp_path / "summary.csv"))
+    assert cautious > usual
+    for text in ("0", "1", "much"):
+        line = told(capsys, *SMALL, f"policies={trained.folder}:quantile={text}")
+        assert f"quantile = '{text}': must be a number above 0 and below 1" in line
+
+
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one line that a slip is answered with."""
     assert evaluate.main([*words]) == 2
@@ -295,7 +309,7 @@ def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "empty").mkdir()
     out = tmp_path / "out"
     line = told(capsys, *SMALL, f"policies=static,{tmp_path}/empty", f"out={out}")
-    assert "neither model_best.zip nor model_last.zip" in line
+    assert "none of model_best.zip, model_last.zip" in line
     line = told(capsys, *SMALL, f"policies=static,{tmp_path}/no.zip", f"out={out}")
     assert "there is no such file" in line
     assert not out.exists()

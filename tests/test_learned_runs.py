@@ -102,6 +102,11 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
         ("test-code", "trained on val-code"),
         ("val-code", "trained on val-code"),
     ]
+    made = learned_cases(found, tests, (), windows, (0.7,))
+    assert [(case["setting"], case.get("quantile")) for case in made] == 2 * [
+        ("as configured", None),
+        ("as configured, quantile 0.7", 0.7),
+    ]
     # What was trained on a workload of the test is for nobody.
     (leak,) = find_runs([str(runs / "f")], "mixed-slo")
     assert (leak.policy, leak.made_for, leak.leaks) == ("ppo", "", ("mixed-slo/test-code",))
@@ -131,6 +136,8 @@ def test_a_learned_policy_runs_under_the_protocol(runs: Path):
     assert [case["workload"] for case in made] == ["test-mmpp", "val-mmpp"]
     short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
     (row,) = play({**made[0], "overrides": short})
+    (more,) = play({**made[0], "overrides": short, "quantile": 0.99})
+    assert more["gpu_hours"] > row["gpu_hours"]
     (blind,) = play({**ABLATIONS["forecast-none"].of(made[0]), "overrides": short})
     assert row["window"] == blind["window"] == 30000
     assert row["gpu_hours"] > 0

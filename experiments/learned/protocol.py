@@ -79,28 +79,39 @@ def learned_cases(
     test: Sequence[Workload],
     validation: Sequence[Workload],
     windows: Mapping[str, int],
+    quantiles: Sequence[float] = (),
 ) -> list[Case]:
-    """Runs of learned policies, each training seed apart; arguments as `heuristic_cases`."""
+    """Runs of learned policies, each training seed apart.
+
+    Args:
+        runs: that compete.
+        test, validation, windows: as `heuristic_cases`.
+        quantiles: of their instance counts, each a setting beside the most probable ones; networks that
+            remember have that one alone.
+    """
     wanted = {name for w in test for name in w.validated_on}
     return [
-        learned_who(run) | place(workload, windows[workload.split])
+        learned_who(run, quantile) | place(workload, windows[workload.split])
         for run in runs
+        for quantile in (None, *(() if run.remembers else quantiles))
         for workload in (*test, *(w for w in validation if w.name in wanted))
         if run.competes_on(workload)
     ]
 
 
-def learned_who(run: Run) -> Case:
-    """The part of a case that says which learned policy."""
+def learned_who(run: Run, quantile: float | None = None) -> Case:
+    """The part of a case that says which learned policy, and which quantile of its instance counts."""
+    turned = {} if quantile is None else {"quantile": quantile}
     base = f"trained on {run.made_for or 'the training split'}"
     return {
         "policy": run.policy,
-        "setting": run.setting,
+        "setting": run.setting + (f", quantile {quantile:g}" if quantile is not None else ""),
         "base": "leaks " + ", ".join(run.leaks) if run.leaks else base,
         "training_seed": run.training_seed,
         "learned": True,
         "model": run.path,
         "digest": run.digest,
+        **turned,
     }
 
 
@@ -170,7 +181,7 @@ def policy_of(case: Mapping[str, Any]) -> Policy:
     from agents.learned import LearnedPolicy
 
     torch.set_num_threads(1)
-    return LearnedPolicy(case["model"], name=case["policy"])
+    return LearnedPolicy(case["model"], name=case["policy"], quantile=case.get("quantile"))
 
 
 def seen_by(policy: Policy, case: Mapping[str, Any]) -> Any:

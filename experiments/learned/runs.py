@@ -29,6 +29,7 @@ class Run:
         made_for: the validation workload that it was trained on and on nothing else, as a heuristic is tuned
             on one; it competes where settings are chosen by that workload. Empty: it competes everywhere.
         leaks: those of `trained_on` that belong to validation or test, but for `made_for`.
+        remembers: whether its network does.
     """
 
     policy: str
@@ -39,6 +40,7 @@ class Run:
     trained_on: tuple[str, ...]
     made_for: str
     leaks: tuple[str, ...]
+    remembers: bool = False
 
     def competes_on(self, workload: Workload) -> bool:
         """Whether it takes part on a workload of test or validation."""
@@ -110,6 +112,7 @@ def run_of(config: TrainConfig, path: Path) -> Run:
         names,
         made_for,
         tuple(name for name in names if name not in training and not made_for),
+        config.agent == "recurrent-ppo",
     )
 
 

@@ -3,7 +3,8 @@
 Every policy runs on the same windows of six test workloads, whose times and parameters neither training nor
 tuning has seen (`llmscale_env/workload/families/mixed-slo.yaml`). A heuristic runs at several factors of its
 knob around its tuned setting (column `base` says whether a search has found one), a learned policy at every
-price or target it was trained for, with all its training seeds.
+price or target it was trained for, at several quantiles of its instance counts, and with all its training
+seeds.
 
 Two answers per workload. *Chosen*: the cheapest setting that keeps both classes at 99 % on the validation
 windows, run on the test windows: what an operator gets, who may then miss 99 %. *Matched*: GPU-hours at
@@ -62,6 +63,10 @@ class Settings(Parameters):
         tuple[Annotated[float, Field(gt=0)], ...],
         ours("of a heuristic's knob, around its tuned setting"),
     ] = (0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)
+    quantiles: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
+        ours("of a learned policy's instance counts, beside the most probable ones"),
+    ] = (0.3, 0.5, 0.7, 0.85)
     workloads: Annotated[Names, ours("test workloads; empty: all")] = ()
     attainment: Annotated[float, ours("of both classes (issue 8)", gt=0, lt=1)] = 0.99
     bound: Annotated[bool, ours("whether the clairvoyant bound is computed")] = True
@@ -99,6 +104,7 @@ PARAMETERS = {
         validation_windows=1,
         policies=("static", "llumnix", "chiron"),
         factors=(0.7, 1.0, 1.5),
+        quantiles=(0.7,),
         workloads=("test-chat", "test-spikes"),
         resamples=200,
     ),
@@ -112,7 +118,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
     windows = {"test": parameters.seeds, "validation": parameters.validation_windows}
     runs = find_runs(parameters.learned, "mixed-slo")
     made = heuristic_cases(parameters.policies, parameters.factors, tests, validation, windows)
-    made += learned_cases(runs, tests, validation, windows)
+    made += learned_cases(runs, tests, validation, windows, parameters.quantiles)
     if parameters.bound:
         made += bound_cases(tests, parameters.seeds, parameters.attainment, parameters.slot_s)
     return made
