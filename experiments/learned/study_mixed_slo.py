@@ -66,7 +66,7 @@ class Settings(Parameters):
     quantiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         ours("of a learned policy's instance counts, beside the most probable ones"),
-    ] = (0.3, 0.5, 0.7, 0.85)
+    ] = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85)
     workloads: Annotated[Names, ours("test workloads; empty: all")] = ()
     attainment: Annotated[float, ours("of both classes (issue 8)", gt=0, lt=1)] = 0.99
     bound: Annotated[bool, ours("whether the clairvoyant bound is computed")] = True
