@@ -55,7 +55,8 @@ def priced_return(
     Args:
         row: the episode's summary, or numbers of it.
         scenario: that it is an episode of.
-        multipliers: (C,).
+        multipliers: (C,), 1 for classes of which nothing is asked: what the horizon cuts off counts for them
+            here, though training does not charge it.
     """
     names = [c.name for c in scenario.classes]
     missed = [row[f"{n}/arrivals"] * (1.0 - row[f"{n}/slo_attainment"]) for n in names]

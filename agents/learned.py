@@ -196,7 +196,7 @@ class LearnedPolicy:
         if self._masked:
             more["action_masks"] = self._codec.mask(view)
         if self.quantile is not None:
-            return self._codec.decode(self._cautious(observation, more), view)
+            return self._codec.decode(self._at_quantile(observation, more), view)
         if self._recurrent:
             # sb3-contrib takes `state=None` for the start of an episode.
             more["state"] = self._memory
@@ -204,18 +204,21 @@ class LearnedPolicy:
         action, self._memory = self.model.predict(observation, deterministic=True, **more)
         return self._codec.decode(action, view)
 
-    def _cautious(
+    def _at_quantile(
         self, observation: NDArray[np.float32], more: dict[str, Any]
     ) -> NDArray[np.int64]:
         """(parts,) the quantile of instance counts, of everything else the most probable choice."""
+        import torch
+
         from agents.held_noise import parts_of
 
         policy: Any = self.model.policy
-        seen, _ = policy.obs_to_tensor(observation)
-        found = parts_of(policy.get_distribution(seen, **more))
+        with torch.no_grad():
+            seen, _ = policy.obs_to_tensor(observation)
+            found = parts_of(policy.get_distribution(seen, **more))
         action = []
         for part, each in zip(self._codec.decoder.parts, found, strict=True):
-            probability = each.probs[0].detach().numpy()
+            probability = each.probs[0].numpy()
             choice = int(np.argmax(probability))
             if part.endswith("/instances"):
                 upto = np.cumsum(probability, dtype=np.float64)

@@ -147,18 +147,25 @@ def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them
     env.close()
 
 
+def untrained(agent: str) -> tuple[Any, Any, Any]:
+    """Configuration, scenario and a network that has learnt nothing."""
+    from agents.algorithms import make_model
+
+    config = config_of(*tiny(agent))
+    scenario = make_scenario(config)
+    env = NativeVecEnv(make_vector_env(config, scenario, 2))
+    model = make_model(config, env)
+    env.close()
+    return config, scenario, model
+
+
 @pytest.mark.parametrize(
     "quantile, count", [(None, 2), (0.05, 0), (0.25, 1), (0.5, 2), (0.75, 3), (0.99, 3)]
 )
 def test_a_quantile_of_the_counts_that_a_network_would_draw(quantile: float | None, count: int):
     import torch
 
-    from agents.algorithms import make_model
-
-    config = config_of(*tiny("ppo"))
-    scenario = make_scenario(config)
-    env = NativeVecEnv(make_vector_env(config, scenario, 2))
-    model = make_model(config, env)
+    config, scenario, model = untrained("ppo")
     codec = codec_of(config, scenario)
     parts = codec.decoder.parts
     probability = np.full(int(codec.action_space.nvec.sum()), 1e-6)
@@ -178,16 +185,10 @@ def test_a_quantile_of_the_counts_that_a_network_would_draw(quantile: float | No
     assert len(actions) == 12
     assert {int(action[0]) for action in actions} == {count}
     assert {int(action[limits]) for action in actions} == {1}  # no count: the most probable
-    env.close()
 
 
 def test_a_quantile_keeps_to_what_is_possible():
-    from agents.algorithms import make_model
-
-    config = config_of(*tiny("maskable-ppo"))
-    scenario = make_scenario(config)
-    env = NativeVecEnv(make_vector_env(config, scenario, 2))
-    model = make_model(config, env)
+    config, scenario, model = untrained("maskable-ppo")
     codec = codec_of(config, scenario)
     starts = np.concatenate([[0], np.cumsum(codec.action_space.nvec)[:-1]])
     for quantile in (0.001, 0.5, 0.999):
@@ -204,11 +205,9 @@ def test_a_quantile_keeps_to_what_is_possible():
         policy._codec.decode = checked
         run_episode(policy, scenario, 3)
         assert len(masks) == 12
-    env.close()
 
 
 def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
-    from agents.algorithms import make_model
     from agents.learned import ModelError
 
     for agent, quantile, error in (
@@ -216,12 +215,9 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
         ("ppo", 1.0, ValueError),
         ("recurrent-ppo", 0.5, ModelError),
     ):
-        config = config_of(*tiny(agent))
-        env = NativeVecEnv(make_vector_env(config, make_scenario(config), 2))
-        model = make_model(config, env)
+        config, _, model = untrained(agent)
         with pytest.raises(error, match="quantile"):
             LearnedPolicy(model=model, config=config, quantile=quantile)
-        env.close()
 
 
 # ---- what is seen and decided ----
