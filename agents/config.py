@@ -68,11 +68,15 @@ class TrainConfig(Frozen):
         same_arrivals: so many episodes side by side get the same requests; it divides `n_envs`.
         noise_hold_steps: decisions for which an episode's exploration noise stays the same, in the mean
             (`agents.held_noise`); 1: each decision has its own.
+        sharpen: by what the policy's logits have been multiplied at the end (`agents.sharpening`), so that it
+            tries less and less; 1: by nothing.
         group_baseline: advantages are compared among those (`agents.same_arrivals`).
         as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
             counts that leave the cluster as it is (`agents.prior`), or an instance's choice to stay with
             its LLM; 0: all choices alike.
         as_is_bias_settings: the same for everything else: batch limits, shares, sources, eviction.
+        quantile: of the instance counts, that the trained policy takes in place of the most probable ones
+            (`agents.learned`), in validation and ever after; None: those.
         reward_scale: the learner sees rewards times this; everything that is reported is unscaled.
         shaping: what a waiting request that will be late costs already, of the price of a miss
             (`llmscale_env.envs.shaping`); 0: nothing before it is late.
@@ -107,8 +111,10 @@ class TrainConfig(Frozen):
     same_arrivals: Annotated[int, Field(ge=1, le=100_000)] = 1
     group_baseline: bool = False
     noise_hold_steps: Annotated[int, Field(ge=1, le=100_000)] = 1
+    sharpen: Positive = 1.0
     as_is_bias: NonNegative
     as_is_bias_settings: NonNegative
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
     reward_scale: Positive
     shaping: NonNegative = 0.0
     validation_every: Count
@@ -167,6 +173,10 @@ class TrainConfig(Frozen):
         if self.lagrangian.per == "workload" and not self.drawn_workloads():
             raise ValueError(
                 "lagrangian.per = 'workload': needs randomise.ranges.workload.choices, names of workloads"
+            )
+        if self.quantile is not None and self.agent == "recurrent-ppo":
+            raise ValueError(
+                f"quantile = {self.quantile}: is for networks without memory, not for recurrent-ppo"
             )
         if self.group_baseline and self.same_arrivals < 2:
             raise ValueError("group_baseline = True: needs same_arrivals of at least 2")

@@ -8,7 +8,8 @@
 Inputs: `observation` (n, k) as the environment gives it (fixed scales, no running statistics; the file clips
 it to its bounds), for maskable-ppo `mask` (n, sum of choices) of bool, for recurrent-ppo `hidden` and `cell`
 (layers, n, units), zeros at the start of an episode. Outputs: `action` (n, parts), the most probable choice
-of each part, and for recurrent-ppo the next `hidden_out` and `cell_out`. The file's metadata name the entries
+of each part (of instance counts the run's `quantile`, if it has one), and for recurrent-ppo the next
+`hidden_out` and `cell_out`. The file's metadata name the entries
 of the observation, the parts and their choices. It is compared with the original on 1,000 random
 observations before the command says that it is done.
 """
@@ -85,7 +86,8 @@ def write(policy: Any, path: Path) -> None:
     from agents.environments import codec_of, make_scenario
 
     model = policy.model
-    network = network_of(model)
+    codec = codec_of(policy.config, make_scenario(policy.config))
+    network = network_of(model, codec.decoder.parts, policy.quantile)
     inputs = {name: torch.as_tensor(a) for name, a in _random_inputs(model, 3, seed=0).items()}
     names = ["action"] + (["hidden_out", "cell_out"] if "hidden" in inputs else [])
     batch = torch.export.Dim("batch")
@@ -103,7 +105,6 @@ def write(policy: Any, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
-    codec = codec_of(policy.config, make_scenario(policy.config))
     made = onnx.load(str(path))
     for key, value in (
         ("env", policy.config.env),
@@ -117,12 +118,20 @@ def write(policy: Any, path: Path) -> None:
     onnx.save(made, str(path))
 
 
-def network_of(model: Any) -> Any:
-    """The network of a model as a torch module: inputs and outputs as in the module's docstring."""
+def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
+    """The network of a model as a torch module: inputs and outputs as in the module's docstring.
+
+    Args:
+        model: of stable-baselines3.
+        parts: names of its actions' parts.
+        quantile: see `LearnedPolicy`.
+    """
     import torch
 
     from agents.algorithms import is_recurrent, takes_masks
+    from agents.decoding import are_counts, decided
 
+    counts = are_counts(parts)
     policy = model.policy
     policy.set_training_mode(False)
     sizes = model.action_space.nvec.tolist()
@@ -131,7 +140,7 @@ def network_of(model: Any) -> Any:
     )
 
     class Deterministic(torch.nn.Module):
-        """The most probable choice of each part."""
+        """What is decided, without drawing."""
 
         low: torch.Tensor
         high: torch.Tensor
@@ -145,20 +154,19 @@ def network_of(model: Any) -> Any:
         def clipped(self, observation: Any) -> Any:
             return torch.minimum(torch.maximum(observation, self.low), self.high)
 
-        def most_probable(self, latent: Any, mask: Any = None) -> Any:
+        def choice(self, latent: Any, mask: Any = None) -> Any:
             logits = self.choose(self.extractor(latent))
             if mask is not None:
                 logits = torch.where(mask, logits, torch.full_like(logits, _IMPOSSIBLE))
-            parts = torch.split(logits, sizes, dim=1)
-            return torch.stack([part.argmax(dim=1) for part in parts], dim=1)
+            return decided(torch.split(logits, sizes, dim=1), counts, quantile)
 
     class Plain(Deterministic):
         def forward(self, observation: Any) -> Any:
-            return self.most_probable(self.clipped(observation))
+            return self.choice(self.clipped(observation))
 
     class Masked(Deterministic):
         def forward(self, observation: Any, mask: Any) -> Any:
-            return self.most_probable(self.clipped(observation), mask)
+            return self.choice(self.clipped(observation), mask)
 
     class Recurrent(Deterministic):
         def __init__(self) -> None:
@@ -169,7 +177,7 @@ def network_of(model: Any) -> Any:
             found, (hidden_out, cell_out) = self.lstm(
                 self.clipped(observation).unsqueeze(0), (hidden, cell)
             )
-            return self.most_probable(found.squeeze(0)), hidden_out, cell_out
+            return self.choice(found.squeeze(0)), hidden_out, cell_out
 
     kind = Masked if takes_masks(model) else Recurrent if is_recurrent(model) else Plain
     return kind().eval()
@@ -182,16 +190,22 @@ def compare(policy: Any, path: Path, n: int = COMPARED) -> int:
     """
     import onnxruntime
 
+    from agents.environments import make_scenario
+
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    model = policy.model
-    inputs = _random_inputs(model, n, seed=1)
+    inputs = _random_inputs(policy.model, n, seed=1)
     theirs = session.run(["action"], inputs)[0]
-    more: dict[str, Any] = {}
-    if "mask" in inputs:
-        more["action_masks"] = inputs["mask"]
+    policy.fit(make_scenario(policy.config))
     if "hidden" in inputs:
-        more |= {"state": (inputs["hidden"], inputs["cell"]), "episode_start": np.zeros(n, bool)}
-    mine, _ = model.predict(inputs["observation"], deterministic=True, **more)
+        mine, _ = policy.model.predict(
+            inputs["observation"],
+            state=(inputs["hidden"], inputs["cell"]),
+            episode_start=np.zeros(n, bool),
+            deterministic=True,
+        )
+    else:
+        masks = {"action_masks": inputs["mask"]} if "mask" in inputs else {}
+        mine = policy.choose(inputs["observation"], **masks)
     return int((mine != theirs).any(axis=1).sum())
 
 

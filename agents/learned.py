@@ -78,17 +78,19 @@ def load_model(path: Path, agent: str = "ppo", **kwargs: Any) -> BaseAlgorithm:
 
 
 class LearnedPolicy:
-    """The most probable action of a trained network, every control interval.
+    """What a trained network decides, every control interval: of each part the most probable choice.
 
     With `quantile` it takes, of each pool's instance counts, the smallest one at or below which the network
-    would draw in that share of decisions: a margin that needs no other training.
+    would draw in that share of decisions: a margin that needs no other training. A half, the median, lies
+    between two fleets that the network wavers between, where the most probable one may be the smallest.
 
     Args:
         path: run folder (its best model is taken) or model file in one.
         name: what tables call it; by default the run folder's name.
         model: a network in memory in place of the file's (needs `config`).
         config: of the run in place of the one beside the file.
-        quantile: of the instance counts, above 0 and below 1; None: the most probable ones.
+        quantile: of the instance counts, above 0 and below 1; None: as the configuration says, and if it says
+            nothing, the most probable ones.
 
     Raises:
         ModelError: see `find_model` and `load_model`; a quantile for a network that remembers.
@@ -111,7 +113,6 @@ class LearnedPolicy:
     ) -> None:
         if quantile is not None and not 0 < quantile < 1:
             raise ValueError(f"quantile = {quantile!r}: must be above 0 and below 1")
-        self.quantile = quantile
         self.path: Path | None = None
         if model is None:
             self.path = find_model(path)
@@ -120,6 +121,7 @@ class LearnedPolicy:
         if config is None:
             raise ValueError("a model in memory needs the configuration of its run")
         self.config = config
+        self.quantile = config.quantile if quantile is None else quantile
         self.model = model
         self.name = name or (self.path.resolve().parent.name if self.path else config.agent)
         self.forecaster = config.forecaster
@@ -195,36 +197,40 @@ class LearnedPolicy:
         more: dict[str, Any] = {}
         if self._masked:
             more["action_masks"] = self._codec.mask(view)
+        return self._codec.decode(self.choose(observation, **more), view)
+
+    def choose(self, observation: NDArray[np.float32], **more: Any) -> NDArray[np.int64]:
+        """(parts,) or (n, parts) what the network chooses from (k,) or (n, k) entries.
+
+        Args:
+            observation: what the environment shows.
+            more: `action_masks` for a learner that takes them.
+        """
         if self.quantile is not None:
-            return self._codec.decode(self._at_quantile(observation, more), view)
+            return self._at_quantile(observation, more)
         if self._recurrent:
             # sb3-contrib takes `state=None` for the start of an episode.
             more["state"] = self._memory
             more["episode_start"] = np.array([self._memory is None])
         action, self._memory = self.model.predict(observation, deterministic=True, **more)
-        return self._codec.decode(action, view)
+        return action
 
     def _at_quantile(
         self, observation: NDArray[np.float32], more: dict[str, Any]
     ) -> NDArray[np.int64]:
-        """(parts,) the quantile of instance counts, of everything else the most probable choice."""
         import torch
 
+        from agents.decoding import are_counts, decided
         from agents.held_noise import parts_of
 
         policy: Any = self.model.policy
         with torch.no_grad():
-            seen, _ = policy.obs_to_tensor(observation)
-            found = parts_of(policy.get_distribution(seen, **more))
-        action = []
-        for part, each in zip(self._codec.decoder.parts, found, strict=True):
-            probability = each.probs[0].numpy()
-            choice = int(np.argmax(probability))
-            if part.endswith("/instances"):
-                upto = np.cumsum(probability, dtype=np.float64)
-                choice = int(np.searchsorted(upto, self.quantile * upto[-1]))
-            action.append(choice)
-        return np.array(action)
+            seen, many = policy.obs_to_tensor(observation)
+            parts = parts_of(policy.get_distribution(seen, **more))
+            logits = [part.logits for part in parts]
+            counts = are_counts(self._codec.decoder.parts)
+            action = decided(logits, counts, self.quantile).numpy()
+        return action if many else action[0]
 
 
 def _short(space: Any) -> str:

@@ -25,6 +25,7 @@ from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
 from agents.same_arrivals import GroupBaseline
 from agents.settings import teacher_of
+from agents.sharpening import Sharpening
 from agents.stopping import Stop
 from agents.translation import TranslationError
 from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
@@ -201,6 +202,8 @@ def _callbacks(
     found: list[BaseCallback] = []
     if config.noise_hold_steps > 1:
         found.append(HeldNoise(config.noise_hold_steps))
+    if config.sharpen != 1:
+        found.append(Sharpening(config.sharpen, config.total_timesteps))
     if prices is not None:
         found.append(DualAscent(prices))
     if config.group_baseline:

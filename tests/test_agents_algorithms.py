@@ -218,6 +218,12 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
         config, _, model = untrained(agent)
         with pytest.raises(error, match="quantile"):
             LearnedPolicy(model=model, config=config, quantile=quantile)
+    for agent, value, said in (
+        ("ppo", 1, "quantile = 1"),
+        ("recurrent-ppo", 0.5, "quantile = 0.5"),
+    ):
+        with pytest.raises(Slip, match=said):
+            make_config("mixed-slo", {"agent": agent, "quantile": value})
 
 
 # ---- what is seen and decided ----

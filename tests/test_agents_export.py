@@ -27,12 +27,13 @@ SMALL = [
 AGENTS = ["ppo", "maskable-ppo", "recurrent-ppo"]
 
 
-def run_of(agent: str, folder: Path) -> Path:
+def run_of(agent: str, folder: Path, quantile: float | None = None) -> Path:
     """A run folder with an untrained network, its logits spread so that no two choices tie."""
     import torch
 
     words = [*SMALL, f"agent={agent}", f"{agent}.net=[16]", "n_envs=1", f"{agent}.batch_size=8"]
-    config = make_config("mixed-slo", parse_words([*words, f"{agent}.n_steps=8"], ())[0])
+    words += [f"{agent}.n_steps=8", f"quantile={'null' if quantile is None else quantile}"]
+    config = make_config("mixed-slo", parse_words(words, ())[0])
     env = NativeVecEnv(make_vector_env(config, make_scenario(config), 1))
     model = make_model(config, env)
     with torch.no_grad():
@@ -44,15 +45,25 @@ def run_of(agent: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_the_module_that_is_exported_acts_as_the_original(agent: str, tmp_path: Path):
+QUANTILES = [*((agent, None) for agent in AGENTS), ("ppo", 0.3), ("maskable-ppo", 0.5)]
+
+
+@pytest.mark.parametrize("agent, quantile", QUANTILES)
+def test_the_module_that_is_exported_acts_as_the_original(
+    agent: str, quantile: float | None, tmp_path: Path
+):
     """Needs no ONNX: what is traced is the same function, out-of-bounds observations clipped apart."""
     import torch
 
-    model: Any = LearnedPolicy(run_of(agent, tmp_path / "run")).model
+    policy = LearnedPolicy(run_of(agent, tmp_path / "run"), quantile=quantile)
+    policy.fit(make_scenario(policy.config))
+    model: Any = policy.model
+    parts = policy._codec.decoder.parts
     inputs = export._random_inputs(model, 200, seed=3)
     with torch.no_grad():
-        found = export.network_of(model)(*(torch.as_tensor(a) for a in inputs.values()))
+        found = export.network_of(model, parts, quantile)(
+            *(torch.as_tensor(a) for a in inputs.values())
+        )
     more: dict[str, Any] = {}
     if agent == "maskable-ppo":
         more["action_masks"] = inputs["mask"]
@@ -60,21 +71,28 @@ def test_the_module_that_is_exported_acts_as_the_original(agent: str, tmp_path: 
         more = {"state": (inputs["hidden"], inputs["cell"]), "episode_start": np.zeros(200, bool)}
     mine, state = model.predict(inputs["observation"], deterministic=True, **more)
     actions = found[0] if agent == "recurrent-ppo" else found
+    if quantile is not None:
+        modes, mine = mine, policy.choose(inputs["observation"], **more)
+        counts = [part.endswith("/instances") for part in parts]
+        assert (mine != modes)[:, counts].any()
+        np.testing.assert_array_equal(mine[:, np.invert(counts)], modes[:, np.invert(counts)])
+        one = {key: value[7] for key, value in more.items()}
+        np.testing.assert_array_equal(policy.choose(inputs["observation"][7], **one), mine[7])
     np.testing.assert_array_equal(mine, actions.numpy())
     assert len(np.unique(mine, axis=0)) > 20
     if agent == "recurrent-ppo":
         np.testing.assert_allclose(state[0], found[1].numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent, quantile", QUANTILES)
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
 def test_the_file_acts_as_the_original(
-    agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    agent: str, quantile: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
-    folder, out = run_of(agent, tmp_path / "run"), tmp_path / "policy.onnx"
+    folder, out = run_of(agent, tmp_path / "run", quantile), tmp_path / "policy.onnx"
     assert export.main([f"model={folder}", f"out={out}"]) == 0, capsys.readouterr().err
     assert "same actions" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(str(out))
@@ -83,6 +101,8 @@ def test_the_file_acts_as_the_original(
     assert json.loads(told["parts"])[0] == "interactive/instances"
     assert len(json.loads(told["choices"])) == 8
     policy = LearnedPolicy(folder)
+    assert policy.quantile == quantile
+    policy.fit(make_scenario(policy.config))
     env = make_vector_env(policy.config, make_scenario(policy.config), 2)
     obs, _ = env.reset(seed=5)
     assert len(json.loads(told["observation"])) == obs.shape[1]
@@ -97,7 +117,10 @@ def test_the_file_acts_as_the_original(
             inputs |= memory
             more = {"state": state, "episode_start": start}
         found = session.run(None, inputs)
-        action, state = policy.model.predict(obs, deterministic=True, **more)
+        if agent == "recurrent-ppo":
+            action, state = policy.model.predict(obs, deterministic=True, **more)
+        else:
+            action = policy.choose(obs, **more)
         start = np.zeros(2, bool)
         np.testing.assert_array_equal(found[0], action)
         if agent == "recurrent-ppo":
