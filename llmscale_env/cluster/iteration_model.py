@@ -12,6 +12,7 @@ One form for everybody (docs/engine.md, sections 4 and "Chunked prefill"):
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -167,8 +168,14 @@ class IterationTimeModel:
         """One decode iteration of `batch` requests with `context_tokens` of context in all."""
         if batch < 1:
             raise ValueError(f"batch = {batch}: must be at least 1")
-        base, per_token = self.decode_tables(batch)
+        small = batch < len(self._small_decode[0])
+        base, per_token = self._small_decode if small else self.decode_tables(batch)
         return float(base[batch] + per_token[batch] * context_tokens)
+
+    @cached_property
+    def _small_decode(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        # Planners ask for one batch after the other, thousands of times an episode.
+        return self.decode_tables(1024)
 
     def prefill_s(self, tokens: float, pair_sum: float | None = None) -> float:
         """One prefill iteration of `tokens` new tokens.
