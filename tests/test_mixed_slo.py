@@ -67,6 +67,16 @@ def test_an_order_for_too_many_gpus_is_clipped_and_counted():
     assert info["clipped"] == 3
 
 
+def test_a_part_is_changed_after_the_whole_in_whatever_order_they_are_given():
+    load = {"workload.rate_scale": 1.2}
+    for given in ({**load, "workload": "chat"}, {"workload": "chat", **load}):
+        workload = load_scenario("mixed-slo", **given).workload
+        assert workload.rate_scale == 1.2
+        assert (
+            workload == load_scenario(load_scenario("mixed-slo", workload="chat"), **load).workload
+        )
+
+
 def test_unknown_names_are_refused_with_what_there_is():
     with pytest.raises(ScenarioError, match="mixed-slo"):
         MixedSLOEnv(scenario="mixd-slo")

@@ -33,7 +33,8 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
     Args:
         name: one of `scenario_names()`, or a path ending in .yaml or .yml. A `Scenario` is taken as
             the starting point itself.
-        overrides: dotted paths of fields with their values. Since a keyword has no dots, pass
+        overrides: dotted paths of fields with their values; a part is changed after the whole, whichever
+            is named first. Since a keyword has no dots, pass
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
             named by their `name` or their number, and "*" is all of them. `workload="chat"` names a
             shipped mix; `**{"workload.replay": "traces"}` puts the real traces of that folder in the place
@@ -92,7 +93,7 @@ def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
         data = _plain(in_every_region(data))
     except ValueError as error:
         raise ScenarioError(str(error)) from None
-    for path, value in overrides.items():
+    for path, value in sorted(overrides.items(), key=_depth):
         if path == "machine":
             try:
                 put_on(data, str(value))
@@ -126,6 +127,11 @@ def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
     except (ValueError, OSError) as error:
         raise ScenarioError(f"workload.replay: {error}") from None
     return scenario.model_copy(update={"workload": workload})
+
+
+def _depth(override: tuple[str, Any]) -> int:
+    """A workload's load is changed after the workload, in whatever order the two are given."""
+    return override[0].count(".")
 
 
 def _plain(value: Any) -> Any:
