@@ -104,7 +104,7 @@ def make_codec(
         ValueError: an unknown block or head.
         Slip: a `reference` that is unknown, or an environment that takes none.
     """
-    from llmscale_env.envs.core import Codec
+    from llmscale_env.envs.codec import Codec
 
     cls = _class_of(env)
     blocks, heads = observation or cls.observation, action or cls.action

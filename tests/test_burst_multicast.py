@@ -9,7 +9,7 @@ import pytest
 
 from llmscale_env.control.command import Command, CommandError
 from llmscale_env.envs.burst_multicast import BurstMulticastEnv
-from llmscale_env.envs.core import Codec
+from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.mixed_slo import MixedSLOEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD, InstanceState

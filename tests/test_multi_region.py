@@ -11,7 +11,7 @@ import pytest
 
 from agents.prior import as_is_choices
 from llmscale_env.control.region_costs import RegionCosts
-from llmscale_env.envs.core import Codec
+from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.endpoints import RELEASE, STEPS, THRESHOLDS
 from llmscale_env.envs.multi_region import MultiRegionEnv
 from llmscale_env.scenarios import load_scenario

@@ -11,7 +11,7 @@ import pytest
 from llmscale_env.control.command import Command
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs.actions import ActionDecoder
-from llmscale_env.envs.core import Codec
+from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.mixed_slo import MixedSLOEnv
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.scenarios import load_scenario

@@ -86,7 +86,7 @@ def learned_cases(
     Args:
         runs: that compete.
         test, validation, windows: as `heuristic_cases`.
-        quantiles: of their instance counts, each a setting beside the most probable ones; networks that
+        quantiles: of their instance counts, each a setting beside what the run says; networks that
             remember have that one alone.
     """
     wanted = {name for w in test for name in w.validated_on}
