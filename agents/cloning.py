@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from agents.algorithms import is_recurrent, takes_masks
 from agents.config import TrainConfig
+from agents.decoding import are_counts
 from agents.environments import codec_of
 from agents.held_noise import parts_of
 from agents.settings import WarmStartConfig
@@ -48,6 +49,7 @@ class Demonstrations:
         left_out: per field of the commands that no part of an action means, in how many decisions.
         untranslated: parts of the action that were left as they are.
         ordered: (parts,) whether its choices are numbers (`are_ordered`).
+        counts: (parts,) whether it is an instance count.
     """
 
     observations: NDArray[np.float32]
@@ -61,6 +63,7 @@ class Demonstrations:
     left_out: dict[str, int]
     untranslated: tuple[str, ...]
     ordered: tuple[bool, ...]
+    counts: tuple[bool, ...]
 
     @property
     def mean_return(self) -> float:
@@ -170,6 +173,7 @@ def watch(
             dict.fromkeys(part for r in recorders for part in r.translator.untranslated)
         ),
         ordered=tuple(are_ordered(choices) for choices in recorders[0].codec.decoder.choices),
+        counts=tuple(are_counts(recorders[0].codec.decoder.parts)),
     )
 
 
@@ -199,7 +203,8 @@ def clone(
     import torch
 
     returns = torch.as_tensor(seen.returns(model.gamma, reward_scale))
-    _start_from_frequencies(model, seen, settings.entropy, settings.spread, float(returns.mean()))
+    widths = _widths(seen, settings)
+    _start_from_frequencies(model, seen, settings.entropy, widths, float(returns.mean()))
     rng = np.random.default_rng([seed, _SEEDS_OF_COPYING])
     policy = model.policy
     optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
@@ -209,8 +214,8 @@ def clone(
         losses = []
         for rows, episodes in _minibatches(model, seen, settings.batch_size, rng):
             values, log_prob, entropy = _evaluate(model, seen, rows, episodes)
-            if settings.spread > 0:
-                log_prob = _log_prob_of_neighbours(model, seen, rows, episodes, settings.spread)
+            if any(widths):
+                log_prob = _log_prob_of_neighbours(model, seen, rows, episodes, widths)
             cross_entropy = -log_prob.mean()
             value_loss = torch.nn.functional.mse_loss(values.flatten(), returns[rows])
             optimiser.zero_grad()
@@ -228,8 +233,17 @@ def clone(
     }
 
 
+def _widths(seen: Demonstrations, settings: WarmStartConfig) -> list[float]:
+    """(parts,) how far from what was seen the copy looks, in levels; 0: not at all."""
+    others = settings.spread if settings.spread_settings is None else settings.spread_settings
+    return [
+        (settings.spread if is_count else others) if ordered else 0.0
+        for ordered, is_count in zip(seen.ordered, seen.counts, strict=True)
+    ]
+
+
 def _start_from_frequencies(
-    model: Any, seen: Demonstrations, entropy: float, spread: float, mean_return: float
+    model: Any, seen: Demonstrations, entropy: float, widths: Sequence[float], mean_return: float
 ) -> None:
     """Biases of the last layers: what was seen, whatever the state was."""
     import torch
@@ -239,9 +253,9 @@ def _start_from_frequencies(
     biases = []
     for part, n in enumerate(model.action_space.nvec):
         share = np.bincount(seen.actions[:, part], minlength=n) / len(seen.actions)
-        if spread > 0 and seen.ordered[part]:
+        if widths[part] > 0:
             away = np.arange(n)[:, None] - np.arange(n)
-            weights = np.exp(-0.5 * (away / spread) ** 2)
+            weights = np.exp(-0.5 * (away / widths[part]) ** 2)
             share = weights / weights.sum(axis=0) @ share
         biases.append(np.log(share + least))
     with torch.no_grad():
@@ -288,12 +302,16 @@ def _evaluate(model: Any, seen: Demonstrations, rows: NDArray[np.int64], episode
 
 
 def _log_prob_of_neighbours(
-    model: Any, seen: Demonstrations, rows: NDArray[np.int64], episodes: int, spread: float
+    model: Any,
+    seen: Demonstrations,
+    rows: NDArray[np.int64],
+    episodes: int,
+    widths: Sequence[float],
 ) -> Any:
     """(n,) mean log-probability of choices around what was seen, possible ones only.
 
-    Choice k of a part counts exp(-(k - seen)^2 / (2 spread^2)); where choices have no order, the one that was
-    seen counts alone.
+    Choice k of a part counts exp(-(k - seen)^2 / (2 width^2)); with a width of 0 the one that was seen counts
+    alone.
     """
     import torch
 
@@ -301,8 +319,7 @@ def _log_prob_of_neighbours(
     masks = np.split(seen.masks[rows], np.cumsum(model.action_space.nvec)[:-1], axis=1)
     for part, found in enumerate(parts_of(_distribution(model, seen, rows, episodes))):
         away = np.arange(model.action_space.nvec[part]) - seen.actions[rows, part, None]
-        width = spread if seen.ordered[part] else 1e-3
-        weights = np.exp(-0.5 * (away / width) ** 2) * masks[part]
+        weights = np.exp(-0.5 * (away / max(widths[part], 1e-3)) ** 2) * masks[part]
         weights /= weights.sum(axis=1, keepdims=True)
         # Impossible choices have a log-probability of about -1e8, and no weight.
         total = total + (torch.as_tensor(weights, dtype=torch.float32) * found.logits).sum(dim=1)

@@ -92,6 +92,7 @@ class WarmStartConfig(Frozen):
             levels away counts exp(-k^2 / (2 spread^2)). The copy then tries a level more or less (at 0.45
             each one time in fourteen), and hardly ever the other end of a range. Choices without an order
             (names) are learnt as they are.
+        spread_settings: the same for everything but instance counts; None: as much.
         kl: coefficient of the KL divergence from the copy in PPO's loss, at the start.
         kl_steps: environment steps in which it falls linearly to 0; 0: none.
     """
@@ -103,6 +104,7 @@ class WarmStartConfig(Frozen):
     learning_rate: Positive = 1e-3
     entropy: NonNegative = 0.2
     spread: NonNegative = 0.0
+    spread_settings: NonNegative | None = None
     kl: NonNegative = 1.0
     kl_steps: Annotated[int, Field(ge=0, le=10**12)] = 0
 

@@ -273,6 +273,30 @@ def test_a_spread_copy_tries_the_levels_beside_the_policys(agent: str):
     env.close()
 
 
+def test_settings_may_be_spread_less_than_counts():
+    config = config_of("action=instance_counts,batch_limits", "warm_start.episodes=2", agent="ppo")
+    scenario = make_scenario(config)
+    seen = watch(config, [(scenario, make_policy("static:interactive=2,mixed=1,batch=0"))])
+    assert seen.counts == (True, True, True, False, False, False)
+    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
+    tried = {}
+    for others in (None, 0.3, 0.0):
+        model = make_model(config, env)
+        settings = WarmStartConfig(
+            policy="x", epochs=300, batch_size=24, entropy=0.0, spread=0.45, spread_settings=others
+        )
+        clone(model, seen, settings, 0.02, 0)
+        found = parts_of(_distribution(model, seen, np.arange(len(seen.actions)), 2))
+        chosen = [
+            np.median(part.probs.detach().numpy()[:, k])
+            for part, k in zip(found, seen.actions[0], strict=True)
+        ]
+        assert chosen[0] == pytest.approx(0.855, abs=0.05)  # a count is spread as before
+        tried[others] = 1 - chosen[3]
+    assert tried[None] > 3 * tried[0.3] > 9 * tried[0.0]
+    env.close()
+
+
 def test_choices_without_an_order_are_not_spread():
     assert are_ordered(["0", "0.25", "1"])
     assert are_ordered(["-4", "0", "+4"])
