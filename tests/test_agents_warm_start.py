@@ -191,6 +191,7 @@ def test_returns_end_with_their_episode():
         left_out={},
         untranslated=(),
         ordered=(True,),
+        counts=(True,),
     )
     # By hand, discount 0.5, scale 2: 8, 4 + 0.5 * 8, 2 + 0.5 * 8; 40, 20 + 0.5 * 40.
     assert seen.returns(0.5, 2.0).tolist() == [6.0, 8.0, 8.0, 40.0, 40.0]

@@ -7,6 +7,7 @@ measurements.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -24,7 +25,8 @@ class DataFileError(ValueError):
 
 def model_to_json(model: IterationTimeModel) -> dict[str, Any]:
     """A model as plain JSON values."""
-    record = dict(vars(model))
+    # The fields alone: what a model has computed for itself is kept beside them.
+    record = {field.name: getattr(model, field.name) for field in fields(model)}
     record["errors"] = {part: vars(error) for part, error in model.errors.items()}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in record.items()}
 
