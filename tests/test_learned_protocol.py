@@ -15,7 +15,7 @@ from experiments.learned import study_ablations, study_leaderboard, study_mixed_
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import dropped_in, scenario_of, workloads
 from experiments.learned.knobs import HEURISTICS, base_of, turned
-from experiments.learned.protocol import bound_cases, heuristic_cases, play
+from experiments.learned.protocol import ANY_OF_VALIDATION, bound_cases, heuristic_cases, play
 from experiments.learned.standings import choose, settings_of, standings
 from llmscale_env._cli import Slip
 
@@ -249,6 +249,14 @@ def test_a_trace_that_nobody_has_seen_is_one_more_workload(tmp_path: Path):
     # Its settings are chosen on all of validation.
     validated = {c["workload"] for c in made if c["split"] == "validation"}
     assert validated == {w.name for w in workloads("validation")}
+    # What was tuned on a workload of validation is a setting of the policy, on the trace and on all of them.
+    fleets = [case for case in made if case.get("policy") == "static"]
+    assert {c["base"] for c in fleets if c["workload"] == "trace"} == {ANY_OF_VALIDATION}
+    several = {c["setting"]: c["parameters"] for c in fleets if c["base"] == ANY_OF_VALIDATION}
+    assert {s.partition(",")[0] for s in several} == {f"tuned on {name}" for name in validated}
+    for setting in several:
+        on = [c["workload"] for c in fleets if c["setting"] == setting]
+        assert sorted(on) == sorted(["trace", *validated])
     # Other content, another case: a cached run of the old file is not taken.
     path.write_text(TRACE + "2000.0,1,1\n")
     again = [case for case in study_mixed_slo.cases(settings) if case["workload"] == "trace"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,15 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
     assert [(case["setting"], case.get("quantile")) for case in made] == 2 * [
         ("as configured", None),
         ("as configured, quantile 0.7", 0.7),
+    ]
+    # For a trace whose settings are chosen on several of them, both are settings of one policy.
+    trace = replace(tests[0], name="trace", validated_on=("val-mmpp", "val-code"), shape="unknown")
+    made = learned_cases(found, [trace], workloads("validation"), windows)
+    assert {case["base"] for case in made} == {"any workload of validation"}
+    assert [(case["setting"], case["workload"]) for case in made] == [
+        (f"trained on {name}, as configured", workload)
+        for name in ("val-mmpp", "val-code")
+        for workload in ("trace", "val-mmpp", "val-code")
     ]
     # What was trained on a workload of the test is for nobody.
     (leak,) = find_runs([str(runs / "f")], "mixed-slo")

@@ -59,8 +59,8 @@ def dropped_in(path: str, rate_per_s: float | None) -> Workload:
     """A trace as one more test workload, beside the batch work that all of the family have.
 
     A window from a random start, its bursts where they are: another rate than the trace's own comes from
-    repeating or dropping requests. It is seen nowhere before the test, so settings for it are chosen on
-    all validation workloads.
+    repeating or dropping requests. It is seen nowhere before the test, so settings for it, and networks, are
+    chosen on all validation workloads.
 
     Args:
         path: CSV with arrival_time_s, input_tokens, output_tokens, or another format that

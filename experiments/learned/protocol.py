@@ -30,6 +30,9 @@ Row = dict[str, Any]
 FIRST_WINDOW = {"test": FIRST_SEED, "validation": FIRST_SEED + 10_000}
 CLASSES = ("interactive", "batch")
 
+ANY_OF_VALIDATION = "any workload of validation"
+"""The base of policies whose settings are chosen on several workloads, made for one of them each."""
+
 BLIND_SEED = FIRST_WINDOW["validation"] - 1
 """Of the episode from which a blind policy has the means of what it no longer sees."""
 
@@ -43,6 +46,8 @@ def heuristic_cases(
 ) -> list[Case]:
     """Runs of heuristics: on every test workload, and on those by which its setting is chosen.
 
+    Where those are several (a dropped-in trace), what was tuned on each of them is a setting of one policy.
+
     Args:
         policies: names.
         factors: of their knobs.
@@ -52,25 +57,28 @@ def heuristic_cases(
     by_name = {w.name: w for w in validation}
     made: dict[tuple[Any, ...], Case] = {}
     for target in test:
-        kin = target.validated_on[0] if len(target.validated_on) == 1 else None
         chosen_on = [by_name[name] for name in target.validated_on if name in by_name]
+        scenario = scenario_of(target.data)
         for policy in policies:
-            base = base_of(policy, kin)
-            for factor in factors:
-                parameters = turned(policy, base.parameters, factor, scenario_of(target.data))
-                if parameters is None:
-                    continue
-                who = {
-                    "policy": policy,
-                    "setting": f"x{factor:g}",
-                    "base": base.source,
-                    "training_seed": 0,
-                    "learned": False,
-                    "parameters": parameters,
-                }
-                for workload in (target, *chosen_on):
-                    key = (policy, base.source, factor, workload.name)
-                    made[key] = who | place(workload, windows[workload.split])
+            found = [base_of(policy, name) for name in target.validated_on or (None,)]
+            bases = {base.source: base for base in found}
+            for source, base in bases.items():
+                for factor in factors:
+                    parameters = turned(policy, base.parameters, factor, scenario)
+                    if parameters is None:
+                        continue
+                    alone = len(bases) == 1
+                    who = {
+                        "policy": policy,
+                        "setting": f"x{factor:g}" if alone else f"{source}, x{factor:g}",
+                        "base": source if alone else ANY_OF_VALIDATION,
+                        "training_seed": 0,
+                        "learned": False,
+                        "parameters": parameters,
+                    }
+                    for workload in (target, *chosen_on):
+                        key = (policy, who["base"], who["setting"], workload.name)
+                        made[key] = who | place(workload, windows[workload.split])
     return list(made.values())
 
 
@@ -89,23 +97,38 @@ def learned_cases(
         quantiles: of their instance counts, each a setting beside what the run says; networks that
             remember have that one alone.
     """
-    wanted = {name for w in test for name in w.validated_on}
-    return [
-        learned_who(run, quantile) | place(workload, windows[workload.split])
-        for run in runs
-        for quantile in (None, *(() if run.remembers else quantiles))
-        for workload in (*test, *(w for w in validation if w.name in wanted))
-        if run.competes_on(workload)
-    ]
+    by_name = {w.name: w for w in validation}
+    made: dict[tuple[Any, ...], Case] = {}
+    for run in runs:
+        for target in test:
+            if not run.competes_on(target):
+                continue
+            chosen_on = [by_name[name] for name in target.validated_on if name in by_name]
+            one_of_several = bool(run.made_for) and len(target.validated_on) > 1
+            for quantile in (None, *(() if run.remembers else quantiles)):
+                who = learned_who(run, quantile, one_of_several)
+                for workload in (target, *chosen_on):
+                    key = (run.path, who["base"], who["setting"], workload.name)
+                    made[key] = who | place(workload, windows[workload.split])
+    return list(made.values())
 
 
-def learned_who(run: Run, quantile: float | None = None) -> Case:
-    """The part of a case that says which learned policy, and which quantile of its instance counts."""
+def learned_who(run: Run, quantile: float | None = None, one_of_several: bool = False) -> Case:
+    """The part of a case that says which learned policy, and which quantile of its instance counts.
+
+    Args:
+        run: the training.
+        quantile: None: what the run says.
+        one_of_several: whether networks of several workloads compete as settings of one policy.
+    """
     turned = {} if quantile is None else {"quantile": quantile}
     base = f"trained on {run.made_for or 'the training split'}"
+    setting = run.setting + (f", quantile {quantile:g}" if quantile is not None else "")
+    if one_of_several:
+        base, setting = ANY_OF_VALIDATION, f"{base}, {setting}"
     return {
         "policy": run.policy,
-        "setting": run.setting + (f", quantile {quantile:g}" if quantile is not None else ""),
+        "setting": setting,
         "base": "leaks " + ", ".join(run.leaks) if run.leaks else base,
         "training_seed": run.training_seed,
         "learned": True,

@@ -27,7 +27,8 @@ class Run:
         digest: of it, and of its configuration.
         trained_on: names of workloads, as far as its configuration says.
         made_for: the validation workload that it was trained on and on nothing else, as a heuristic is tuned
-            on one; it competes where settings are chosen by that workload. Empty: it competes everywhere.
+            on one; it competes where settings are chosen by that workload, alone or among others. Empty: it
+            competes everywhere.
         leaks: those of `trained_on` that belong to validation or test, but for `made_for`.
         remembers: whether its network does.
     """
@@ -46,7 +47,7 @@ class Run:
         """Whether it takes part on a workload of test or validation."""
         if not self.made_for:
             return True
-        return self.made_for == workload.name or workload.validated_on == (self.made_for,)
+        return self.made_for == workload.name or self.made_for in workload.validated_on
 
 
 def find_runs(texts: Sequence[str], env: str) -> list[Run]:
