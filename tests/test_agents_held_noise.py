@@ -68,6 +68,7 @@ def test_it_ends_with_training():
     assert distribution.sample().shape == (8, 2)
 
 
+@pytest.mark.slow
 def test_a_run_explores_so_and_learns_the_same_twice(tmp_path: Any):
     words = ["env=mixed-slo", "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
     words += ["maskable-ppo.n_steps=6", "maskable-ppo.batch_size=12", "maskable-ppo.net=[8]"]

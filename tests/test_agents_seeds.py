@@ -45,6 +45,7 @@ def same_network(one: Path, two: Path) -> bool:
     return all(torch.equal(mine[key], theirs[key]) for key in mine)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_one_by_one(tmp_path: Path, capsys):
     alone = tmp_path / "alone"
     assert train.main([*TINY, "seed=3", f"out={alone}"]) == 0
@@ -87,6 +88,7 @@ def test_a_run_that_fails_leaves_the_others(tmp_path: Path, capsys, monkeypatch)
     assert (tmp_path / "mixed-slo-ppo-seed1" / "learning_curve.png").is_file()
 
 
+@pytest.mark.slow
 def test_stopped_runs_are_saved_and_go_on(tmp_path: Path):
     words = [*TINY, "seeds=0,1", f"out={tmp_path}", "workers=2"]
     endless = [word.replace("total_timesteps=64", "total_timesteps=10000000") for word in words]

@@ -42,6 +42,7 @@ def test_below_one_draws_stray_more():
     torch.testing.assert_close(model.policy.action_net(latent), plain / 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_taken_up_goes_on_with_it(tmp_path: Path):
     from sb3_contrib import MaskablePPO
 

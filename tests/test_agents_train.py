@@ -92,6 +92,7 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
         assert seeds == ["10000", "10001", "10002"]
 
 
+@pytest.mark.slow
 def test_processes_evaluate_the_same(trained: SimpleNamespace, tmp_path: Path):
     words = [*SMALL, f"policies={trained.folder},llumnix,static", "episodes=5"]
     for workers in ("1", "2"):
@@ -196,6 +197,7 @@ def test_resume_goes_on_where_the_run_stopped(trained: SimpleNamespace, tmp_path
     assert before == rows(trained.folder / "validation.csv")
 
 
+@pytest.mark.slow
 def test_an_interrupt_saves_whole_rollouts(tmp_path: Path, project_root: Path):
     folder = tmp_path / "run"
     words = [w for w in TINY if not w.startswith(("total", "validation_every", "references"))]

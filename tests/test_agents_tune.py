@@ -104,6 +104,7 @@ def test_a_trial_that_is_below_the_others_is_stopped(tmp_path: Path):
     assert reported == [0, 16]
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_those_one_by_one(tmp_path: Path):
     pytest.importorskip("optuna")
     words = [*TINY, "trials=3", "parallel=2", "env_threads=1"]

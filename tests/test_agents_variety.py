@@ -234,6 +234,7 @@ def test_prices_are_those_of_the_groups_scenarios():
     wrapped.close()
 
 
+@pytest.mark.slow
 def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     common = [
         "env=mixed-slo",
@@ -331,6 +332,7 @@ def assert_same(one: Any, two: Any) -> None:
         assert np.array_equal(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rates", ["[0.5, 2.0]", "{choices: [0.5, 0.7, 0.9, 1.1, 1.3]}"])
 def test_environments_that_are_done_with_are_let_go(rates: str):
     import gc

@@ -446,6 +446,7 @@ def test_with_coefficient_zero_updates_are_those_of_the_plain_learner(agent: str
     assert same(plain, over)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
 def test_a_large_coefficient_draws_the_policy_to_the_copy(agent: str):
     def distance(model: Any, copy: Any) -> float:

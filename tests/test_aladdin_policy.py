@@ -61,7 +61,9 @@ class Watched:
 # ---- episodes ----
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [SCENARIOS[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SCENARIOS[1:])]
+)
 def test_every_request_is_served(name):
     scenario, requests = made(name, rate=2.0 if "70b" not in name else 0.5, patience_s=90.0)
     assert policies_for(scenario) == ("static", *PLACEMENT_POLICIES)
@@ -72,6 +74,7 @@ def test_every_request_is_served(name):
         assert result.requests["itl_mean_s"].max() > 0
 
 
+@pytest.mark.slow
 def test_the_same_twice_and_switches_matter():
     scenario, requests = made(rate=12.0, arrivals_s=60.0)
     policy = make_policy("aladdin")
@@ -498,6 +501,7 @@ def test_the_number_of_workers_follows_the_rate():
     assert WorkerDemand(line, 10.0, 1e-3, 1, 4).observe(10.0, 300, 1) == 4
 
 
+@pytest.mark.slow
 def test_a_fleet_grows_and_shrinks_with_demand():
     scenario, _ = made("aladdin-large")
     first, second, third = (

@@ -361,6 +361,7 @@ def test_optuna_keeps_to_ranges_and_gives_the_same_again():
     assert np.mean(late) < np.mean(early)  # it learns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["grid", "optuna"])
 def test_processes_find_the_same(search, tmp_path, capsys):
     if search == "optuna":

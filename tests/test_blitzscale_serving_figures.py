@@ -90,6 +90,7 @@ def test_seconds_of_links():
     ]
 
 
+@pytest.mark.slow
 def test_figure_3_in_small():
     parameters = fig03.StopTimes(
         seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0, network_s=60.0
@@ -152,6 +153,7 @@ def test_first_look_with_enough():
     assert fig18.when([0.0, 0.1, 0.2], [1, 8, 9], 16) is None
 
 
+@pytest.mark.slow
 def test_figure_18_in_small():
     parameters = fig18.OneToSixteen(seeds=2)
     frame = frame_of(fig18, parameters)

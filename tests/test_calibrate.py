@@ -157,6 +157,7 @@ def test_docs_show_the_shipped_report():
         assert table in page, "run: python -m llmscale_env.calibrate report format=markdown"
 
 
+@pytest.mark.slow
 @needs_raw
 def test_refit_gives_the_shipped_file(tmp_path: Path):
     out = tmp_path / "again.json"
@@ -175,6 +176,7 @@ def test_refit_gives_the_shipped_file(tmp_path: Path):
             assert a.errors[part].mean == pytest.approx(error.mean, abs=2e-4)
 
 
+@pytest.mark.slow
 @needs_raw
 def test_a_fit_is_the_same_twice():
     from llmscale_env.cluster.fitting import fit

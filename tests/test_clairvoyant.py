@@ -189,11 +189,13 @@ def found() -> list[tuple[float, float]]:
     return pairs
 
 
+@pytest.mark.slow
 def test_no_schedule_of_instances_goes_below_the_bound(found: list[tuple[float, float]]):
     for bound, best in found:
         assert bound <= best + 1e-9
 
 
+@pytest.mark.slow
 def test_the_bound_is_not_trivial(found: list[tuple[float, float]]):
     reached = [bound / best for bound, best in found if math.isfinite(best)]
     print(len(reached), np.round(np.quantile(reached, [0, 0.25, 0.5, 0.75, 1]), 3))

@@ -44,6 +44,7 @@ def test_nothing_is_lost_at_any_step(seed: int) -> None:
     assert first_difference(expected, got) is None
 
 
+@pytest.mark.slow
 def test_a_saved_episode_goes_on_the_same() -> None:
     Restless.seen.clear()
     for seed in range(5, 15):

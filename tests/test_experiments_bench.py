@@ -35,7 +35,13 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("part", sorted(bench.PARTS))
+LONG = {"training", "env", "week", "memory"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(p, marks=[pytest.mark.slow] if p in LONG else []) for p in sorted(bench.PARTS)],
+)
 def test_every_part_runs_quickly_and_writes_its_columns(part, tmp_path, capsys):
     if part in bench.NEEDS and find_spec(bench.NEEDS[part]) is None:
         pytest.skip(f"{bench.NEEDS[part]} is not installed")

@@ -221,6 +221,7 @@ def made_up(tmp_path, share, *words):
     return trials, asked
 
 
+@pytest.mark.slow
 def test_a_search_on_a_made_up_cluster(tmp_path):
     trials, asked = made_up(tmp_path, lambda n: min(1.0, 0.5 + 0.1 * n))
     answer = search(trials, ("jsq", "jsq", {}), 2, 9)
@@ -304,6 +305,7 @@ def test_degrees_that_cannot_are_named(tmp_path, capsys):
     assert "no configuration" in out
 
 
+@pytest.mark.slow
 def test_a_load_too_small_to_show_the_target_is_told_before_anything_is_served(
     trace, tmp_path, monkeypatch, capsys
 ):

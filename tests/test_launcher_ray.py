@@ -57,6 +57,7 @@ def on_ray(cluster: Any) -> Launcher:
 
 
 # One test: each test process that gets one of several would start a cluster of its own.
+@pytest.mark.slow
 def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any, tmp_path: Path):
     with subtests.test("calls are answered by both machines"):
         found = dict(spread(ray_calls.where, [(x,) for x in range(8)], on_ray))

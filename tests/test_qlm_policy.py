@@ -103,6 +103,7 @@ def test_every_request_is_served_and_the_episode_is_the_same_again(name):
     assert one.requests.equals(other.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -222,6 +223,7 @@ def test_all_instances_fail_while_a_plan_is_being_made():
     assert (found.requests["e2e_s"].notna()).all()
 
 
+@pytest.mark.slow
 def test_no_group_queue_is_given_away_while_a_request_of_it_is_preempted():
     """A request that is preempted and then evicted goes back to its queue: that must still be its own."""
     made = scenario(horizon_s=600, memory_fraction=0.42, **{"fleet.pools.a100.batch_limit": 64})
@@ -270,6 +272,7 @@ def test_without_eviction_nobody_is_flushed_either(eviction):
     assert (found.requests["e2e_s"].notna()).all()
 
 
+@pytest.mark.slow
 def test_failures_at_random_are_drawn_with_the_requests():
     made = scenario(**{"fleet.pools.a100.mtbf_s": 100.0, "fleet.pools.a100.repair_s": 20.0})
     one = draw_requests(made, np.random.default_rng(3))
@@ -299,6 +302,7 @@ def test_what_is_learnt_of_an_llm_is_learnt_from_all_its_classes():
     assert policy._history.statistics(1).mean < 150 < policy._history.statistics((1, 0)).mean
 
 
+@pytest.mark.slow
 def test_a_group_that_can_never_meet_its_slo_does_not_stop_the_others():
     made = scenario(horizon_s=900, **{"classes.interactive.ttft_s": 0.001})
     requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 2) for k in range(60)))

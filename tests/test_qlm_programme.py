@@ -188,6 +188,7 @@ def test_order_of_groups_and_instances_does_not_matter(seed: int):
     assert a.objective == pytest.approx(b.objective, rel=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_more_capacity_never_costs(seed: int):
@@ -264,6 +265,7 @@ def test_the_search_is_never_worse_than_edf(seed: int, instances: int, groups: i
     assert sorted(itertools.chain(*found.queues)) == problem.servable.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_finds_the_optimum_of_mid_size_cases(seed: int):
     problem = problem_of(seed, 3, 6, 3)

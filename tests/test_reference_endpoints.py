@@ -291,6 +291,7 @@ class Recorded:
         self.changes[rule.kind] += expected != 0
 
 
+@pytest.mark.slow
 def test_looks_are_what_the_rules_of_the_baseline_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """On generated cases; both engines agree on them (test_regions_engines_agree)."""
     recorded = Recorded(monkeypatch)

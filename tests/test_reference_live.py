@@ -545,7 +545,9 @@ class WatchedPairs(Watched):
             assert request.helper is None or request in request.helper.desk.co_held
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (50, 100, 150))]
+)
 def test_laws_of_generated_cases(first: int) -> None:
     reached: set[str] = set()
     for seed in range(first, first + 50):

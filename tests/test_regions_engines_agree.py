@@ -27,7 +27,7 @@ from tests.moved_episodes import (
 from tests.region_cases import REGION_MECHANISMS, broken_spot_law, make_region_case
 from tests.test_engines_agree import CHUNK, broken_law
 
-N_CASES = int(os.environ.get("LLMSCALE_REGION_CASES", "300"))
+N_CASES = int(os.environ.get("LLMSCALE_REGION_CASES", "100"))
 _reached: Counter[str] = Counter()
 _compared: set[int] = set()
 
@@ -46,14 +46,14 @@ def test_engines_agree_on_regions(first: int) -> None:
         _compared.add(seed)
 
 
+@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
 def test_cases_reach_every_mechanism_of_regions() -> None:
     for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
         case = make_region_case(seed)
         engine, trace = run_case(ReferenceEngine, case)
         _reached.update(mechanisms(engine, case, trace, REGION_MECHANISMS))
     missing = sorted(REGION_MECHANISMS - set(_reached))
-    if N_CASES >= 300:
-        assert not missing, f"{N_CASES} cases never reach {missing}"
+    assert not missing, f"{N_CASES} cases never reach {missing}"
 
 
 def test_the_law_of_spot_vms_can_be_broken() -> None:
@@ -85,6 +85,7 @@ class RestlessTraveller(Restless):
         self.seen["cooldown"] += bool((states.endpoint["changed_ps"][e] >= 0).any())
 
 
+@pytest.mark.slow
 def test_a_saved_episode_goes_on_the_same_in_regions() -> None:
     RestlessTraveller.seen.clear()
     for seed in range(1000, 1012):

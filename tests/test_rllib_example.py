@@ -22,10 +22,8 @@ def example(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "env",
-    ["mixed-slo", pytest.param("multi-region-parallel", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["mixed-slo", "multi-region-parallel"])
 def test_it_learns_and_leaves_a_checkpoint(env: str, tmp_path: Path):
     pytest.importorskip("ray.rllib", reason="RLlib is not installed (extra `rllib`)")
     done = example(f"env={env}", "quick=true", "seed=1", f"out={tmp_path / 'out'}")

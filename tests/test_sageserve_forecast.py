@@ -77,6 +77,7 @@ def test_refitted_every_hour_on_its_window():
     assert fits[-1][1] == 4 * len(grown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forecaster",
     [

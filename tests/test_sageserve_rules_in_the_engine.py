@@ -142,6 +142,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     seen.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 def test_the_engine_does_what_the_rules_say() -> None:
     for seed in range(60):

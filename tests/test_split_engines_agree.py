@@ -17,7 +17,7 @@ from tests.moved_episodes import difference_when_moved
 from tests.split_cases import SPLIT_MECHANISMS, make_split_case
 from tests.test_engines_agree import broken_law
 
-N_CASES = int(os.environ.get("LLMSCALE_SPLIT_CASES", "300"))
+N_CASES = int(os.environ.get("LLMSCALE_SPLIT_CASES", "100"))
 CHUNK = 50
 
 _reached: Counter[str] = Counter()
@@ -37,14 +37,14 @@ def test_engines_agree(first: int) -> None:
         _compared.add(seed)
 
 
+@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
 def test_cases_reach_every_mechanism() -> None:
     for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
         case = make_split_case(seed)
         engine, trace = run_case(ReferenceEngine, case)
         _reached.update(mechanisms(engine, case, trace, SPLIT_MECHANISMS))
     missing = sorted(SPLIT_MECHANISMS - set(_reached))
-    if N_CASES >= 300:
-        assert not missing, f"{N_CASES} cases never reach {missing}"
+    assert not missing, f"{N_CASES} cases never reach {missing}"
 
 
 @pytest.mark.parametrize("seed", range(12))

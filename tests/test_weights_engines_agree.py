@@ -27,7 +27,7 @@ from tests.test_engines_agree import CHUNK, compared
 from tests.test_reference_live import live as prefill_and_decode
 from tests.weight_cases import LIVE_MECHANISMS, WEIGHT_MECHANISMS, make_weight_case
 
-N_CASES = int(os.environ.get("LLMSCALE_WEIGHT_CASES", "300"))
+N_CASES = int(os.environ.get("LLMSCALE_WEIGHT_CASES", "100"))
 AMONG = {False: WEIGHT_MECHANISMS, True: LIVE_MECHANISMS}
 _reached: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
 _compared: dict[bool, set[int]] = {False: set(), True: set()}
@@ -43,6 +43,7 @@ def test_engines_agree_on_weights_that_flow(first: int, live: bool) -> None:
         _compared[live].add(seed)
 
 
+@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
 @both
 def test_cases_reach_every_mechanism_of_weights(live: bool) -> None:
     for seed in set(range(N_CASES)) - _compared[live]:  # run alone, or on another worker
@@ -50,8 +51,7 @@ def test_cases_reach_every_mechanism_of_weights(live: bool) -> None:
         engine, trace = run_case(ReferenceEngine, case)
         _reached[live].update(mechanisms(engine, case, trace, AMONG[live]))
     missing = sorted(AMONG[live] - set(_reached[live]))
-    if N_CASES >= 300:
-        assert not missing, f"{N_CASES} cases never reach {missing}"
+    assert not missing, f"{N_CASES} cases never reach {missing}"
 
 
 class RestlessLoader(Restless):
@@ -67,6 +67,7 @@ class RestlessLoader(Restless):
         self.seen["two flows"] += int((states.flow["pending"][e] > 1).any())
 
 
+@pytest.mark.slow
 @both
 def test_a_saved_episode_goes_on_the_same_while_weights_flow(live: bool) -> None:
     RestlessLoader.seen.clear()

@@ -101,6 +101,7 @@ def test_rises_by_hand():
     assert found[4] == 0
 
 
+@pytest.mark.slow
 def test_levels_come_back_from_their_own_draws():
     true = LevelArrivals(
         rates_per_s=(0.5, 6, 25),
@@ -114,6 +115,7 @@ def test_levels_come_back_from_their_own_draws():
     assert np.array(found.next) == pytest.approx(np.array(true.next), abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table, dispersion, empty, rise",
     # README of the traces: variance over mean in 15 s windows 99 and 5.2, empty ones 48 % and none; rises of
