@@ -164,6 +164,18 @@ def test_tables_and_pictures_of_all_kinds_of_rows():
     assert set(study_mixed_slo.plot(rows, SETTINGS)) == {"pareto", "matched", "distance"}
 
 
+def test_without_bounds_there_are_tables_and_claims_all_the_same():
+    rows = frame()
+    rows = rows[rows["kind"] == "policy"].drop(columns="bound_gpu_hours")
+    settings = SETTINGS.model_copy(update={"bound": False})
+    better, distance = study_mixed_slo.claims(rows, settings)
+    assert better.verdict is Verdict.REPRODUCED
+    assert distance.verdict is Verdict.UNMEASURED
+    made = study_mixed_slo.tables(rows, settings)
+    assert np.isnan(made["workloads"][0]["over bound"])
+    assert set(study_mixed_slo.plot(rows, settings)) == {"pareto", "matched"}
+
+
 # ---------------------------------------------------------------- settings and cases
 
 

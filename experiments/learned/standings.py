@@ -103,6 +103,8 @@ def choose(
 def bounds_of(frame: DataFrame, workload: str) -> dict[int, float]:
     """GPU-hours of the clairvoyant bound by window; those that nobody can serve are NaN."""
     rows = frame[(frame["kind"] == "bound") & (frame["workload"] == workload)]
+    if rows.empty:  # nobody asked for any: there is not even a column
+        return {}
     return {
         int(w): float("nan") if b is None else float(b)
         for w, b in zip(rows["window"], rows["bound_gpu_hours"], strict=True)
