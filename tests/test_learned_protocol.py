@@ -193,6 +193,12 @@ def test_a_knob_asks_for_a_larger_fleet():
     assert turned("kpa", {"target": 70.0}, 2.0, scenario) == {"target": 35.0}
     assert turned("dynamo", {}, 2.0, scenario) == {"margin": 2.0}
     assert turned("chiron", {"theta": 0.6, "delta": 0.1}, 0.5, scenario) is None  # 1.2 is no share
+    # A larger fleet for paced is one of mixed instances: the number of others stays.
+    made = turned("paced", {"margin": 0.6, "own_share": 0.5}, 2.0, scenario)
+    assert made == {"margin": 1.2, "peak_margin": 2.4, "spare": 1.0, "own_share": 0.25}
+    made = turned("paced", {"own_share": 0.8}, 0.5, scenario)
+    assert made is not None
+    assert made["own_share"] == 1.0
     fleet = {"interactive": 6, "mixed": 0, "batch": 2, "batch_limit": 64}
     assert turned("static", fleet, 1.5, scenario) == {
         "interactive": 9,

@@ -95,6 +95,10 @@ def turned(
             made[name] = _scaled(whole[name], 1 / factor)
         for name in MULTIPLIED.get(policy, ()):
             made[name] = _scaled(whole[name], factor)
+        if policy == "paced":
+            # Of what the margin asks for: as many interactive instances as before, the others mixed. Requests
+            # go to a lone interactive one first, and its queue of prefills holds up its decoding.
+            made["own_share"] = min(1.0, float(f"{whole['own_share'] / factor:.6g}"))
     try:
         make_policy(policy, **made)
     except PolicyError:

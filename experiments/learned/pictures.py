@@ -109,7 +109,7 @@ def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float =
         axis.set_yticks(range(len(mine)), [s.policy for s in mine], fontsize=8)
         axis.set_ylim(len(mine) - 0.4, -0.6)
         axis.set_title(f"{workload} ({shape_of(workload)})", fontsize=10)
-        axis.set_xlabel(f"GPU-hours per window at {target:.0%} of every class")
+    figure.supxlabel(f"GPU-hours per window at {target:.0%} of every class", fontsize=10)
     _legend(figure, axes)
     return figure
 
