@@ -140,7 +140,19 @@ def test_a_learned_policy_that_never_reaches_the_target_has_lost():
     better, distance = study_mixed_slo.claims(frame(learned_share=0.97), SETTINGS)
     assert better.verdict is Verdict.NOT
     assert "never reaches it (best 97.00 %)" in better.reason
-    assert distance.verdict is Verdict.UNMEASURED
+    assert distance.verdict is Verdict.NOT
+    assert "never reaches the target on test-spikes" in distance.reason
+
+
+def test_a_loss_on_one_workload_is_not_made_up_for_on_another():
+    won, lost = frame(), frame(learned_share=0.97)
+    lost["workload"] = lost["workload"].str.replace("spikes", "mmpp")
+    settings = SETTINGS.model_copy(update={"workloads": ("test-spikes", "test-mmpp")})
+    distance = study_mixed_slo.claims(
+        DataFrame([*won.to_dict("records"), *lost.to_dict("records")]), settings
+    )[-1]
+    assert distance.verdict is Verdict.NOT
+    assert "on test-mmpp" in distance.reason
 
 
 def test_without_a_learned_policy_nothing_is_claimed():
@@ -154,6 +166,17 @@ def test_a_policy_that_was_trained_on_the_test_says_so():
     rows = frame()
     rows.loc[rows["policy"] == "ppo", "base"] = "leaks mixed-slo/test-spikes"
     assert "Not a fair test" in study_mixed_slo.claims(rows, SETTINGS)[0].note
+
+
+def test_the_judged_policy_is_one_that_has_not_seen_the_test():
+    rows = frame()
+    better = rows[rows["policy"] == "ppo"].assign(
+        policy="seen", base="leaks mixed-slo", gpu_hours=1.5
+    )
+    both = DataFrame([*rows.to_dict("records"), *better.to_dict("records")])
+    claim = study_mixed_slo.claims(both, SETTINGS)[0]
+    assert claim.note.startswith("Learned: ppo, 2 ")
+    assert "Not a fair test" not in claim.note
 
 
 def test_tables_and_pictures_of_all_kinds_of_rows():

@@ -125,7 +125,9 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
 def test_the_learned_policy_that_is_judged_is_there_and_preferred_by_validation():
     def standing(policy: str, workload: str, hours: float, reaches: bool = True) -> Any:
         choice = Choice("at 0.99", reaches, 0.99, hours)
-        return SimpleNamespace(policy=policy, workload=workload, learned=True, choice=choice)
+        return SimpleNamespace(
+            policy=policy, workload=workload, learned=True, choice=choice, base="trained on it"
+        )
 
     found = [standing("family", w, 3.0) for w in ("a", "b", "trace")]
     found += [standing("each", "a", 2.0), standing("each", "b", 3.5)]
