@@ -165,7 +165,18 @@ def test_blocks_are_taken_from_those_who_have_them(runs: Path):
     of = {k: {c["ablation"] for c in made if c["learned"] is k} for k in (True, False)}
     assert {"blind-queues", "blind-last_action", "load-60"} <= of[True]
     assert "blind-urgency" not in of[True]  # not among mixed-slo's own blocks
+    assert "forecast-none" in of[True]
     assert not any(name.startswith("blind") for name in of[False])
+
+
+def test_who_sees_no_forecast_is_not_asked_what_it_does_without(monkeypatch: pytest.MonkeyPatch):
+    from experiments.learned import ablations
+
+    monkeypatch.setattr(ablations, "blocks_of", lambda model: ("queues",))
+    case = {"learned": True, "model": "x"}
+    assert not ABLATIONS["forecast-none"].holds(case)
+    assert not ABLATIONS["forecast-oracle"].holds(case)
+    assert ABLATIONS["load-60"].holds(case)
 
 
 def test_the_blind_see_a_block_at_its_mean(runs: Path):

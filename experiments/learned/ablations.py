@@ -52,9 +52,10 @@ class Ablation:
 
     def holds(self, case: Mapping[str, Any]) -> bool:
         """Whether the policy of a case can notice it."""
-        if self.blind is None:
+        block = "forecast" if self.forecast else self.blind
+        if block is None:
             return bool(case["learned"]) or not self.learned_only
-        return bool(case["learned"]) and self.blind in blocks_of(case["model"])
+        return bool(case["learned"]) and block in blocks_of(case["model"])
 
     def of(self, case: Mapping[str, Any]) -> dict[str, Any]:
         """A case of `experiments.learned.protocol` under this ablation."""

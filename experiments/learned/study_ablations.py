@@ -202,7 +202,11 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
             0.0,
             mine[0] if mine else nothing,
             unit="reward",
-            reason="" if learned else "no learned policy was compared",
+            reason=""
+            if mine
+            else "no learned policy that was compared sees a forecast"
+            if learned
+            else "no learned policy was compared",
         )
     )
     return made
