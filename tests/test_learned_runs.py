@@ -169,6 +169,22 @@ def test_blocks_are_taken_from_those_who_have_them(runs: Path):
     assert not any(name.startswith("blind") for name in of[False])
 
 
+def test_a_run_comes_before_its_copy_that_ships(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    from experiments.learned import runs as found_in
+
+    copy = tmp_path / "shipped"
+    copy.mkdir()
+    (copy / "config.yaml").write_text((runs / "a" / "config.yaml").read_text())
+    (copy / "model.zip").write_bytes(b"the same policy, saved in another way")
+    one = SimpleNamespace(name="shipped", model=copy / "model.zip")
+    monkeypatch.setattr(found_in, "shipped", lambda env: [one])
+    for words in (["pretrained", str(runs / "a")], [str(runs / "a"), "pretrained"]):
+        (found,) = found_in.find_runs(words, "mixed-slo")
+        assert found.path == str(runs / "a" / "model_best.zip")
+
+
 def test_who_sees_no_forecast_is_not_asked_what_it_does_without(monkeypatch: pytest.MonkeyPatch):
     from experiments.learned import ablations
 

@@ -55,7 +55,7 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
 
     Args:
         texts: "pretrained" (all that ship for the environment), "pretrained:NAME", run folders, folders
-            that hold run folders.
+            that hold run folders. A run that is also among those that ship is taken from its folder.
         env: short name of the environment; runs of others below a folder are left out.
 
     Raises:
@@ -63,13 +63,16 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
         Slip: a configuration that cannot be read.
     """
     found: dict[tuple[str, str, int, str], Run] = {}
-    for text in texts:
+    # What is named comes before what ships, of which it may be the original or a later version.
+    for text in sorted(texts, key=is_pretrained):
         for path in _models(text, env):
             config = read_config(path.parent)
             if config.env != env:
                 continue
             run = run_of(config, path)
             key = (run.policy, run.setting, run.training_seed, run.made_for)
+            if key in found and is_pretrained(text):
+                continue
             if key in found and found[key].digest != run.digest:
                 raise ValueError(
                     f"learned = {text!r}: {path} and {found[key].path} are both {run.policy}, "
