@@ -21,6 +21,7 @@ from agents.config import TrainConfig
 from agents.decoding import are_counts
 from agents.environments import codec_of
 from agents.held_noise import parts_of
+from agents.lagrangian import priced_rewards
 from agents.settings import WarmStartConfig
 from agents.translation import Translated, Translator, share_exact
 from llmscale_env.control.command import Command
@@ -42,7 +43,8 @@ class Demonstrations:
         observations: (N, k).
         actions: (N, parts).
         masks: (N, sum of choices) possible choices.
-        rewards: (N,) unscaled.
+        rewards: (N,) unscaled, the scenario's.
+        priced: (N,) unscaled, with what training charges for misses (`agents.lagrangian`).
         lengths: decisions of each episode.
         own_return: mean reward of an episode when the policy plays the same ones with its own commands.
         exact_choices, exact_commands: shares of them that the action space can express exactly.
@@ -56,6 +58,7 @@ class Demonstrations:
     actions: NDArray[np.int64]
     masks: NDArray[np.bool_]
     rewards: NDArray[np.float64]
+    priced: NDArray[np.float64]
     lengths: tuple[int, ...]
     own_return: float
     exact_choices: float
@@ -71,13 +74,13 @@ class Demonstrations:
         return float(self.rewards.sum() / len(self.lengths))
 
     def returns(self, gamma: float, scale: float) -> NDArray[np.float32]:
-        """(N,) discounted sums of scaled rewards to the end of the episode (nothing is assumed after it)."""
-        found = np.zeros(len(self.rewards))
-        end = len(self.rewards)
+        """(N,) discounted sums of scaled `priced` to the end of the episode (nothing is assumed after it)."""
+        found = np.zeros(len(self.priced))
+        end = len(self.priced)
         for length in reversed(self.lengths):
             total = 0.0
             for i in range(end - 1, end - length - 1, -1):
-                total = self.rewards[i] * scale + gamma * total
+                total = self.priced[i] * scale + gamma * total
                 found[i] = total
             end -= length
         return found.astype(np.float32)
@@ -136,6 +139,7 @@ def watch(
     simulations = [simulation] if simulation is not None else []
     simulations += [ClusterSimulation(scenario) for scenario, _ in plays[len(simulations) :]]
     rewards: list[float] = []
+    priced: list[float] = []
     lengths = []
     own = []
     # Distinct ones: `same_arrivals` is for comparing, here it would only be less to see.
@@ -151,6 +155,7 @@ def watch(
             )
             played = list(result.series["reward"])
             rewards += played
+            priced += list(priced_rewards(result, scenario, config.lagrangian))
             lengths.append(len(played))
             result = run_episode(
                 policy, scenario, seed, simulation=ready, forecaster=config.forecaster
@@ -164,6 +169,7 @@ def watch(
         actions=np.array([found.action for found in translated]),
         masks=np.array([m for r in recorders for m in r.masks]),
         rewards=np.array(rewards),
+        priced=np.array(priced),
         lengths=tuple(lengths),
         own_return=float(np.mean(own)),
         exact_choices=choices,

@@ -17,7 +17,7 @@ hard ones lack.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from agents.settings import LagrangianConfig
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.scenarios import Scenario
+
+if TYPE_CHECKING:
+    from llmscale_env.control.result import EpisodeResult
 
 
 def targets_of(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.float64]:
@@ -62,6 +65,34 @@ def priced_return(
     missed = [row[f"{n}/arrivals"] * (1.0 - row[f"{n}/slo_attainment"]) for n in names]
     others = row["reward"] + row["cost/violations"]
     return float(others - np.sum(multipliers * prices(scenario) * missed))
+
+
+def priced_rewards(
+    result: EpisodeResult, scenario: Scenario, settings: LagrangianConfig
+) -> NDArray[np.float64]:
+    """(k,) rewards of an episode's intervals at the prices that training begins with.
+
+    Args:
+        result: the episode, whose decisions are at intervals.
+        scenario: that it is an episode of.
+        settings: without an attainment, rewards are the scenario's.
+    """
+    rewards = np.array(result.series["reward"], np.float64)
+    if settings.attainment is None:
+        return rewards
+    asked = ~np.isnan(targets_of(settings, scenario))
+    for c, (slo_class, price) in enumerate(zip(scenario.classes, prices(scenario), strict=True)):
+        if not asked[c]:
+            continue
+        name = slo_class.name
+        late = np.asarray(result.series[f"{name}/violations"], np.float64)
+        missed = round(
+            result.summary[f"{name}/arrivals"] * (1.0 - result.summary[f"{name}/slo_attainment"])
+        )
+        # The scenario's own reward has charged the late ones once, and the horizon's none.
+        rewards -= price * (settings.start - 1.0) * late
+        rewards[-1] -= price * settings.start * (missed - late.sum())
+    return rewards
 
 
 class LagrangianVecEnv(VecEnvWrapper):

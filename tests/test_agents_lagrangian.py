@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from agents import train
+from agents.cloning import _SEEDS_OF_COPYING, watch
 from agents.config import make_config, parse_words
 from agents.environments import make_scenario, make_vector_env
 from agents.files import read_csv
 from agents.lagrangian import LagrangianVecEnv, prices
 from agents.settings import LagrangianConfig
 from agents.vec_adapter import NativeVecEnv
+from baselines import make_policy
 from llmscale_env._cli import Slip
 
 # One instance for a load that needs more: misses are sure.
@@ -113,6 +115,26 @@ def test_a_multiplier_is_the_price_of_every_miss(multiplier: float):
         in_time = sum((s[f"{name}/arrived"] * s[f"{name}/slo_attainment"]).sum() for s in summaries)
         assert env.attainment[0, c] == pytest.approx(in_time / arrived)
     assert env.attainment[0, 0] < 0.9
+
+
+def test_a_copy_learns_the_value_of_what_training_charges():
+    config = config_of(
+        "lagrangian.attainment=0.99",
+        "lagrangian.start=3",
+        "lagrangian.rate=0",
+        "warm_start.policy=static",
+        "warm_start.episodes=1",
+    )
+    scenario = make_scenario(config)
+    seen = watch(config, [(scenario, make_policy("static"))])
+    native = NativeVecEnv(make_vector_env(config, scenario, 1), reward_scale=1.0)
+    env = LagrangianVecEnv(native, scenario, config.lagrangian)
+    native.seed_each(list(config.drawn_seeds(1, 0, _SEEDS_OF_COPYING)))
+    env.reset()
+    rewards = [env.step(action[None])[1][0] for action in seen.actions]
+    native.close()
+    np.testing.assert_allclose(seen.priced, rewards, rtol=1e-4)
+    assert seen.priced.sum() < 1.5 * seen.rewards.sum() < 0
 
 
 def test_only_the_class_that_is_asked_for_moves():

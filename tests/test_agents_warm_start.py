@@ -183,7 +183,8 @@ def test_returns_end_with_their_episode():
         observations=nothing.astype(np.float32),
         actions=nothing.astype(int),
         masks=nothing.astype(bool),
-        rewards=np.array([1.0, 2.0, 4.0, 10.0, 20.0]),
+        rewards=np.array([1.0, 2.0, 4.0, 10.0, 20.0]) + 0.5,
+        priced=np.array([1.0, 2.0, 4.0, 10.0, 20.0]),
         lengths=(3, 2),
         own_return=0.0,
         exact_choices=1.0,
@@ -195,7 +196,7 @@ def test_returns_end_with_their_episode():
     )
     # By hand, discount 0.5, scale 2: 8, 4 + 0.5 * 8, 2 + 0.5 * 8; 40, 20 + 0.5 * 40.
     assert seen.returns(0.5, 2.0).tolist() == [6.0, 8.0, 8.0, 40.0, 40.0]
-    assert seen.mean_return == 18.5
+    assert seen.mean_return == 19.75
 
 
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
