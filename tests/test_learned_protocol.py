@@ -55,7 +55,7 @@ def rows_of(
 def frame(learned_hours: float = 2.0, learned_share: float = 0.995) -> DataFrame:
     """Two settings of a heuristic, one of a learned policy, a bound of 1 on `test-spikes`."""
     cheap, dear = [(4.0, 0.98)] * 3, [(6.0, 1.0)] * 3
-    rows = rows_of("chiron", "val-spikes", "validation", {"x1": [(4.0, 0.98)], "x2": [(6.0, 1.0)]})
+    rows = rows_of("chiron", "val-spikes", "validation", {"x1": [(3.5, 0.97)], "x2": [(5.5, 1.0)]})
     rows += rows_of("chiron", "test-spikes", "test", {"x1": cheap, "x2": dear})
     mine = {"as configured": [(learned_hours, learned_share)] * 3}
     rows += rows_of("ppo", "val-spikes", "validation", {"as configured": [(2.0, 0.995)]}, True)
@@ -84,18 +84,24 @@ def test_the_names_are_those_of_the_issue():
 
 def test_the_setting_is_chosen_in_validation_alone():
     found = choose(frame(), "chiron", "defaults", ("val-spikes",))
-    assert (found.setting, found.reaches, found.gpu_hours) == ("x2", True, 6.0)
+    assert (found.setting, found.reaches, found.gpu_hours) == ("x2", True, 5.5)
+    # Whatever the test says: there, x1 is the better one.
+    rows = frame()
+    good = (rows["workload"] == "test-spikes") & (rows["setting"] == "x1")
+    rows.loc[good, "interactive_attainment"] = 1.0
+    assert choose(rows, "chiron", "defaults", ("val-spikes",)) == found
+    assert standings(rows, {"test-spikes": ("val-spikes",)}, resamples=5)[0].choice == found
     nearest = choose(frame(), "chiron", "defaults", ("val-spikes",), target=1.0 + 1e-6)
     assert (nearest.setting, nearest.reaches) == ("x2", False)
 
 
 def test_settings_as_arrays_in_the_order_of_the_rows():
-    made = settings_of(frame(), "ppo", None, "test-spikes")
+    made = settings_of(frame(), "ppo", "defaults", "test-spikes")
     assert made.gpu_hours.shape == (1, 2, 3)
     assert made.attainment.shape == (1, 2, 2, 3)
     assert made.attainment[0, 0].tolist() == [[0.995] * 3] * 2
     with pytest.raises(ValueError, match="there are no rows"):
-        settings_of(frame(), "hpa", None, "test-spikes")
+        settings_of(frame(), "hpa", "defaults", "test-spikes")
 
 
 def test_seeds_that_a_setting_lacks_are_left_out():
@@ -103,10 +109,27 @@ def test_seeds_that_a_setting_lacks_are_left_out():
     some = rows[(rows["policy"] == "ppo") & (rows["workload"] == "test-spikes")]
     other = some[some["training_seed"] == 1].assign(setting="at 0.99")
     made = settings_of(
-        DataFrame([*some.to_dict("records"), *other.to_dict("records")]), "ppo", None, "test-spikes"
+        DataFrame([*some.to_dict("records"), *other.to_dict("records")]),
+        *("ppo", "defaults", "test-spikes"),
     )
     assert made.labels == ("as configured", "at 0.99")
     assert made.gpu_hours.shape == (2, 1, 3)
+    assert (made.seeds, made.left_out) == ((1,), (0,))
+    # What is reported is of the same seeds, and the claim says so.
+    everything = DataFrame([*rows.to_dict("records"), *other.to_dict("records")])
+    everything.loc[everything["training_seed"] == 0, "gpu_hours"] *= 3
+    _, ppo = standings(everything, {"test-spikes": ("val-spikes",)}, resamples=20)
+    assert ppo.matched.mean == ppo.gpu_hours.mean == 2.0
+    claim = study_mixed_slo.claims(everything, SETTINGS)[0]
+    assert "Training seeds [0] lack a setting" in claim.note
+
+
+def test_a_policy_with_two_bases_is_refused():
+    rows = frame()
+    other = rows[rows["policy"] == "ppo"].assign(base="trained on val-mmpp", training_seed=5)
+    both = DataFrame([*rows.to_dict("records"), *other.to_dict("records")])
+    with pytest.raises(ValueError, match="must be one"):
+        standings(both, {"test-spikes": ("val-spikes",)}, resamples=20)
 
 
 def test_a_standing_by_hand():
@@ -127,6 +150,46 @@ def test_claims_say_who_won():
     assert better.ours.mean == pytest.approx(3.0)
     assert distance.ours.mean == pytest.approx((2 - 1) / (5 - 1))
     assert distance.verdict is Verdict.REPRODUCED
+
+
+def test_a_win_over_a_knob_that_was_not_turned_down_far_enough_is_none():
+    rows = frame()
+    rows = rows[rows["setting"] != "x1"]
+    better = study_mixed_slo.claims(rows, SETTINGS)[0]
+    assert better.verdict is Verdict.NOT
+    assert "at every setting of its knob" in better.reason
+
+
+def test_on_a_smooth_workload_the_mean_difference_decides():
+    settings = SETTINGS.model_copy(update={"workloads": ("test-chat",)})
+    for hours, verdict, said in (
+        (5.0, Verdict.REPRODUCED, ""),
+        (5.1, Verdict.NOT, "worse by 2.0 %; the interval does not hold 0"),
+    ):
+        rows = frame(learned_hours=hours)
+        rows["workload"] = rows["workload"].str.replace("spikes", "chat")
+        claim = study_mixed_slo.claims(rows, settings)[0]
+        assert (claim.verdict, claim.reason) == (verdict, said)
+        assert claim.ours.mean == pytest.approx(hours - 5.0, abs=1e-9)
+    # Seeds far apart: the interval holds 0.
+    rows.loc[(rows["policy"] == "ppo") & (rows["training_seed"] == 1), "gpu_hours"] = 4.0
+    rows.loc[(rows["policy"] == "ppo") & (rows["training_seed"] == 0), "gpu_hours"] = 6.4
+    claim = study_mixed_slo.claims(rows, settings)[0]
+    assert claim.verdict is Verdict.NOT
+    assert claim.reason == "worse by 4.0 %; the interval holds 0"
+
+
+def test_the_distance_has_an_interval():
+    rows = frame()
+    ppo = (rows["policy"] == "ppo") & (rows["split"] == "test")
+    rows.loc[ppo & (rows["window"] == 0), "gpu_hours"] = 3.5  # mean 2.5 over the three windows
+    distance = study_mixed_slo.claims(rows, SETTINGS.model_copy(update={"resamples": 200}))[-1]
+    assert distance.ours.mean == pytest.approx((2.5 - 1) / (5 - 1))
+    # All three windows the dear one, or none: 2.5 / 4 and 1 / 4.
+    assert (distance.ours.low, distance.ours.high) == (
+        pytest.approx(1 / 4),
+        pytest.approx(2.5 / 4),
+    )
 
 
 def test_claims_say_who_lost():
@@ -183,7 +246,11 @@ def test_tables_and_pictures_of_all_kinds_of_rows():
     rows = frame(learned_share=0.97)
     made = study_mixed_slo.tables(rows, SETTINGS)
     assert made["workloads"][1]["matched GPU-h"] == "never 99%; best 97.00 %"
-    assert made["overall"][1]["P(better reward)"].mean == 1.0  # reward -2 against -6
+    row = made["overall"][1]
+    assert row["P(better reward than chiron)"].mean == 1.0  # reward -2 against -6
+    assert row["reward above chiron %, IQM"].mean == pytest.approx(100 * 4 / 6)
+    assert made["workloads"][0]["seed by seed"] == "-"
+    assert made["workloads"][1]["seed by seed"] == "0 of 2"
     assert set(study_mixed_slo.plot(rows, SETTINGS)) == {"pareto", "matched", "distance"}
 
 
@@ -205,17 +272,22 @@ def test_without_bounds_there_are_tables_and_claims_all_the_same():
 @pytest.mark.parametrize("policy", HEURISTICS)
 def test_every_knob_turns(policy: str):
     scenario = scenario_of("mixed-slo/test-chat")
-    base = base_of(policy).parameters
-    made = [turned(policy, base, factor, scenario) for factor in (0.7, 1.0, 1.4)]
-    assert all(m is not None for m in made[1:])
-    assert made[1] != made[2]
+    for workload in ("val-code", "val-chat", None):
+        base = base_of(policy, workload).parameters
+        made = [turned(policy, base, factor, scenario) for factor in (0.35, 0.7, 1.0, 1.4, 3.0)]
+        assert all(m is not None for m in made)
+        assert made[2] != made[3]
 
 
 def test_a_knob_asks_for_a_larger_fleet():
     scenario = scenario_of("mixed-slo/test-chat")
     assert turned("kpa", {"target": 70.0}, 2.0, scenario) == {"target": 35.0}
     assert turned("dynamo", {}, 2.0, scenario) == {"margin": 2.0}
-    assert turned("chiron", {"theta": 0.6, "delta": 0.1}, 0.5, scenario) is None  # 1.2 is no share
+    # 1.2 is no share, and the range about it ends at 1.
+    made = turned("chiron", {"theta": 0.6, "delta": 0.1}, 0.5, scenario)
+    assert made == {"theta": 0.999, "delta": pytest.approx(0.999 * 0.001)}
+    made = turned("chiron", {"theta": 0.6, "delta": 0.3}, 0.8, scenario)
+    assert made == {"theta": pytest.approx(0.75), "delta": pytest.approx(0.999 * 0.25)}
     # A larger fleet for paced is one of mixed instances: the number of others stays.
     made = turned("paced", {"margin": 0.6, "own_share": 0.5}, 2.0, scenario)
     assert made == {"margin": 1.2, "peak_margin": 2.4, "spare": 1.0, "own_share": 0.25}

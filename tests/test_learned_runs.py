@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
 from experiments.learned.protocol import play
 from experiments.learned.standings import Choice
-from experiments.learned.study_mixed_slo import chosen_learned
+from experiments.learned.verdicts import chosen_learned
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_runs_are_settings_of_a_policy_with_seeds(runs: Path):
+def test_runs_are_settings_of_a_policy_with_seeds(runs: Path, tmp_path: Path):
     from experiments.learned.runs import find_runs
 
     found = find_runs([str(runs / name) for name in "abc"], "mixed-slo")
@@ -63,6 +65,40 @@ def test_runs_are_settings_of_a_policy_with_seeds(runs: Path):
     assert find_runs([str(runs)], "placement") == []
     with pytest.raises(ValueError, match="no such file or folder"):
         find_runs([str(runs / "nothing")], "mixed-slo")
+    assert len(find_runs([str(runs)], "mixed-slo")) == 6
+    shutil.copytree(runs / "a", tmp_path / "of" / "val-code" / "seed0")
+    assert len(find_runs([str(tmp_path)], "mixed-slo")) == 1  # however deep
+    assert find_runs(["none"], "mixed-slo") == []
+    with pytest.raises(ValueError, match="no such policy ships"):
+        find_runs(["pretrained:mixed-slo-maskable-pp"], "mixed-slo")
+
+
+def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
+    runs: Path, tmp_path: Path
+):
+    from experiments.learned.runs import find_runs
+
+    for name, changes in (("hasty", "gamma: 0.5"), ("priced", "seed: 7")):
+        folder = tmp_path / name
+        folder.mkdir()
+        text = (runs / "b" / "config.yaml").read_text()
+        key = changes.partition(":")[0]
+        folder.joinpath("config.yaml").write_text(re.sub(rf"{key}: \S+", changes, text, count=1))
+        (folder / "model_best.zip").write_bytes((runs / "b" / "model_best.zip").read_bytes())
+    found = find_runs([str(runs / "a"), str(tmp_path / "priced")], "mixed-slo")
+    assert [run.training_seed for run in found] == [0, 7]
+    with pytest.raises(ValueError, match=r"differ in ppo.gamma \(0.5 and "):
+        find_runs([str(runs / "a"), str(tmp_path / "hasty")], "mixed-slo")
+
+
+def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
+    from experiments.learned.protocol import learned_who
+    from experiments.learned.runs import find_runs
+
+    fair, leak = find_runs([str(runs / "a"), str(runs / "f")], "mixed-slo")
+    assert (fair.policy, leak.policy) == ("ppo", "ppo")
+    assert learned_who(fair)["policy"] == "ppo"
+    assert learned_who(leak)["policy"] == "ppo, leaks mixed-slo/test-code"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +215,7 @@ def test_a_run_comes_before_its_copy_that_ships(
     (copy / "config.yaml").write_text((runs / "a" / "config.yaml").read_text())
     (copy / "model.zip").write_bytes(b"the same policy, saved in another way")
     one = SimpleNamespace(name="shipped", model=copy / "model.zip")
-    monkeypatch.setattr(found_in, "shipped", lambda env: [one])
+    monkeypatch.setattr(found_in, "shipped", lambda env=None: [one])
     for words in (["pretrained", str(runs / "a")], [str(runs / "a"), "pretrained"]):
         (found,) = found_in.find_runs(words, "mixed-slo")
         assert found.path == str(runs / "a" / "model_best.zip")

@@ -6,14 +6,18 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from experiments.learned.matched import Settings, at_target, matched_hours, ordered
+from experiments.learned.matched import Settings, at_target, matched_hours
 from experiments.learned.statistics import (
-    draws,
+    expanded_interval,
+    expanded_tail,
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
+    seed_draws,
     stratified_interval,
+    window_draws,
 )
 
 
@@ -36,20 +40,62 @@ def test_probability_of_improvement_counts_pairs_and_half_of_ties():
         probability_of_improvement({"w": [1]}, {"v": [1]})
 
 
-def test_a_resample_draws_seeds_for_all_workloads_and_windows_for_each():
-    made = list(draws(3, {"w": 4, "v": 2}, resamples=200))
-    assert all(len(d.seeds) == 3 and len(d.windows["w"]) == 4 for d in made)
-    assert {int(k) for d in made for k in d.windows["v"]} == {0, 1}
-    # A policy with other seeds meets the same windows.
-    for one, other in zip(made, draws(1, {"w": 4, "v": 2}, resamples=200), strict=True):
-        assert np.array_equal(one.windows["w"], other.windows["w"])
-        assert np.array_equal(one.windows["v"], other.windows["v"])
+def test_all_policies_meet_the_same_windows_and_each_training_has_its_own_seeds():
+    windows = window_draws("w", 4, resamples=200)
+    assert windows.shape == (200, 4)
+    assert set(windows.ravel()) == {0, 1, 2, 3}
+    assert np.array_equal(windows, window_draws("w", 4, resamples=200))
+    assert not np.array_equal(windows, window_draws("v", 4, resamples=200))
+    assert not np.array_equal(seed_draws("a", 4, resamples=200), seed_draws("b", 4, resamples=200))
+
+
+def test_few_things_drawn_from_make_wide_intervals():
+    """A sample of five: 2.776 * sqrt(5/4) = 3.104 standard deviations of its resamples."""
+    assert expanded_tail(5) == pytest.approx(norm.sf(3.104), rel=1e-3)
+    assert expanded_tail(10**6) == pytest.approx(0.025, rel=1e-4)
+    resampled = np.random.default_rng(0).normal(size=100_000)
+    found = expanded_interval(0.0, resampled, 5)
+    assert (found.low, found.high) == (pytest.approx(-3.1, abs=0.15), pytest.approx(3.1, abs=0.15))
+    found = expanded_interval(0.0, np.append(resampled, [np.inf] * 200), 5)
+    assert found.low == pytest.approx(-3.1, abs=0.15)
+    assert found.high == np.inf
+
+
+def test_intervals_of_five_seeds_cover_the_truth():
+    """Seeds differ more than windows do: of 200 such studies about 95 % should hold the mean, which is 0."""
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        scores = {"w": rng.normal(size=(5, 1)) + 0.1 * rng.normal(size=(5, 20))}
+        found = stratified_interval(scores, lambda v: float(np.mean(v)), resamples=300)
+        held += found.low <= 0 <= found.high
+    assert held >= 0.9 * 200
 
 
 def test_the_interval_of_two_windows_is_that_of_their_four_resamples():
     # The mean of two draws from {0, 1} is 0, 0.5, 0.5 or 1: the middle 95 % reaches from 0 to 1.
     found = stratified_interval({"w": [0.0, 1.0]}, lambda v: float(np.mean(v)))
     assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_trainings_for_one_workload_each_are_drawn_apart():
+    """Seeds -1 and 1 on both workloads: drawn together the mean of both is -1, 0 or 1, else -0.5 as well."""
+    scores = {"w": [[-1.0] * 8, [1.0] * 8], "v": [[-1.0] * 8, [1.0] * 8]}
+    some: set[float] = set()
+
+    def mean(values: object) -> float:
+        some.add(float(np.mean(values)))
+        return float(np.mean(values))
+
+    stratified_interval(scores, mean, resamples=100)
+    assert some == {-1.0, 0.0, 1.0}
+    some.clear()
+    stratified_interval(scores, mean, trainings={"w": "a", "v": "b"}, resamples=100)
+    assert some >= {-0.5, 0.5}
+    # and need not be as many
+    stratified_interval(
+        {**scores, "v": [[0.0] * 8]}, mean, trainings={"w": "a", "v": "b"}, resamples=100
+    )
 
 
 def test_strata_are_resampled_apart():
@@ -68,7 +114,7 @@ def test_training_seeds_widen_the_interval():
 def test_the_spread_of_the_bootstrap_is_that_of_theory():
     values = np.random.default_rng(3).normal(size=400)
     found = stratified_interval({"w": values}, lambda v: float(np.mean(v)))
-    half = 1.96 * values.std() / 20
+    half = 1.966 * values.std() / 20
     assert found.high - found.low == pytest.approx(2 * half, rel=0.1)
 
 
@@ -115,8 +161,7 @@ def test_the_lower_edge_of_the_hull_is_taken_whatever_lies_between():
 def test_who_never_reaches_it_has_no_answer():
     assert np.isnan(at_target(np.array([0.98, 0.9899]), np.array([4.0, 7.0])))
     only = Settings(("a",), np.ones((1, 1, 3)), np.full((1, 2, 1, 3), 0.98))
-    assert only.cheapest() is None
-    assert np.isnan(matched_hours({"p": only}, resamples=10)["p"].mean)
+    assert np.isnan(matched_hours(only, resamples=10).interval.mean)
 
 
 def settings_of(hours: list[list[float]], share: list[list[float]]) -> Settings:
@@ -132,9 +177,8 @@ def test_the_worst_class_counts():
     assert share.tolist() == [pytest.approx(0.988)]
     assert hours.tolist() == [5.0]
     both = settings_of([[4.0, 6.0], [6.0, 8.0]], [[0.98, 0.996], [1.0, 1.0]])
-    assert both.cheapest() == 1
     # 0.988 at 5 and 1.0 at 7: a sixth of the windows under the second
-    assert matched_hours({"p": both}, resamples=10)["p"].mean == pytest.approx(5 + 2 / 6)
+    assert matched_hours(both, resamples=10).interval.mean == pytest.approx(5 + 2 / 6)
 
 
 def test_intervals_of_the_matched_hours_are_those_of_all_resamples():
@@ -148,26 +192,28 @@ def test_intervals_of_the_matched_hours_are_those_of_all_resamples():
         )
     # both cheap windows: half way from (0.985, 4) to (0.995, 10); both dear: 6; one each: 0.99 at 5
     assert by_hand == [pytest.approx(7.0), 5.0, 5.0, 6.0]
-    found = matched_hours({"p": made}, resamples=400)["p"]
-    assert found.mean == 5.0
-    assert (found.low, found.high) == (5.0, pytest.approx(7.0))
+    found = matched_hours(made, resamples=400)
+    assert found.interval.mean == 5.0
+    assert (found.interval.low, found.interval.high) == (5.0, pytest.approx(7.0))
+    assert {round(hours, 9) for hours in found.resampled} == {5.0, 6.0, 7.0}
+    assert found.by_seed.tolist() == [5.0]
 
 
 def test_an_interval_that_would_miss_the_target_has_no_end():
     made = settings_of([[4.0, 4.0]], [[0.98, 1.0]])  # a quarter of the resamples is at 0.98
-    found = matched_hours({"p": made}, resamples=200)["p"]
-    assert found.mean == 4.0
-    assert np.isnan(found.high)
+    found = matched_hours(made, resamples=200)
+    assert found.interval.mean == 4.0
+    assert (found.interval.low, found.interval.high) == (4.0, np.inf)
+    assert np.isinf(found.resampled).mean() == pytest.approx(0.25, abs=0.1)
 
 
-def test_policies_in_order_those_without_an_answer_last():
-    good = settings_of([[4.0, 4.0]], [[1.0, 1.0]])
-    dear = settings_of([[5.0, 5.0]], [[1.0, 1.0]])
-    never = settings_of([[1.0, 1.0]], [[0.5, 0.5]])
-    found = matched_hours({"never": never, "dear": dear, "good": good}, resamples=5)
-    assert ordered(found) == ["good", "dear", "never"]
-    with pytest.raises(ValueError, match="as many for all policies"):
-        matched_hours({"a": good, "b": settings_of([[1.0]], [[1.0]])})
+def test_seeds_by_themselves():
+    hours = np.array([[[4.0, 4.0], [5.0, 5.0]]])  # one setting, two seeds, two windows
+    share = np.array([[[[0.98, 0.99], [1.0, 1.0]]]])
+    found = matched_hours(Settings(("a",), hours, share), resamples=50)
+    assert found.interval.mean == 4.5
+    assert np.isnan(found.by_seed[0])
+    assert found.by_seed[1] == 5.0
 
 
 def test_arrays_that_do_not_fit_are_refused():

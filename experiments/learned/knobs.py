@@ -82,8 +82,10 @@ def turned(
 ) -> dict[str, Any] | None:
     """The parameters of a policy whose knob is turned by `factor`.
 
+    A share ends just below 1 where it would be more; what else the knob turns goes on.
+
     Returns:
-        None where that is no setting of the policy, as a share above 1.
+        None where that is no setting of the policy.
     """
     if policy == "static":
         made = _fleet(base, factor, scenario)
@@ -92,9 +94,11 @@ def turned(
         whole = {**kind.parameters_type().model_dump(), **base}
         made = dict(base)
         for name in DIVIDED.get(policy, ()):
-            made[name] = _scaled(whole[name], 1 / factor)
+            made[name] = _below(kind, name, _scaled(whole[name], 1 / factor))
         for name in MULTIPLIED.get(policy, ()):
             made[name] = _scaled(whole[name], factor)
+        if policy == "chiron" and made["theta"] + made["delta"] >= 1.0:
+            made["delta"] = float(f"{_MOST * (1.0 - made['theta']):.6g}")
         if policy == "paced":
             # Of what the margin asks for: as many interactive instances as before, the others mixed. Requests
             # go to a lone interactive one first, and its queue of prefills holds up its decoding.
@@ -104,6 +108,19 @@ def turned(
     except PolicyError:
         return None
     return made
+
+
+_MOST = 0.999
+"""Of a limit that a value must stay below."""
+
+
+def _below(kind: Any, name: str, value: float | None) -> float | None:
+    """A value, brought below its limit if it has one."""
+    if value is None:
+        return None
+    rules = kind.parameters_type.model_fields[name].metadata
+    limits = [float(rule.lt) for rule in rules if hasattr(rule, "lt")]
+    return min([value, *(_MOST * limit for limit in limits)])
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

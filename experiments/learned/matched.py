@@ -12,14 +12,19 @@ A policy none of whose settings reaches the target has no answer (NaN), which ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.statistics import Interval
-from experiments.learned.statistics import RESAMPLES, draws
+from experiments.learned.statistics import (
+    RESAMPLES,
+    expanded_interval,
+    fewest,
+    seed_draws,
+    window_draws,
+)
 
 Floats = NDArray[np.float64]
 
@@ -34,11 +39,15 @@ class Settings:
         labels: (K,) of the settings.
         gpu_hours: (K, training seeds, windows).
         attainment: (K, classes, training seeds, windows).
+        seeds: the training seeds, which all settings have.
+        left_out: training seeds of some settings that others lack.
     """
 
     labels: tuple[str, ...]
     gpu_hours: Floats
     attainment: Floats
+    seeds: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         k = len(self.labels)
@@ -53,11 +62,10 @@ class Settings:
         """(K,) attainment of the worst class, and (K,) GPU-hours: means over seeds and windows."""
         return self.attainment.mean(axis=(2, 3)).min(axis=1), self.gpu_hours.mean(axis=(1, 2))
 
-    def cheapest(self, target: float = TARGET) -> int | None:
-        """The setting of fewest GPU-hours whose every class reaches the target; None: none does."""
-        share, hours = self.points()
-        reaches = np.flatnonzero(share >= target - 1e-12)
-        return int(reaches[np.argmin(hours[reaches])]) if len(reaches) else None
+    def of_seed(self, k: int) -> Settings:
+        """The same of one training seed alone."""
+        some = slice(k, k + 1)
+        return Settings(self.labels, self.gpu_hours[:, some], self.attainment[:, :, some])
 
 
 def at_target(share: Floats, hours: Floats, target: float = TARGET) -> float:
@@ -83,59 +91,65 @@ def at_target(share: Floats, hours: Floats, target: float = TARGET) -> float:
     return float(min(best, (h0 + part * (h1 - h0)).min()))
 
 
+@dataclass(frozen=True)
+class Matched:
+    """GPU-hours of a policy at the target.
+
+    Attributes:
+        interval: mean and 95 % interval, endless at the top where too many resamples do not reach the target;
+            NaN: no setting reaches it.
+        resampled: (resamples,) infinite where the target is not reached. Those of several policies on one
+            workload are of the same windows, so they may be subtracted.
+        by_seed: (training seeds,) of each alone; NaN: it does not reach the target.
+        n: of what there is least to draw from, seeds or windows.
+    """
+
+    interval: Interval
+    resampled: Floats
+    by_seed: Floats
+    n: int
+
+
 def matched_hours(
-    settings: Mapping[str, Settings],
+    settings: Settings,
+    workload: str = "",
     target: float = TARGET,
     *,
+    training: str = "",
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> dict[str, Interval]:
-    """By policy, GPU-hours at the target on one workload, with 95 % bootstrap intervals.
-
-    All policies meet the same resampled windows. The interval has no bounds where more than one in twenty
-    resamples does not reach the target; of the few otherwise, one counts as endless.
+) -> Matched:
+    """GPU-hours at the target on one workload.
 
     Args:
-        settings: by policy; all on the same windows.
+        settings: of the policy.
+        workload: name; policies on the same one meet the same resampled windows.
         target: attainment of every class.
+        training: name of the training whose seeds there are.
         resamples, seed: of the bootstrap.
-
-    Raises:
-        ValueError: policies with different numbers of windows.
     """
-    widths = {s.gpu_hours.shape[2] for s in settings.values()}
-    if len(widths) > 1:
-        raise ValueError(f"windows: must be as many for all policies, got {sorted(widths)}")
-    return {
-        name: _matched(mine, target, resamples, seed) if len(mine.labels) else _NOWHERE
-        for name, mine in settings.items()
-    }
-
-
-_NOWHERE = Interval(np.nan, np.nan, np.nan)
-
-
-def _matched(settings: Settings, target: float, resamples: int, seed: int) -> Interval:
+    _, n_seeds, n_windows = settings.gpu_hours.shape
+    n = fewest([settings.gpu_hours[0]])
+    by_seed = np.array([at_target(*settings.of_seed(k).points(), target) for k in range(n_seeds)])
     centre = at_target(*settings.points(), target)
     if np.isnan(centre):
-        return _NOWHERE
-    _, n_seeds, n_windows = settings.gpu_hours.shape
-    if n_seeds * n_windows == 1:
-        return Interval(centre, np.nan, np.nan)
-    found = np.empty(resamples)
-    for k, draw in enumerate(draws(n_seeds, {"": n_windows}, resamples, seed)):
-        some = np.ix_(draw.seeds, draw.windows[""])
-        share = settings.attainment[:, :, some[0], some[1]].mean(axis=(2, 3)).min(axis=1)
-        hours = settings.gpu_hours[:, some[0], some[1]].mean(axis=(1, 2))
-        found[k] = at_target(share, hours, target)
-    lost = np.isnan(found)
-    if lost.mean() > 1 / 20:
-        return Interval(centre, np.nan, np.nan)
-    found[lost] = np.inf
-    low, high = np.percentile(found, [2.5, 97.5], method="nearest")
-    return Interval(centre, float(low), float(high))
+        endless = np.full(resamples, np.inf)
+        return Matched(Interval(np.nan, np.nan, np.nan), endless, by_seed, n)
+    # (resamples, seeds or windows) how often each was drawn, of all draws.
+    seeds = shares(seed_draws(training, n_seeds, resamples, seed))
+    windows = shares(window_draws(workload, n_windows, resamples, seed))
+    hours = np.einsum("ksw,rs,rw->rk", settings.gpu_hours, seeds, windows, optimize=True)
+    attained = np.einsum("kcsw,rs,rw->rkc", settings.attainment, seeds, windows, optimize=True)
+    found = np.array(
+        [at_target(a, h, target) for a, h in zip(attained.min(axis=2), hours, strict=True)]
+    )
+    found[np.isnan(found)] = np.inf
+    return Matched(expanded_interval(centre, found, n), found, by_seed, n)
 
 
-def ordered(hours: Mapping[str, Interval]) -> Sequence[str]:
-    """Policies by GPU-hours at the target, those without an answer last."""
-    return sorted(hours, key=lambda p: (np.isnan(hours[p].mean), hours[p].mean, p))
+def shares(drawn: NDArray[np.int64]) -> Floats:
+    """(resamples, n) of draws (resamples, n): which share of a resample's each thing is."""
+    n = drawn.shape[1]
+    counts = np.zeros(drawn.shape)
+    np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1.0 / n)
+    return counts

@@ -63,10 +63,14 @@ def heuristic_cases(
             found = [base_of(policy, name) for name in target.validated_on or (None,)]
             bases = {base.source: base for base in found}
             for source, base in bases.items():
+                seen: list[dict[str, Any]] = []
                 for factor in factors:
                     parameters = turned(policy, base.parameters, factor, scenario)
-                    if parameters is None:
+                    if (
+                        parameters is None or parameters in seen
+                    ):  # whole fleets, shares at their limit
                         continue
+                    seen.append(parameters)
                     alone = len(bases) == 1
                     who = {
                         "policy": policy,
@@ -126,10 +130,14 @@ def learned_who(run: Run, quantile: float | None = None, one_of_several: bool = 
     setting = run.setting + (f", quantile {quantile:g}" if quantile is not None else "")
     if one_of_several:
         base, setting = ANY_OF_VALIDATION, f"{base}, {setting}"
+    policy = run.policy
+    if run.leaks:
+        base = "leaks " + ", ".join(run.leaks)
+        policy += f", {base}"
     return {
-        "policy": run.policy,
+        "policy": policy,
         "setting": setting,
-        "base": "leaks " + ", ".join(run.leaks) if run.leaks else base,
+        "base": base,
         "training_seed": run.training_seed,
         "learned": True,
         "model": run.path,

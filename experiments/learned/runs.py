@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from agents.config import TrainConfig, read_config
 from agents.learned import find_model
 from agents.pretrained import is_pretrained, shipped
 from experiments.learned.family import FAMILY, Workload, digest_of
+from llmscale_env._cli import closest
 from llmscale_env.workload.families import members
 
 
@@ -50,27 +51,34 @@ class Run:
         return self.made_for == workload.name or self.made_for in workload.validated_on
 
 
+NOBODY = "none"
+
+
 def find_runs(texts: Sequence[str], env: str) -> list[Run]:
     """The runs that a list of names and folders means.
 
     Args:
         texts: "pretrained" (all that ship for the environment), "pretrained:NAME", run folders, folders
-            that hold run folders. A run that is also among those that ship is taken from its folder.
+            that hold run folders, however deep; "none" is nobody. A run that is also among those that ship
+            is taken from its folder.
         env: short name of the environment; runs of others below a folder are left out.
 
     Raises:
-        ValueError: nothing is there; or two runs have the same policy, setting and seed.
+        ValueError: nothing is there; two runs have the same policy, setting and seed; or runs that would be
+            seeds of one setting were trained in different ways.
         Slip: a configuration that cannot be read.
     """
-    found: dict[tuple[str, str, int, str], Run] = {}
+    found: dict[tuple[Any, ...], Run] = {}
+    recipes: dict[tuple[Any, ...], tuple[dict[str, Any], Path]] = {}
     # What is named comes before what ships, of which it may be the original or a later version.
-    for text in sorted(texts, key=is_pretrained):
+    for text in sorted((text for text in texts if text != NOBODY), key=is_pretrained):
         for path in _models(text, env):
             config = read_config(path.parent)
             if config.env != env:
                 continue
             run = run_of(config, path)
-            key = (run.policy, run.setting, run.training_seed, run.made_for)
+            kind = (run.policy, run.setting, run.leaks)
+            key = (*kind, run.training_seed, run.made_for)
             if key in found and is_pretrained(text):
                 continue
             if key in found and found[key].digest != run.digest:
@@ -78,23 +86,67 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
                     f"learned = {text!r}: {path} and {found[key].path} are both {run.policy}, "
                     f"{run.setting}, seed {run.training_seed}"
                 )
+            recipe = recipe_of(config)
+            first, where = recipes.setdefault(kind, (recipe, path))
+            _check_alike(run, path, recipe, where, first)
             found[key] = run
     return list(found.values())
+
+
+_OF_ONE_RUN = (
+    *("seed", "env_threads", "torch_threads"),
+    *("references", "evaluation_episodes", "validation_episodes"),
+)
+"""Options in which runs of one setting may differ."""
+
+
+def recipe_of(config: TrainConfig) -> dict[str, Any]:
+    """How a run was trained, but for its seed and for the workload of validation that it was made for."""
+    data = config.model_dump(mode="json", by_alias=True, exclude=set(_OF_ONE_RUN))
+    overrides = dict(data.pop("overrides"))
+    if len(workloads_of(config)) == 1 and _is_validation(workloads_of(config)[0]):
+        overrides.pop("workload", None)
+    data |= {f"scenario.{path}": value for path, value in overrides.items()}
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": each for inner, each in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _check_alike(
+    run: Run, path: Path, recipe: Mapping[str, Any], other: Path, theirs: Mapping[str, Any]
+) -> None:
+    names = [k for k in {**recipe, **theirs} if recipe.get(k) != theirs.get(k)]
+    if names:
+        raise ValueError(
+            f"learned: {path} and {other} are both {run.policy}, {run.setting}, but differ in {names[0]} "
+            f"({recipe.get(names[0])!r} and {theirs.get(names[0])!r}): compare them in tables of their own"
+        )
 
 
 def _models(text: str, env: str) -> list[Path]:
     if is_pretrained(text):
         name = text.partition(":")[2]
+        every = [p.name for p in shipped()]
+        if name and name not in every:
+            raise ValueError(f"learned = {text!r}: no such policy ships{closest(name, every)}")
         return [p.model for p in shipped(env) if name in ("", p.name)]
     place = Path(text)
     if not place.exists():
         raise ValueError(f"learned = {text!r}: there is no such file or folder")
     if place.is_file() or (place / "config.yaml").is_file():
         return [find_model(place)]
-    folders = sorted(path.parent for path in place.glob("*/config.yaml"))
+    folders = sorted(path.parent for path in place.rglob("config.yaml"))
     if not folders:
         raise ValueError(f"learned = {text!r}: holds neither a run nor folders of runs")
     return [find_model(folder) for folder in folders]
+
+
+def _is_validation(name: str) -> bool:
+    return name in {m.name for m in members(FAMILY, "validation")}
 
 
 def run_of(config: TrainConfig, path: Path) -> Run:
@@ -103,7 +155,7 @@ def run_of(config: TrainConfig, path: Path) -> Run:
     names = workloads_of(config)
     training = {m.name for m in members(FAMILY, "train")}
     made_for = ""
-    if len(names) == 1 and names[0] in {m.name for m in members(FAMILY, "validation")}:
+    if len(names) == 1 and _is_validation(names[0]):
         made_for = names[0].partition("/")[2]
         policy += " per workload"
     own = digest_of(path) + digest_of(path.parent / "config.yaml")

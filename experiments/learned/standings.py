@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.statistics import Interval
-from experiments.learned.matched import TARGET, Settings, matched_hours
+from experiments.learned.matched import TARGET, Matched, Settings, matched_hours
 from experiments.learned.protocol import CLASSES
 from experiments.learned.statistics import improvement_interval, stratified_interval
 
@@ -39,28 +39,28 @@ def episodes_of(frame: DataFrame) -> DataFrame:
     return frame[frame["kind"] == "policy"]
 
 
-def settings_of(frame: DataFrame, policy: str, base: str | None, workload: str) -> Settings:
+def settings_of(frame: DataFrame, policy: str, base: str, workload: str) -> Settings:
     """Everything that a policy did on a workload, setting by setting.
 
-    Training seeds that not all settings have are left out.
+    Training seeds that not all settings have are left out, and named in `Settings.left_out`.
 
     Args:
         frame: rows of episodes.
         policy: its name.
-        base: what its knob turns around; None: whatever it is.
+        base: what its knob turns around.
         workload: name.
 
     Raises:
         ValueError: there are no such rows, or no seed that all settings have.
     """
-    rows = frame[(frame["policy"] == policy) & (frame["workload"] == workload)]
-    rows = rows if base is None else rows[rows["base"] == base]
+    rows = rows_of(frame, policy, base, workload)
     if rows.empty:
         raise ValueError(f"{policy} on {workload}: there are no rows")
     labels = list(dict.fromkeys(rows["setting"]))
-    seeds = sorted(
-        set.intersection(*(set(rows.loc[rows["setting"] == s, "training_seed"]) for s in labels))
-    )
+    of = [rows.loc[rows["setting"] == s, "training_seed"] for s in labels]
+    with_seeds = [{int(seed) for seed in seeds} for seeds in of]
+    seeds = sorted(set.intersection(*with_seeds))
+    left_out = sorted(set.union(*with_seeds) - set(seeds))
     if not seeds:
         raise ValueError(f"{policy} on {workload}: no training seed has all of {labels}")
     windows = sorted(set(rows["window"]))
@@ -72,13 +72,28 @@ def settings_of(frame: DataFrame, policy: str, base: str | None, workload: str) 
         )
 
     attainment = np.stack([table(f"{c}_attainment") for c in CLASSES], axis=1)
-    return Settings(tuple(labels), table("gpu_hours"), attainment)
+    return Settings(tuple(labels), table("gpu_hours"), attainment, tuple(seeds), tuple(left_out))
+
+
+def rows_of(
+    frame: DataFrame, policy: str, base: str, workload: str, setting: str | None = None
+) -> DataFrame:
+    """Episodes of a policy on a workload, at one setting or all."""
+    mine = (frame["policy"] == policy) & (frame["workload"] == workload) & (frame["base"] == base)
+    return frame[mine if setting is None else mine & (frame["setting"] == setting)]
 
 
 def base_on(frame: DataFrame, policy: str, workload: str) -> str:
-    """What a policy's knob turned around on a workload of the test."""
+    """What a policy's knob turned around on a workload of the test.
+
+    Raises:
+        ValueError: several things, of which only one could be judged.
+    """
     rows = frame[(frame["policy"] == policy) & (frame["workload"] == workload)]
-    return str(rows["base"].iloc[0])
+    bases = list(dict.fromkeys(rows["base"]))
+    if len(bases) != 1:
+        raise ValueError(f"{policy} on {workload}: has the bases {bases}; must be one")
+    return str(bases[0])
 
 
 def choose(
@@ -121,10 +136,11 @@ class Standing:
         attainment: by class, mean over test windows at that setting.
         gpu_hours: mean and interval at that setting.
         distance: GPU-hours over the bound, likewise, on windows that have one.
-        matched: GPU-hours at the target (`experiments.learned.matched`).
-        matched_distance: of `matched`, over the mean bound of all windows.
+        at_target: GPU-hours at the target (`experiments.learned.matched`).
+        matched_distance: of that, over the mean bound of all windows.
         at_edge: every setting reaches the target, so a lower one might still do so for less.
         best_attainment: of the worst class, at the setting that comes nearest to 1.
+        seeds, left_out: training seeds, and those that some settings lack.
         others: `reward`, `violations`, `rejected`, `ttft_s_p99`, `itl_s_p99`, `scaling_actions` (means),
             `worst_window` (attainment of the worst class in the worst window).
     """
@@ -137,11 +153,18 @@ class Standing:
     attainment: dict[str, float]
     gpu_hours: Interval
     distance: Interval
-    matched: Interval
+    at_target: Matched
     matched_distance: float
     at_edge: bool
     best_attainment: float
+    seeds: tuple[int, ...]
+    left_out: tuple[int, ...]
     others: dict[str, float]
+
+    @property
+    def matched(self) -> Interval:
+        """`at_target.interval`."""
+        return self.at_target.interval
 
 
 _MEANS = ("reward", "violations", "rejected", "ttft_s_p99", "itl_s_p99", "scaling_actions")
@@ -165,13 +188,13 @@ def standings(
     rows = episodes_of(frame)
     found = []
     for workload in dict.fromkeys(rows.loc[rows["split"] == "test", "workload"]):
-        policies = list(dict.fromkeys(rows.loc[rows["workload"] == workload, "policy"]))
-        every = {p: settings_of(rows, p, base_on(rows, p, workload), workload) for p in policies}
-        matched = matched_hours(every, target, resamples=resamples)
         bounds = bounds_of(frame, workload)
-        for policy in policies:
+        for policy in dict.fromkeys(rows.loc[rows["workload"] == workload, "policy"]):
+            base = base_on(rows, policy, workload)
             found.append(
-                _standing(rows, policy, workload, validated_on, every, matched, bounds, target)
+                _standing(
+                    rows, policy, base, workload, validated_on[workload], bounds, target, resamples
+                )
             )
     return found
 
@@ -179,21 +202,21 @@ def standings(
 def _standing(
     rows: DataFrame,
     policy: str,
+    base: str,
     workload: str,
-    validated_on: Mapping[str, tuple[str, ...]],
-    every: Mapping[str, Settings],
-    matched: Mapping[str, Interval],
+    validated_on: tuple[str, ...],
     bounds: Mapping[int, float],
     target: float,
+    resamples: int,
 ) -> Standing:
-    base = base_on(rows, policy, workload)
-    choice = choose(rows, policy, base, validated_on[workload], target)
-    mine = rows[
-        (rows["policy"] == policy)
-        & (rows["workload"] == workload)
-        & (rows["base"] == base)
-        & (rows["setting"] == choice.setting)
-    ]
+    every = settings_of(rows, policy, base, workload)
+    share, _ = every.points()
+    at = matched_hours(
+        every, workload, target, training=training_of(policy, base), resamples=resamples
+    )
+    choice = choose(rows, policy, base, validated_on, target)
+    mine = rows_of(rows, policy, base, workload, choice.setting)
+    mine = mine[mine["training_seed"].isin(every.seeds)]
     hours = by_seed(mine, "gpu_hours")
     windows = sorted(set(mine["window"]))
     bound = np.array([bounds.get(int(w), np.nan) for w in windows])
@@ -208,19 +231,28 @@ def _standing(
         base,
         choice,
         {c: float(mine[f"{c}_attainment"].mean()) for c in CLASSES},
-        stratified_interval({workload: hours}, mean_of),
-        stratified_interval({workload: hours[:, known] / bound[known]}, mean_of)
+        stratified_interval({workload: hours}, mean_of, resamples=resamples),
+        stratified_interval(
+            {workload: hours[:, known] / bound[known]}, mean_of, resamples=resamples
+        )
         if known.any()
         else nothing,
-        matched[policy],
-        matched[policy].mean / mean_bound,
-        bool((every[policy].points()[0] >= target - 1e-12).all()),
-        float(every[policy].points()[0].max()),
+        at,
+        at.interval.mean / mean_bound,
+        bool((share >= target - 1e-12).all()),
+        float(share.max()),
+        every.seeds,
+        every.left_out,
         {
             **{name: float(mine[name].mean()) for name in _MEANS},
             "worst_window": float(mine[classes].min(axis=1).min()),
         },
     )
+
+
+def training_of(policy: str, base: str) -> str:
+    """Which training the seeds of a policy are of: networks made for several workloads are several."""
+    return f"{policy}, {base}"
 
 
 def by_seed(rows: DataFrame, column: str) -> NDArray[np.float64]:
@@ -234,47 +266,54 @@ def mean_of(values: Any) -> float:
 
 
 def overall(
-    frame: DataFrame, found: list[Standing], against: str | None, column: str = "distance"
+    frame: DataFrame, found: list[Standing], against: str | None, *, resamples: int = 2000
 ) -> list[dict[str, Any]]:
     """Policies over all test workloads, at the settings that validation chose.
 
     Args:
         frame: rows of episodes and bounds.
         found: `standings`.
-        against: the policy whose runs every other's are compared with; None: no comparison.
-        column: "distance" (GPU-hours over the bound; over nothing where a window has none).
+        against: the handwritten policy with which every other is compared; None: no comparison.
+        resamples: of the bootstrap.
 
     Returns:
-        By policy: interquartile mean of GPU-hours over the bound and of the reward with 95 % intervals, and
-        the chance that a run of it has the better reward than one of `against`.
+        By policy, with 95 % intervals: interquartile mean of GPU-hours over the bound (where there is one);
+        interquartile mean of the reward above that of `against` in the same window, as a share of that of
+        `against` on the workload, since rewards of different workloads have different sizes; and the chance
+        that a run of it has the better reward than one of `against`.
     """
     rows = episodes_of(frame)
     rewards: dict[str, dict[str, Any]] = {}
     ratios: dict[str, dict[str, Any]] = {}
+    trainings: dict[str, dict[str, str]] = {}
     for s in found:
         assert s.choice is not None
-        mine = rows[
-            (rows["policy"] == s.policy)
-            & (rows["workload"] == s.workload)
-            & (rows["base"] == s.base)
-            & (rows["setting"] == s.choice.setting)
-        ]
+        mine = rows_of(rows, s.policy, s.base, s.workload, s.choice.setting)
+        mine = mine[mine["training_seed"].isin(s.seeds)]
         bounds = bounds_of(frame, s.workload)
         bound = np.array([bounds.get(int(w), np.nan) for w in sorted(set(mine["window"]))])
         rewards.setdefault(s.policy, {})[s.workload] = by_seed(mine, "reward")
+        trainings.setdefault(s.policy, {})[s.workload] = training_of(s.policy, s.base)
         known = ~np.isnan(bound)
         if known.any():
             table = by_seed(mine, "gpu_hours")[:, known] / bound[known]
             ratios.setdefault(s.policy, {})[s.workload] = table
     made = []
     for policy, mine in rewards.items():
-        row: dict[str, Any] = {"policy": policy}
-        reward = stratified_interval(mine)
-        row |= {"reward IQM": reward}
+        row: dict[str, Any] = {"policy": policy, "workloads": len(mine)}
+        how: Any = {"trainings": trainings[policy], "resamples": resamples}
         if policy in ratios:
-            row |= {f"{column} IQM": stratified_interval(ratios[policy])}
-        if against in rewards and policy != against:
+            row |= {"GPU-h / bound, IQM": stratified_interval(ratios[policy], **how)}
+        if against is not None and against in rewards and policy != against:
             theirs = {workload: rewards[against][workload] for workload in mine}
-            row["P(better reward)"] = improvement_interval(mine, theirs, resamples=500)
+            gain = {
+                w: 100 * (mine[w] - theirs[w].mean(axis=0)) / abs(theirs[w].mean()) for w in mine
+            }
+            row |= {
+                f"reward above {against} %, IQM": stratified_interval(gain, **how),
+                f"P(better reward than {against})": improvement_interval(
+                    mine, theirs, trainings=trainings[policy], resamples=min(resamples, 500)
+                ),
+            }
         made.append(row)
     return made

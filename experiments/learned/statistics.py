@@ -4,15 +4,18 @@ Definitions are those of Agarwal et al., "Deep reinforcement learning at the edg
 precipice" (NeurIPS 2021) and its library rliable. The library itself cannot be imported here: its intervals
 come from arch, whose release 7.2 does not import beside pandas 3.
 
-One thing is ours. There, every run of every task is a training of its own; here a policy that was trained
-once runs on all workloads, on the same windows as all others. So a resample draws training seeds once for all
-workloads, and windows once per workload for all training seeds (and, in `matched`, for all policies).
+Two things are ours. There, every run of every task is a training of its own; here policies run on the same
+windows as all others, and one that was trained once may run on several workloads. So a resample draws
+windows once per workload for all policies, and training seeds once per training, on however many workloads
+it runs. And five seeds, resampled, spread less than five seeds do: percentiles are taken further out, as
+Hesterberg's expanded percentile interval takes them ("What teachers should know about the bootstrap", The
+American Statistician 69, 2015), by the fewest things drawn from, be it seeds or windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,35 +23,27 @@ from numpy.typing import ArrayLike, NDArray
 from agents.statistics import CONFIDENCE, Interval
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Scores = Mapping[str, ArrayLike]
 """By workload: (training seeds, windows); a policy that is not trained has one row."""
 
 RESAMPLES = 2_000
 
 
-@dataclass(frozen=True)
-class Draw:
-    """One resample.
-
-    Attributes:
-        seeds: (S,) which training seeds.
-        windows: by workload, (W,) which windows.
-    """
-
-    seeds: NDArray[np.int64]
-    windows: dict[str, NDArray[np.int64]]
+def draws(name: str, n: int, resamples: int = RESAMPLES, seed: int = 0) -> Ints:
+    """(resamples, n) draws with replacement from n things; the same name and numbers give the same draws."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return rng.integers(n, size=(resamples, n))
 
 
-def draws(
-    n_seeds: int, n_windows: Mapping[str, int], resamples: int = RESAMPLES, seed: int = 0
-) -> Iterator[Draw]:
-    """Resamples with replacement; windows are drawn before training seeds, so that policies with other
-    numbers of these meet the same windows.
-    """
-    for k in range(resamples):
-        rng = np.random.default_rng([seed, k])
-        windows = {name: rng.integers(n, size=n) for name, n in n_windows.items()}
-        yield Draw(rng.integers(n_seeds, size=n_seeds), windows)
+def window_draws(workload: str, n: int, resamples: int = RESAMPLES, seed: int = 0) -> Ints:
+    """(resamples, n) windows of a workload: the same for every policy."""
+    return draws(f"windows of {workload}", n, resamples, seed)
+
+
+def seed_draws(training: str, n: int, resamples: int = RESAMPLES, seed: int = 0) -> Ints:
+    """(resamples, n) training seeds: the same on every workload that the training runs on."""
+    return draws(f"seeds of {training}", n, resamples, seed)
 
 
 def interquartile_mean(values: ArrayLike) -> float:
@@ -64,39 +59,59 @@ def stratified_interval(
     scores: Scores,
     statistic: Callable[[ArrayLike], float] = interquartile_mean,
     *,
+    trainings: Mapping[str, str] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of all scores, and its 95 % percentile interval, workloads being the strata.
+    """A statistic of all scores, and its 95 % interval, workloads being the strata.
 
     Args:
-        scores: by workload; all with the same number of training seeds.
+        scores: by workload.
         statistic: of all values together.
+        trainings: by workload, the name of the training whose seeds its rows are; workloads of one training
+            have the same seeds. None: all are of one.
         resamples, seed: of the bootstrap.
 
     Returns:
         NaN bounds where there is one value per workload.
 
     Raises:
-        ValueError: no scores, or workloads with different numbers of training seeds.
+        ValueError: no scores, or workloads of one training with different numbers of seeds.
     """
     tables = {name: as_table(values) for name, values in scores.items()}
-    heights = {len(table) for table in tables.values()}
-    if len(heights) != 1:
-        raise ValueError(
-            f"scores: must have as many training seeds in all workloads, got {heights}"
-        )
+    if not tables:
+        raise ValueError("scores: there are none")
     centre = statistic(np.concatenate([table.ravel() for table in tables.values()]))
-    if all(table.size == 1 for table in tables.values()):
-        return Interval(centre, np.nan, np.nan)
-    widths = {name: table.shape[1] for name, table in tables.items()}
-    found = [
-        statistic(
-            np.concatenate([t[np.ix_(d.seeds, d.windows[n])].ravel() for n, t in tables.items()])
-        )
-        for d in draws(heights.pop(), widths, resamples, seed)
+    some = [
+        statistic(np.concatenate([table.ravel() for table in resample]))
+        for resample in _resamples(tables, trainings, resamples, seed)
     ]
-    return percentile_interval(centre, np.array(found))
+    return expanded_interval(centre, np.array(some), fewest(tables.values()))
+
+
+def _resamples(
+    tables: Mapping[str, Floats], trainings: Mapping[str, str] | None, resamples: int, seed: int
+) -> list[list[Floats]]:
+    """(resamples, workloads) tables drawn from tables."""
+    of = {name: trainings[name] if trainings is not None else "" for name in tables}
+    heights: dict[str, set[int]] = {}
+    for name, table in tables.items():
+        heights.setdefault(of[name], set()).add(len(table))
+    for training, found in heights.items():
+        if len(found) > 1:
+            where = [name for name in tables if of[name] == training]
+            raise ValueError(f"{where}: must have as many training seeds, got {sorted(found)}")
+    drawn = {
+        name: (
+            seed_draws(of[name], table.shape[0], resamples, seed),
+            window_draws(name, table.shape[1], resamples, seed),
+        )
+        for name, table in tables.items()
+    }
+    return [
+        [table[np.ix_(drawn[name][0][k], drawn[name][1][k])] for name, table in tables.items()]
+        for k in range(resamples)
+    ]
 
 
 def probability_of_improvement(values: Scores, others: Scores) -> float:
@@ -115,39 +130,68 @@ def probability_of_improvement(values: Scores, others: Scores) -> float:
 
 
 def improvement_interval(
-    values: Scores, others: Scores, *, resamples: int = RESAMPLES, seed: int = 0
+    values: Scores,
+    others: Scores,
+    *,
+    trainings: Mapping[str, str] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Interval:
     """`probability_of_improvement` with its interval; both policies meet the same resampled windows.
+
+    Args:
+        values, others: as there; `others` of a policy that is not trained, or of one training.
+        trainings: of `values`, as `stratified_interval`.
+        resamples, seed: of the bootstrap.
 
     Raises:
         ValueError: as there, or as `stratified_interval`.
     """
     first = {name: as_table(table) for name, table in values.items()}
-    second = {name: as_table(others[name]) for name in others}
-    centre = probability_of_improvement(first, second)
-    widths = {name: table.shape[1] for name, table in first.items()}
-    n_first = len(next(iter(first.values())))
-    n_second = len(next(iter(second.values())))
-    found = []
-    both = zip(
-        draws(n_first, widths, resamples, seed),
-        draws(n_second, widths, resamples, seed),
-        strict=True,
-    )
-    for a, b in both:
-        one = {n: t[np.ix_(a.seeds, a.windows[n])] for n, t in first.items()}
-        two = {n: t[np.ix_(b.seeds, b.windows[n])] for n, t in second.items()}
-        found.append(probability_of_improvement(one, two))
-    return percentile_interval(centre, np.array(found))
+    second = {name: as_table(others[name]) for name in first if name in others}
+    centre = probability_of_improvement(first, {name: as_table(others[name]) for name in others})
+    one = _resamples(first, trainings, resamples, seed)
+    # Seeds of different trainings have nothing to do with each other.
+    two = _resamples(second, dict.fromkeys(second, "the others"), resamples, seed)
+    found = [
+        float(np.mean([_above(a.ravel(), b.ravel()) for a, b in zip(x, y, strict=True)]))
+        for x, y in zip(one, two, strict=True)
+    ]
+    n = fewest([*first.values(), *second.values()])
+    return expanded_interval(centre, np.array(found), n)
 
 
-def percentile_interval(centre: float, resampled: Floats) -> Interval:
-    """The middle 95 % of resampled statistics; NaN bounds where some of them are NaN."""
-    if np.isnan(resampled).any():
+def fewest(tables: Collection[Floats]) -> int:
+    """The smallest number of seeds or windows that is drawn from; 1 where nothing is."""
+    return min((n for table in tables for n in table.shape[:2] if n > 1), default=1)
+
+
+def expanded_interval(centre: float, resampled: Floats, n: int) -> Interval:
+    """95 % interval of resampled statistics: expanded percentiles, for samples of `n`.
+
+    Args:
+        centre: the statistic.
+        resampled: (resamples,); infinite ones are endless, and so may the interval be.
+        n: things that were drawn from; of 1 there is no interval (NaN bounds).
+    """
+    if n <= 1 or np.isnan(resampled).any():
         return Interval(centre, np.nan, np.nan)
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(resampled, [tail, 100 - tail])
+    tail = expanded_tail(n)
+    endless = np.isinf(resampled).any()
+    low, high = np.percentile(
+        resampled, [100 * tail, 100 * (1 - tail)], method="nearest" if endless else "linear"
+    )
     return Interval(centre, float(low), float(high))
+
+
+def expanded_tail(n: int) -> float:
+    """Probability beyond each end: that of a normal variable beyond Student's t quantile of a sample of `n`,
+    times sqrt(n / (n - 1)), for a sample's resamples spread by the divisor n. 2.5 % for large ones.
+    """
+    from scipy.stats import norm, t
+
+    quantile = t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.sqrt(n / (n - 1))
+    return float(norm.sf(quantile))
 
 
 def as_table(values: ArrayLike) -> Floats:

@@ -18,17 +18,14 @@ both classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from agents.statistics import Interval
-from experiments.harness.claims import Claim, Verdict, at_most, exact, more
 from experiments.harness.parameters import Parameters, known, ours
-from experiments.learned.family import Workload, dropped_in, shape_of, workloads
+from experiments.learned.family import Workload, dropped_in, workloads
 from experiments.learned.knobs import HEURISTICS
 from experiments.learned.pictures import bars, distances, pareto
 from experiments.learned.protocol import (
@@ -40,9 +37,12 @@ from experiments.learned.protocol import (
 )
 from experiments.learned.runs import find_runs
 from experiments.learned.standings import Standing, bounds_of, overall, standings
+from experiments.learned.verdicts import verdicts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from experiments.harness.claims import Claim
 
 NAME = "learned-mixed-slo"
 FIGURE = "Learned policies"
@@ -161,7 +161,7 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
     best = best_heuristic_overall(found)
     return {
         "workloads": [_row(s, parameters.attainment) for s in found],
-        "overall": overall(frame, found, best),
+        "overall": overall(frame, found, best, resamples=parameters.resamples),
     }
 
 
@@ -176,6 +176,7 @@ def _row(s: Standing, target: float) -> dict[str, Any]:
         "base": s.base,
         "matched GPU-h": matched,
         "over bound": s.matched_distance,
+        "seed by seed": _seed_by_seed(s) if s.learned else "-",
         "chosen": s.choice.setting + ("" if s.choice.reaches else " (misses in validation)"),
         "GPU-h": s.gpu_hours,
         "GPU-h / bound": s.distance,
@@ -188,6 +189,13 @@ def _row(s: Standing, target: float) -> dict[str, Any]:
         "scalings": s.others["scaling_actions"],
         "reward": s.others["reward"],
     }
+
+
+def _seed_by_seed(s: Standing) -> str:
+    """How many training seeds reach the target alone, and with how few and many GPU-hours."""
+    some = s.at_target.by_seed[~np.isnan(s.at_target.by_seed)]
+    reach = f"{len(some)} of {len(s.at_target.by_seed)}"
+    return f"{reach}: {some.min():.4g} to {some.max():.4g}" if len(some) else reach
 
 
 def best_heuristic_overall(found: Sequence[Standing]) -> str | None:
@@ -203,137 +211,8 @@ def best_heuristic_overall(found: Sequence[Standing]) -> str | None:
     return min(names, key=rank)
 
 
-def chosen_learned(found: Sequence[Standing], workload: str) -> str | None:
-    """The learned policy, of those on a workload, that validation prefers.
-
-    On the workloads on which they all are: fewest misses of the target, then fewest GPU-hours. One that was
-    trained on the test is judged only where there is no other.
-    """
-    there = [s for s in found if s.learned and s.workload == workload]
-    fair = [s for s in there if not s.base.startswith("leaks")]
-    names = list(dict.fromkeys(s.policy for s in fair or there))
-    on = [{s.workload for s in found if s.policy == name} for name in names]
-    if not names:
-        return None
-    common = set.intersection(*on)
-
-    def rank(name: str) -> tuple[int, float]:
-        choices = [
-            s.choice
-            for s in found
-            if s.policy == name and s.workload in common and s.choice is not None
-        ]
-        return (sum(not c.reaches for c in choices), sum(c.gpu_hours for c in choices))
-
-    return min(names, key=rank)
-
-
 def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
-    """The lines of issue 8's "Done when", workload by workload."""
+    """The lines of issue 8's "Done when", workload by workload (`experiments.learned.verdicts`)."""
     found = _found(frame, parameters)
-    bounds = _bounds(frame, found)
-    made = []
-    ratios = []
-    lost: list[str] = []
-    chosen = set()
-    for workload in dict.fromkeys(s.workload for s in found):
-        name = chosen_learned(found, workload)
-        chosen.add(name)
-        mine = next((s for s in found if s.workload == workload and s.policy == name), None)
-        heuristics = [s for s in found if s.workload == workload and not s.learned]
-        shape = shape_of(workload)
-        made.append(_claim(workload, shape, mine, heuristics, parameters.attainment))
-        best = _least(heuristics)
-        if mine is not None and best is not None:
-            ratios.append(
-                (mine.matched.mean - bounds[workload], best.matched.mean - bounds[workload])
-            )
-            lost += [workload] if np.isnan(mine.matched.mean) else []
-    made.append(_distance_claim(ratios, len(bounds), chosen == {None}, lost))
-    note = _leaks(found, chosen)
-    return [replace(claim, note=f"{claim.note} {note}".strip()) for claim in made]
-
-
-def _least(heuristics: Sequence[Standing]) -> Standing | None:
-    """The heuristic that needs least at the target; None if none reaches it."""
-    reach = [s for s in heuristics if not np.isnan(s.matched.mean)]
-    return min(reach, key=lambda s: s.matched.mean, default=None)
-
-
-def _claim(
-    workload: str,
-    shape: str,
-    mine: Standing | None,
-    heuristics: Sequence[Standing],
-    target: float,
-) -> Claim:
-    """Fewer GPU-hours than every heuristic, intervals apart; on smooth workloads no more than the best."""
-    where = f"on {workload} ({shape}), at {target:.0%} of both classes"
-    smooth = shape == "smooth"
-    sentence = (
-        f"{where}, the learned policy is not worse than the best heuristic"
-        if smooth
-        else f"{where}, the learned policy needs fewer GPU-hours than every heuristic, intervals apart"
-    )
-    nothing = Interval(np.nan, np.nan, np.nan)
-    best = _least(heuristics)
-    if mine is None:
-        return more(sentence, 0.0, nothing, unit="GPU-h", reason="no learned policy was compared")
-    if np.isnan(mine.matched.mean):
-        said = f"{mine.policy} never reaches it (best {100 * mine.best_attainment:.2f} %)"
-        missed = more(sentence, 0.0, nothing, unit="GPU-h", reason=said)
-        return replace(missed, verdict=Verdict.NOT)
-    note = f"Learned: {mine.policy}, {mine.matched} GPU-h."
-    if best is None:
-        said = "no heuristic reaches it at any setting, the learned policy does"
-        return more(sentence, 0.0, nothing, unit="GPU-h", reason=said, note=note)
-    note += f" Best heuristic: {best.policy}, {best.matched} GPU-h."
-    if smooth:
-        top = best.matched.high if np.isfinite(best.matched.high) else best.matched.mean
-        return at_most(sentence, top, mine.matched, nothing=None, unit="GPU-h", note=note)
-    reach = [s.matched for s in heuristics if not np.isnan(s.matched.mean)]
-    gain = Interval(
-        best.matched.mean - mine.matched.mean,
-        # Bounds that are missing on either side leave the gain without its own: not apart.
-        _gap([_bound_or(m.low, -np.inf) for m in reach], _bound_or(mine.matched.high, np.inf)),
-        best.matched.high - mine.matched.low,
-    )
-    if not np.isfinite(gain.low):
-        gain = Interval(gain.mean, min(gain.mean, -abs(gain.mean)), np.nan)
-    return more(sentence, 0.0, gain, unit="GPU-h saved", note=note)
-
-
-def _bound_or(value: float, otherwise: float) -> float:
-    return value if np.isfinite(value) else otherwise
-
-
-def _gap(lows: Sequence[float], high: float) -> float:
-    """How far the lowest bound of all heuristics is above the learned policy's upper one."""
-    return float(min(lows) - high)
-
-
-def _distance_claim(
-    ratios: Sequence[tuple[float, float]], of: int, none: bool, lost: Sequence[str]
-) -> Claim:
-    sentence = "its distance to the clairvoyant bound is at most half of the best heuristic's"
-    known = [(a, b) for a, b in ratios if not np.isnan(a + b)]
-    value = sum(a for a, _ in known) / sum(b for _, b in known) if known else np.nan
-    claim = at_most(
-        sentence,
-        0.5,
-        exact(value) if known else Interval(np.nan, np.nan, np.nan),
-        nothing=1.0,
-        unit="of the best heuristic's GPU-hours above the bound",
-        note=f"Over the {len(known)} of {of} test workloads on which both reach the target, with a bound.",
-        reason="no learned policy was compared" if none else "",
-    )
-    if not lost:
-        return claim
-    reason = f"it never reaches the target on {', '.join(lost)}, where a heuristic does"
-    return replace(claim, verdict=Verdict.NOT, reason=reason)
-
-
-def _leaks(found: Sequence[Standing], chosen: Collection[str | None]) -> str:
-    bases = {s.base for s in found if s.policy in chosen}
-    leaking = sorted(base for base in bases if base.startswith("leaks"))
-    return f"Not a fair test: training {leaking[0]}." if leaking else ""
+    bounds = {s.workload: bounds_of(frame, s.workload) for s in found}
+    return verdicts(found, bounds, parameters.attainment, resamples=parameters.resamples)
