@@ -95,6 +95,8 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
     from baselines import POLICY_NAMES, PolicyError, make_policy, policies_for
 
     names = [part for part in (text or ",".join(policies_for(scenario))).split(",") if part]
+    if not names:
+        raise Slip(f"policies = {text!r}: names nobody")
     found: dict[str, Policy] = {}
     models: dict[str, _Model] = {}
     # Everything is looked for before anything is loaded: torch takes a second to come.

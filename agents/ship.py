@@ -87,22 +87,15 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
 
     Raises:
         ModelError: the run has no model, or one that cannot be read.
-        Slip: the model is too large.
+        Slip: the folder is none of a training, its model was never validated, or the model is too large.
     """
     from agents.learned import find_model, load_model
 
     config = read_config(run)
+    for name in ("run.json", "validation.csv"):
+        if not (run / name).is_file():
+            raise Slip(f"runs: {run} has no {name}: it is no folder that agents.train has made")
     model = load_model(find_model(run), config.agent)
-    optimiser = model.policy.optimizer
-    model.policy.optimizer = type(optimiser)(model.policy.parameters(), **optimiser.defaults)
-    model.ep_info_buffer = model.ep_success_buffer = None
-    folder.mkdir(parents=True, exist_ok=True)
-    path = replace_file(folder / MODEL, model.save)
-    if path.stat().st_size > MAX_BYTES:
-        size = path.stat().st_size
-        path.unlink()
-        raise Slip(f"{run}: the model has {size:,} bytes; at most {MAX_BYTES:,} ship")
-    write_text(folder / "config.yaml", config.to_yaml())
     card = {
         "environment": config.env,
         **said,
@@ -113,6 +106,16 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
             **dict(said.get("figures") or {}),
         },
     }
+    optimiser = model.policy.optimizer
+    model.policy.optimizer = type(optimiser)(model.policy.parameters(), **optimiser.defaults)
+    model.ep_info_buffer = model.ep_success_buffer = None
+    folder.mkdir(parents=True, exist_ok=True)
+    path = replace_file(folder / MODEL, model.save)
+    if path.stat().st_size > MAX_BYTES:
+        size = path.stat().st_size
+        path.unlink()
+        raise Slip(f"{run}: the model has {size:,} bytes; at most {MAX_BYTES:,} ship")
+    write_text(folder / "config.yaml", config.to_yaml())
     write_text(folder / CARD, yaml.safe_dump(card, sort_keys=False, width=110))
     return folder
 
@@ -129,8 +132,13 @@ def validated(run: Path, steps: int) -> dict[str, float]:
 
     Returns:
         `after_steps`, `episodes`, `gpu_hours`, `CLASS_on_time` in per cent.
+
+    Raises:
+        Slip: there was no validation then.
     """
     rows = [row for row in read_csv(run / "validation.csv") if row["timesteps"] == steps]
+    if not rows:
+        raise Slip(f"runs: {run} was not validated after the {steps:,} steps of its model")
     found: dict[str, float] = {"after_steps": steps, "episodes": len(rows)}
     found["gpu_hours"] = round(fmean(row["gpu_hours"] for row in rows), 3)
     for key in rows[0]:

@@ -147,9 +147,12 @@ def _score(options: Mapping[str, str]) -> Score:
 
 def _scenarios(options: Mapping[str, str], changes: Mapping[str, str]) -> list[Scenario]:
     env = options.get("env", "mixed-slo")
-    overrides = {
-        key.removeprefix("scenario."): yaml.safe_load(value) for key, value in changes.items()
-    }
+    overrides = {}
+    for key, value in changes.items():
+        try:
+            overrides[key.removeprefix("scenario.")] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise Slip(f"{key} = {value!r}: not valid YAML") from None
     if "workload" in options and "workloads" in options:
         raise Slip("workload and workloads: one of them")
     if "workload" in options:
@@ -185,7 +188,7 @@ def _search(
         raise Slip("search=optuna needs budget_steps=N, simulated control intervals in all")
     each = episodes.steps_per_seed
     budget = whole(options, "budget_steps", 0, seeds * each, _MOST_STEPS)
-    first = whole(options, "first_seeds", 2, 1, seeds)
+    first = whole(options, "first_seeds", min(2, seeds), 1, seeds)
     made = plan(budget // each, seeds, first, None if points is None else len(points) + 1)
     rounds = ", then ".join(f"{n} settings with {s} seeds" for n, s in made.rounds)
     print(f"{rounds}; {made.last_seeds} more for the best: {made.units * each:,} steps")
@@ -225,6 +228,8 @@ def _run(words: list[str]) -> int:
         known = (*own, *kind.parameters_type.model_fields)
         options = parse_options(others, tuple(dict.fromkeys((*_WORDS, *known))))
         score = _score(options)
+        if "out" in options and Path(options["out"]).is_dir():
+            raise Slip(f"out = {options['out']!r}: is a folder; must be a file's name")
         kept = None
         if options.get("cache") != "none":
             folder = Path(options["cache"]) if "cache" in options else default_folder()

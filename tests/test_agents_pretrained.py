@@ -80,6 +80,11 @@ def test_everything_that_ships_is_whole():
         assert each.model.stat().st_size <= MAX_BYTES
 
 
+def test_nobody_is_a_slip():
+    with pytest.raises(Slip, match="policies = ',': names nobody"):
+        make_policies(",", "mixed-slo", load_scenario("mixed-slo"))
+
+
 def test_evaluate_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("agents.pretrained.FOLDER", tmp_path)
     with pytest.raises(Slip, match="policies: pretrained: no trained policy ships for 'placement'"):

@@ -81,3 +81,12 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "lacks ['data', 'limits']" in message
     assert "several are 'mixed-slo-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
     assert "is no run folder" in said(f"runs={tmp_path}", f"card={card}")
+    # What has shipped is no run any more, and nothing is half-written.
+    out = tmp_path / "out"
+    assert ship.main([f"runs={run}", f"card={card}", f"out={out}"]) == 0
+    capsys.readouterr()
+    again = tmp_path / "again"
+    shipped = out / "mixed-slo-ppo"
+    message = said(f"runs={shipped}", f"card={card}", f"out={again}")
+    assert "has no run.json" in message
+    assert not again.exists()

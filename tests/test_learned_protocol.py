@@ -389,6 +389,9 @@ def test_a_dropped_in_trace_has_the_rate_that_is_asked_for(tmp_path: Path):
         assert (requests.slo_class == 1).sum() > 7000  # documents, and the queue
     with pytest.raises(ValueError, match="no such file"):
         dropped_in(str(tmp_path / "other.csv"), None)
+    path.write_text(TRACE.replace("input_tokens", "prompt"))
+    with pytest.raises(ValueError, match=r"workload.trace = .*mine.csv"):
+        dropped_in(str(path), None)
 
 
 def test_slips_of_parameters_are_named():
@@ -449,6 +452,7 @@ def test_changes_are_paired_window_by_window():
                 {
                     "policy": "p",
                     "setting": "x1",
+                    "base": "defaults",
                     "learned": False,
                     "workload": "w",
                     "training_seed": 0,
@@ -554,11 +558,63 @@ def test_cells_of_tables():
 def test_requests_by_second():
     from experiments.learned.study_window import seconds_of
 
-    # Three come: one is admitted at once, one after 2 s, one never.
-    made = seconds_of([0.5, 1.2, 1.9], [0.0, 2.0, float("nan")], [True, True, False], 40)
-    assert made["arrived"][:3] == [1, 2, 0]
+    # Four come: one is admitted at once, one after 2 s, one never, and one is turned away.
+    none = float("nan")
+    ends = ["on_time", "on_time", "unfinished", "rejected"]
+    made = seconds_of([0.5, 1.2, 1.9, 1.95], [0.0, 2.0, none, none], ends, 40)
+    assert made["arrived"][:3] == [1, 3, 0]
     assert made["waiting"][:5] == [0, 2, 2, 1, 1]
     assert made["attainment"][0] == 1.0
-    assert made["attainment"][1] == pytest.approx(2 / 3)
-    assert made["attainment"][30] == 0.5  # the first has left the last half minute
+    assert made["attainment"][1] == pytest.approx(2 / 4)
+    assert made["attainment"][30] == pytest.approx(1 / 3)  # the first has left the last half minute
     assert np.isnan(made["attainment"][35])
+
+
+def test_the_network_that_was_made_for_a_workload_is_shown():
+    from types import SimpleNamespace
+
+    from experiments.learned.study_window import shown
+
+    def run(name: str, made_for: str, seed: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            name=name,
+            made_for=made_for,
+            training_seed=seed,
+            competes_on=lambda w: made_for in ("", *w.validated_on),
+        )
+
+    runs = [run("all", "", 0), run("code", "val-code", 0), run("spikes", "val-spikes", 0)]
+    runs.append(run("spikes 1", "val-spikes", 1))
+    by_name = {w.name: w for w in workloads("test")}
+    assert shown(runs, by_name["test-spikes"], 0).name == "spikes"
+    assert shown(runs, by_name["test-spikes"], 1).name == "spikes 1"
+    assert shown(runs, by_name["test-chat"], 0).name == "all"
+    assert shown(runs[1:2], by_name["test-chat"], 0) is None
+    with pytest.raises(ValueError, match=r"training_seed = 5: must be one of \[0, 1\]"):
+        shown(runs, by_name["test-spikes"], 5)
+
+
+@pytest.mark.parametrize(
+    "name, changes, said",
+    [
+        ("learned-window", {"workload": "spikes"}, "spikes"),
+        ("learned-window", {"heuristics": "chirno"}, "chirno"),
+        ("learned-window", {"heuristics": "paced:-1"}, "must be a number above 0"),
+        ("learned-window", {"from_s": "50", "until_s": "40"}, "must be above from_s"),
+        ("learned-ablations", {"workloads": "spikes"}, "spikes"),
+        ("learned-ablations", {"policies": "chirno"}, "chirno"),
+        ("learned-hindsight", {"slot_control_s": "0.001"}, "3 to 1000 slots"),
+        ("learned-hindsight", {"slot_control_s": "1000"}, "3 to 1000 slots"),
+    ],
+)
+def test_slips_of_the_other_studies(name: str, changes: dict[str, str], said: str):
+    (entry,) = (entry for entry in matching([name]) if entry.name == name)
+    with pytest.raises(Slip, match=said):
+        load(entry).settings("quick", changes)
+
+
+def test_a_window_ends_with_the_episode():
+    from experiments.learned.study_window import Settings, cases
+
+    with pytest.raises(ValueError, match="must be below the episode's 1800 s"):
+        cases(Settings(from_s=2000.0, until_s=3000.0))

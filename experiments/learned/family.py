@@ -9,6 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from llmscale_env.control.reward import draw_requests
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.workload.families import common_data, members
 
@@ -68,7 +71,7 @@ def dropped_in(path: str, rate_per_s: float | None) -> Workload:
         rate_per_s: mean rate; None: the trace's own.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: there is no such file, or no trace in it that an episode could be drawn from.
     """
     if not Path(path).is_file():
         raise ValueError(f"workload.trace = {path!r}: there is no such file")
@@ -83,6 +86,10 @@ def dropped_in(path: str, rate_per_s: float | None) -> Workload:
     if rate_per_s is not None:
         stream["rate_per_s"] = rate_per_s
     data["streams"] = [stream, *data["streams"]]
+    try:
+        draw_requests(scenario_of(data), np.random.default_rng(0))
+    except ValueError as error:
+        raise ValueError(f"workload.trace = {path!r}: {error}") from None
     chosen_on = tuple(w.name for w in workloads("validation"))
     return Workload(DROPPED_IN, "test", "unknown", chosen_on, data)
 

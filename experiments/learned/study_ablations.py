@@ -22,13 +22,14 @@ from experiments.harness.claims import Claim, less
 from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
+from experiments.learned.knobs import HEURISTICS
 from experiments.learned.protocol import (
     heuristic_cases,
     learned_cases,
     play,
 )
 from experiments.learned.runs import find_runs
-from experiments.learned.standings import mean_of
+from experiments.learned.standings import mean_of, training_of
 from experiments.learned.statistics import stratified_interval
 from experiments.output import new_figure
 
@@ -61,6 +62,16 @@ class Settings(Parameters):
         "test-mmpp",
     )
 
+    @field_validator("policies")
+    @classmethod
+    def _heuristics(cls, names: Names) -> Names:
+        return known(names, HEURISTICS)
+
+    @field_validator("workloads")
+    @classmethod
+    def _shipped(cls, names: Names) -> Names:
+        return known(names, [w.name for w in workloads("test")])
+
     @field_validator("ablations")
     @classmethod
     def _known(cls, names: Names) -> Names:
@@ -83,6 +94,8 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
     """Every policy under every ablation that it notices."""
     tests = [w for w in workloads("test") if w.name in parameters.workloads]
     windows = {"test": parameters.seeds, "validation": 0}
+    if not tests:
+        raise ValueError("workloads: there must be one")
     made = heuristic_cases(parameters.policies, (1.0,), tests, (), windows)
     made += learned_cases(find_runs(parameters.learned, "mixed-slo"), tests, (), windows)
     return [
@@ -116,7 +129,13 @@ def changes(frame: DataFrame, column: str = "reward") -> dict[tuple[str, str], I
                 str(workload): part.unstack("window").to_numpy(np.float64)
                 for workload, part in difference.groupby(level="workload")
             }
-            found[str(name), str(ablation)] = stratified_interval(scores, mean_of, resamples=1000)
+            bases = mine.drop_duplicates("workload").set_index("workload")["base"]
+            found[str(name), str(ablation)] = stratified_interval(
+                scores,
+                mean_of,
+                trainings={w: training_of(str(name), str(bases[w])) for w in scores},
+                resamples=1000,
+            )
     return found
 
 

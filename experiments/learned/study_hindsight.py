@@ -12,6 +12,7 @@ A search that is given more episodes finds cheaper schedules, so the numbers are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +48,14 @@ class Settings(Parameters):
     ] = (24, 32, 48, 64, 96, 128, 192)
     attainment: Annotated[float, ours("of both classes (issue 8)", gt=0, lt=1)] = 0.99
     slot_s: Annotated[float, ours("of the bound's programme", gt=0)] = 30.0
+
+    @field_validator("slot_control_s")
+    @classmethod
+    def _slots(cls, seconds: float) -> float:
+        horizon = scenario_of("mixed-slo/test-chat").horizon_s
+        if not horizon / 1000 <= seconds <= horizon / 3:
+            raise ValueError(f"must make 3 to 1000 slots of an episode of {horizon:g} s")
+        return seconds
 
     @field_validator("workloads")
     @classmethod
@@ -86,7 +95,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     scenario = scenario_of(case["data"], case["overrides"])
     bound = clairvoyant_bound(scenario, case["seed"], case["attainment"], case["slot_s"])
     play = player(scenario, case["seed"], case["slot_control_s"])
-    slots = round(scenario.horizon_s / case["slot_control_s"])
+    slots = math.ceil(scenario.horizon_s / case["slot_control_s"])
     pool = next(p for p in scenario.fleet.pools if p.name == MIXED)
     most = min(pool.max_instances, scenario.fleet.max_gpus // pool.tp)
     fixed = best_fixed(play, slots, most, case["limits"], case["attainment"])

@@ -1,26 +1,27 @@
 """One bursty window, second by second.
 
-Two policies on the same requests: what arrives, how many instances serve and load, how many requests wait for
-their first admission, and the share of the last half minute's arrivals that end on time. `learned=` and the
-heuristic's `factor` are those that learned-mixed-slo found; without a learned policy heuristics are compared.
+Policies on the same requests: what arrives, how many instances serve and load, how many requests wait for
+their first admission, and the share of the last half minute's arrivals that end on time. A heuristic's factor
+and the learned policy's quantile are told: column `chosen` of learned-mixed-slo's table has those that
+validation chose. Without a learned policy heuristics are compared.
 Instances are seen at the control intervals (10 s), all else every second. Attainment falls at the very end
 since requests that are not done by then count as missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import field_validator, model_validator
 
 from experiments.harness.claims import Claim
-from experiments.harness.parameters import FIRST_SEED, Parameters, ours
-from experiments.learned.family import scenario_of, workloads
-from experiments.learned.knobs import base_of, turned
+from experiments.harness.parameters import FIRST_SEED, Parameters, known, ours
+from experiments.learned.family import Workload, scenario_of, workloads
+from experiments.learned.knobs import HEURISTICS, base_of, turned
 from experiments.learned.protocol import learned_who, place, policy_of, seen_by
-from experiments.learned.runs import find_runs
+from experiments.learned.runs import Run, find_runs
 from experiments.output import new_figure
 from llmscale_env.control.run import run_episode
 
@@ -40,16 +41,53 @@ class Settings(Parameters):
     seeds: Annotated[int, ours("one window", ge=1, le=1)] = 1
     window: Annotated[int, ours("its seed; the first test window", ge=0)] = FIRST_SEED
     workload: Annotated[str, ours("a bursty one")] = "test-spikes"
-    heuristics: Annotated[tuple[str, ...], ours("the best of the table, by name")] = (
-        "static",
-        "chiron",
-    )
-    factor: Annotated[float, Field(gt=0), ours("of their knobs")] = 1.0
+    heuristics: Annotated[
+        tuple[str, ...],
+        ours("names, with a factor of its knob where it is not 1: static,paced:1.2"),
+    ] = ("static", "paced")
     learned: Annotated[
-        tuple[str, ...], ours("as in learned-mixed-slo; the first run that competes there is shown")
+        tuple[str, ...], ours("as in learned-mixed-slo; of what competes there one is shown")
     ] = ("pretrained",)
+    training_seed: Annotated[int, ours("of the learned policy", ge=0)] = 0
+    quantile: Annotated[
+        float, ours("of its instance counts; 0: the one of its run", ge=0, lt=1)
+    ] = 0.0
     from_s: Annotated[float, ours("what is drawn begins", ge=0)] = 0.0
     until_s: Annotated[float, ours("and ends", gt=0)] = 1800.0
+
+    @field_validator("workload")
+    @classmethod
+    def _shipped(cls, name: str) -> str:
+        (found,) = known((name,), [w.name for w in workloads("test")])
+        return found
+
+    @field_validator("heuristics")
+    @classmethod
+    def _heuristics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known(tuple(split(name)[0] for name in names), HEURISTICS)
+        return names
+
+    @model_validator(mode="after")
+    def _some_seconds(self) -> Settings:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s = {self.until_s:g}: must be above from_s = {self.from_s:g}")
+        return self
+
+
+def split(name: str) -> tuple[str, float]:
+    """A heuristic and the factor of its knob, from "paced:1.2".
+
+    Raises:
+        ValueError: the factor is no number above 0.
+    """
+    policy, colon, text = name.partition(":")
+    try:
+        factor = float(text) if colon else 1.0
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise ValueError(f"{name!r}: the factor must be a number above 0")
+    return policy, factor
 
 
 PARAMETERS = {"quick": Settings(), "paper": Settings()}
@@ -59,24 +97,46 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
     """A run of each policy."""
     (workload,) = (w for w in workloads("test") if w.name == parameters.workload)
     where = {**place(workload, 1), "windows": [parameters.window]}
+    scenario = scenario_of(workload.data)
+    if parameters.from_s >= scenario.horizon_s:
+        raise ValueError(
+            f"from_s = {parameters.from_s:g}: must be below the episode's {scenario.horizon_s:g} s"
+        )
     made: list[dict[str, Any]] = []
-    for name in parameters.heuristics:
+    for text in parameters.heuristics:
+        name, factor = split(text)
         kin = workload.validated_on[0] if workload.validated_on else None
-        base = base_of(name, kin).parameters
-        found = turned(name, base, parameters.factor, scenario_of(workload.data))
+        found = turned(name, base_of(name, kin).parameters, factor, scenario)
         if found is None:
-            raise ValueError(f"factor = {parameters.factor}: {name} has no such setting")
-        made.append({**where, "policy": name, "learned": False, "parameters": found})
-    runs = [r for r in find_runs(parameters.learned, "mixed-slo") if r.competes_on(workload)]
-    if runs:
-        made.append({**where, **learned_who(runs[0])})
+            raise ValueError(f"heuristics = {text!r}: there is no such setting")
+        made.append({**where, "policy": text, "learned": False, "parameters": found})
+    run = shown(find_runs(parameters.learned, "mixed-slo"), workload, parameters.training_seed)
+    if run is not None:
+        made.append({**where, **learned_who(run, parameters.quantile or None)})
     return made
+
+
+def shown(runs: Sequence[Run], workload: Workload, training_seed: int) -> Run | None:
+    """Of those that compete on a workload: one that was made for its kind before one that was not.
+
+    Raises:
+        ValueError: somebody competes, but not with this training seed.
+    """
+    there = [run for run in runs if run.competes_on(workload)]
+    if not there:
+        return None
+    made_for = [run for run in there if run.made_for] or there
+    mine = [run for run in made_for if run.training_seed == training_seed]
+    if not mine:
+        seeds = sorted({run.training_seed for run in made_for})
+        raise ValueError(f"training_seed = {training_seed}: must be one of {seeds}")
+    return mine[0]
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row per second, and one of the whole window."""
     scenario = scenario_of(case["data"], case["overrides"])
-    policy = policy_of(case)
+    policy = policy_of({**case, "policy": str(case["policy"]).partition(":")[0]})
     (seed,) = case["windows"]
     result = run_episode(policy, scenario, seed, forecaster=seen_by(policy, case))
     horizon = int(scenario.horizon_s)
@@ -92,7 +152,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     seen = seconds_of(
         interactive["arrival_s"].to_numpy(),
         interactive["queued_s"].to_numpy(),
-        (interactive["outcome"] == "on_time").to_numpy(),
+        interactive["outcome"].to_numpy(),
         horizon,
     )
     rows: list[dict[str, Any]] = [
@@ -118,13 +178,13 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def seconds_of(arrival_s: Any, queued_s: Any, on_time: Any, horizon: int) -> dict[str, Any]:
+def seconds_of(arrival_s: Any, queued_s: Any, outcome: Any, horizon: int) -> dict[str, Any]:
     """Requests by second.
 
     Args:
         arrival_s: (n,) when they came.
         queued_s: (n,) until their first admission; NaN: never.
-        on_time: (n,) whether they ended so.
+        outcome: (n,) how they ended; who was rejected has never waited.
         horizon: seconds in all.
 
     Returns:
@@ -133,7 +193,8 @@ def seconds_of(arrival_s: Any, queued_s: Any, on_time: Any, horizon: int) -> dic
     """
     came = np.minimum(np.asarray(arrival_s).astype(int), horizon - 1)
     arrived = np.bincount(came, minlength=horizon)
-    good = np.bincount(came, weights=np.asarray(on_time, float), minlength=horizon)
+    good = np.bincount(came, weights=np.asarray(outcome) == "on_time", minlength=horizon)
+    turned_away = np.bincount(came[np.asarray(outcome) == "rejected"], minlength=horizon)
     admitted = np.asarray(arrival_s) + np.asarray(queued_s)
     left = np.bincount(admitted[admitted < horizon].astype(int), minlength=horizon)
     total, fine = np.cumsum(arrived), np.cumsum(good)
@@ -143,7 +204,7 @@ def seconds_of(arrival_s: Any, queued_s: Any, on_time: Any, horizon: int) -> dic
     share = np.where(lately > 0, lately_fine / np.maximum(lately, 1), np.nan)
     return {
         "arrived": arrived.tolist(),
-        "waiting": (total - np.cumsum(left)).tolist(),
+        "waiting": (total - np.cumsum(left + turned_away)).tolist(),
         "attainment": share.tolist(),
     }
 
