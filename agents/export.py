@@ -31,9 +31,6 @@ from llmscale_env._cli import Slip, parse_options, run_command
 COMPARED = 1000
 """Observations on which the file is compared with the original."""
 
-_IMPOSSIBLE = -1e8
-"""What sb3-contrib puts in the place of the logits of choices that are ruled out."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip (named in one line), 130 when interrupted."""
@@ -129,7 +126,7 @@ def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
     import torch
 
     from agents.algorithms import is_recurrent, takes_masks
-    from agents.decoding import are_counts, decided
+    from agents.decoding import IMPOSSIBLE, are_counts, decided
 
     counts = are_counts(parts)
     policy = model.policy
@@ -157,7 +154,7 @@ def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
         def choice(self, latent: Any, mask: Any = None) -> Any:
             logits = self.choose(self.extractor(latent))
             if mask is not None:
-                logits = torch.where(mask, logits, torch.full_like(logits, _IMPOSSIBLE))
+                logits = torch.where(mask, logits, torch.full_like(logits, IMPOSSIBLE))
             return decided(torch.split(logits, sizes, dim=1), counts, quantile)
 
     class Plain(Deterministic):

@@ -206,30 +206,32 @@ class LearnedPolicy:
             observation: what the environment shows.
             more: `action_masks` for a learner that takes them.
         """
-        if self.quantile is not None:
-            return self._at_quantile(observation, more)
-        if self._recurrent:
-            # sb3-contrib takes `state=None` for the start of an episode.
-            more["state"] = self._memory
-            more["episode_start"] = np.array([self._memory is None])
+        if not self._recurrent:
+            return self._decide(observation, more.get("action_masks"))
+        # sb3-contrib takes `state=None` for the start of an episode.
+        more["state"] = self._memory
+        more["episode_start"] = np.array([self._memory is None])
         action, self._memory = self.model.predict(observation, deterministic=True, **more)
         return action
 
-    def _at_quantile(
-        self, observation: NDArray[np.float32], more: dict[str, Any]
-    ) -> NDArray[np.int64]:
+    def _decide(self, observation: NDArray[np.float32], masks: Any) -> NDArray[np.int64]:
+        """Without stable-baselines3's distributions, whose making takes longer than the network."""
         import torch
 
-        from agents.decoding import are_counts, decided
-        from agents.held_noise import parts_of
+        from agents.decoding import IMPOSSIBLE, are_counts, decided
 
         policy: Any = self.model.policy
+        space: Any = self.model.action_space
+        policy.set_training_mode(False)
         with torch.no_grad():
             seen, many = policy.obs_to_tensor(observation)
-            parts = parts_of(policy.get_distribution(seen, **more))
-            logits = [part.logits for part in parts]
+            features = policy.extract_features(seen, policy.pi_features_extractor)
+            logits = policy.action_net(policy.mlp_extractor.forward_actor(features))
+            if masks is not None:
+                possible = torch.as_tensor(masks).reshape(logits.shape)
+                logits = torch.where(possible, logits, IMPOSSIBLE)
             counts = are_counts(self._codec.decoder.parts)
-            action = decided(logits, counts, self.quantile).numpy()
+            action = decided(logits.split(space.nvec.tolist(), dim=1), counts, self.quantile).numpy()
         return action if many else action[0]
 
 

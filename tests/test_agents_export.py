@@ -12,7 +12,9 @@ import pytest
 from agents import export
 from agents.algorithms import make_model
 from agents.config import make_config, parse_words
+from agents.decoding import are_counts, decided
 from agents.environments import make_scenario, make_vector_env
+from agents.held_noise import parts_of
 from agents.learned import LearnedPolicy, find_model
 from agents.pretrained import find
 from agents.vec_adapter import NativeVecEnv
@@ -71,6 +73,14 @@ def test_the_module_that_is_exported_acts_as_the_original(
         more = {"state": (inputs["hidden"], inputs["cell"]), "episode_start": np.zeros(200, bool)}
     mine, state = model.predict(inputs["observation"], deterministic=True, **more)
     actions = found[0] if agent == "recurrent-ppo" else found
+    if agent != "recurrent-ppo":
+        # What the policy does without the library's distributions is what these say.
+        with torch.no_grad():
+            theirs = parts_of(
+                model.policy.get_distribution(torch.as_tensor(inputs["observation"]), **more)
+            )
+        of_library = decided([part.logits for part in theirs], are_counts(parts), quantile)
+        np.testing.assert_array_equal(policy.choose(inputs["observation"], **more), of_library)
     if quantile is not None:
         modes, mine = mine, policy.choose(inputs["observation"], **more)
         counts = [part.endswith("/instances") for part in parts]
