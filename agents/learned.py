@@ -231,7 +231,9 @@ class LearnedPolicy:
                 possible = torch.as_tensor(masks).reshape(logits.shape)
                 logits = torch.where(possible, logits, IMPOSSIBLE)
             counts = are_counts(self._codec.decoder.parts)
-            action = decided(logits.split(space.nvec.tolist(), dim=1), counts, self.quantile).numpy()
+            action = decided(
+                logits.split(space.nvec.tolist(), dim=1), counts, self.quantile
+            ).numpy()
         return action if many else action[0]
 
 

@@ -186,11 +186,53 @@ def test_a_learned_policy_runs_under_the_protocol(runs: Path):
     (row,) = play({**made[0], "overrides": short})
     (more,) = play({**made[0], "overrides": short, "quantile": 0.99})
     assert more["gpu_hours"] > row["gpu_hours"]
-    (blind,) = play({**ABLATIONS["forecast-none"].of(made[0]), "overrides": short})
-    assert row["window"] == blind["window"] == 30000
+    assert row["window"] == 30000
     assert row["gpu_hours"] > 0
-    (blind,) = play({**ABLATIONS["blind-queues"].of(made[0]), "overrides": short})
-    assert blind["window"] == 30000
+
+
+def test_what_a_policy_sees_without_a_forecast_with_an_oracles_and_blind(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from agents.learned import LearnedPolicy
+    from experiments.learned.protocol import learned_cases
+    from experiments.learned.runs import find_runs
+
+    tests = [w for w in workloads("test") if w.name == "test-mmpp"]
+    found = find_runs([str(runs / "a")], "mixed-slo")
+    case = learned_cases(found, tests, (), {"test": 1, "validation": 1})[0]
+    short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+    choose, spans = LearnedPolicy.choose, {}
+    observed: list[Any] = []
+
+    def watched(policy: LearnedPolicy, observation: Any, **more: Any) -> Any:
+        observed.append(observation)
+        spans.update(policy.spans)
+        return choose(policy, observation, **more)
+
+    monkeypatch.setattr(LearnedPolicy, "choose", watched)
+    seen = {}
+    for name in ("none", "forecast-none", "forecast-oracle", "blind-queues"):
+        observed.clear()
+        play({**ABLATIONS[name].of(case), "overrides": short})
+        seen[name] = np.array(observed[-6:])
+    forecast, queues = spans["forecast"], spans["queues"]
+    assert seen["none"][1:, forecast].any()
+    assert not seen["forecast-none"][:, forecast].any()
+    # An oracle knows before anything was seen. Entries: rate and error of one class, then of the other.
+    assert not seen["none"][0, forecast][::2].any()
+    assert seen["forecast-oracle"][0, forecast][::2].all()
+    others = np.delete(np.arange(seen["none"].shape[1]), forecast)
+    for name in ("forecast-none", "forecast-oracle"):
+        np.testing.assert_array_equal(seen[name][0, others], seen["none"][0, others])
+    assert np.ptp(seen["none"][:, queues], axis=0).max() > 0
+    assert np.ptp(seen["blind-queues"][:, queues], axis=0).max() == 0
+
+
+def test_who_sees_a_forecast_in_another_block_is_asked_too(monkeypatch: pytest.MonkeyPatch):
+    from experiments.learned import ablations
+
+    monkeypatch.setattr(ablations, "blocks_of", lambda model: ("class_load",))
+    assert ABLATIONS["forecast-none"].holds({"learned": True, "model": "x"})
 
 
 def test_blocks_are_taken_from_those_who_have_them(runs: Path):

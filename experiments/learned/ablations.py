@@ -26,6 +26,9 @@ BLINDED = (
 )
 """Blocks that are taken away one by one."""
 
+FORESEEING = ("forecast", "class_load")
+"""Blocks that show forecasts."""
+
 _LOADS = ("ssd", "host", "multicast")
 
 
@@ -52,10 +55,10 @@ class Ablation:
 
     def holds(self, case: Mapping[str, Any]) -> bool:
         """Whether the policy of a case can notice it."""
-        block = "forecast" if self.forecast else self.blind
-        if block is None:
+        needed = FORESEEING if self.forecast else () if self.blind is None else (self.blind,)
+        if not needed:
             return bool(case["learned"]) or not self.learned_only
-        return bool(case["learned"]) and block in blocks_of(case["model"])
+        return bool(case["learned"]) and any(b in blocks_of(case["model"]) for b in needed)
 
     def of(self, case: Mapping[str, Any]) -> dict[str, Any]:
         """A case of `experiments.learned.protocol` under this ablation."""
