@@ -1,11 +1,11 @@
 """Every policy in every environment.
 
 Each environment's own scenario, every reference policy that it is made for at its published constants,
-`POLICY-tuned` besides where a search on the scenario has left settings (baselines/tuned), the trained policies
-that ship, and run folders given as `learned=`; all on the same windows. A win
-is an opponent whose reward, paired window by window, is lower with a 95 % interval that leaves out 0; a loss
-the reverse; anything else is neither. The bound is the clairvoyant one for 99 % of every class
-(docs/clairvoyant.md), where its proof covers the environment: a policy below 99 % may be under it.
+`POLICY-tuned` besides where a search on the scenario has left settings (baselines/tuned), trained policies
+that ship, and run folders given as `learned=`; all on the same windows. A win is an opponent whose reward,
+paired window by window, is lower with a 95 % interval that leaves out 0; a loss the reverse; anything else
+is neither. The bound is the clairvoyant one for 99 % of every class (docs/clairvoyant.md), where its proof
+covers the environment: a policy below 99 % may be under it.
 
 `python -m experiments.leaderboard` writes the page docs/leaderboard.md from the results.
 """
