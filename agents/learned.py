@@ -222,7 +222,8 @@ class LearnedPolicy:
 
         policy: Any = self.model.policy
         space: Any = self.model.action_space
-        policy.set_training_mode(False)
+        if policy.training:
+            policy.set_training_mode(False)
         with torch.no_grad():
             seen, many = policy.obs_to_tensor(observation)
             features = policy.extract_features(seen, policy.pi_features_extractor)
