@@ -8,7 +8,7 @@
     out=DIRECTORY        where the pages go; "docs/reproduction" if left out
 
 Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/; rows that an experiment names
-as series over time are left out. Experiments without results
+as series (many) are left out. Experiments without results
 are named on the page. Results that other code made than is here now, or that were made with other
 parameters than those of their scale, are an error; `stale=true` takes them all the same, and the page says
 of each what it is.

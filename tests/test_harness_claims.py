@@ -347,7 +347,7 @@ def test_report_leaves_out_series_over_time(tmp_path):
     kept = (tmp_path / "out/blitzscale/blitzscale-fig01.csv").read_text()
     assert kept == "seed,kind,rise\n1,poisson,0.30000000000000004\n"
     page = (tmp_path / "out/blitzscale.md").read_text()
-    assert "rows, but for series over time, in [blitzscale-fig01.csv]" in page
+    assert "rows, but for the many of series and episodes, in [blitzscale-fig01.csv]" in page
     assert (made.folder / "rows.csv").read_text().count("second") == 1 + 3
 
 

@@ -14,10 +14,9 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 | `claims(frame, parameters)` | sentences of the paper, held against the rows, see `harness.claims` |
 | `NAME` | may be left out: what it is called in place of PAPER-figNN |
 | `tables(frame, parameters)` | may be left out: by name, rows (dicts) of a table made from all rows |
-| `SERIES` | may be left out: kinds of rows (column `kind`) that are series over time, as `("second",)` |
+| `SERIES` | may be left out: kinds of rows (column `kind`) that are many, as series over time |
 
-Pages come with all rows but those of `SERIES`, which stay in `results/`: they are long, and the pictures
-show them.
+Pages come with all rows but those of `SERIES`, which stay in `results/`: pictures and tables show them.
 
 A case with `"timed": True` measures the machine: each command does it anew.
 

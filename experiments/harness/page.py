@@ -110,7 +110,7 @@ def _is_text(column: int, rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _section(entry: Entry, result: Result, wrong: str, without_series: bool) -> list[str]:
-    what = "rows, but for series over time," if without_series else "rows"
+    what = "rows, but for the many of series and episodes," if without_series else "rows"
     lines = [f"## {_heading(result, entry)}", ""]
     lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]

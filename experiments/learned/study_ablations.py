@@ -44,7 +44,7 @@ Names = tuple[str, ...]
 class Settings(Parameters):
     """Attributes are explained where they are declared."""
 
-    seeds: Annotated[int, ours("windows of each workload", ge=1, le=1000)] = 20
+    seeds: Annotated[int, ours("windows of each workload", ge=1, le=1000)] = 10
     policies: Annotated[
         Names, ours("heuristics of different kinds: of use, of backpressure, of rate")
     ] = (

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 NAME = "learned-mixed-slo"
 FIGURE = "Learned policies"
+SERIES = ("policy",)
 
 Names = tuple[str, ...]
 
