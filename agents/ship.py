@@ -7,9 +7,9 @@
     name=NAME         of the policy; several runs get "-seedN" (default: ENV-AGENT)
     out=FOLDER        default: agents/pretrained
 
-A card's seeds, command and figures of validation come from the run (agents/pretrained says what else a card
-has). The optimiser's memory, two thirds of a model file, is left out: what ships acts, and a training that
-starts from it begins with a fresh one.
+A card's seeds, command, revision of the code and figures of validation come from the run (agents/pretrained
+says what else a card has). The optimiser's memory, two thirds of a model file, is left out: what ships acts,
+and a training that starts from it begins with a fresh one.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
         **said,
         "seeds": [config.seed],
         "command": command_of(run),
+        "revision": revision_of(run),
         "figures": {
             "validation": validated(run, model.num_timesteps),
             **dict(said.get("figures") or {}),
@@ -125,6 +126,12 @@ def command_of(run: Path) -> str:
     sessions = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"]
     words = shlex.split(sessions[0]["command"])
     return shlex.join(word for word in words if word.partition("=")[0] not in _LEFT_OUT)
+
+
+def revision_of(run: Path) -> str:
+    """Git's name of the code that trained it, with which the command makes the same policy again."""
+    sessions = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"]
+    return str(sessions[-1].get("git") or "unknown")
 
 
 def validated(run: Path, steps: int) -> dict[str, float]:

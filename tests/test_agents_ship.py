@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,8 @@ def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path
     assert said["seeds"] == [3]
     assert said["command"].startswith("python -m agents.train env=mixed-slo")
     assert str(run) not in said["command"]
+    session = json.loads((run / "run.json").read_text())["sessions"][0]
+    assert said["revision"] == session["git"]
     assert said["figures"]["test"] == "none"
     measured = said["figures"]["validation"]
     steps = str(measured["after_steps"])
