@@ -33,6 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     drawn = {
         "randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}},
         "randomise.groups": 1,
+        "validation_workloads": ["mixed-slo/val-spikes"],
     }
     for name, changes in {
         "a": {**drawn, "seed": 0},
@@ -57,7 +58,7 @@ def test_runs_are_settings_of_a_policy_with_seeds(runs: Path, tmp_path: Path):
     assert [(r.policy, r.setting, r.training_seed) for r in found] == [
         ("ppo", "as configured", 0),
         ("ppo", "as configured", 1),
-        ("ppo", "weight 3", 0),
+        ("ppo", "classes.batch.weight 3", 0),
     ]
     assert found[0].leaks == ()
     assert found[2].leaks == ("mixed-slo",)  # the plain scenario, which has the traces' test times
@@ -91,6 +92,61 @@ def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
         find_runs([str(runs / "a"), str(tmp_path / "hasty")], "mixed-slo")
 
 
+@pytest.mark.parametrize(
+    "changes, made_for, leaks",
+    [
+        ({"scenario.workload": "mixed-slo/val-code"}, "val-code", ()),
+        (
+            {"scenario.workload": "mixed-slo/val-code", "scenario.workload.rate_scale": 1.2},
+            "val-code",
+            (),
+        ),
+        # Another part of the trace is another workload.
+        (
+            {
+                "scenario.workload": "mixed-slo/val-code",
+                "scenario.workload.streams.code.arrivals.to_s": 3600.0,
+            },
+            "",
+            ("mixed-slo/val-code", "unnamed"),
+        ),
+        # The best model was chosen by the test.
+        (
+            {
+                "scenario.workload": "mixed-slo/val-code",
+                "validation_workloads": ["mixed-slo/test-code"],
+            },
+            "",
+            ("mixed-slo/test-code", "mixed-slo/val-code"),
+        ),
+        (
+            {"randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}}},
+            "",
+            ("mixed-slo",),
+        ),
+        (
+            {
+                "randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}},
+                "validation_workloads": ["mixed-slo/val-code", "mixed-slo/val-mmpp"],
+            },
+            "",
+            (),
+        ),
+    ],
+)
+def test_what_a_run_has_seen(
+    changes: dict[str, Any], made_for: str, leaks: tuple[str, ...], tmp_path: Path
+):
+    from agents.config import make_config
+    from experiments.learned.runs import run_of
+
+    config = make_config("mixed-slo", {**changes, "randomise.groups": 1})
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    (tmp_path / "model_best.zip").write_bytes(b"")
+    run = run_of(config, tmp_path / "model_best.zip")
+    assert (run.made_for, run.leaks) == (made_for, leaks)
+
+
 def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
     from experiments.learned.protocol import learned_who
     from experiments.learned.runs import find_runs
@@ -109,6 +165,19 @@ def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
         (
             {"lagrangian.attainment": 0.99, "lagrangian.rate": 0, "lagrangian.start": 4},
             "misses at 4",
+        ),
+        (
+            {
+                "lagrangian.attainment": 0.99,
+                "lagrangian.rate": 0,
+                "lagrangian.start": 4,
+                "scenario.reward.violation_weight": 2,
+            },
+            "misses at 4, violation_weight 2",
+        ),
+        (
+            {"scenario.classes.batch.weight": 3, "scenario.classes.interactive.weight": 2},
+            "classes.batch.weight 3, classes.interactive.weight 2",
         ),
         ({"scenario.reward.violation_weight": 20}, "violation_weight 20"),
         ({}, "as configured"),

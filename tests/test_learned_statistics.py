@@ -6,17 +6,16 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from experiments.learned.matched import Settings, at_target, matched_hours
 from experiments.learned.statistics import (
-    expanded_interval,
-    expanded_tail,
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
+    resampled_means,
     seed_draws,
     stratified_interval,
+    t_interval,
     window_draws,
 )
 
@@ -51,31 +50,48 @@ def test_all_policies_meet_the_same_windows_and_each_training_has_its_own_seeds(
 
 def test_few_things_drawn_from_make_wide_intervals():
     """A sample of five: 2.776 * sqrt(5/4) = 3.104 standard deviations of its resamples."""
-    assert expanded_tail(5) == pytest.approx(norm.sf(3.104), rel=1e-3)
-    assert expanded_tail(10**6) == pytest.approx(0.025, rel=1e-4)
     resampled = np.random.default_rng(0).normal(size=100_000)
-    found = expanded_interval(0.0, resampled, 5)
-    assert (found.low, found.high) == (pytest.approx(-3.1, abs=0.15), pytest.approx(3.1, abs=0.15))
-    found = expanded_interval(0.0, np.append(resampled, [np.inf] * 200), 5)
-    assert found.low == pytest.approx(-3.1, abs=0.15)
-    assert found.high == np.inf
+    found = t_interval(1.0, resampled, 5)
+    assert (found.low, found.high) == (pytest.approx(-2.1, abs=0.02), pytest.approx(4.1, abs=0.02))
+    found = t_interval(1.0, resampled, 10**6)
+    assert found.high == pytest.approx(2.96, abs=0.01)
+    # A few infinite ones are left out, more make it endless.
+    found = t_interval(1.0, np.append(resampled, [np.inf] * 2000), 5)
+    assert found.high == pytest.approx(4.1, abs=0.02)
+    found = t_interval(1.0, np.append(resampled, [np.inf] * 3000), 5)
+    assert (found.low, found.high) == (pytest.approx(-2.1, abs=0.02), np.inf)
 
 
-def test_intervals_of_five_seeds_cover_the_truth():
-    """Seeds differ more than windows do: of 200 such studies about 95 % should hold the mean, which is 0."""
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("n_seeds", [2, 3, 5, 8])
+def test_intervals_of_few_seeds_cover_the_truth(n_seeds: int):
+    """Seeds differ more than windows do: 95 % of such studies should hold the mean, which is 0."""
+    rng = np.random.default_rng(n_seeds)
     held = 0
     for _ in range(200):
-        scores = {"w": rng.normal(size=(5, 1)) + 0.1 * rng.normal(size=(5, 20))}
-        found = stratified_interval(scores, lambda v: float(np.mean(v)), resamples=300)
+        scores = {"w": rng.normal(size=(n_seeds, 1)) + 0.1 * rng.normal(size=(n_seeds, 20))}
+        found = stratified_interval(
+            scores, lambda v: float(np.mean(v)), trainings={"w": "a"}, resamples=300
+        )
         held += found.low <= 0 <= found.high
-    assert held >= 0.9 * 200
+    assert 0.91 * 200 <= held <= 0.99 * 200  # give or take three standard deviations
 
 
-def test_the_interval_of_two_windows_is_that_of_their_four_resamples():
-    # The mean of two draws from {0, 1} is 0, 0.5, 0.5 or 1: the middle 95 % reaches from 0 to 1.
+def test_resampled_means_are_of_the_same_windows_for_all():
+    table = np.arange(6.0).reshape(2, 3)
+    first, second = (resampled_means(table + d, "w", "a", resamples=50) for d in (0.0, 5.0))
+    np.testing.assert_allclose(second - first, 5.0)
+    columns = np.tile(np.arange(3.0), (2, 1))  # no difference between seeds
+    windows = resampled_means(columns, "w", "a", resamples=50)
+    np.testing.assert_allclose(windows, resampled_means(columns, "w", "b", resamples=50))
+    assert {round(float(v), 6) for v in windows} <= {round(k / 3, 6) for k in range(7)}
+
+
+def test_the_interval_of_two_windows_has_one_degree_of_freedom():
+    # The mean of two draws from {0, 1} is 0, 0.5, 0.5 or 1, with a standard deviation of 0.3536.
     found = stratified_interval({"w": [0.0, 1.0]}, lambda v: float(np.mean(v)))
-    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+    half = 12.706 * np.sqrt(2) * 0.3536
+    assert (found.mean, found.high) == (0.5, pytest.approx(0.5 + half, rel=0.05))
+    assert found.low == pytest.approx(0.5 - half, rel=0.05)
 
 
 def test_trainings_for_one_workload_each_are_drawn_apart():
@@ -87,7 +103,7 @@ def test_trainings_for_one_workload_each_are_drawn_apart():
         some.add(float(np.mean(values)))
         return float(np.mean(values))
 
-    stratified_interval(scores, mean, resamples=100)
+    stratified_interval(scores, mean, trainings={"w": "a", "v": "a"}, resamples=100)
     assert some == {-1.0, 0.0, 1.0}
     some.clear()
     stratified_interval(scores, mean, trainings={"w": "a", "v": "b"}, resamples=100)
@@ -107,8 +123,11 @@ def test_strata_are_resampled_apart():
 def test_training_seeds_widen_the_interval():
     # Windows alike, seeds 0 and 10: only the drawing of seeds can move the mean.
     scores = {"w": [[0.0] * 30, [10.0] * 30]}
-    found = stratified_interval(scores, lambda v: float(np.mean(v)))
-    assert (found.low, found.high) == (0.0, 10.0)
+    found = stratified_interval(scores, lambda v: float(np.mean(v)), trainings={"w": "a"})
+    half = 12.706 * np.sqrt(2) * 3.536  # Student's t of two
+    assert found.high - 5.0 == pytest.approx(half, rel=0.05)
+    one = stratified_interval({"w": [[0.0, 1.0] * 15]}, trainings={"w": "a"})
+    assert np.isnan(one.low)  # what another training would have done is not known
 
 
 def test_the_spread_of_the_bootstrap_is_that_of_theory():
@@ -124,6 +143,8 @@ def test_one_value_has_no_interval():
     assert np.isnan(found.low)
     with pytest.raises(ValueError, match="as many training seeds"):
         stratified_interval({"w": [1.0, 2.0], "v": [[1.0], [2.0]]})
+    with pytest.raises(ValueError, match="there are none"):
+        stratified_interval({})
 
 
 def test_improvement_is_judged_on_the_same_windows():
@@ -132,9 +153,16 @@ def test_improvement_is_judged_on_the_same_windows():
     other = {"w": [0.0, 10.0, 20.0, 30.0]}
     found = improvement_interval(one, other, resamples=300)
     assert found.mean == 10 / 16
-    # A resample of one window is a win of all pairs; of all four the above is the least.
-    assert found.low >= 10 / 16 - 1e-12
-    assert found.high <= 1.0
+    # The standard error is that of all 256 resamples of four windows, the same for both.
+    every = [
+        probability_of_improvement(
+            {"w": np.array(one["w"])[list(k)]}, {"w": np.array(other["w"])[list(k)]}
+        )
+        for k in itertools.product(range(4), repeat=4)
+    ]
+    half = 3.182 * np.sqrt(4 / 3) * np.std(every)
+    assert found.high == pytest.approx(10 / 16 + half, rel=0.05)
+    assert found.low == pytest.approx(10 / 16 - half, rel=0.05)
 
 
 # ---------------------------------------------------------------- matched attainment
@@ -194,7 +222,8 @@ def test_intervals_of_the_matched_hours_are_those_of_all_resamples():
     assert by_hand == [pytest.approx(7.0), 5.0, 5.0, 6.0]
     found = matched_hours(made, resamples=400)
     assert found.interval.mean == 5.0
-    assert (found.interval.low, found.interval.high) == (5.0, pytest.approx(7.0))
+    half = 12.706 * np.sqrt(2) * np.std([7.0, 5.0, 5.0, 6.0])
+    assert found.interval.high - 5.0 == pytest.approx(half, rel=0.06)
     assert {round(hours, 9) for hours in found.resampled} == {5.0, 6.0, 7.0}
     assert found.by_seed.tolist() == [5.0]
 
@@ -203,7 +232,7 @@ def test_an_interval_that_would_miss_the_target_has_no_end():
     made = settings_of([[4.0, 4.0]], [[0.98, 1.0]])  # a quarter of the resamples is at 0.98
     found = matched_hours(made, resamples=200)
     assert found.interval.mean == 4.0
-    assert (found.interval.low, found.interval.high) == (4.0, np.inf)
+    assert found.interval.high == np.inf
     assert np.isinf(found.resampled).mean() == pytest.approx(0.25, abs=0.1)
 
 

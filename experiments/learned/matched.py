@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from agents.statistics import Interval
 from experiments.learned.statistics import (
     RESAMPLES,
-    expanded_interval,
     fewest,
     seed_draws,
+    shares,
+    t_interval,
     window_draws,
 )
 
@@ -40,14 +41,14 @@ class Settings:
         gpu_hours: (K, training seeds, windows).
         attainment: (K, classes, training seeds, windows).
         seeds: the training seeds, which all settings have.
-        left_out: training seeds of some settings that others lack.
+        left_out: settings that lack some of them, and are not here.
     """
 
     labels: tuple[str, ...]
     gpu_hours: Floats
     attainment: Floats
     seeds: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         k = len(self.labels)
@@ -101,7 +102,7 @@ class Matched:
         resampled: (resamples,) infinite where the target is not reached. Those of several policies on one
             workload are of the same windows, so they may be subtracted.
         by_seed: (training seeds,) of each alone; NaN: it does not reach the target.
-        n: of what there is least to draw from, seeds or windows.
+        n: of what there is least to draw from, seeds or windows (`statistics.fewest`).
     """
 
     interval: Interval
@@ -115,7 +116,7 @@ def matched_hours(
     workload: str = "",
     target: float = TARGET,
     *,
-    training: str = "",
+    training: str | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Matched:
@@ -125,18 +126,18 @@ def matched_hours(
         settings: of the policy.
         workload: name; policies on the same one meet the same resampled windows.
         target: attainment of every class.
-        training: name of the training whose seeds there are.
+        training: name of the training whose seeds there are; None: the policy is not trained.
         resamples, seed: of the bootstrap.
     """
     _, n_seeds, n_windows = settings.gpu_hours.shape
-    n = fewest([settings.gpu_hours[0]])
+    n = fewest(settings.gpu_hours[0], training is not None)
     by_seed = np.array([at_target(*settings.of_seed(k).points(), target) for k in range(n_seeds)])
     centre = at_target(*settings.points(), target)
     if np.isnan(centre):
         endless = np.full(resamples, np.inf)
         return Matched(Interval(np.nan, np.nan, np.nan), endless, by_seed, n)
     # (resamples, seeds or windows) how often each was drawn, of all draws.
-    seeds = shares(seed_draws(training, n_seeds, resamples, seed))
+    seeds = shares(seed_draws(training or "", n_seeds, resamples, seed))
     windows = shares(window_draws(workload, n_windows, resamples, seed))
     hours = np.einsum("ksw,rs,rw->rk", settings.gpu_hours, seeds, windows, optimize=True)
     attained = np.einsum("kcsw,rs,rw->rkc", settings.attainment, seeds, windows, optimize=True)
@@ -144,12 +145,4 @@ def matched_hours(
         [at_target(a, h, target) for a, h in zip(attained.min(axis=2), hours, strict=True)]
     )
     found[np.isnan(found)] = np.inf
-    return Matched(expanded_interval(centre, found, n), found, by_seed, n)
-
-
-def shares(drawn: NDArray[np.int64]) -> Floats:
-    """(resamples, n) of draws (resamples, n): which share of a resample's each thing is."""
-    n = drawn.shape[1]
-    counts = np.zeros(drawn.shape)
-    np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1.0 / n)
-    return counts
+    return Matched(t_interval(centre, found, n), found, by_seed, n)

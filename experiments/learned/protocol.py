@@ -232,7 +232,7 @@ def episode_row(result: EpisodeResult, scenario: Scenario) -> Row:
     Returns:
         `window`, `gpu_hours`, `reward`, `joint_attainment`, `CLASS_attainment`, `violations` (late,
         rejected or unfinished) and `rejected` requests, `ttft_s_p99`, `itl_s_p99` (of interactive
-        requests), `CLASS_ttft_s_p99`, `scaling_actions`.
+        requests, since those of batch work are its wait in the queue), `CLASS_ttft_s_p99`, `scaling_actions`.
     """
     found = result.summary
     missed = sum(found[f"joint/{how}"] for how in ("late", "rejected", "unfinished"))
@@ -243,8 +243,8 @@ def episode_row(result: EpisodeResult, scenario: Scenario) -> Row:
         "joint_attainment": found["joint/slo_attainment"],
         "violations": missed,
         "rejected": found["joint/rejected"],
-        "ttft_s_p99": found["joint/ttft_s_p99"],
-        "itl_s_p99": found["joint/itl_s_p99"],
+        "ttft_s_p99": found["interactive/ttft_s_p99"],
+        "itl_s_p99": found["interactive/itl_s_p99"],
         "scaling_actions": found["scaling_actions"],
     }
     for c in scenario.classes:

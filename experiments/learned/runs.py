@@ -26,11 +26,12 @@ class Run:
         training_seed: runs that differ in it alone are one setting.
         path: of the model file.
         digest: of it, and of its configuration.
-        trained_on: names of workloads, as far as its configuration says.
+        trained_on: names of workloads, as far as its configuration says ("unnamed": changed ones).
         made_for: the validation workload that it was trained on and on nothing else, as a heuristic is tuned
             on one; it competes where settings are chosen by that workload, alone or among others. Empty: it
             competes everywhere.
-        leaks: those of `trained_on` that belong to validation or test, but for `made_for`.
+        leaks: workloads of the test, and unnamed ones, that it was trained on or its best model chosen by,
+            and those of validation that it was trained on, but for `made_for`.
         remembers: whether its network does.
     """
 
@@ -77,8 +78,8 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             if config.env != env:
                 continue
             run = run_of(config, path)
-            kind = (run.policy, run.setting, run.leaks)
-            key = (*kind, run.training_seed, run.made_for)
+            kind = (run.policy, run.leaks)
+            key = (*kind, run.setting, run.training_seed, run.made_for)
             if key in found and is_pretrained(text):
                 continue
             if key in found and found[key].digest != run.digest:
@@ -88,7 +89,7 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
                 )
             recipe = recipe_of(config)
             first, where = recipes.setdefault(kind, (recipe, path))
-            _check_alike(run, path, recipe, where, first)
+            _check_alike(run.policy, path, recipe, where, first)
             found[key] = run
     return list(found.values())
 
@@ -101,9 +102,11 @@ _OF_ONE_RUN = (
 
 
 def recipe_of(config: TrainConfig) -> dict[str, Any]:
-    """How a run was trained, but for its seed and for the workload of validation that it was made for."""
+    """How a run was trained, but for its seed, for what it was told about attainment, and for the workload of
+    validation that it was made for.
+    """
     data = config.model_dump(mode="json", by_alias=True, exclude=set(_OF_ONE_RUN))
-    overrides = dict(data.pop("overrides"))
+    overrides = {k: v for k, v in data.pop("overrides").items() if not _is_price(k)}
     if len(workloads_of(config)) == 1 and _is_validation(workloads_of(config)[0]):
         overrides.pop("workload", None)
     data |= {f"scenario.{path}": value for path, value in overrides.items()}
@@ -113,16 +116,24 @@ def recipe_of(config: TrainConfig) -> dict[str, Any]:
             flat |= {f"{name}.{inner}": each for inner, each in value.items()}
         else:
             flat[name] = value
-    return flat
+    return {k: v for k, v in flat.items() if k not in _ATTAINMENT}
+
+
+_ATTAINMENT = ("lagrangian.attainment", "lagrangian.start", "lagrangian.rate", "lagrangian.most")
+
+
+def _is_price(path: str) -> bool:
+    """Whether a field of the scenario weighs GPUs against lateness."""
+    return path.startswith("reward") or path.endswith(".weight")
 
 
 def _check_alike(
-    run: Run, path: Path, recipe: Mapping[str, Any], other: Path, theirs: Mapping[str, Any]
+    policy: str, path: Path, recipe: Mapping[str, Any], other: Path, theirs: Mapping[str, Any]
 ) -> None:
     names = [k for k in {**recipe, **theirs} if recipe.get(k) != theirs.get(k)]
     if names:
         raise ValueError(
-            f"learned: {path} and {other} are both {run.policy}, {run.setting}, but differ in {names[0]} "
+            f"learned: {path} and {other} are both {policy}, but differ in {names[0]} "
             f"({recipe.get(names[0])!r} and {theirs.get(names[0])!r}): compare them in tables of their own"
         )
 
@@ -152,12 +163,15 @@ def _is_validation(name: str) -> bool:
 def run_of(config: TrainConfig, path: Path) -> Run:
     """What a run is, by its configuration."""
     policy = config.agent if config.reference is None else f"{config.agent} on {config.reference}"
-    names = workloads_of(config)
+    trained, chosen_by = workloads_of(config), validated_on(config)
     training = {m.name for m in members(FAMILY, "train")}
+    leaks = {name for name in chosen_by if name not in training and not _is_validation(name)}
     made_for = ""
-    if len(names) == 1 and _is_validation(names[0]):
-        made_for = names[0].partition("/")[2]
+    if len(trained) == 1 and _is_validation(trained[0]) and not leaks:
+        made_for = trained[0].partition("/")[2]
         policy += " per workload"
+    else:
+        leaks |= {name for name in trained if name not in training}
     own = digest_of(path) + digest_of(path.parent / "config.yaml")
     return Run(
         policy,
@@ -165,9 +179,9 @@ def run_of(config: TrainConfig, path: Path) -> Run:
         config.seed,
         str(path),
         own,
-        names,
+        trained,
         made_for,
-        tuple(name for name in names if name not in training and not made_for),
+        tuple(sorted(leaks)),
         config.agent == "recurrent-ppo",
     )
 
@@ -175,26 +189,58 @@ def run_of(config: TrainConfig, path: Path) -> Run:
 def setting_of(config: TrainConfig) -> str:
     """What a run was told about attainment: a target, a price of every miss, or prices of the scenario."""
     target = config.lagrangian.attainment
-    if target is not None and config.lagrangian.rate == 0:
-        return f"misses at {config.lagrangian.start:g}"
-    if isinstance(target, dict):
-        return ", ".join(f"{name} at {share:g}" for name, share in sorted(target.items()))
-    if target is not None:
-        return f"at {target:g}"
     prices = {
         path: value
         for path, value in sorted(config.overrides.items())
-        if path.startswith("reward") or path.endswith(".weight")
+        # Beside a price of misses a weight of 1 says nothing.
+        if _is_price(path)
+        and not (target is not None and path == "reward.violation_weight" and value == 1)
     }
-    return ", ".join(f"{p.rpartition('.')[2]} {v:g}" for p, v in prices.items()) or "as configured"
+    said = [f"{path.removeprefix('reward.')} {value:g}" for path, value in prices.items()]
+    if target is not None and config.lagrangian.rate == 0:
+        said = [f"misses at {config.lagrangian.start:g}", *said]
+    elif isinstance(target, dict):
+        said = [*(f"{name} at {share:g}" for name, share in sorted(target.items())), *said]
+    elif target is not None:
+        said = [f"at {target:g}", *said]
+    return ", ".join(said) or "as configured"
+
+
+UNNAMED = "unnamed"
+"""A workload that is a named one no longer."""
 
 
 def workloads_of(config: TrainConfig) -> tuple[str, ...]:
-    """Names of the workloads that a run has met: its scenario's, those that it drew, its stages'."""
+    """Names of the workloads that a run has learnt from: its scenario's, those that it drew, its stages'."""
     drawn = config.randomise.ranges.get("workload")
     named: list[Any] = list(drawn.choices) if drawn is not None else []
     named += [s.overrides["workload"] for s in config.curriculum if "workload" in s.overrides]
-    # The scenario's own is trained on unless another is always drawn; it is validated on in any case.
+    # The scenario's own is trained on unless another is always drawn.
     if drawn is None:
         named.append(config.overrides.get("workload", config.scenario))
-    return tuple(dict.fromkeys(each if isinstance(each, str) else "unnamed" for each in named))
+    paths = [*config.overrides, *config.randomise.ranges]
+    paths += [path for stage in config.curriculum for path in stage.overrides]
+    if any(_changes_more_than_load(path) for path in paths):
+        named.append(None)
+    return _names(named)
+
+
+def validated_on(config: TrainConfig) -> tuple[str, ...]:
+    """Names of the workloads by which a run's best model was chosen."""
+    named: list[Any] = list(config.validation_workloads)
+    named = named or [config.overrides.get("workload", config.scenario)]
+    if any(_changes_more_than_load(path) for path in config.overrides):
+        named.append(None)
+    return _names(named)
+
+
+def _names(named: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each if isinstance(each, str) else UNNAMED for each in named))
+
+
+_LOAD = ("rate_scale", "rate_per_s", "cv")
+
+
+def _changes_more_than_load(path: str) -> bool:
+    """Whether a field makes another workload of a named one: another part of its trace, say."""
+    return path.startswith("workload.") and path.rpartition(".")[2] not in _LOAD

@@ -42,7 +42,8 @@ def episodes_of(frame: DataFrame) -> DataFrame:
 def settings_of(frame: DataFrame, policy: str, base: str, workload: str) -> Settings:
     """Everything that a policy did on a workload, setting by setting.
 
-    Training seeds that not all settings have are left out, and named in `Settings.left_out`.
+    Settings that lack training seeds of the one that has the most are left out, and named in
+    `Settings.left_out`: leaving out the seeds would leave out what is known of them.
 
     Args:
         frame: rows of episodes.
@@ -51,18 +52,19 @@ def settings_of(frame: DataFrame, policy: str, base: str, workload: str) -> Sett
         workload: name.
 
     Raises:
-        ValueError: there are no such rows, or no seed that all settings have.
+        ValueError: there are no such rows.
     """
     rows = rows_of(frame, policy, base, workload)
     if rows.empty:
         raise ValueError(f"{policy} on {workload}: there are no rows")
-    labels = list(dict.fromkeys(rows["setting"]))
-    of = [rows.loc[rows["setting"] == s, "training_seed"] for s in labels]
-    with_seeds = [{int(seed) for seed in seeds} for seeds in of]
-    seeds = sorted(set.intersection(*with_seeds))
-    left_out = sorted(set.union(*with_seeds) - set(seeds))
-    if not seeds:
-        raise ValueError(f"{policy} on {workload}: no training seed has all of {labels}")
+    with_seeds = {
+        str(name): {int(k) for k in part["training_seed"]}
+        for name, part in rows.groupby("setting", sort=False)
+    }
+    most = max(len(found) for found in with_seeds.values())
+    seeds = next(sorted(found) for found in with_seeds.values() if len(found) == most)
+    labels = [name for name, found in with_seeds.items() if found >= set(seeds)]
+    left_out = [name for name in with_seeds if name not in labels]
     windows = sorted(set(rows["window"]))
     at = rows.set_index(["setting", "training_seed", "window"])
 
@@ -138,9 +140,9 @@ class Standing:
         distance: GPU-hours over the bound, likewise, on windows that have one.
         at_target: GPU-hours at the target (`experiments.learned.matched`).
         matched_distance: of that, over the mean bound of all windows.
-        at_edge: every setting reaches the target, so a lower one might still do so for less.
+        at_edge: the cheapest setting reaches the target, so a lower one might do so for less.
         best_attainment: of the worst class, at the setting that comes nearest to 1.
-        seeds, left_out: training seeds, and those that some settings lack.
+        seeds, left_out: training seeds, and settings that lack some of them.
         others: `reward`, `violations`, `rejected`, `ttft_s_p99`, `itl_s_p99`, `scaling_actions` (means),
             `worst_window` (attainment of the worst class in the worst window).
     """
@@ -158,7 +160,7 @@ class Standing:
     at_edge: bool
     best_attainment: float
     seeds: tuple[int, ...]
-    left_out: tuple[int, ...]
+    left_out: tuple[str, ...]
     others: dict[str, float]
 
     @property
@@ -210,14 +212,18 @@ def _standing(
     resamples: int,
 ) -> Standing:
     every = settings_of(rows, policy, base, workload)
-    share, _ = every.points()
-    at = matched_hours(
-        every, workload, target, training=training_of(policy, base), resamples=resamples
-    )
+    share, dearness = every.points()
+    learned = bool(rows_of(rows, policy, base, workload)["learned"].iloc[0])
+    training = training_of(policy, base) if learned else None
+    at = matched_hours(every, workload, target, training=training, resamples=resamples)
     choice = choose(rows, policy, base, validated_on, target)
     mine = rows_of(rows, policy, base, workload, choice.setting)
     mine = mine[mine["training_seed"].isin(every.seeds)]
     hours = by_seed(mine, "gpu_hours")
+    how: Any = {
+        "trainings": None if training is None else {workload: training},
+        "resamples": resamples,
+    }
     windows = sorted(set(mine["window"]))
     bound = np.array([bounds.get(int(w), np.nan) for w in windows])
     known = ~np.isnan(bound)
@@ -227,19 +233,17 @@ def _standing(
     return Standing(
         policy,
         workload,
-        bool(mine["learned"].iloc[0]),
+        learned,
         base,
         choice,
         {c: float(mine[f"{c}_attainment"].mean()) for c in CLASSES},
-        stratified_interval({workload: hours}, mean_of, resamples=resamples),
-        stratified_interval(
-            {workload: hours[:, known] / bound[known]}, mean_of, resamples=resamples
-        )
+        stratified_interval({workload: hours}, mean_of, **how),
+        stratified_interval({workload: hours[:, known] / bound[known]}, mean_of, **how)
         if known.any()
         else nothing,
         at,
         at.interval.mean / mean_bound,
-        bool((share >= target - 1e-12).all()),
+        bool(share[np.argmin(dearness)] >= target - 1e-12),
         float(share.max()),
         every.seeds,
         every.left_out,
@@ -293,7 +297,8 @@ def overall(
         bounds = bounds_of(frame, s.workload)
         bound = np.array([bounds.get(int(w), np.nan) for w in sorted(set(mine["window"]))])
         rewards.setdefault(s.policy, {})[s.workload] = by_seed(mine, "reward")
-        trainings.setdefault(s.policy, {})[s.workload] = training_of(s.policy, s.base)
+        if s.learned:
+            trainings.setdefault(s.policy, {})[s.workload] = training_of(s.policy, s.base)
         known = ~np.isnan(bound)
         if known.any():
             table = by_seed(mine, "gpu_hours")[:, known] / bound[known]
@@ -301,7 +306,7 @@ def overall(
     made = []
     for policy, mine in rewards.items():
         row: dict[str, Any] = {"policy": policy, "workloads": len(mine)}
-        how: Any = {"trainings": trainings[policy], "resamples": resamples}
+        how: Any = {"trainings": trainings.get(policy), "resamples": resamples}
         if policy in ratios:
             row |= {"GPU-h / bound, IQM": stratified_interval(ratios[policy], **how)}
         if against is not None and against in rewards and policy != against:
@@ -312,7 +317,7 @@ def overall(
             row |= {
                 f"reward above {against} %, IQM": stratified_interval(gain, **how),
                 f"P(better reward than {against})": improvement_interval(
-                    mine, theirs, trainings=trainings[policy], resamples=min(resamples, 500)
+                    mine, theirs, trainings=trainings.get(policy), resamples=min(resamples, 500)
                 ),
             }
         made.append(row)

@@ -7,15 +7,16 @@ come from arch, whose release 7.2 does not import beside pandas 3.
 Two things are ours. There, every run of every task is a training of its own; here policies run on the same
 windows as all others, and one that was trained once may run on several workloads. So a resample draws
 windows once per workload for all policies, and training seeds once per training, on however many workloads
-it runs. And five seeds, resampled, spread less than five seeds do: percentiles are taken further out, as
-Hesterberg's expanded percentile interval takes them ("What teachers should know about the bootstrap", The
-American Statistician 69, 2015), by the fewest things drawn from, be it seeds or windows.
+it runs. And percentiles of resamples of a handful of seeds never leave the range of these seeds: with two of
+them a "95 %" interval holds the truth every other time. So the bootstrap gives the standard error alone, and
+the interval is Student's t of the fewest things drawn from, be it seeds or windows. One training has no
+interval: nobody knows what another would have done.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,14 +67,14 @@ def stratified_interval(
     """A statistic of all scores, and its 95 % interval, workloads being the strata.
 
     Args:
-        scores: by workload.
+        scores: by workload, each counting the same, however many training seeds it has.
         statistic: of all values together.
         trainings: by workload, the name of the training whose seeds its rows are; workloads of one training
-            have the same seeds. None: all are of one.
+            have the same seeds. None: nobody was trained, and there is one row.
         resamples, seed: of the bootstrap.
 
     Returns:
-        NaN bounds where there is one value per workload.
+        NaN bounds where there is one value per workload, or one training seed.
 
     Raises:
         ValueError: no scores, or workloads of one training with different numbers of seeds.
@@ -81,12 +82,19 @@ def stratified_interval(
     tables = {name: as_table(values) for name, values in scores.items()}
     if not tables:
         raise ValueError("scores: there are none")
-    centre = statistic(np.concatenate([table.ravel() for table in tables.values()]))
+    centre = statistic(_together(list(tables.values())))
     some = [
-        statistic(np.concatenate([table.ravel() for table in resample]))
+        statistic(_together(resample))
         for resample in _resamples(tables, trainings, resamples, seed)
     ]
-    return expanded_interval(centre, np.array(some), fewest(tables.values()))
+    n = min(fewest(table, trainings is not None) for table in tables.values())
+    return t_interval(centre, np.array(some), n)
+
+
+def _together(tables: Sequence[Floats]) -> Floats:
+    """All values of all tables; rows of those with fewer are repeated, so that each weighs the same."""
+    height = int(np.lcm.reduce([len(table) for table in tables]))
+    return np.concatenate([np.repeat(t, height // len(t), axis=0).ravel() for t in tables])
 
 
 def _resamples(
@@ -112,6 +120,32 @@ def _resamples(
         [table[np.ix_(drawn[name][0][k], drawn[name][1][k])] for name, table in tables.items()]
         for k in range(resamples)
     ]
+
+
+def resampled_means(
+    table: ArrayLike,
+    workload: str,
+    training: str,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Floats:
+    """(resamples,) means of a table (training seeds, windows).
+
+    Those of other policies are of the same windows, so they may be subtracted.
+    """
+    values = as_table(table)
+    seeds = shares(seed_draws(training, values.shape[0], resamples, seed))
+    windows = shares(window_draws(workload, values.shape[1], resamples, seed))
+    return np.asarray(np.einsum("sw,rs,rw->r", values, seeds, windows, optimize=True))
+
+
+def shares(drawn: Ints) -> Floats:
+    """(resamples, n) of draws (resamples, n): which share of a resample's each thing is."""
+    n = drawn.shape[1]
+    counts = np.zeros(drawn.shape)
+    np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1.0 / n)
+    return counts
 
 
 def probability_of_improvement(values: Scores, others: Scores) -> float:
@@ -140,7 +174,7 @@ def improvement_interval(
     """`probability_of_improvement` with its interval; both policies meet the same resampled windows.
 
     Args:
-        values, others: as there; `others` of a policy that is not trained, or of one training.
+        values, others: as there; `others` of a policy that is not trained.
         trainings: of `values`, as `stratified_interval`.
         resamples, seed: of the bootstrap.
 
@@ -148,50 +182,55 @@ def improvement_interval(
         ValueError: as there, or as `stratified_interval`.
     """
     first = {name: as_table(table) for name, table in values.items()}
-    second = {name: as_table(others[name]) for name in first if name in others}
-    centre = probability_of_improvement(first, {name: as_table(others[name]) for name in others})
+    centre = probability_of_improvement(first, others)
+    second = {name: as_table(others[name]) for name in first}
     one = _resamples(first, trainings, resamples, seed)
-    # Seeds of different trainings have nothing to do with each other.
-    two = _resamples(second, dict.fromkeys(second, "the others"), resamples, seed)
-    found = [
+    two = _resamples(second, None, resamples, seed)
+    some = [
         float(np.mean([_above(a.ravel(), b.ravel()) for a, b in zip(x, y, strict=True)]))
         for x, y in zip(one, two, strict=True)
     ]
-    n = fewest([*first.values(), *second.values()])
-    return expanded_interval(centre, np.array(found), n)
+    n = min(fewest(table, trainings is not None) for table in first.values())
+    found = t_interval(centre, np.array(some), n)
+    low, high = (float(np.clip(v, 0.0, 1.0)) for v in (found.low, found.high))
+    return Interval(centre, low, high)
 
 
-def fewest(tables: Collection[Floats]) -> int:
-    """The smallest number of seeds or windows that is drawn from; 1 where nothing is."""
-    return min((n for table in tables for n in table.shape[:2] if n > 1), default=1)
+def fewest(table: Floats, trained: bool) -> int:
+    """The smaller one of the numbers of training seeds and windows of a table (seeds, windows).
+
+    1, of which there is no interval, where there is one window, or one training of many that there could have
+    been: nobody knows what another would have been like.
+    """
+    n_seeds, n_windows = table.shape
+    return min(n_seeds, n_windows) if trained else n_windows
 
 
-def expanded_interval(centre: float, resampled: Floats, n: int) -> Interval:
-    """95 % interval of resampled statistics: expanded percentiles, for samples of `n`.
+ENDLESS = 1 / 40
+"""Share of infinite resamples from which an interval is endless."""
+
+
+def t_interval(centre: float, resampled: Floats, n: int) -> Interval:
+    """95 % interval of a statistic with the bootstrap's standard error: Student's t for samples of `n`.
+
+    Resamples spread by the divisor n where samples do by n - 1, hence a factor of sqrt(n / (n - 1)).
 
     Args:
         centre: the statistic.
-        resampled: (resamples,); infinite ones are endless, and so may the interval be.
+        resampled: (resamples,); where more than `ENDLESS` of them are infinite the upper end is, and fewer
+            are left out.
         n: things that were drawn from; of 1 there is no interval (NaN bounds).
     """
-    if n <= 1 or np.isnan(resampled).any():
+    if n <= 1 or np.isnan(centre) or np.isnan(resampled).any():
         return Interval(centre, np.nan, np.nan)
-    tail = expanded_tail(n)
-    endless = np.isinf(resampled).any()
-    low, high = np.percentile(
-        resampled, [100 * tail, 100 * (1 - tail)], method="nearest" if endless else "linear"
-    )
-    return Interval(centre, float(low), float(high))
+    from scipy.stats import t
 
-
-def expanded_tail(n: int) -> float:
-    """Probability beyond each end: that of a normal variable beyond Student's t quantile of a sample of `n`,
-    times sqrt(n / (n - 1)), for a sample's resamples spread by the divisor n. 2.5 % for large ones.
-    """
-    from scipy.stats import norm, t
-
-    quantile = t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.sqrt(n / (n - 1))
-    return float(norm.sf(quantile))
+    finite = resampled[np.isfinite(resampled)]
+    if len(finite) < 2:
+        return Interval(centre, np.nan, np.inf)
+    half = t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.sqrt(n / (n - 1)) * finite.std(ddof=1)
+    endless = 1 - len(finite) / len(resampled) > ENDLESS
+    return Interval(centre, float(centre - half), np.inf if endless else float(centre + half))
 
 
 def as_table(values: ArrayLike) -> Floats:

@@ -130,10 +130,11 @@ def changes(frame: DataFrame, column: str = "reward") -> dict[tuple[str, str], I
                 for workload, part in difference.groupby(level="workload")
             }
             bases = mine.drop_duplicates("workload").set_index("workload")["base"]
+            of = {w: training_of(str(name), str(bases[w])) for w in scores}
             found[str(name), str(ablation)] = stratified_interval(
                 scores,
                 mean_of,
-                trainings={w: training_of(str(name), str(bases[w])) for w in scores},
+                trainings=of if bool(mine["learned"].iloc[0]) else None,
                 resamples=1000,
             )
     return found
@@ -195,7 +196,6 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
 def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
     """What neighbouring projects report, and what the learned policy's forecast is worth."""
     reward = changes(frame)
-    learned = sorted(set(frame.loc[frame["learned"].astype(bool), "policy"]))
     made = []
     for policy in parameters.policies:
         change = reward.get((policy, "load-300"))
@@ -209,23 +209,22 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
                     unit="reward",
                 )
             )
-    nothing = Interval(np.nan, np.nan, np.nan)
-    mine = [
-        v
-        for (name, ablation), v in reward.items()
-        if ablation == "forecast-none" and name.startswith(tuple(learned or ("-",)))
-    ]
-    made.append(
-        less(
-            "without its forecast the learned policy has a lower reward",
-            0.0,
-            mine[0] if mine else nothing,
-            unit="reward",
-            reason=""
-            if mine
-            else "no learned policy that was compared sees a forecast"
-            if learned
-            else "no learned policy was compared",
+    mine = {
+        name: change
+        for (name, ablation), change in reward.items()
+        if ablation == "forecast-none" and name not in parameters.policies
+    }
+    for name, change in mine.items():
+        sentence = f"without its forecast {name} has a lower reward"
+        made.append(less(sentence, 0.0, change, unit="reward"))
+    if not mine and "forecast-none" in parameters.ablations:
+        made.append(
+            less(
+                "without its forecast the learned policy has a lower reward",
+                0.0,
+                Interval(np.nan, np.nan, np.nan),
+                unit="reward",
+                reason="no learned policy that was compared sees a forecast",
+            )
         )
-    )
     return made

@@ -3,28 +3,37 @@
 Each environment's own scenario, every reference policy that it is made for at its published constants,
 `POLICY-tuned` besides where a search on the scenario has left settings (baselines/tuned), trained policies
 that ship, and run folders given as `learned=`; all on the same windows. A win is an opponent whose reward,
-paired window by window, is lower with a 95 % interval that leaves out 0; a loss the reverse; anything else
-is neither. The bound is the clairvoyant one for 99 % of every class (docs/clairvoyant.md), where its proof
-covers the environment: a policy below 99 % may be under it.
+paired window by window, is lower with a 95 % interval (of training seeds and windows) that leaves out 0; a
+loss the reverse; anything else is neither, and so is everything of a policy of one training seed. The bound
+is the clairvoyant one for 99 % of every class (docs/clairvoyant.md), where its proof covers the environment:
+a policy below 99 % may be under it.
 
 `python -m experiments.leaderboard` writes the page docs/leaderboard.md from the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, field_validator
 
 import llmscale_env
-from agents.statistics import Interval, mean_interval, paired_difference
+from agents.statistics import Interval
 from baselines import make_policy, policies_for
-from experiments.harness.claims import Claim, more
+from experiments.harness.claims import Claim, Verdict, more
 from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.protocol import policy_of, seen_by
-from experiments.learned.runs import find_runs
+from experiments.learned.runs import Run, find_runs
+from experiments.learned.standings import mean_of
+from experiments.learned.statistics import (
+    fewest,
+    resampled_means,
+    stratified_interval,
+    t_interval,
+)
 from experiments.output import new_figure
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
@@ -88,7 +97,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
         made += [
             {
                 **where,
-                "policy": f"{run.policy}, {run.setting}",
+                "policy": name_of(run, env),
                 "learned": True,
                 "model": run.path,
                 "digest": run.digest,
@@ -103,6 +112,13 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
                 for seed in seeds[: parameters.bound_windows]
             ]
     return made
+
+
+def name_of(run: Run, env: str) -> str:
+    """What a learned policy is called: its setting, and what it was trained on, if something else."""
+    said = f"{run.policy}, {run.setting}"
+    others = [name for name in run.trained_on if name != env]
+    return f"{said}, trained on {', '.join(others)}" if others else said
 
 
 def has_bound(scenario: Any) -> bool:
@@ -156,45 +172,97 @@ _COLUMNS = (
 )
 
 
-def board(frame: DataFrame, environment: str) -> list[dict[str, Any]]:
-    """A row per policy of an environment, the best mean reward first.
+@dataclass(frozen=True)
+class Entrant:
+    """A policy in an environment.
 
-    A learned policy's value of a window is the mean over its training seeds.
+    Attributes:
+        name, learned: as in the rows.
+        values: by column, (training seeds, windows).
+        means: by column, (resamples,) of resamples of seeds and windows, windows being those of all others.
+        n: of what there is least to draw from.
+    """
+
+    name: str
+    learned: bool
+    values: dict[str, Any]
+    means: dict[str, Any]
+    n: int
+
+    def interval(self, column: str, times: float = 1.0) -> Interval:
+        """Mean of a column and its 95 % interval."""
+        centre = times * float(np.mean(self.values[column]))
+        return t_interval(centre, times * self.means[column], self.n)
+
+    def above(self, other: Entrant) -> Interval:
+        """Reward above another's, on the same windows."""
+        centre = float(np.mean(self.values["reward"]) - np.mean(other.values["reward"]))
+        found = self.means["reward"] - other.means["reward"]
+        return t_interval(centre, found, min(self.n, other.n))
+
+
+def entrants(frame: DataFrame, environment: str) -> list[Entrant]:
+    """Every policy of an environment, the best mean reward first.
+
+    Raises:
+        ValueError: two runs of the same name and training seed, or windows that some lack.
     """
     rows = frame[(frame["environment"] == environment) & (frame["kind"] == "policy")]
-    by_window = {
-        column: rows.pivot_table(index="window", columns="policy", values=column, aggfunc="mean")
-        for column in _COLUMNS
-    }
-    rewards = by_window["reward"]
+    found = []
+    windows = sorted(set(rows["window"]))
+    for name, mine in rows.groupby("policy", sort=False):
+        if mine.duplicated(["training_seed", "window"]).any():
+            raise ValueError(f"{environment}: two runs are {name} with the same training seed")
+        learned = bool(mine["learned"].iloc[0])
+        values = {
+            c: mine.pivot(index="training_seed", columns="window", values=c)
+            .reindex(columns=windows)
+            .to_numpy(np.float64)
+            for c in _COLUMNS
+        }
+        if np.isnan(values["reward"]).any():
+            raise ValueError(f"{environment}: {name} has not run in all windows")
+        means = {c: resampled_means(table, environment, str(name)) for c, table in values.items()}
+        n = fewest(values["reward"], learned)
+        found.append(Entrant(str(name), learned, values, means, n))
+    return sorted(found, key=lambda one: -float(np.mean(one.values["reward"])))
+
+
+def board(frame: DataFrame, environment: str) -> list[dict[str, Any]]:
+    """A row per policy of an environment, the best mean reward first."""
+    there = entrants(frame, environment)
+    rows = frame[(frame["environment"] == environment) & (frame["kind"] == "policy")]
+    windows = sorted(set(rows["window"]))
     bounds = frame[(frame["environment"] == environment) & (frame["kind"] == "bound")]
-    bound = (
-        bounds.set_index("window")["bound_gpu_hours"].astype(float).dropna()
-        if len(bounds)
-        else None
-    )
-    names = sorted(rewards.columns, key=lambda name: -rewards[name].mean())
+    known: dict[Any, float] = {}
+    if len(bounds):
+        known = bounds.set_index("window")["bound_gpu_hours"].astype(float).dropna().to_dict()
     made = []
-    for place, name in enumerate(names, 1):
-        wins, losses = record(rewards[name], [rewards[n] for n in names if n != name])
-        mine = rows[rows["policy"] == name]
+    for place, one in enumerate(there, 1):
+        wins, losses = record(one, [other for other in there if other is not one])
         over: Interval | str = "-"
-        if bound is not None and len(bound):
-            over = mean_interval((by_window["gpu_hours"][name].loc[bound.index] / bound).to_numpy())
+        if known:
+            at = [k for k, window in enumerate(windows) if window in known]
+            bound = np.array([known[windows[k]] for k in at])
+            over = stratified_interval(
+                {environment: one.values["gpu_hours"][:, at] / bound},
+                mean_of,
+                trainings={environment: one.name} if one.learned else None,
+            )
         made.append(
             {
                 "place": place,
-                "policy": name,
-                "kind": "learned" if bool(mine["learned"].iloc[0]) else "handwritten",
-                "seeds": int(mine["training_seed"].nunique()),
-                "reward": mean_interval(rewards[name].to_numpy()),
-                "on time %": mean_interval(100 * by_window["joint_attainment"][name].to_numpy()),
-                "worst class %": 100 * float(by_window["worst_attainment"][name].mean()),
-                "GPU-h": mean_interval(by_window["gpu_hours"][name].to_numpy()),
+                "policy": one.name,
+                "kind": "learned" if one.learned else "handwritten",
+                "seeds": len(one.values["reward"]),
+                "reward": one.interval("reward"),
+                "on time %": one.interval("joint_attainment", 100.0),
+                "worst class %": 100 * float(one.values["worst_attainment"].mean()),
+                "GPU-h": one.interval("gpu_hours"),
                 "GPU-h / bound": over,
-                "rejected": float(by_window["rejected"][name].mean()),
-                "TTFT p99 s": float(by_window["ttft_s_p99"][name].mean()),
-                "scalings": float(by_window["scaling_actions"][name].mean()),
+                "rejected": float(one.values["rejected"].mean()),
+                "TTFT p99 s": float(one.values["ttft_s_p99"].mean()),
+                "scalings": float(one.values["scaling_actions"].mean()),
                 "wins": wins,
                 "losses": losses,
             }
@@ -202,14 +270,10 @@ def board(frame: DataFrame, environment: str) -> list[dict[str, Any]]:
     return made
 
 
-def record(mine: Any, others: list[Any]) -> tuple[int, int]:
-    """Opponents that are beaten, and that win: paired differences whose interval leaves out 0."""
-    wins = losses = 0
-    for other in others:
-        difference = paired_difference(np.asarray(mine, float), np.asarray(other, float))
-        wins += difference.low > 0
-        losses += difference.high < 0
-    return int(wins), int(losses)
+def record(mine: Entrant, others: Sequence[Entrant]) -> tuple[int, int]:
+    """Opponents that are beaten, and that win: differences whose interval leaves out 0."""
+    gaps = [mine.above(other) for other in others]
+    return sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
 
 
 def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, Any]]]:
@@ -248,26 +312,24 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
     """In each environment: the best learned policy against the best handwritten one."""
     made = []
     for env in parameters.environments:
-        rows = board(frame, env)
-        best = {
-            kind: next((r for r in rows if r["kind"] == kind), None)
-            for kind in ("learned", "handwritten")
-        }
+        there = entrants(frame, env)
         sentence = (
             f"{env}: the best learned policy has a better reward than the best handwritten one"
         )
-        learned, other = best["learned"], best["handwritten"]
+        learned = next((one for one in there if one.learned), None)
+        other = next((one for one in there if not one.learned), None)
         if learned is None or other is None:
             nothing = Interval(np.nan, np.nan, np.nan)
             made.append(
                 more(sentence, 0.0, nothing, unit="reward", reason="there is none of the one kind")
             )
             continue
-        at = frame[(frame["environment"] == env) & (frame["kind"] == "policy")]
-        by_window = at.pivot_table(
-            index="window", columns="policy", values="reward", aggfunc="mean"
+        gap = learned.above(other)
+        claim = more(
+            sentence, 0.0, gap, unit="reward", note=f"{learned.name} against {other.name}."
         )
-        difference = paired_difference(by_window[learned["policy"]], by_window[other["policy"]])
-        note = f"{learned['policy']} against {other['policy']}."
-        made.append(more(sentence, 0.0, difference, unit="reward", note=note))
+        if np.isnan(gap.low):
+            reason = "there is no interval: one training seed, or one window"
+            claim = replace(claim, verdict=Verdict.NOT, reason=reason)
+        made.append(claim)
     return made

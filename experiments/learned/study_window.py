@@ -65,6 +65,8 @@ class Settings(Parameters):
     @classmethod
     def _heuristics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         known(tuple(split(name)[0] for name in names), HEURISTICS)
+        if len(set(names)) < len(names):
+            raise ValueError(f"{list(names)}: one is given twice")
         return names
 
     @model_validator(mode="after")

@@ -1,27 +1,26 @@
 """Who won: the lines of issue 8's "Done when", held against the standings on the test windows.
 
 On a bursty workload the learned policy's whole interval must lie below that of every heuristic; on a smooth
-one (or one of unknown shape: a trace that was dropped in is held to the same as a bursty one) its mean
-difference to the best heuristic, window by window, must not be above 0. Over all workloads together its
-GPU-hours above the clairvoyant bound must be at most half of the best heuristic's. Who never reaches the
-target has lost, and a win over a heuristic whose knob was not turned down far enough is none.
+one its mean difference to the best heuristic, window by window, must not be above 0; one of unknown shape (a
+trace that was dropped in) is held to the same as a bursty one. Over all workloads together its GPU-hours
+above the clairvoyant bound must be at most half of the best heuristic's. Nothing is won by who never reaches
+the target, by who has no interval (one training seed, one window) or an endless one, over a heuristic whose
+knob was not turned down far enough, or by a policy that has seen the test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.statistics import Interval
-from experiments.harness.claims import Claim, Verdict, at_most, more
+from experiments.harness.claims import Claim, Verdict
 from experiments.learned.family import shape_of
-from experiments.learned.matched import shares
 from experiments.learned.protocol import ANY_OF_VALIDATION
 from experiments.learned.standings import Standing
-from experiments.learned.statistics import RESAMPLES, expanded_interval, window_draws
+from experiments.learned.statistics import RESAMPLES, shares, t_interval, window_draws
 
 Bounds = Mapping[str, Mapping[int, float]]
 """By workload and window, GPU-hours; NaN: nobody can serve it."""
@@ -41,26 +40,46 @@ def verdicts(
         resamples: of the bootstrap, as in `found`.
     """
     made = []
-    pairs: dict[str, tuple[Standing, Standing]] = {}
-    lost: list[str] = []
-    judged: set[str | None] = set()
+    judged: list[Judged] = []
     for workload in dict.fromkeys(s.workload for s in found):
         name = chosen_learned(found, workload)
-        judged.add(name)
         mine = next((s for s in found if s.workload == workload and s.policy == name), None)
         heuristics = [s for s in found if s.workload == workload and not s.learned]
-        made.append(_claim(workload, mine, heuristics, target))
-        best = least(heuristics)
-        if mine is None or best is None:
-            continue
-        if np.isnan(mine.matched.mean):
-            lost.append(workload)
-        elif _mean_bound(bounds, workload) is not None:
-            pairs[workload] = (mine, best)
-    none = judged <= {None}
-    made.append(_distance_claim(pairs, bounds, len(made), none, lost, resamples))
-    note = _not_fair(found, judged)
-    return [replace(claim, note=f"{claim.note} {note}".strip()) for claim in made]
+        judged.append(Judged(workload, mine, heuristics))
+        made.append(_fairly(_claim(judged[-1], target), [judged[-1]]))
+    distance = _distance_claim(judged, bounds, resamples)
+    return [*made, _fairly(distance, judged)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Who is held against whom.
+
+    Attributes:
+        workload: name.
+        mine: the learned policy, if there is one.
+        heuristics: all that were run.
+    """
+
+    workload: str
+    mine: Standing | None
+    heuristics: Sequence[Standing]
+
+    @property
+    def best(self) -> Standing | None:
+        """The heuristic that needs least at the target; None if none reaches it."""
+        reach = [s for s in self.heuristics if reaches(s)]
+        return min(reach, key=lambda s: s.matched.mean, default=None)
+
+    @property
+    def at_edge(self) -> list[str]:
+        """Heuristics of which it is not known how little they need."""
+        return [s.policy for s in self.heuristics if s.at_edge]
+
+
+def reaches(s: Standing) -> bool:
+    """Whether a policy reaches the target at all."""
+    return not np.isnan(s.matched.mean)
 
 
 def chosen_learned(found: Sequence[Standing], workload: str) -> str | None:
@@ -88,50 +107,52 @@ def chosen_learned(found: Sequence[Standing], workload: str) -> str | None:
     return min(names, key=rank)
 
 
-def least(heuristics: Sequence[Standing]) -> Standing | None:
-    """The heuristic that needs least at the target; None if none reaches it."""
-    reach = [s for s in heuristics if not np.isnan(s.matched.mean)]
-    return min(reach, key=lambda s: s.matched.mean, default=None)
-
-
-def _claim(
-    workload: str, mine: Standing | None, heuristics: Sequence[Standing], target: float
-) -> Claim:
-    shape = shape_of(workload)
-    where = f"on {workload} ({shape}), at {target:.0%} of both classes"
+def _claim(judged: Judged, target: float) -> Claim:
+    mine, best = judged.mine, judged.best
+    shape = shape_of(judged.workload)
+    where = f"on {judged.workload} ({shape}), at {target:.0%} of both classes"
     smooth = shape == "smooth"
     sentence = (
         f"{where}, the learned policy is not worse than the best heuristic"
         if smooth
         else f"{where}, the learned policy needs fewer GPU-hours than every heuristic, intervals apart"
     )
-    best = least(heuristics)
+    unit = "GPU-h more" if smooth else "GPU-h saved"
+    number = "at most 0" if smooth else "more than 0"
+
+    def said(ours: Interval, verdict: Verdict, reason: str = "", note: str = "") -> Claim:
+        return Claim(sentence, f"{number} {unit}", _plain(ours), unit, verdict, reason, note)
+
     if mine is None:
-        return more(sentence, 0.0, NOTHING, unit="GPU-h", reason="no learned policy was compared")
-    if np.isnan(mine.matched.mean):
-        said = f"{mine.policy} never reaches it (best {100 * mine.best_attainment:.2f} %)"
-        return replace(more(sentence, 0.0, NOTHING, unit="GPU-h", reason=said), verdict=Verdict.NOT)
+        return said(NOTHING, Verdict.UNMEASURED, "no learned policy was compared")
+    if not reaches(mine):
+        reason = f"{mine.policy} never reaches it (best {100 * mine.best_attainment:.2f} %)"
+        return said(NOTHING, Verdict.NOT, reason)
     note = f"Learned: {mine.policy}, {mine.matched} GPU-h."
     if mine.left_out:
-        note += f" Training seeds {list(mine.left_out)} lack a setting, and are left out."
+        note += f" Settings that lack training seeds are left out: {'; '.join(mine.left_out)}."
     if best is None:
-        said = "no heuristic reaches it at any setting, the learned policy does"
-        return more(sentence, 0.0, NOTHING, unit="GPU-h", reason=said, note=note)
+        reason = (
+            "no heuristic reaches it at any setting, the learned policy does"
+            if judged.heuristics
+            else "no heuristic was compared"
+        )
+        return said(NOTHING, Verdict.UNMEASURED, reason, note)
     note += f" Best heuristic: {best.policy}, {best.matched} GPU-h."
-    untuned = [s.policy for s in heuristics if not is_tuned(s)]
+    untuned = [s.policy for s in judged.heuristics if not is_tuned(s)]
     if untuned:
         note += f" Not tuned for this workload: {', '.join(untuned)}."
-    if smooth:
-        claim = _not_worse(sentence, mine, best, note)
-    else:
-        claim = _apart(sentence, mine, heuristics, note)
-    edge = [s.policy for s in heuristics if s.at_edge and s.matched.mean <= best.matched.mean]
-    if claim.verdict is Verdict.REPRODUCED and edge:
-        said = (
-            f"{edge[0]} reaches the target at every setting of its knob: a lower one may need less"
+    ours, reason = _not_worse(mine, best) if smooth else _apart(mine, judged)
+    if not reason and np.isnan(mine.matched.low):
+        reason = "there is no interval: one training seed, or one window"
+    if not reason and np.isinf(mine.matched.high):
+        reason = "its interval is endless: too many resamples miss the target"
+    if not reason and judged.at_edge:
+        reason = (
+            f"{judged.at_edge[0]} reaches the target at the lowest setting of its knob: a lower one may "
+            "need less"
         )
-        claim = replace(claim, verdict=Verdict.NOT, reason=said)
-    return claim
+    return said(ours, Verdict.NOT if reason else Verdict.REPRODUCED, reason, note)
 
 
 def is_tuned(s: Standing) -> bool:
@@ -139,46 +160,49 @@ def is_tuned(s: Standing) -> bool:
     return s.base.startswith("tuned on val-") or s.base == ANY_OF_VALIDATION
 
 
-def _not_worse(sentence: str, mine: Standing, best: Standing, note: str) -> Claim:
-    """The mean difference, paired by window, is not above 0."""
+def _not_worse(mine: Standing, best: Standing) -> tuple[Interval, str]:
+    """The mean difference, paired by window; and why it is no win, if it is above 0."""
     gap = difference(mine, best)
-    share = 100 * gap.mean / best.matched.mean
+    if gap.mean <= 0:
+        return gap, ""
     apart = "the interval holds 0" if gap.low <= 0 else "the interval does not hold 0"
     if np.isnan(gap.low):
         apart = "there is no interval"
-    return at_most(
-        sentence,
-        0.0,
-        gap,
-        nothing=None,
-        unit="GPU-h more",
-        reason=f"worse by {share:.1f} %; {apart}",
-        note=note,
-    )
+    return gap, f"worse by {100 * gap.mean / best.matched.mean:.1f} %; {apart}"
 
 
 def difference(mine: Standing, other: Standing) -> Interval:
     """GPU-hours at the target above another policy's, on the same resampled windows.
 
-    Where neither reaches the target in a resample, that counts against `mine`.
+    Resamples in which the other one alone misses the target are left out; those in which both do count
+    against `mine`.
     """
-    with np.errstate(invalid="ignore"):
-        found = mine.at_target.resampled - other.at_target.resampled
-    found = np.where(np.isnan(found), np.inf, found)
+    a, b = mine.at_target.resampled, other.at_target.resampled
+    a, b = a[np.isfinite(b) | np.isinf(a)], b[np.isfinite(b) | np.isinf(a)]
+    found = np.full(len(a), np.inf)
+    found[np.isfinite(a)] = a[np.isfinite(a)] - b[np.isfinite(a)]
     n = min(mine.at_target.n, other.at_target.n)
-    return _plain(expanded_interval(mine.matched.mean - other.matched.mean, found, n))
+    return t_interval(mine.matched.mean - other.matched.mean, found, n)
 
 
-def _apart(sentence: str, mine: Standing, heuristics: Sequence[Standing], note: str) -> Claim:
-    """The whole interval below those of all heuristics that reach the target."""
-    reach = [s.matched for s in heuristics if not np.isnan(s.matched.mean)]
-    best = min(reach, key=lambda m: m.mean)
-    room = min(m.low for m in reach) - mine.matched.high  # NaN where either has no interval
-    mean = best.mean - mine.matched.mean
-    if not np.isfinite(room):
-        room = min(mean, -abs(mean))
-    gain = Interval(mean, min(room, mean), best.high - mine.matched.low)
-    return more(sentence, 0.0, _plain(gain), unit="GPU-h saved", note=note)
+def _apart(mine: Standing, judged: Judged) -> tuple[Interval, str]:
+    """How far the whole interval is below those of all heuristics; and why it is not, if it is not.
+
+    The interval that is shown reaches from the smallest saving that the intervals allow to the largest.
+    """
+    reach = [s for s in judged.heuristics if reaches(s)]
+    best = min(reach, key=lambda s: s.matched.mean)
+    mean = best.matched.mean - mine.matched.mean
+    room = min(s.matched.low for s in reach) - mine.matched.high
+    shown = Interval(mean, min(room, mean), best.matched.high - mine.matched.low)
+    if mean <= 0:
+        return shown, f"{best.policy} needs no more"
+    if room > 0:
+        return shown, ""
+    if any(np.isnan(s.matched.low) for s in (mine, *reach)):
+        return shown, "there is no interval: one training seed, or one window"
+    close = [s.policy for s in reach if s.matched.low <= mine.matched.high]
+    return shown, f"intervals meet: {', '.join(close)}"
 
 
 def _plain(interval: Interval) -> Interval:
@@ -187,51 +211,92 @@ def _plain(interval: Interval) -> Interval:
     return Interval(interval.mean, low, high)
 
 
-def _mean_bound(bounds: Bounds, workload: str) -> float | None:
-    """Mean over all windows; None where there is none, or a window has none."""
+def _bounded(bounds: Bounds, workload: str) -> bool:
+    """Whether every window of a workload has a bound."""
     values = list(bounds.get(workload, {}).values())
-    return float(np.mean(values)) if values and not np.isnan(values).any() else None
+    return bool(values) and not np.isnan(values).any()
 
 
-def _distance_claim(
-    pairs: Mapping[str, tuple[Standing, Standing]],
-    bounds: Bounds,
-    of: int,
-    none: bool,
-    lost: Sequence[str],
-    resamples: int,
-) -> Claim:
-    above: list[NDArray[np.float64]] = []
+def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) -> Claim:
+    sentence = "its distance to the clairvoyant bound is at most half of the best heuristic's"
+    unit = "of the best heuristic's GPU-hours above the bound"
+    known = [
+        (j.workload, j.mine, j.best)
+        for j in judged
+        if j.mine is not None and j.best is not None and reaches(j.mine)
+        if _bounded(bounds, j.workload)
+    ]
+    ratio, missing = (
+        NOTHING,
+        [j.workload for j in judged if j.workload not in {k[0] for k in known}],
+    )
+    if known:
+        ratio = _ratio(known, bounds, resamples)
+    lost = [
+        j.workload
+        for j in judged
+        if j.mine is not None and j.best is not None and not reaches(j.mine)
+    ]
+    edge = sorted({name for j in judged for name in j.at_edge})
+    verdict, reason = Verdict.NOT, ""
+    if all(j.mine is None for j in judged):
+        verdict, reason = Verdict.UNMEASURED, "no learned policy was compared"
+    elif lost:
+        reason = f"it never reaches the target on {', '.join(lost)}, where a heuristic does"
+    elif missing and (np.isnan(ratio.mean) or ratio.mean <= MOST):
+        verdict = Verdict.UNMEASURED
+        reason = f"on {', '.join(missing)} there is nothing to compare: no bound, or nobody there"
+    elif np.isnan(ratio.mean):
+        verdict, reason = Verdict.UNMEASURED, "the best heuristic is not above the bound"
+    elif ratio.mean > MOST:
+        verdict = Verdict.DIRECTION if ratio.high < 1 else Verdict.NOT
+    elif not ratio.high < 1:
+        reason = "its interval holds as much as the best heuristic's, is endless, or is not there"
+    elif edge:
+        reason = f"{edge[0]} reaches the target at the lowest setting of its knob: a lower one may need less"
+    else:
+        verdict = Verdict.REPRODUCED
+    note = f"Over {len(known)} of {len(judged)} test workloads together."
+    return Claim(sentence, f"at most {MOST:g}", _plain(ratio), unit, verdict, reason, note)
+
+
+MOST = 0.5
+"""Of the best heuristic's distance to the bound."""
+
+
+def _ratio(
+    known: Sequence[tuple[str, Standing, Standing]], bounds: Bounds, resamples: int
+) -> Interval:
+    """Sum of distances over sum of the best heuristics' distances; NaN if these are none."""
+    above = np.zeros((2, resamples))
     centre = np.zeros(2)
-    for workload, both in pairs.items():
+    for workload, *both in known:
         by_window = np.array([bounds[workload][w] for w in sorted(bounds[workload])])
         drawn = shares(window_draws(workload, len(by_window), resamples)) @ by_window
-        above.append(np.array([s.at_target.resampled - drawn for s in both]))
+        above += [s.at_target.resampled - drawn for s in both]
         centre += [s.matched.mean - by_window.mean() for s in both]
-    ratio = NOTHING
-    if above:
-        mine, best = np.sum(above, axis=0)
-        # A resample in which a heuristic never reaches the target says nothing for or against.
-        with np.errstate(invalid="ignore"):
-            found = np.where(np.isfinite(best), mine / best, 1.0)
-        n = min(s.at_target.n for both in pairs.values() for s in both)
-        ratio = _plain(expanded_interval(float(centre[0] / centre[1]), found, n))
-    claim = at_most(
-        "its distance to the clairvoyant bound is at most half of the best heuristic's",
-        0.5,
-        ratio,
-        nothing=1.0,
-        unit="of the best heuristic's GPU-hours above the bound",
-        note=f"Over the {len(pairs)} of {of} test workloads on which both reach the target, with a bound.",
-        reason="no learned policy was compared" if none else "",
+    if centre[1] <= 0:
+        return NOTHING
+    mine, best = above
+    found = np.full(resamples, np.inf)
+    fine = np.isfinite(mine) & (best > 0)
+    found[fine] = mine[fine] / best[fine]  # 0 where the heuristic alone misses the target
+    n = min(s.at_target.n for _, *both in known for s in both)
+    return t_interval(float(centre[0] / centre[1]), found, n)
+
+
+def _fairly(claim: Claim, judged: Sequence[Judged]) -> Claim:
+    """The claim; nothing is won by a policy that was trained, or chosen, on what it is tested on."""
+    leaking = sorted(
+        {
+            f"{j.mine.policy}"
+            for j in judged
+            if j.mine is not None and j.mine.base.startswith("leaks")
+        }
     )
-    if not lost:
+    if not leaking:
         return claim
-    reason = f"it never reaches the target on {', '.join(lost)}, where a heuristic does"
-    return replace(claim, verdict=Verdict.NOT, reason=reason)
-
-
-def _not_fair(found: Sequence[Standing], judged: Collection[str | None]) -> str:
-    bases = {s.base for s in found if s.policy in judged}
-    leaking = sorted(base for base in bases if base.startswith("leaks"))
-    return f"Not a fair test: training {leaking[0]}." if leaking else ""
+    note = f"{claim.note} Not a fair test: {', '.join(leaking)}.".strip()
+    if claim.verdict is Verdict.REPRODUCED:
+        return replace(claim, verdict=Verdict.NOT, reason="it has seen the test", note=note)
+    return replace(claim, note=note)

@@ -1,0 +1,332 @@
+"""Who won, on made-up episodes in which it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+from pandas import DataFrame
+from scipy.stats import t
+
+from experiments.harness.claims import Claim, Verdict
+from experiments.learned import study_mixed_slo
+from experiments.learned.standings import choose, overall, settings_of, standings
+from experiments.learned.study_mixed_slo import best_heuristic_overall
+from experiments.learned.verdicts import verdicts
+
+WINDOWS = 20
+SPIKES, MMPP, CHAT = "test-spikes", "test-mmpp", "test-chat"
+KIN = {SPIKES: ("val-spikes",), MMPP: ("val-mmpp",), CHAT: ("val-chat",)}
+WAVE = np.sin(np.arange(WINDOWS))
+WAVE -= WAVE.mean()
+
+
+def episodes(
+    policy: str,
+    settings: dict[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    on: str = SPIKES,
+    seeds: Sequence[int] = (0,),
+    learned: bool = False,
+    base: str = "",
+    windows: int = WINDOWS,
+    split: str = "",
+) -> list[dict[str, Any]]:
+    """Rows of test and validation; `settings`: GPU-hours and attainment, (windows,) or (seeds, 1)."""
+    made = []
+    for setting, (hours, share) in settings.items():
+        shape = (len(seeds), windows)
+        hours, share = np.broadcast_to(hours, shape), np.broadcast_to(share, shape)
+        for k, seed in enumerate(seeds):
+            for window in range(windows):
+                row = {
+                    "kind": "policy",
+                    "policy": policy,
+                    "setting": setting,
+                    "base": base or (f"trained on {KIN[on][0]}" if learned else "tuned on val-x"),
+                    "training_seed": seed,
+                    "learned": learned,
+                    "window": window,
+                    "gpu_hours": float(hours[k, window]),
+                    "reward": -10 * float(hours[k, window]),
+                    "interactive_attainment": float(share[k, window]),
+                    "batch_attainment": 1.0,
+                    "joint_attainment": float(share[k, window]),
+                    **dict.fromkeys(("violations", "rejected", "scaling_actions"), 0),
+                    **dict.fromkeys(("ttft_s_p99", "itl_s_p99"), 0.1),
+                }
+                made.append({**row, "workload": on, "split": "test"})
+                made.append({**row, "workload": KIN[on][0], "split": "validation"})
+    return made
+
+
+def heuristic(hours: ArrayLike, name: str = "chiron", on: str = SPIKES) -> list[dict[str, Any]]:
+    """One whose knob goes down to where it misses the target, and reaches it at `hours`."""
+    return episodes(name, {"x0.5": (1.0, 0.5), "x1": (hours, 1.0), "x2": (30.0, 1.0)}, on=on)
+
+
+def learned(
+    hours: ArrayLike, share: ArrayLike = 1.0, on: str = SPIKES, name: str = "ppo", **more: Any
+) -> list[dict[str, Any]]:
+    more = {"seeds": range(5), **more}
+    return episodes(name, {"misses at 5": (hours, share)}, on=on, learned=True, **more)
+
+
+def bound(hours: ArrayLike, on: str = SPIKES, windows: int = WINDOWS) -> list[dict[str, Any]]:
+    hours = np.broadcast_to(hours, windows)
+    return [
+        {"kind": "bound", "workload": on, "split": "test", "window": w, "bound_gpu_hours": hours[w]}
+        for w in range(windows)
+    ]
+
+
+def judge(rows: list[dict[str, Any]], on: Sequence[str] = (SPIKES,)) -> list[Claim]:
+    """The claims, through the study."""
+    settings = study_mixed_slo.Settings(workloads=tuple(on), resamples=400)
+    return study_mixed_slo.claims(DataFrame(rows), settings)
+
+
+def test_a_win_is_one_over_every_heuristic_intervals_apart():
+    clear = judge(learned(5.5) + heuristic(7.0) + heuristic(8.0, "hpa") + bound(3.0))
+    assert clear[0].verdict is Verdict.REPRODUCED
+    assert clear[0].reason == ""
+    # The second best has windows so different that its interval reaches down to the learned policy's.
+    wide = judge(learned(5.5) + heuristic(7.0) + heuristic(8.0 + 9 * WAVE, "hpa") + bound(3.0))
+    assert wide[0].verdict is Verdict.NOT
+    assert wide[0].reason == "intervals meet: hpa"
+    # And so does the learned policy's own.
+    seeds = np.array([[3.0], [3.0], [5.5], [8.0], [8.0]])
+    own = judge(learned(seeds) + heuristic(7.0) + bound(3.0))
+    assert own[0].verdict is Verdict.NOT
+    assert own[0].reason == "intervals meet: chiron"
+    assert own[0].ours.low < 0 < own[0].ours.mean
+    lost = judge(learned(9.0) + heuristic(7.0) + bound(3.0))
+    assert lost[0].verdict is Verdict.NOT
+    assert lost[0].reason == "chiron needs no more"
+
+
+def test_an_endless_interval_wins_nothing():
+    """One seed of five is far below the target, the others far enough above it."""
+    share = np.array([[0.96], [1.0], [1.0], [1.0], [1.0]])
+    apart, distance = judge(learned(2.0, share) + heuristic(7.0) + bound(1.0))
+    for claim in (apart, distance):
+        assert claim.verdict is Verdict.NOT
+        assert "endless" in claim.reason or "intervals meet" in claim.reason
+        assert np.isnan(claim.ours.low) or claim.ours.low <= claim.ours.mean
+    assert apart.ours.mean == pytest.approx(6.88 - 2.0)  # between x0.5 and x1
+    assert np.isnan(apart.ours.low)
+
+
+def test_without_an_interval_nothing_is_won():
+    one_seed = learned(2.0 + 0.1 * WAVE, seeds=(0,)) + heuristic(7.0) + bound(1.0)
+    cheap = {"x0.5": (1.0, 0.5), "x1": (7.0, 1.0)}
+    one_window = learned(2.0, windows=1) + episodes("chiron", cheap, windows=1)
+    for rows in (one_seed, one_window + bound(1.0, windows=1)):
+        apart, distance = judge(rows)
+        assert apart.verdict is distance.verdict is Verdict.NOT
+        assert apart.ours.mean == pytest.approx(6.88 - 2.0)
+        assert np.isnan(apart.ours.low)
+        assert "no interval" in apart.reason
+        assert "is not there" in distance.reason
+
+
+def test_bad_seeds_are_not_left_out_by_a_setting_that_lacks_them():
+    seeds = np.array([[3.0], [9.0], [9.0], [9.0], [9.0]])
+    rows = learned(seeds) + heuristic(7.0) + bound(1.0)
+    lucky = episodes("ppo", {"misses at 10": (4.0, 1.0)}, learned=True, seeds=(0,))
+    before, after = judge(rows)[0], judge(rows + lucky)[0]
+    assert (after.verdict, after.ours) == (before.verdict, before.ours)
+    assert "Settings that lack training seeds are left out: misses at 10" in after.note
+    found = settings_of(DataFrame(rows + lucky), "ppo", "trained on val-spikes", SPIKES)
+    assert (found.labels, found.seeds) == (("misses at 5",), (0, 1, 2, 3, 4))
+    # Not one seed in common: the one that has more of them stays.
+    other = episodes("ppo", {"misses at 10": (4.0, 1.0)}, learned=True, seeds=(7, 8))
+    assert judge(rows + other)[0].verdict is before.verdict
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"x1": (8.0, 1.0), "x2": (9.0, 1.0)},  # every setting reaches it
+        {"x0.35": (8.0, 0.995), "x1": (9.0, 1.0), "x3": (12.0, 0.98)},  # the lowest does
+    ],
+)
+def test_nothing_is_won_over_a_knob_that_was_not_turned_down_far_enough(settings: dict[str, Any]):
+    rows = learned(2.0) + heuristic(7.0) + episodes("hpa", settings) + bound(1.0)
+    apart, distance = judge(rows)
+    for claim in (apart, distance):
+        assert claim.verdict is Verdict.NOT
+        assert claim.reason.startswith("hpa reaches the target at the lowest setting of its knob")
+
+
+def test_the_distance_is_that_of_all_workloads():
+    both = heuristic(7.0) + bound(1.0) + heuristic(7.0, on=MMPP)
+    there = learned(2.0) + learned(2.0, on=MMPP)
+    whole = judge(there + both + bound(1.0, on=MMPP), (SPIKES, MMPP))[-1]
+    assert whole.verdict is Verdict.REPRODUCED
+    assert whole.ours.mean == pytest.approx(2 / (2 * (6.88 - 1)))
+    # A workload without the learned policy, or without a bound in a single window.
+    some = judge(learned(2.0) + both + bound(1.0, on=MMPP), (SPIKES, MMPP))[-1]
+    assert (some.verdict, some.ours.mean) == (Verdict.UNMEASURED, pytest.approx(1 / 5.88))
+    assert "on test-mmpp there is nothing to compare" in some.reason
+    unknown = np.append(np.ones(WINDOWS - 1), np.nan)
+    worse = learned(2.0) + learned(12.0, on=MMPP)
+    hidden = judge(worse + both + bound(unknown, on=MMPP), (SPIKES, MMPP))[-1]
+    assert hidden.verdict is Verdict.UNMEASURED
+    # What is lost is lost on however few.
+    lost = judge(learned(6.0) + both + bound(unknown, on=MMPP), (SPIKES, MMPP))[-1]
+    assert lost.verdict in (Verdict.NOT, Verdict.DIRECTION)
+
+
+def test_the_ratio_of_distances_has_the_interval_of_its_seeds():
+    seeds = np.array([1.5, 1.8, 2.0, 2.2, 2.5])
+    claim = judge(learned(seeds[:, None]) + heuristic(7.0) + bound(1.0))[-1]
+    assert claim.ours.mean == pytest.approx(1 / 5.88)
+    half = t.ppf(0.975, 4) * seeds.std(ddof=1) / np.sqrt(5) / 5.88
+    assert claim.ours.high - claim.ours.mean == pytest.approx(half, rel=0.12)
+
+
+def test_windows_that_are_dear_for_all_fall_out_of_differences():
+    """The bound differs by window, and everybody needs so many GPU-hours more than it."""
+    dear = 5.0 + WAVE
+    rows = learned(dear + 1.0) + bound(dear)
+    rows += episodes("chiron", {"x0.5": (dear - 1.0, 0.98), "x1": (dear + 3.0, 1.0)})
+    _, distance = judge(rows)
+    assert distance.ours.mean == pytest.approx(1.0)
+    np.testing.assert_allclose([distance.ours.low, distance.ours.high], 1.0, atol=1e-9)
+    rows = learned(dear + 1.0, on=CHAT) + bound(dear, on=CHAT)
+    rows += episodes("chiron", {"x0.5": (dear, 0.98), "x1": (dear + 3.0, 1.0)}, on=CHAT)
+    smooth, _ = judge(rows, (CHAT,))
+    assert smooth.verdict is Verdict.REPRODUCED
+    assert smooth.ours.mean == pytest.approx(-0.5)
+    np.testing.assert_allclose([smooth.ours.low, smooth.ours.high], -0.5, atol=1e-9)
+
+
+def test_a_heuristic_that_misses_in_some_resamples_does_not_save_itself():
+    share = np.where(np.arange(WINDOWS) % 10 == 0, 0.96, 0.996)  # 0.9924 in the mean
+    rows = learned(2.0) + bound(1.0)
+    rows += episodes("chiron", {"x0.5": (1.0, 0.5), "x1": (6.0, share)})
+    _, other = standings(DataFrame(rows), KIN, resamples=400)
+    assert np.isinf(other.at_target.resampled).mean() > 0.025
+    assert np.isinf(other.matched.high)
+    distance = judge(rows)[-1]
+    assert distance.verdict is Verdict.REPRODUCED
+    assert distance.ours.high < 0.5
+
+
+def test_who_needs_less_than_the_bound_makes_no_ratio():
+    claim = judge(learned(6.0) + heuristic(4.5) + bound(5.0))[-1]
+    assert claim.verdict is Verdict.UNMEASURED
+    assert "not above the bound" in claim.reason
+
+
+def test_where_neither_reaches_the_target_counts_against_the_learned_policy():
+    """On a smooth workload, half of the windows are bad for both: many resamples miss the target for both."""
+    share = np.where(np.arange(WINDOWS) % 2 == 0, 0.981, 1.0)
+    rows = learned(5.0, share, on=CHAT) + bound(1.0, on=CHAT)
+    rows += episodes("chiron", {"x0.5": (1.0, 0.2), "x1": (6.0, share)}, on=CHAT)
+    claim = judge(rows, (CHAT,))[0]
+    assert claim.ours.mean < 0
+    assert claim.verdict is Verdict.NOT
+    assert "endless" in claim.reason
+
+
+def test_a_leak_is_told_where_it_is():
+    rows = learned(2.0) + heuristic(7.0) + bound(1.0)
+    leak = learned(2.0, on=MMPP, name="ppo, leaks x", base="leaks x")
+    rows += leak + heuristic(7.0, on=MMPP) + bound(1.0, on=MMPP)
+    fair, seen, distance = judge(rows, (SPIKES, MMPP))
+    assert fair.verdict is Verdict.REPRODUCED
+    assert "Not a fair test" not in fair.note
+    for claim in (seen, distance):
+        assert (claim.verdict, claim.reason) == (Verdict.NOT, "it has seen the test")
+        assert "Not a fair test: ppo, leaks x" in claim.note
+
+
+def test_without_heuristics_there_is_nothing_to_claim():
+    apart, distance = judge(learned(2.0) + bound(1.0))
+    assert (apart.verdict, apart.reason) == (Verdict.UNMEASURED, "no heuristic was compared")
+    assert distance.verdict is Verdict.UNMEASURED
+    never = episodes("chiron", {"x1": (6.0, 0.9)})
+    apart, _ = judge(learned(2.0) + never + bound(1.0))
+    assert apart.reason == "no heuristic reaches it at any setting, the learned policy does"
+
+
+def test_nobody_is_judged_on_windows_of_others():
+    found = standings(DataFrame(learned(2.0) + heuristic(7.0) + bound(1.0)), KIN, resamples=50)
+    assert [c.verdict for c in verdicts(found, {SPIKES: {}}, 0.99, resamples=50)] == [
+        Verdict.REPRODUCED,
+        Verdict.UNMEASURED,
+    ]
+
+
+# ---------------------------------------------------------------- choices and tables over all workloads
+
+
+def test_of_several_validation_workloads_all_count():
+    """On the first the cheap setting reaches the target, on the second it does not."""
+    rows = episodes("chiron", {"x1": (4.0, 1.0), "x2": (6.0, 1.0)})
+    rows += episodes("chiron", {"x1": (4.0, 0.9), "x2": (6.0, 1.0)}, on=MMPP)
+    frame = DataFrame(rows)
+    assert choose(frame, "chiron", "tuned on val-x", ("val-spikes",)).setting == "x1"
+    found = choose(frame, "chiron", "tuned on val-x", ("val-spikes", "val-mmpp"))
+    assert (found.setting, found.gpu_hours) == ("x2", 6.0)
+
+
+def test_the_best_heuristic_overall_reaches_most_and_then_needs_least_where_it_does():
+    rows = heuristic(3.0, "a") + heuristic(60.0, "a", on=MMPP)
+    rows += heuristic(4.0, "b") + heuristic(20.0, "b", on=MMPP)
+    rows += episodes("c", {"x1": (1.0, 1.0), "x0.5": (0.5, 0.5)})
+    rows += episodes("c", {"x1": (1.0, 0.5)}, on=MMPP)
+    found = standings(DataFrame(rows), KIN, resamples=10)
+    # b: 4/1 and 1 times the least; a: 3/1 and 3; c never attains on one of them.
+    assert best_heuristic_overall(found) in ("a", "b")
+    assert best_heuristic_overall(found) == min(
+        ("a", "b"),
+        key=lambda name: sum(
+            s.matched.mean / min(o.matched.mean for o in found if o.workload == s.workload)
+            for s in found
+            if s.policy == name
+        ),
+    )
+    without_a = [s for s in found if s.policy != "a"]
+    assert best_heuristic_overall(without_a) == "b"  # c is cheaper, and misses
+
+
+def test_rewards_are_compared_window_by_window_and_seeds_by_training():
+    """Everybody's reward follows the window; the learned policy is better by so much in each."""
+    dear = 5.0 + WAVE
+    rows = episodes("chiron", {"x1": (dear, 1.0)}) + learned(dear - 1.0)
+    (row,) = (
+        r
+        for r in overall(DataFrame(rows), standings(DataFrame(rows), KIN, resamples=50), "chiron")
+        if r["policy"] == "ppo"
+    )
+    gain = row["reward above chiron %, IQM"]
+    assert gain.mean == pytest.approx(20.0)
+    np.testing.assert_allclose([gain.low, gain.high], 20.0, atol=1e-9)
+
+
+def test_networks_of_several_workloads_are_several_trainings():
+    """Seeds differ by 1: if they are the same trainings on both workloads, the mean differs as much."""
+    seeds = np.array([[1.0], [2.0], [3.0], [4.0], [5.0]])
+    widths = []
+    for base in ("", "trained on the training split"):
+        rows = learned(seeds, base=base) + learned(seeds, on=MMPP, base=base)
+        rows += bound(1.0) + bound(1.0, on=MMPP)
+        frame = DataFrame(rows)
+        (row,) = overall(frame, standings(frame, KIN, resamples=20), None, resamples=800)
+        found = row["GPU-h / bound, IQM"]
+        assert found.mean == 3.0
+        widths.append(found.high - found.low)
+    assert widths[0] == pytest.approx(widths[1] / np.sqrt(2), rel=0.15)
+
+
+def test_workloads_weigh_the_same_however_many_seeds_they_have():
+    rows = learned(1.0) + learned(3.0, on=MMPP, seeds=(0, 1)) + bound(1.0) + bound(1.0, on=MMPP)
+    frame = DataFrame(rows)
+    (row,) = overall(frame, standings(frame, KIN, resamples=20), None, resamples=50)
+    assert row["GPU-h / bound, IQM"].mean == pytest.approx(2.0)
