@@ -15,7 +15,7 @@ from experiments.harness.claims import Claim, Verdict
 from experiments.learned import study_mixed_slo
 from experiments.learned.standings import choose, overall, settings_of, standings
 from experiments.learned.study_mixed_slo import best_heuristic_overall
-from experiments.learned.verdicts import verdicts
+from experiments.learned.verdicts import difference, verdicts
 
 WINDOWS = 20
 SPIKES, MMPP, CHAT = "test-spikes", "test-mmpp", "test-chat"
@@ -193,10 +193,10 @@ def test_windows_that_are_dear_for_all_fall_out_of_differences():
     """The bound differs by window, and everybody needs so many GPU-hours more than it."""
     dear = 5.0 + WAVE
     rows = learned(dear + 1.0) + bound(dear)
-    rows += episodes("chiron", {"x0.5": (dear - 1.0, 0.98), "x1": (dear + 3.0, 1.0)})
+    rows += episodes("chiron", {"x0.5": (dear, 0.98), "x1": (dear + 4.0, 1.0)})
     _, distance = judge(rows)
-    assert distance.ours.mean == pytest.approx(1.0)
-    np.testing.assert_allclose([distance.ours.low, distance.ours.high], 1.0, atol=1e-9)
+    assert distance.ours.mean == pytest.approx(0.5)
+    np.testing.assert_allclose([distance.ours.low, distance.ours.high], 0.5, atol=1e-9)
     rows = learned(dear + 1.0, on=CHAT) + bound(dear, on=CHAT)
     rows += episodes("chiron", {"x0.5": (dear, 0.98), "x1": (dear + 3.0, 1.0)}, on=CHAT)
     smooth, _ = judge(rows, (CHAT,))
@@ -232,6 +232,13 @@ def test_where_neither_reaches_the_target_counts_against_the_learned_policy():
     assert claim.ours.mean < 0
     assert claim.verdict is Verdict.NOT
     assert "endless" in claim.reason
+    mine, other = standings(DataFrame(rows), KIN, resamples=400)
+    mine, other = (mine, other) if mine.learned else (other, mine)
+    assert difference(mine, other).high == np.inf
+    # Where the other one alone misses it, nothing is said.
+    steady = learned(5.0, on=CHAT) + [row for row in rows if row.get("policy") == "chiron"]
+    mine, other = standings(DataFrame(steady), KIN, resamples=400)
+    assert np.isfinite(difference(mine, other).high)
 
 
 def test_a_leak_is_told_where_it_is():
@@ -322,6 +329,18 @@ def test_networks_of_several_workloads_are_several_trainings():
         found = row["GPU-h / bound, IQM"]
         assert found.mean == 3.0
         widths.append(found.high - found.low)
+    assert widths[0] == pytest.approx(widths[1] / np.sqrt(2), rel=0.15)
+
+
+def test_distances_know_which_networks_are_of_one_training():
+    seeds = np.array([[1.5], [1.8], [2.0], [2.2], [2.5]])
+    widths = []
+    for base in ("", "trained on the training split"):
+        rows = learned(seeds, base=base) + learned(seeds, on=MMPP, base=base)
+        for on in (SPIKES, MMPP):
+            rows += heuristic(7.0, on=on) + bound(1.0, on=on)
+        distance = judge(rows, (SPIKES, MMPP))[-1]
+        widths.append(distance.ours.high - distance.ours.low)
     assert widths[0] == pytest.approx(widths[1] / np.sqrt(2), rel=0.15)
 
 
