@@ -85,8 +85,16 @@ def _loading(seconds: float) -> Ablation:
     return Ablation(f"loading {seconds:g} s", loads)
 
 
+def _rate(factor: float) -> Ablation:
+    """All streams and queues bring so many times what they did where settings were found."""
+    return Ablation(f"{factor:g} times the load", {"workload.rate_scale": factor})
+
+
 ABLATIONS: dict[str, Ablation] = {
     "none": Ablation("as it is"),
+    "rate-0.8": _rate(0.8),
+    "rate-1.2": _rate(1.2),
+    "rate-1.4": _rate(1.4),
     "forecast-none": Ablation("no forecast", forecast=True, learned_only=True),
     "forecast-oracle": Ablation(
         "forecast of an oracle", forecast=True, forecaster="clairvoyant", learned_only=True
