@@ -226,12 +226,9 @@ def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) ->
         if j.mine is not None and j.best is not None and reaches(j.mine)
         if _bounded(bounds, j.workload)
     ]
-    ratio, missing = (
-        NOTHING,
-        [j.workload for j in judged if j.workload not in {k[0] for k in known}],
-    )
-    if known:
-        ratio = _ratio(known, bounds, resamples)
+    there = {workload for workload, *_ in known}
+    missing = [j.workload for j in judged if j.workload not in there]
+    ratio = _ratio(known, bounds, resamples)
     lost = [
         j.workload
         for j in judged
