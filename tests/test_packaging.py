@@ -15,6 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("llmscale_env", "agents", "baselines", "experiments")
 DATA = ("*.yaml", "*.json", "*.csv", "*.csv.gz", "*.npz", "*.zip", "*.onnx", "py.typed")
+# Data files in folders without Python, easily forgotten; the second folder has a name no package can have.
+PROBES = (
+    *("probe_data/" + pattern.replace("*", "probe") for pattern in DATA),
+    *("probe-2.5-data/" + pattern.replace("*", "probe") for pattern in DATA if "*" in pattern),
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +35,8 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).is_file():
             shutil.copy(ROOT / name, source)
-    # A data file of each kind in a folder without Python: such folders are easily forgotten.
-    for pattern in DATA:
-        path = source / "llmscale_env" / "workload" / "probe_data" / pattern.replace("*", "probe")
+    for name in PROBES:
+        path = source / "llmscale_env" / "workload" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"")
     command = "-m pip wheel . --no-deps --no-build-isolation --no-index --disable-pip-version-check"
@@ -60,10 +64,9 @@ def test_wheel_holds_every_module_and_data_file(wheel_names: set[str]):
     assert wanted - wheel_names == set()
 
 
-@pytest.mark.parametrize("pattern", DATA)
-def test_wheel_holds_data_of_folders_without_python(wheel_names: set[str], pattern: str):
-    name = pattern.replace("*", "probe")
-    assert f"llmscale_env/workload/probe_data/{name}" in wheel_names
+@pytest.mark.parametrize("name", PROBES)
+def test_wheel_holds_data_of_folders_without_python(wheel_names: set[str], name: str):
+    assert f"llmscale_env/workload/{name}" in wheel_names
 
 
 def test_wheel_holds_nothing_else(wheel_names: set[str]):
