@@ -82,7 +82,9 @@ def pareto(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) 
 
 
 def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float = TARGET) -> Any:
-    """GPU-hours at the target with intervals; who never reaches it is named with the best that it does."""
+    """GPU-hours at the target with intervals (arrows: endless ones); who never reaches it is named with the
+    best that it does.
+    """
     panels = list(dict.fromkeys(s.workload for s in found))
     policies = list(dict.fromkeys(s.policy for s in found))
     looks = styles(policies, {s.policy for s in found if s.learned})
@@ -98,10 +100,14 @@ def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float =
                 continue
             axis.barh(y, s.matched.mean, color=looks[s.policy]["color"], height=0.7)
             low, high = s.matched.low, s.matched.high
-            if np.isfinite(low) and np.isfinite(high):
-                axis.plot([low, high], [y, y], color="black", lw=1.5, marker="|")
-            else:
+            if np.isnan(low):
                 axis.text(s.matched.mean, y, " no interval", va="center", fontsize=7)
+            elif np.isinf(high):
+                axis.plot([low, 1.1 * most], [y, y], color="black", lw=1.5)
+                axis.scatter([low], [y], color="black", marker="|", zorder=3)
+                axis.scatter([1.1 * most], [y], color="black", marker=">", s=20, zorder=3)
+            else:
+                axis.plot([low, high], [y, y], color="black", lw=1.5, marker="|")
         if not np.isnan(bounds.get(workload, np.nan)):
             axis.axvline(
                 bounds[workload], color="tab:red", ls=":", lw=1.5, label="clairvoyant bound"
@@ -109,7 +115,7 @@ def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float =
         axis.set_yticks(range(len(mine)), [s.policy for s in mine], fontsize=8)
         axis.set_ylim(len(mine) - 0.4, -0.6)
         axis.set_title(f"{workload} ({shape_of(workload)})", fontsize=10)
-    figure.supxlabel(f"GPU-hours per window at {target:.0%} of every class", fontsize=10)
+        axis.set_xlabel(f"GPU-hours per window at {target:.0%} of every class", fontsize=8)
     _legend(figure, axes)
     return figure
 
