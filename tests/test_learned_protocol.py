@@ -14,7 +14,13 @@ from experiments.learned import study_mixed_slo
 from experiments.learned.family import dropped_in, scenario_of, workloads
 from experiments.learned.knobs import HEURISTICS, base_of, turned
 from experiments.learned.protocol import ANY_OF_VALIDATION, bound_cases, heuristic_cases, play
-from experiments.learned.standings import choose, settings_of, standings
+from experiments.learned.standings import (
+    bounds_of,
+    choose,
+    impossible,
+    settings_of,
+    standings,
+)
 from llmscale_env._cli import Slip
 
 
@@ -159,9 +165,9 @@ def test_claims_say_who_lost():
 def test_a_learned_policy_that_never_reaches_the_target_has_lost():
     better, distance = study_mixed_slo.claims(frame(learned_share=0.97), SETTINGS)
     assert better.verdict is Verdict.NOT
-    assert "never reaches it (best 97.00 %)" in better.reason
+    assert "never 99%; best 97.00 %" in better.reason
     assert distance.verdict is Verdict.NOT
-    assert "never reaches the target on test-spikes" in distance.reason
+    assert "does not reach the target on test-spikes" in distance.reason
 
 
 def test_a_loss_on_one_workload_is_not_made_up_for_on_another():
@@ -298,7 +304,36 @@ def test_all_policies_meet_the_same_windows_and_validation_has_its_own():
     assert windows["val-code"] == windows["val-mmpp"] == (40000, 40001)
     assert {case["workload"] for case in made} == {"test-code", "val-code", "test-mmpp", "val-mmpp"}
     bounds = bound_cases(tests, 3, 0.99, 30.0)
-    assert [case["kind"] for case in bounds] == ["bound"] * 6
+    assert [case["kind"] for case in bounds] == ["bound"] * 18
+    assert {case["attainment"] for case in bounds} == {0.99, 0.985, 0.98}
+
+
+def test_a_larger_table_has_the_runs_of_a_smaller_one():
+    tests = [w for w in workloads("test") if w.name == "test-mmpp"]
+
+    def made(windows: int) -> list[dict]:
+        return heuristic_cases(("hpa",), (1.0,), tests, (), {"test": windows, "validation": 1})
+
+    (small,) = made(20)
+    first, second, third = made(45)
+    assert first == small
+    assert first["windows"] + second["windows"] + third["windows"] == list(range(30000, 30045))
+
+
+def test_where_the_target_is_impossible_the_bound_is_of_less():
+    def row(window: int, attainment: float, hours: float | None) -> dict:
+        where = {"kind": "bound", "workload": "w", "window": window}
+        return {**where, "attainment": attainment, "bound_gpu_hours": hours}
+
+    rows = [row(0, 0.99, 2.0), row(0, 0.985, 1.9), row(1, 0.99, None), row(1, 0.98, 1.7)]
+    rows += [row(1, 0.985, 1.8), row(2, 0.985, None), row(2, 0.99, None)]
+    assert bounds_of(DataFrame(rows), "w") == {
+        0: 2.0,
+        1: 1.8,
+        2: pytest.approx(np.nan, nan_ok=True),
+    }
+    assert impossible(DataFrame(rows), "w") == [1, 2]
+    assert impossible(DataFrame(rows[:2]), "w") == []
 
 
 TRACE = "arrival_time_s,input_tokens,output_tokens\n" + "".join(

@@ -236,13 +236,50 @@ def test_an_interval_that_would_miss_the_target_has_no_end():
     assert np.isinf(found.resampled).mean() == pytest.approx(0.25, abs=0.1)
 
 
-def test_seeds_by_themselves():
-    hours = np.array([[[4.0, 4.0], [5.0, 5.0]]])  # one setting, two seeds, two windows
-    share = np.array([[[[0.98, 0.99], [1.0, 1.0]]]])
-    found = matched_hours(Settings(("a",), hours, share), resamples=50)
-    assert found.interval.mean == 4.5
+def two_networks(first: list[float], second: list[float]) -> Settings:
+    """Settings "a" and "b" of two networks in two windows, all alike; attainment of the first class."""
+    hours = np.array([[[4.0, 4.0], [5.0, 5.0]], [[8.0, 8.0], [7.0, 7.0]]])
+    share = np.array([[first[0], second[0]], [first[1], second[1]]])
+    attainment = np.ones((2, 2, 2, 2))
+    attainment[:, 0] = share[:, :, None]
+    return Settings(("a", "b"), hours, attainment)
+
+
+def test_each_network_is_matched_by_itself():
+    """The first needs half of the windows under each setting, the second one setting alone: 6 and 5.
+
+    Means over networks are 0.985 at 4.5 and 1.0 at 7.5: pooled, a third of the windows under the second.
+    """
+    made = two_networks([0.98, 1.0], [0.99, 1.0])
+    found = matched_hours(made, training="one", resamples=400)
+    assert found.by_seed.tolist() == [pytest.approx(6.0), pytest.approx(5.0)]
+    assert found.interval.mean == pytest.approx(5.5)
+    assert found.pooled.mean == pytest.approx(4.5 + 3 * 0.005 / 0.015)
+    # Drawn are both networks, or one of them twice.
+    assert {round(hours, 9) for hours in found.resampled} == {5.0, 5.5, 6.0}
+    half = 12.706 * np.sqrt(2) * np.std([6.0, 5.5, 5.5, 5.0])
+    assert found.interval.high - 5.5 == pytest.approx(half, rel=0.06)
+
+
+def test_a_network_that_never_reaches_the_target_leaves_no_mean():
+    found = matched_hours(two_networks([0.98, 0.985], [1.0, 1.0]), training="one", resamples=50)
+    assert np.isnan(found.interval.mean)
+    assert np.isinf(found.resampled).all()
     assert np.isnan(found.by_seed[0])
     assert found.by_seed[1] == 5.0
+    assert found.pooled.mean == pytest.approx(4.5)
+
+
+def test_a_network_that_does_not_reach_it_in_some_windows_is_endless_there_alone():
+    made = two_networks([0.98, 0.99], [1.0, 1.0])
+    attainment = made.attainment.copy()
+    attainment[1, 0, 0] = (0.98, 1.0)  # the first network's second setting, by window
+    made = Settings(made.labels, made.gpu_hours, attainment)
+    found = matched_hours(made, training="one", resamples=400)
+    assert found.interval.mean == pytest.approx((8.0 + 5.0) / 2)
+    # The first window twice, a quarter of the draws, and the first network at least once, three quarters.
+    assert np.isinf(found.resampled).mean() == pytest.approx(3 / 16, abs=0.06)
+    assert found.interval.high == np.inf
 
 
 def test_arrays_that_do_not_fit_are_refused():

@@ -109,15 +109,23 @@ def test_a_win_is_one_over_every_heuristic_intervals_apart():
 
 
 def test_an_endless_interval_wins_nothing():
-    """One seed of five is far below the target, the others far enough above it."""
-    share = np.array([[0.96], [1.0], [1.0], [1.0], [1.0]])
-    apart, distance = judge(learned(2.0, share) + heuristic(7.0) + bound(1.0))
+    """Just above the target in the mean over windows that differ: other windows would have missed it."""
+    apart, distance = judge(learned(2.0, 0.9905 + 0.005 * WAVE) + heuristic(7.0) + bound(1.0))
     for claim in (apart, distance):
         assert claim.verdict is Verdict.NOT
         assert "endless" in claim.reason or "intervals meet" in claim.reason
         assert np.isnan(claim.ours.low) or claim.ours.low <= claim.ours.mean
     assert apart.ours.mean == pytest.approx(6.88 - 2.0)  # between x0.5 and x1
     assert np.isnan(apart.ours.low)
+
+
+def test_every_network_must_reach_the_target():
+    """One seed of five is far below it, and the mean of all is above it."""
+    share = np.array([[0.96], [1.0], [1.0], [1.0], [1.0]])
+    apart, distance = judge(learned(2.0, share) + heuristic(7.0) + bound(1.0))
+    assert apart.verdict is distance.verdict is Verdict.NOT
+    assert apart.reason == "ppo: 4 of 5 networks reach 99%"
+    assert "does not reach the target on test-spikes" in distance.reason
 
 
 def test_without_an_interval_nothing_is_won():

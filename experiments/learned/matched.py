@@ -8,6 +8,11 @@ the straight line between theirs. So the answer is on the lower edge of the hull
 mean of the two worst, so the answer errs on the safe side.
 
 A policy none of whose settings reaches the target has no answer (NaN), which tables say in words.
+
+Of a policy that was trained several times each network is asked by itself, as each heuristic is, and the
+mean over the networks counts: whoever has one network turns the knob of that one. It has no answer where one
+of them has none. The other reading, `Matched.pooled`, takes the mean over networks first, setting by setting,
+and matches that: what is to be expected of a network whose knob was set before anybody had seen it run.
 """
 
 from __future__ import annotations
@@ -97,18 +102,20 @@ class Matched:
     """GPU-hours of a policy at the target.
 
     Attributes:
-        interval: mean and 95 % interval, endless at the top where too many resamples do not reach the target;
-            NaN: no setting reaches it.
+        interval: mean over the networks (or of a policy that was not trained) and 95 % interval, endless at
+            the top where in too many resamples one does not reach the target; NaN: one never does.
         resampled: (resamples,) infinite where the target is not reached. Those of several policies on one
             workload are of the same windows, so they may be subtracted.
         by_seed: (training seeds,) of each alone; NaN: it does not reach the target.
         n: of what there is least to draw from, seeds or windows (`statistics.fewest`).
+        pooled: of the means over networks, setting by setting; the same where there is one.
     """
 
     interval: Interval
     resampled: Floats
     by_seed: Floats
     n: int
+    pooled: Interval
 
 
 def matched_hours(
@@ -132,17 +139,32 @@ def matched_hours(
     _, n_seeds, n_windows = settings.gpu_hours.shape
     n = fewest(settings.gpu_hours[0], training is not None)
     by_seed = np.array([at_target(*settings.of_seed(k).points(), target) for k in range(n_seeds)])
-    centre = at_target(*settings.points(), target)
-    if np.isnan(centre):
-        endless = np.full(resamples, np.inf)
-        return Matched(Interval(np.nan, np.nan, np.nan), endless, by_seed, n)
     # (resamples, seeds or windows) how often each was drawn, of all draws.
     seeds = shares(seed_draws(training or "", n_seeds, resamples, seed))
     windows = shares(window_draws(workload, n_windows, resamples, seed))
+    pooled = _resampled(settings, seeds, windows, target)
+    centre = at_target(*settings.points(), target)
+    if n_seeds == 1:
+        found = pooled
+    else:
+        alone = np.ones((resamples, 1))
+        each = np.stack(
+            [_resampled(settings.of_seed(k), alone, windows, target) for k in range(n_seeds)], 1
+        )
+        drawn = np.where(seeds > 0, each, 0.0)  # what was not drawn may be endless
+        found = np.asarray((drawn * seeds).sum(axis=1))
+    mean = float(by_seed.mean())
+    if np.isnan(mean):  # one that never reaches it does so in no resample either, but by chance
+        found = np.full(resamples, np.inf)
+    return Matched(t_interval(mean, found, n), found, by_seed, n, t_interval(centre, pooled, n))
+
+
+def _resampled(settings: Settings, seeds: Floats, windows: Floats, target: float) -> Floats:
+    """(resamples,) GPU-hours at the target of resamples (`statistics.shares`); infinite: none."""
     hours = np.einsum("ksw,rs,rw->rk", settings.gpu_hours, seeds, windows, optimize=True)
     attained = np.einsum("kcsw,rs,rw->rkc", settings.attainment, seeds, windows, optimize=True)
     found = np.array(
         [at_target(a, h, target) for a, h in zip(attained.min(axis=2), hours, strict=True)]
     )
     found[np.isnan(found)] = np.inf
-    return Matched(t_interval(centre, found, n), found, by_seed, n)
+    return found

@@ -95,8 +95,8 @@ def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float =
         most = max((s.matched.mean for s in mine if not np.isnan(s.matched.mean)), default=1.0)
         for y, s in enumerate(mine):
             if np.isnan(s.matched.mean):
-                text = f"never {target:.0%} (best {100 * s.best_attainment:.1f} %)"
-                axis.text(0.02 * most, y, text, va="center", fontsize=8, color="firebrick")
+                said = s.shortfall(target)
+                axis.text(0.02 * most, y, said, va="center", fontsize=8, color="firebrick")
                 continue
             axis.barh(y, s.matched.mean, color=looks[s.policy]["color"], height=0.7)
             low, high = s.matched.low, s.matched.high

@@ -118,14 +118,37 @@ def choose(
 
 
 def bounds_of(frame: DataFrame, workload: str) -> dict[int, float]:
-    """GPU-hours of the clairvoyant bound by window; those that nobody can serve are NaN."""
+    """GPU-hours of the clairvoyant bound by window.
+
+    Where even foresight does not keep the target, that of the most attainment that was tried and is possible;
+    NaN: none was.
+    """
+    found: dict[int, float] = {}
+    for row in _bounds(frame, workload):
+        hours = row["bound_gpu_hours"]
+        found.setdefault(int(row["window"]), float("nan"))
+        if hours is not None and not np.isnan(hours):
+            found[int(row["window"])] = float(hours)
+    return found
+
+
+def impossible(frame: DataFrame, workload: str) -> list[int]:
+    """Windows in which even foresight does not keep the target."""
+    rows = _bounds(frame, workload)
+    most = max((row.get("attainment", 0.0) for row in rows), default=0.0)
+    return [
+        int(row["window"])
+        for row in rows
+        if row.get("attainment", 0.0) == most
+        if row["bound_gpu_hours"] is None or np.isnan(row["bound_gpu_hours"])
+    ]
+
+
+def _bounds(frame: DataFrame, workload: str) -> list[dict[str, Any]]:
+    """Rows of bounds, those of the most attainment last."""
     rows = frame[(frame["kind"] == "bound") & (frame["workload"] == workload)]
-    if rows.empty:  # nobody asked for any: there is not even a column
-        return {}
-    return {
-        int(w): float("nan") if b is None else float(b)
-        for w, b in zip(rows["window"], rows["bound_gpu_hours"], strict=True)
-    }
+    made = [{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]
+    return sorted(made, key=lambda row: row.get("attainment", 0.0))
 
 
 @dataclass(frozen=True)
@@ -167,6 +190,14 @@ class Standing:
     def matched(self) -> Interval:
         """`at_target.interval`."""
         return self.at_target.interval
+
+    def shortfall(self, target: float) -> str:
+        """Why there is no `matched`, in a few words: nobody reaches the target, or not every network does."""
+        alone = self.at_target.by_seed
+        reach = int((~np.isnan(alone)).sum())
+        if reach:
+            return f"{reach} of {len(alone)} networks reach {target:.0%}"
+        return f"never {target:.0%}; best {100 * self.best_attainment:.2f} %"
 
 
 _MEANS = ("reward", "violations", "rejected", "ttft_s_p99", "itl_s_p99", "scaling_actions")

@@ -3,9 +3,9 @@
 On a bursty workload the learned policy's whole interval must lie below that of every heuristic; on a smooth
 one its mean difference to the best heuristic, window by window, must not be above 0; one of unknown shape (a
 trace that was dropped in) is held to the same as a bursty one. Over all workloads together its GPU-hours
-above the clairvoyant bound must be at most half of the best heuristic's. Nothing is won by who never reaches
-the target, by who has no interval (one training seed, one window) or an endless one, over a heuristic whose
-knob was not turned down far enough, or by a policy that has seen the test.
+above the clairvoyant bound must be at most half of the best heuristic's. Nothing is won by who does not reach
+the target (with every network), by who has no interval (one training seed, one window) or an endless one,
+over a heuristic whose knob was not turned down far enough, or by a policy that has seen the test.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def _claim(judged: Judged, target: float) -> Claim:
     if mine is None:
         return said(NOTHING, Verdict.UNMEASURED, "no learned policy was compared")
     if not reaches(mine):
-        reason = f"{mine.policy} never reaches it (best {100 * mine.best_attainment:.2f} %)"
-        return said(NOTHING, Verdict.NOT, reason)
-    note = f"Learned: {mine.policy}, {mine.matched} GPU-h."
+        return said(NOTHING, Verdict.NOT, f"{mine.policy}: {mine.shortfall(target)}")
+    note = f"Learned: {mine.policy}, {mine.matched} GPU-h"
+    note += f" (pooled over networks {mine.at_target.pooled})."
     if mine.left_out:
         note += f" Settings that lack training seeds are left out: {'; '.join(mine.left_out)}."
     if best is None:
@@ -239,7 +239,7 @@ def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) ->
     if all(j.mine is None for j in judged):
         verdict, reason = Verdict.UNMEASURED, "no learned policy was compared"
     elif lost:
-        reason = f"it never reaches the target on {', '.join(lost)}, where a heuristic does"
+        reason = f"it does not reach the target on {', '.join(lost)}, where a heuristic does"
     elif missing and (np.isnan(ratio.mean) or ratio.mean <= MOST):
         verdict = Verdict.UNMEASURED
         reason = f"on {', '.join(missing)} there is nothing to compare: no bound, or nobody there"
