@@ -45,10 +45,12 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
         "",
         "## Best learned against best handwritten",
         "",
-        "| environment and claim | ours | verdict |",
+        "| environment and claim | ours | verdict | who, and why |",
+        "|---|---|---|---|",
     ]
-    lines += ["|---|---|---|"]
-    lines += [f"| {c.sentence} | {c.ours} {c.unit} | {c.verdict.value} |" for c in result.claims]
+    for c in result.claims:
+        why = " ".join(text for text in (c.note, c.reason) if text)
+        lines.append(f"| {c.sentence} | {c.ours} {c.unit} | {c.verdict.value} | {why} |")
     lines += ["", f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core."]
     return "\n".join(lines) + "\n"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
+from experiments.harness.claims import Verdict
 from experiments.learned import study_ablations
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import scenario_of
@@ -52,3 +53,41 @@ def test_changes_are_paired_window_by_window():
     # Of -1 and -3, whose mean is drawn with a standard deviation of 0.707: Student's t of two is 12.7.
     assert found.mean == -2.0
     assert found.high - found.mean == pytest.approx(12.706 * np.sqrt(2) * 0.7071, rel=0.05)
+
+
+def one_ablation(policy: str, base: str, learned: bool, seeds: int, ablation: str) -> DataFrame:
+    """Each of 20 windows has a reward of about 1 less than in the world as it is."""
+    return DataFrame(
+        {
+            "policy": policy,
+            "setting": "x1",
+            "base": base,
+            "learned": learned,
+            "workload": "w",
+            "training_seed": seed,
+            "window": window,
+            "ablation": name,
+            "reward": -(name != "none") * (1.0 + 0.01 * window),
+        }
+        for name in ("none", ablation)
+        for seed in range(seeds)
+        for window in range(20)
+    )
+
+
+def test_without_an_interval_nothing_is_claimed():
+    settings = study_ablations.Settings(policies=("chiron",))
+    fair, cliff = "forecast-none", "load-300"
+    (claim,) = study_ablations.claims(one_ablation("ppo", "x", True, 3, fair), settings)
+    assert claim.verdict is Verdict.REPRODUCED
+    (claim,) = study_ablations.claims(one_ablation("ppo", "x", True, 1, fair), settings)
+    assert claim.verdict is Verdict.NOT
+    assert "no interval" in claim.reason
+    made = study_ablations.claims(one_ablation("chiron", "x", False, 1, cliff), settings)
+    assert made[0].verdict is Verdict.REPRODUCED
+
+
+def test_who_has_seen_the_test_claims_nothing():
+    frame = one_ablation("ppo, leaks w", "leaks w", True, 3, "forecast-none")
+    (claim,) = study_ablations.claims(frame, study_ablations.Settings())
+    assert claim.verdict is Verdict.UNMEASURED

@@ -131,6 +131,9 @@ def test_the_share_of_the_distance_that_is_left():
     (claim,) = study_hindsight.claims(rows(1.8), settings)
     assert claim.verdict is Verdict.DIRECTION
     assert study_hindsight.plot(rows(1.4), settings) is not None
+    (claim,) = study_hindsight.claims(rows(1.4).head(1), settings)
+    assert claim.verdict is Verdict.NOT
+    assert "no interval" in claim.reason
 
 
 def test_cases_and_slips():

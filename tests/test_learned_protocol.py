@@ -71,6 +71,7 @@ def frame(learned_hours: float = 2.0, learned_share: float = 0.995) -> DataFrame
             "split": "test",
             "window": w,
             "bound_gpu_hours": 1.0,
+            "bound_status": "optimal",
         }
         for w in range(3)
     ]
@@ -88,7 +89,7 @@ def test_the_names_are_those_of_the_issue():
 
 def test_the_setting_is_chosen_in_validation_alone():
     found = choose(frame(), "chiron", "defaults", ("val-spikes",))
-    assert (found.setting, found.reaches, found.gpu_hours) == ("x2", True, 5.5)
+    assert (found.settings, found.reaches, found.gpu_hours) == (("x2",), True, 5.5)
     # Whatever the test says: there, x1 is the better one.
     rows = frame()
     good = (rows["workload"] == "test-spikes") & (rows["setting"] == "x1")
@@ -96,7 +97,7 @@ def test_the_setting_is_chosen_in_validation_alone():
     assert choose(rows, "chiron", "defaults", ("val-spikes",)) == found
     assert standings(rows, {"test-spikes": ("val-spikes",)}, resamples=5)[0].choice == found
     nearest = choose(frame(), "chiron", "defaults", ("val-spikes",), target=1.0 + 1e-6)
-    assert (nearest.setting, nearest.reaches) == ("x2", False)
+    assert (nearest.settings, nearest.reaches) == (("x2",), False)
 
 
 def test_settings_as_arrays_in_the_order_of_the_rows():
@@ -201,7 +202,7 @@ def test_the_judged_policy_is_one_that_has_not_seen_the_test():
     )
     both = DataFrame([*rows.to_dict("records"), *better.to_dict("records")])
     claim = study_mixed_slo.claims(both, SETTINGS)[0]
-    assert claim.note.startswith("Learned: ppo, 2 ")
+    assert claim.note.startswith("Learned: ppo, as configured, 2 ")
     assert "Not a fair test" not in claim.note
 
 
@@ -318,12 +319,17 @@ def test_a_larger_table_has_the_runs_of_a_smaller_one():
     first, second, third = made(45)
     assert first == small
     assert first["windows"] + second["windows"] + third["windows"] == list(range(30000, 30045))
+    # And so has one that leaves out the windows of the smaller one.
+    windows = {"test": 20, "validation": 1}
+    assert heuristic_cases(("hpa",), (1.0,), tests, (), windows, 20) == [second]
+    assert [c["seed"] for c in bound_cases(tests, 2, 0.99, 30.0, 20)] == [30020] * 3 + [30021] * 3
 
 
 def test_where_the_target_is_impossible_the_bound_is_of_less():
     def row(window: int, attainment: float, hours: float | None) -> dict:
         where = {"kind": "bound", "workload": "w", "window": window}
-        return {**where, "attainment": attainment, "bound_gpu_hours": hours}
+        status = "infeasible" if hours is None else "optimal"
+        return {**where, "attainment": attainment, "bound_gpu_hours": hours, "bound_status": status}
 
     rows = [row(0, 0.99, 2.0), row(0, 0.985, 1.9), row(1, 0.99, None), row(1, 0.98, 1.7)]
     rows += [row(1, 0.985, 1.8), row(2, 0.985, None), row(2, 0.99, None)]

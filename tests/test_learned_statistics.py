@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.learned.matched import Settings, at_target, matched_hours
+from experiments.learned.matched import Settings, at_target, held_out, matched_hours, mixture
 from experiments.learned.statistics import (
     improvement_interval,
     interquartile_mean,
@@ -60,6 +60,14 @@ def test_few_things_drawn_from_make_wide_intervals():
     assert found.high == pytest.approx(4.1, abs=0.02)
     found = t_interval(1.0, np.append(resampled, [np.inf] * 3000), 5)
     assert (found.low, found.high) == (pytest.approx(-2.1, abs=0.02), np.inf)
+
+
+def test_an_interval_reaches_as_far_as_the_resamples_do_on_each_side():
+    """One resample in thirty is far above the others: the standard error does not reach there."""
+    resampled = np.append(np.linspace(-0.1, 0.1, 2900), np.full(100, 3.0))
+    found = t_interval(0.0, resampled, 1000)
+    half = 1.962 * resampled.std(ddof=1)
+    assert (found.low, found.high) == (pytest.approx(-half, rel=0.01), 3.0)
 
 
 @pytest.mark.parametrize("n_seeds", [2, 3, 5, 8])
@@ -285,3 +293,28 @@ def test_a_network_that_does_not_reach_it_in_some_windows_is_endless_there_alone
 def test_arrays_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="do not fit"):
         Settings(("a", "b"), np.ones((1, 1, 3)), np.ones((1, 2, 1, 3)))
+
+
+def test_a_mixture_says_how_much_of_which_setting():
+    share, hours = np.array([0.97, 0.98, 1.0]), np.array([1.0, 3.0, 4.0])
+    # Half of the way from 0.98 to 1 costs 3.5; two thirds of that from 0.97 cost 1 + 2/3 * 3 = 3.
+    np.testing.assert_allclose(mixture(share, hours, 0.99), [1 / 3, 0, 2 / 3])
+    assert at_target(share, hours, 0.99) == pytest.approx(3.0)
+    np.testing.assert_allclose(mixture(share, hours, 0.9), [1, 0, 0])
+    assert mixture(share, hours, 1.1) is None
+
+
+def test_held_out_windows_show_what_was_picked_by_chance():
+    """Of two settings each keeps the target on every other window alone: matched on these, bad on those."""
+    share = np.array([[1.0, 0.9] * 3, [0.9, 1.0] * 3])
+    hours = np.ones((2, 1, 6))
+    made = Settings(("a", "b"), hours, share[:, None, None, :])
+    found = held_out(made, 0.99)
+    assert (found.gpu_hours, found.attainment) == (1.0, pytest.approx(0.9))
+    same = Settings(("a", "b"), hours, np.full((2, 1, 1, 6), 0.995))
+    assert held_out(same, 0.99).attainment == pytest.approx(0.995)
+    # What reaches the target nowhere is held to the setting that comes nearest.
+    never = Settings(("a", "b"), hours * [[[1.0]], [[2.0]]], np.full((2, 1, 1, 6), 0.9))
+    assert held_out(never, 0.99).gpu_hours == 1.0
+    one = Settings(("a", "b"), hours[:, :, :1], np.ones((2, 1, 1, 1)))
+    assert np.isnan(held_out(one, 0.99).gpu_hours)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.learned.choices import base_on, episodes_of, settings_of, trainings_in
 from experiments.learned.family import shape_of
 from experiments.learned.matched import TARGET
-from experiments.learned.standings import Standing, base_on, bounds_of, episodes_of, settings_of
+from experiments.learned.standings import Standing, mean_bound, percent
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def styles(policies: Sequence[str], learned: set[str]) -> dict[str, dict[str, An
 
 
 def pareto(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) -> Any:
-    """GPU-hours against what the worst class misses, a panel per test workload; settings joined by lines."""
+    """GPU-hours against what the worst class misses, a panel per test workload; settings joined by lines.
+
+    Those of a policy that was trained are means over its networks; a line for each price.
+    """
     rows = episodes_of(frame)
     panels = list(dict.fromkeys(s.workload for s in found))
     policies = list(dict.fromkeys(s.policy for s in found))
@@ -58,17 +62,18 @@ def pareto(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) 
     for axis, workload in zip(axes, panels, strict=False):
         for s in (s for s in found if s.workload == workload):
             base = base_on(rows, s.policy, workload)
-            share, hours = settings_of(rows, s.policy, base, workload).points()
-            order = np.argsort(hours)
-            missed = np.maximum(100 * (1 - share[order]), _LEAST_MISSED)
-            look = looks[s.policy]
-            axis.plot(hours[order], missed, label=s.policy, zorder=3 if s.learned else 2, **look)
-        axis.axhline(100 * (1 - target), color="gray", ls="--", lw=1, label=f"{target:.0%} on time")
-        bound = [b for b in bounds_of(frame, workload).values() if not np.isnan(b)]
-        if bound:
-            axis.axvline(
-                np.mean(bound), color="tab:red", ls=":", lw=1.5, label=f"bound at {target:.0%}"
-            )
+            whole = settings_of(rows, s.policy, base, workload)
+            for trained in trainings_in(whole) if s.learned else [None]:
+                share, hours = settings_of(rows, s.policy, base, workload, trained).points()
+                order = np.argsort(hours)
+                missed = np.maximum(100 * (1 - share[order]), _LEAST_MISSED)
+                look = looks[s.policy]
+                axis.plot(
+                    hours[order], missed, label=s.policy, zorder=3 if s.learned else 2, **look
+                )
+        said = f"{percent(target)} on time"
+        axis.axhline(100 * (1 - target), color="gray", ls="--", lw=1, label=said)
+        _draw_bound(axis, mean_bound(frame, workload))
         axis.set_yscale("log")
         axis.set_ylim(100, _LEAST_MISSED * 0.8)
         axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
@@ -81,7 +86,7 @@ def pareto(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) 
     return figure
 
 
-def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float = TARGET) -> Any:
+def bars(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) -> Any:
     """GPU-hours at the target with intervals (arrows: endless ones); who never reaches it is named with the
     best that it does.
     """
@@ -108,14 +113,11 @@ def bars(found: Sequence[Standing], bounds: Mapping[str, float], target: float =
                 axis.scatter([1.1 * most], [y], color="black", marker=">", s=20, zorder=3)
             else:
                 axis.plot([low, high], [y, y], color="black", lw=1.5, marker="|")
-        if not np.isnan(bounds.get(workload, np.nan)):
-            axis.axvline(
-                bounds[workload], color="tab:red", ls=":", lw=1.5, label="clairvoyant bound"
-            )
+        _draw_bound(axis, mean_bound(frame, workload))
         axis.set_yticks(range(len(mine)), [s.policy for s in mine], fontsize=8)
         axis.set_ylim(len(mine) - 0.4, -0.6)
         axis.set_title(f"{workload} ({shape_of(workload)})", fontsize=10)
-        axis.set_xlabel(f"GPU-hours per window at {target:.0%} of every class", fontsize=8)
+        axis.set_xlabel(f"GPU-hours per window at {percent(target)} of every class", fontsize=8)
     _legend(figure, axes)
     return figure
 
@@ -148,11 +150,16 @@ def distances(found: Sequence[Standing], target: float = TARGET) -> Any:
     axis.set_yticks(range(len(policies)), policies)
     axis.invert_yaxis()
     axis.set_xlabel(
-        f"GPU-hours at {target:.0%} of every class over the bound (absent: never reaches it)"
+        f"GPU-hours at {percent(target)} of every class over the bound (absent: never reaches it)"
     )
     axis.grid(alpha=0.3, axis="x")
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+def _draw_bound(axis: Any, hours: float) -> None:
+    if not np.isnan(hours):
+        axis.axvline(hours, color="tab:red", ls=":", lw=1.5, label="clairvoyant bound")
 
 
 def _panels(names: Sequence[str], width: float, height: float) -> tuple[Any, list[Any]]:

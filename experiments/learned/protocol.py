@@ -43,6 +43,7 @@ def heuristic_cases(
     test: Sequence[Workload],
     validation: Sequence[Workload],
     windows: Mapping[str, int],
+    skip: int = 0,
 ) -> list[Case]:
     """Runs of heuristics: on every test workload, and on those by which its setting is chosen.
 
@@ -53,6 +54,7 @@ def heuristic_cases(
         factors: of their knobs.
         test, validation: workloads.
         windows: how many, by split.
+        skip: windows of the test that are left out before them.
     """
     by_name = {w.name: w for w in validation}
     made: dict[tuple[Any, ...], Case] = {}
@@ -82,7 +84,7 @@ def heuristic_cases(
                     }
                     for workload in (target, *chosen_on):
                         key = (policy, who["base"], who["setting"], workload.name)
-                        made[key] = who | place(workload, windows[workload.split])
+                        made[key] = who | place(workload, windows[workload.split], skip)
     return list(in_parts(made.values()))
 
 
@@ -92,14 +94,15 @@ def learned_cases(
     validation: Sequence[Workload],
     windows: Mapping[str, int],
     quantiles: Sequence[float] = (),
+    skip: int = 0,
 ) -> list[Case]:
     """Runs of learned policies, each training seed apart.
 
     Args:
         runs: that compete.
-        test, validation, windows: as `heuristic_cases`.
-        quantiles: of their instance counts, each a setting beside what the run says; networks that
-            remember have that one alone.
+        test, validation, windows, skip: as `heuristic_cases`.
+        quantiles: of their instance counts, each a setting beside what the run says. That one alone have
+            networks that remember, and those that have seen the test, which win nothing anyway.
     """
     by_name = {w.name: w for w in validation}
     made: dict[tuple[Any, ...], Case] = {}
@@ -109,11 +112,11 @@ def learned_cases(
                 continue
             chosen_on = [by_name[name] for name in target.validated_on if name in by_name]
             one_of_several = bool(run.made_for) and len(target.validated_on) > 1
-            for quantile in (None, *(() if run.remembers else quantiles)):
+            for quantile in (None, *(() if run.remembers or run.leaks else quantiles)):
                 who = learned_who(run, quantile, one_of_several)
                 for workload in (target, *chosen_on):
                     key = (run.path, who["base"], who["setting"], workload.name)
-                    made[key] = who | place(workload, windows[workload.split])
+                    made[key] = who | place(workload, windows[workload.split], skip)
     return list(in_parts(made.values()))
 
 
@@ -127,7 +130,7 @@ def learned_who(run: Run, quantile: float | None = None, one_of_several: bool = 
     """
     turned = {} if quantile is None else {"quantile": quantile}
     base = f"trained on {run.made_for or 'the training split'}"
-    setting = run.setting + (f", quantile {quantile:g}" if quantile is not None else "")
+    setting = run.setting + (f"{_QUANTILE}{quantile:g}" if quantile is not None else "")
     if one_of_several:
         base, setting = ANY_OF_VALIDATION, f"{base}, {setting}"
     policy = run.policy
@@ -144,6 +147,15 @@ def learned_who(run: Run, quantile: float | None = None, one_of_several: bool = 
         "digest": run.digest,
         **turned,
     }
+
+
+_QUANTILE = ", quantile "
+"""Between what a learned policy's setting was trained for, and how its network is read."""
+
+
+def trained_as(setting: str) -> str:
+    """Which training a learned policy's setting belongs to: the setting without its quantile."""
+    return setting.partition(_QUANTILE)[0]
 
 
 AT_ONCE = 20
@@ -163,7 +175,7 @@ LESS = (0.0, 0.005, 0.01)
 
 
 def bound_cases(
-    test: Sequence[Workload], windows: int, attainment: float, slot_s: float
+    test: Sequence[Workload], windows: int, attainment: float, slot_s: float, skip: int = 0
 ) -> list[Case]:
     """The clairvoyant bound of every window, one each, since one takes seconds; and those of a little less
     (`LESS`), which count where `attainment` is impossible (`standings.bounds_of`).
@@ -172,15 +184,15 @@ def bound_cases(
     return [
         {**place(w, 1), **what, "attainment": part, "seed": seed, "windows": [seed]}
         for w in test
-        for seed in place(w, windows)["windows"]
+        for seed in place(w, windows, skip)["windows"]
         for part in [round(attainment - less, 6) for less in LESS]
         if part > 0
     ]
 
 
-def place(workload: Workload, windows: int) -> Case:
-    """The part of a case that says where."""
-    first = FIRST_WINDOW[workload.split]
+def place(workload: Workload, windows: int, skip: int = 0) -> Case:
+    """The part of a case that says where: so many windows, those of the test after the first `skip`."""
+    first = FIRST_WINDOW[workload.split] + (skip if workload.split == "test" else 0)
     found: Case = {
         "kind": "policy",
         "workload": workload.name,

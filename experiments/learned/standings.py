@@ -1,4 +1,4 @@
-"""From rows to tables: which setting a policy is given, what it does on the test windows, who wins."""
+"""From rows to tables: what every policy does on the test windows, at which settings, and who wins."""
 
 from __future__ import annotations
 
@@ -7,114 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.statistics import Interval
-from experiments.learned.matched import TARGET, Matched, Settings, matched_hours
+from experiments.learned.choices import (
+    Choice,
+    base_on,
+    by_seed,
+    choose,
+    choose_training,
+    chosen_rows,
+    episodes_of,
+    rows_of,
+    settings_of,
+    training_of,
+)
+from experiments.learned.knob_ends import ends_early, low_end
+from experiments.learned.matched import TARGET, Matched, matched_hours
 from experiments.learned.protocol import CLASSES
 from experiments.learned.statistics import improvement_interval, stratified_interval
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The setting of a policy for a test workload, by validation windows alone.
-
-    Attributes:
-        setting: its label.
-        reaches: whether it kept the target in validation; else it is the one that came nearest.
-        attainment, gpu_hours: in validation, of the worst class and in the mean.
-    """
-
-    setting: str
-    reaches: bool
-    attainment: float
-    gpu_hours: float
-
-
-def episodes_of(frame: DataFrame) -> DataFrame:
-    """Rows of episodes."""
-    return frame[frame["kind"] == "policy"]
-
-
-def settings_of(frame: DataFrame, policy: str, base: str, workload: str) -> Settings:
-    """Everything that a policy did on a workload, setting by setting.
-
-    Settings that lack training seeds of the one that has the most are left out, and named in
-    `Settings.left_out`: leaving out the seeds would leave out what is known of them.
-
-    Args:
-        frame: rows of episodes.
-        policy: its name.
-        base: what its knob turns around.
-        workload: name.
-
-    Raises:
-        ValueError: there are no such rows.
-    """
-    rows = rows_of(frame, policy, base, workload)
-    if rows.empty:
-        raise ValueError(f"{policy} on {workload}: there are no rows")
-    with_seeds = {
-        str(name): {int(k) for k in part["training_seed"]}
-        for name, part in rows.groupby("setting", sort=False)
-    }
-    most = max(len(found) for found in with_seeds.values())
-    seeds = next(sorted(found) for found in with_seeds.values() if len(found) == most)
-    labels = [name for name, found in with_seeds.items() if found >= set(seeds)]
-    left_out = [name for name in with_seeds if name not in labels]
-    windows = sorted(set(rows["window"]))
-    at = rows.set_index(["setting", "training_seed", "window"])
-
-    def table(column: str) -> NDArray[np.float64]:
-        return np.array(
-            [[[float(at.at[(s, k, w), column]) for w in windows] for k in seeds] for s in labels]
-        )
-
-    attainment = np.stack([table(f"{c}_attainment") for c in CLASSES], axis=1)
-    return Settings(tuple(labels), table("gpu_hours"), attainment, tuple(seeds), tuple(left_out))
-
-
-def rows_of(
-    frame: DataFrame, policy: str, base: str, workload: str, setting: str | None = None
-) -> DataFrame:
-    """Episodes of a policy on a workload, at one setting or all."""
-    mine = (frame["policy"] == policy) & (frame["workload"] == workload) & (frame["base"] == base)
-    return frame[mine if setting is None else mine & (frame["setting"] == setting)]
-
-
-def base_on(frame: DataFrame, policy: str, workload: str) -> str:
-    """What a policy's knob turned around on a workload of the test.
-
-    Raises:
-        ValueError: several things, of which only one could be judged.
-    """
-    rows = frame[(frame["policy"] == policy) & (frame["workload"] == workload)]
-    bases = list(dict.fromkeys(rows["base"]))
-    if len(bases) != 1:
-        raise ValueError(f"{policy} on {workload}: has the bases {bases}; must be one")
-    return str(bases[0])
-
-
-def choose(
-    frame: DataFrame, policy: str, base: str, validated_on: tuple[str, ...], target: float = TARGET
-) -> Choice:
-    """The cheapest setting that keeps every class at the target in validation, else the nearest to it.
-
-    Means over the workloads of validation, each with the same weight.
-
-    Raises:
-        ValueError: as `settings_of`.
-    """
-    found = [settings_of(frame, policy, base, name) for name in validated_on]
-    labels = found[0].labels
-    share = np.mean([s.attainment.mean(axis=(2, 3)) for s in found], axis=0).min(axis=1)
-    hours = np.mean([s.points()[1] for s in found], axis=0)
-    reaches = np.flatnonzero(share >= target - 1e-12)
-    best = int(reaches[np.argmin(hours[reaches])]) if len(reaches) else int(np.argmax(share))
-    return Choice(labels[best], len(reaches) > 0, float(share[best]), float(hours[best]))
 
 
 def bounds_of(frame: DataFrame, workload: str) -> dict[int, float]:
@@ -132,15 +45,20 @@ def bounds_of(frame: DataFrame, workload: str) -> dict[int, float]:
     return found
 
 
+def mean_bound(frame: DataFrame, workload: str) -> float:
+    """Of all windows; NaN where one has none."""
+    values = list(bounds_of(frame, workload).values())
+    return float(np.mean(values)) if values else float("nan")
+
+
 def impossible(frame: DataFrame, workload: str) -> list[int]:
-    """Windows in which even foresight does not keep the target."""
+    """Windows in which even foresight is proven not to keep the target."""
     rows = _bounds(frame, workload)
     most = max((row.get("attainment", 0.0) for row in rows), default=0.0)
     return [
         int(row["window"])
         for row in rows
-        if row.get("attainment", 0.0) == most
-        if row["bound_gpu_hours"] is None or np.isnan(row["bound_gpu_hours"])
+        if row.get("attainment", 0.0) == most and row["bound_status"] == "infeasible"
     ]
 
 
@@ -157,14 +75,18 @@ class Standing:
 
     Attributes:
         policy, workload, learned, base: names.
-        choice: of its setting; None where nothing was validated.
+        trained: of a learned policy's trainings the one that validation prefers (`trained_as`), of which all
+            the rest is; empty for others.
+        choice: of its setting, by validation.
         attainment: by class, mean over test windows at that setting.
         gpu_hours: mean and interval at that setting.
         distance: GPU-hours over the bound, likewise, on windows that have one.
-        at_target: GPU-hours at the target (`experiments.learned.matched`).
+        at_target: GPU-hours at the target (`experiments.learned.matched`); pooled: over all trainings.
         matched_distance: of that, over the mean bound of all windows.
-        at_edge: the cheapest setting reaches the target, so a lower one might do so for less.
-        best_attainment: of the worst class, at the setting that comes nearest to 1.
+        at_edge: the lowest setting of its knob reaches the target for least, so a lower one might for less.
+        ends_early: no setting reaches the target, and the highest still needs more than the one before.
+        most_gpu_hours: at the setting that needs most.
+        best_attainment: of the worst class, at the setting that comes nearest to 1, of the best network.
         seeds, left_out: training seeds, and settings that lack some of them.
         others: `reward`, `violations`, `rejected`, `ttft_s_p99`, `itl_s_p99`, `scaling_actions` (means),
             `worst_window` (attainment of the worst class in the worst window).
@@ -174,13 +96,16 @@ class Standing:
     workload: str
     learned: bool
     base: str
-    choice: Choice | None
+    trained: str
+    choice: Choice
     attainment: dict[str, float]
     gpu_hours: Interval
     distance: Interval
     at_target: Matched
     matched_distance: float
     at_edge: bool
+    ends_early: bool
+    most_gpu_hours: float
     best_attainment: float
     seeds: tuple[int, ...]
     left_out: tuple[str, ...]
@@ -191,13 +116,23 @@ class Standing:
         """`at_target.interval`."""
         return self.at_target.interval
 
+    @property
+    def training(self) -> str:
+        """Which training its seeds are of (`training_of`)."""
+        return training_of(self.policy, self.base, self.trained)
+
     def shortfall(self, target: float) -> str:
         """Why there is no `matched`, in a few words: nobody reaches the target, or not every network does."""
         alone = self.at_target.by_seed
         reach = int((~np.isnan(alone)).sum())
         if reach:
-            return f"{reach} of {len(alone)} networks reach {target:.0%}"
-        return f"never {target:.0%}; best {100 * self.best_attainment:.2f} %"
+            return f"{reach} of {len(alone)} networks reach {percent(target)}"
+        return f"never {percent(target)}; best {100 * self.best_attainment:.2f} %"
+
+
+def percent(share: float) -> str:
+    """A share as text, with the digits that it has."""
+    return f"{100 * share:g}%"
 
 
 _MEANS = ("reward", "violations", "rejected", "ttft_s_p99", "itl_s_p99", "scaling_actions")
@@ -242,14 +177,14 @@ def _standing(
     target: float,
     resamples: int,
 ) -> Standing:
-    every = settings_of(rows, policy, base, workload)
-    share, dearness = every.points()
+    whole = settings_of(rows, policy, base, workload)
     learned = bool(rows_of(rows, policy, base, workload)["learned"].iloc[0])
-    training = training_of(policy, base) if learned else None
-    at = matched_hours(every, workload, target, training=training, resamples=resamples)
-    choice = choose(rows, policy, base, validated_on, target)
-    mine = rows_of(rows, policy, base, workload, choice.setting)
-    mine = mine[mine["training_seed"].isin(every.seeds)]
+    trained = choose_training(rows, policy, base, validated_on, target) if learned else None
+    every = settings_of(rows, policy, base, workload, trained)
+    training = training_of(policy, base, trained) if trained is not None else None
+    at = matched_hours(every, workload, target, training=training, pool=whole, resamples=resamples)
+    choice = choose(rows, policy, base, validated_on, target, trained)
+    mine = chosen_rows(rows, policy, base, workload, choice, every.seeds)
     hours = by_seed(mine, "gpu_hours")
     how: Any = {
         "trainings": None if training is None else {workload: training},
@@ -260,39 +195,33 @@ def _standing(
     known = ~np.isnan(bound)
     nothing = Interval(np.nan, np.nan, np.nan)
     classes = [f"{c}_attainment" for c in CLASSES]
-    mean_bound = float(np.mean(bound[known])) if known.all() and len(known) else float("nan")
+    bounded = known.all() and len(known)
+    alone = [every.of_seed(k) for k in range(len(every.seeds))]
     return Standing(
-        policy,
-        workload,
-        learned,
-        base,
-        choice,
-        {c: float(mine[f"{c}_attainment"].mean()) for c in CLASSES},
-        stratified_interval({workload: hours}, mean_of, **how),
-        stratified_interval({workload: hours[:, known] / bound[known]}, mean_of, **how)
+        policy=policy,
+        workload=workload,
+        learned=learned,
+        base=base,
+        trained=trained or "",
+        choice=choice,
+        attainment={c: float(mine[f"{c}_attainment"].mean()) for c in CLASSES},
+        gpu_hours=stratified_interval({workload: hours}, mean_of, **how),
+        distance=stratified_interval({workload: hours[:, known] / bound[known]}, mean_of, **how)
         if known.any()
         else nothing,
-        at,
-        at.interval.mean / mean_bound,
-        bool(share[np.argmin(dearness)] >= target - 1e-12),
-        float(share.max()),
-        every.seeds,
-        every.left_out,
-        {
+        at_target=at,
+        matched_distance=at.interval.mean / (float(np.mean(bound)) if bounded else np.nan),
+        at_edge=any(low_end(one, target) for one in alone),
+        ends_early=not learned and ends_early(every, target),
+        most_gpu_hours=float(every.points()[1].max()),
+        best_attainment=max(float(one.points()[0].max()) for one in alone),
+        seeds=every.seeds,
+        left_out=whole.left_out,
+        others={
             **{name: float(mine[name].mean()) for name in _MEANS},
             "worst_window": float(mine[classes].min(axis=1).min()),
         },
     )
-
-
-def training_of(policy: str, base: str) -> str:
-    """Which training the seeds of a policy are of: networks made for several workloads are several."""
-    return f"{policy}, {base}"
-
-
-def by_seed(rows: DataFrame, column: str) -> NDArray[np.float64]:
-    """(training seeds, windows) of a column of one policy's rows at one setting on one workload."""
-    return rows.pivot(index="training_seed", columns="window", values=column).to_numpy(np.float64)
 
 
 def mean_of(values: Any) -> float:
@@ -312,8 +241,9 @@ def overall(
         resamples: of the bootstrap.
 
     Returns:
-        By policy, with 95 % intervals: interquartile mean of GPU-hours over the bound (where there is one);
-        interquartile mean of the reward above that of `against` in the same window, as a share of that of
+        By policy: on how many workloads it reaches the target at all, and its worst class's attainment on
+        the worst of them; then with 95 % intervals the interquartile mean of GPU-hours over the bound (where
+        there is one); that of the reward above that of `against` in the same window, as a share of that of
         `against` on the workload, since rewards of different workloads have different sizes; and the chance
         that a run of it has the better reward than one of `against`.
     """
@@ -322,21 +252,24 @@ def overall(
     ratios: dict[str, dict[str, Any]] = {}
     trainings: dict[str, dict[str, str]] = {}
     for s in found:
-        assert s.choice is not None
-        mine = rows_of(rows, s.policy, s.base, s.workload, s.choice.setting)
-        mine = mine[mine["training_seed"].isin(s.seeds)]
+        mine = chosen_rows(rows, s.policy, s.base, s.workload, s.choice, s.seeds)
         bounds = bounds_of(frame, s.workload)
         bound = np.array([bounds.get(int(w), np.nan) for w in sorted(set(mine["window"]))])
         rewards.setdefault(s.policy, {})[s.workload] = by_seed(mine, "reward")
         if s.learned:
-            trainings.setdefault(s.policy, {})[s.workload] = training_of(s.policy, s.base)
+            trainings.setdefault(s.policy, {})[s.workload] = s.training
         known = ~np.isnan(bound)
         if known.any():
             table = by_seed(mine, "gpu_hours")[:, known] / bound[known]
             ratios.setdefault(s.policy, {})[s.workload] = table
     made = []
     for policy, mine in rewards.items():
-        row: dict[str, Any] = {"policy": policy, "workloads": len(mine)}
+        its = [s for s in found if s.policy == policy]
+        row: dict[str, Any] = {
+            "policy": policy,
+            "matched on": f"{sum(not np.isnan(s.matched.mean) for s in its)} of {len(its)}",
+            "worst class on worst workload %": 100 * min(min(s.attainment.values()) for s in its),
+        }
         how: Any = {"trainings": trainings.get(policy), "resamples": resamples}
         if policy in ratios:
             row |= {"GPU-h / bound, IQM": stratified_interval(ratios[policy], **how)}

@@ -8,9 +8,10 @@ Two things are ours. There, every run of every task is a training of its own; he
 windows as all others, and one that was trained once may run on several workloads. So a resample draws
 windows once per workload for all policies, and training seeds once per training, on however many workloads
 it runs. And percentiles of resamples of a handful of seeds never leave the range of these seeds: with two of
-them a "95 %" interval holds the truth every other time. So the bootstrap gives the standard error alone, and
-the interval is Student's t of the fewest things drawn from, be it seeds or windows. One training has no
-interval: nobody knows what another would have done.
+them a "95 %" interval holds the truth every other time. So the bootstrap gives the standard error, and
+the interval is Student's t of the fewest things drawn from, be it seeds or windows; where the resamples
+reach further to one side (a few hard windows decide who keeps 99 %), it ends where they do. One training has
+no interval: nobody knows what another would have done.
 """
 
 from __future__ import annotations
@@ -211,14 +212,15 @@ ENDLESS = 1 / 40
 
 
 def t_interval(centre: float, resampled: Floats, n: int) -> Interval:
-    """95 % interval of a statistic with the bootstrap's standard error: Student's t for samples of `n`.
+    """95 % interval of a statistic: Student's t for samples of `n` with the bootstrap's standard error, or to
+    the percentiles of the resamples, whichever is further on each side.
 
     Resamples spread by the divisor n where samples do by n - 1, hence a factor of sqrt(n / (n - 1)).
 
     Args:
         centre: the statistic.
         resampled: (resamples,); where more than `ENDLESS` of them are infinite the upper end is, and fewer
-            are left out.
+            are left out of the standard error.
         n: things that were drawn from; of 1 there is no interval (NaN bounds).
     """
     if n <= 1 or np.isnan(centre) or np.isnan(resampled).any():
@@ -230,7 +232,13 @@ def t_interval(centre: float, resampled: Floats, n: int) -> Interval:
         return Interval(centre, np.nan, np.inf)
     half = t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.sqrt(n / (n - 1)) * finite.std(ddof=1)
     endless = 1 - len(finite) / len(resampled) > ENDLESS
-    return Interval(centre, float(centre - half), np.inf if endless else float(centre + half))
+    low = np.quantile(resampled, ENDLESS, method="lower")
+    high = np.quantile(resampled, 1 - ENDLESS, method="lower")
+    return Interval(
+        centre,
+        float(min(centre - half, low)),
+        np.inf if endless else float(max(centre + half, high)),
+    )
 
 
 def as_table(values: ArrayLike) -> Floats:

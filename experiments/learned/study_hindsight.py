@@ -25,6 +25,7 @@ from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.family import scenario_of, shape_of, workloads
 from experiments.learned.hindsight import MIXED, best_fixed, player, trimmed
 from experiments.learned.protocol import place
+from experiments.learned.verdicts import with_interval
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -187,4 +188,4 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
                 note=f"{len(bound)} windows, each with the fixed fleet that is best for it.",
             )
         )
-    return made
+    return [with_interval(claim) for claim in made]

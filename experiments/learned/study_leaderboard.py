@@ -14,7 +14,7 @@ a policy below 99 % may be under it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 import llmscale_env
 from agents.statistics import Interval
 from baselines import make_policy, policies_for
-from experiments.harness.claims import Claim, Verdict, more
+from experiments.harness.claims import Claim, more
 from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.protocol import policy_of, seen_by
 from experiments.learned.runs import Run, find_runs
@@ -34,6 +34,7 @@ from experiments.learned.statistics import (
     stratified_interval,
     t_interval,
 )
+from experiments.learned.verdicts import with_interval
 from experiments.output import new_figure
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
@@ -328,8 +329,5 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
         claim = more(
             sentence, 0.0, gap, unit="reward", note=f"{learned.name} against {other.name}."
         )
-        if np.isnan(gap.low):
-            reason = "there is no interval: one training seed, or one window"
-            claim = replace(claim, verdict=Verdict.NOT, reason=reason)
-        made.append(claim)
+        made.append(with_interval(claim))
     return made

@@ -5,7 +5,9 @@ one its mean difference to the best heuristic, window by window, must not be abo
 trace that was dropped in) is held to the same as a bursty one. Over all workloads together its GPU-hours
 above the clairvoyant bound must be at most half of the best heuristic's. Nothing is won by who does not reach
 the target (with every network), by who has no interval (one training seed, one window) or an endless one,
-over a heuristic whose knob was not turned down far enough, or by a policy that has seen the test.
+over a heuristic whose knob was not turned far enough (down: it might need less; up: it misses the target
+where it still needs less than the learned policy does), or by a policy that has seen the test. Heuristics
+that miss the target wherever their knob stands are otherwise out of it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from agents.statistics import Interval
 from experiments.harness.claims import Claim, Verdict
 from experiments.learned.family import shape_of
 from experiments.learned.protocol import ANY_OF_VALIDATION
-from experiments.learned.standings import Standing
+from experiments.learned.standings import Standing, percent
 from experiments.learned.statistics import RESAMPLES, shares, t_interval, window_draws
 
 Bounds = Mapping[str, Mapping[int, float]]
@@ -72,9 +74,21 @@ class Judged:
         return min(reach, key=lambda s: s.matched.mean, default=None)
 
     @property
-    def at_edge(self) -> list[str]:
-        """Heuristics of which it is not known how little they need."""
-        return [s.policy for s in self.heuristics if s.at_edge]
+    def open_ends(self) -> list[str]:
+        """Of heuristics of which it is not known how little they need: who, and why."""
+        found = [
+            f"{s.policy} reaches the target at the lowest setting of its knob: a lower one may need less"
+            for s in self.heuristics
+            if s.at_edge
+        ]
+        if self.mine is not None and reaches(self.mine):
+            found += [
+                f"{s.policy} misses the target at the highest setting of its knob, which needs less than the "
+                "learned policy: a higher one may reach it"
+                for s in self.heuristics
+                if s.ends_early and s.most_gpu_hours < self.mine.matched.mean
+            ]
+        return found
 
 
 def reaches(s: Standing) -> bool:
@@ -97,11 +111,7 @@ def chosen_learned(found: Sequence[Standing], workload: str) -> str | None:
     common = set.intersection(*on)
 
     def rank(name: str) -> tuple[int, float]:
-        choices = [
-            s.choice
-            for s in found
-            if s.policy == name and s.workload in common and s.choice is not None
-        ]
+        choices = [s.choice for s in found if s.policy == name and s.workload in common]
         return (sum(not c.reaches for c in choices), sum(c.gpu_hours for c in choices))
 
     return min(names, key=rank)
@@ -110,12 +120,13 @@ def chosen_learned(found: Sequence[Standing], workload: str) -> str | None:
 def _claim(judged: Judged, target: float) -> Claim:
     mine, best = judged.mine, judged.best
     shape = shape_of(judged.workload)
-    where = f"on {judged.workload} ({shape}), at {target:.0%} of both classes"
+    where = f"on {judged.workload} ({shape}), at {percent(target)} of both classes"
     smooth = shape == "smooth"
     sentence = (
         f"{where}, the learned policy is not worse than the best heuristic"
         if smooth
-        else f"{where}, the learned policy needs fewer GPU-hours than every heuristic, intervals apart"
+        else f"{where}, the learned policy needs fewer GPU-hours than every heuristic that keeps it, "
+        "intervals apart"
     )
     unit = "GPU-h more" if smooth else "GPU-h saved"
     number = "at most 0" if smooth else "more than 0"
@@ -127,8 +138,10 @@ def _claim(judged: Judged, target: float) -> Claim:
         return said(NOTHING, Verdict.UNMEASURED, "no learned policy was compared")
     if not reaches(mine):
         return said(NOTHING, Verdict.NOT, f"{mine.policy}: {mine.shortfall(target)}")
-    note = f"Learned: {mine.policy}, {mine.matched} GPU-h"
-    note += f" (pooled over networks {mine.at_target.pooled})."
+    note = f"Learned: {mine.policy}, {mine.trained}, {mine.matched} GPU-h"
+    if not np.isnan(mine.at_target.pooled.mean):
+        note += f" (all trainings, pooled over networks: {mine.at_target.pooled})"
+    note += "."
     if mine.left_out:
         note += f" Settings that lack training seeds are left out: {'; '.join(mine.left_out)}."
     if best is None:
@@ -144,20 +157,29 @@ def _claim(judged: Judged, target: float) -> Claim:
         note += f" Not tuned for this workload: {', '.join(untuned)}."
     ours, reason = _not_worse(mine, best) if smooth else _apart(mine, judged)
     if not reason and np.isnan(mine.matched.low):
-        reason = "there is no interval: one training seed, or one window"
+        reason = NO_INTERVAL
     if not reason and np.isinf(mine.matched.high):
-        reason = "its interval is endless: too many resamples miss the target"
-    if not reason and judged.at_edge:
-        reason = (
-            f"{judged.at_edge[0]} reaches the target at the lowest setting of its knob: a lower one may "
-            "need less"
-        )
+        reason = ENDLESS
+    if not reason and judged.open_ends:
+        reason = judged.open_ends[0]
     return said(ours, Verdict.NOT if reason else Verdict.REPRODUCED, reason, note)
 
 
+NO_INTERVAL = "there is no interval: one training seed, or one window"
+ENDLESS = "its interval is endless: too many resamples miss the target"
+
+
+def with_interval(claim: Claim) -> Claim:
+    """The claim; nothing holds, not even its direction, without an interval."""
+    won = claim.verdict in (Verdict.REPRODUCED, Verdict.DIRECTION)
+    if won and np.isnan([claim.ours.low, claim.ours.high]).any():
+        return replace(claim, verdict=Verdict.NOT, reason=NO_INTERVAL)
+    return claim
+
+
 def is_tuned(s: Standing) -> bool:
-    """Whether a search has found its settings for the workload's kind."""
-    return s.base.startswith("tuned on val-") or s.base == ANY_OF_VALIDATION
+    """Whether a search has found its settings for the workload's kind, or for any where it has no kin."""
+    return s.base in (f"tuned on val-{s.workload.removeprefix('test-')}", ANY_OF_VALIDATION)
 
 
 def _not_worse(mine: Standing, best: Standing) -> tuple[Interval, str]:
@@ -193,14 +215,17 @@ def _apart(mine: Standing, judged: Judged) -> tuple[Interval, str]:
     reach = [s for s in judged.heuristics if reaches(s)]
     best = min(reach, key=lambda s: s.matched.mean)
     mean = best.matched.mean - mine.matched.mean
+    if any(np.isnan(s.matched.low) for s in (mine, *reach)):
+        lost = f"{best.policy} needs no more" if mean <= 0 else NO_INTERVAL
+        return Interval(mean, np.nan, np.nan), lost
     room = min(s.matched.low for s in reach) - mine.matched.high
     shown = Interval(mean, min(room, mean), best.matched.high - mine.matched.low)
     if mean <= 0:
         return shown, f"{best.policy} needs no more"
     if room > 0:
         return shown, ""
-    if any(np.isnan(s.matched.low) for s in (mine, *reach)):
-        return shown, "there is no interval: one training seed, or one window"
+    if np.isinf(mine.matched.high):
+        return shown, ENDLESS
     close = [s.policy for s in reach if s.matched.low <= mine.matched.high]
     return shown, f"intervals meet: {', '.join(close)}"
 
@@ -218,8 +243,11 @@ def _bounded(bounds: Bounds, workload: str) -> bool:
 
 
 def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) -> Claim:
-    sentence = "its distance to the clairvoyant bound is at most half of the best heuristic's"
-    unit = "of the best heuristic's GPU-hours above the bound"
+    sentence = (
+        "over all workloads together, the learned policy's GPU-hours above the clairvoyant bound are at most "
+        "half of those of each workload's best heuristic"
+    )
+    unit = "of the best heuristics' GPU-hours above the bound"
     known = [
         (j.workload, j.mine, j.best)
         for j in judged
@@ -234,7 +262,7 @@ def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) ->
         for j in judged
         if j.mine is not None and j.best is not None and not reaches(j.mine)
     ]
-    edge = sorted({name for j in judged for name in j.at_edge})
+    open_ends = list(dict.fromkeys(text for j in judged for text in j.open_ends))
     verdict, reason = Verdict.NOT, ""
     if all(j.mine is None for j in judged):
         verdict, reason = Verdict.UNMEASURED, "no learned policy was compared"
@@ -245,14 +273,16 @@ def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) ->
         reason = f"on {', '.join(missing)} there is nothing to compare: no bound, or nobody there"
     elif np.isnan(ratio.mean):
         verdict, reason = Verdict.UNMEASURED, "the best heuristic is not above the bound"
-    elif ratio.mean > MOST:
-        verdict = Verdict.DIRECTION if ratio.high < 1 else Verdict.NOT
     elif not ratio.high < 1:
         reason = "its interval holds as much as the best heuristic's, is endless, or is not there"
-    elif edge:
-        reason = f"{edge[0]} reaches the target at the lowest setting of its knob: a lower one may need less"
-    else:
+    elif open_ends:
+        reason = open_ends[0]
+    elif ratio.mean <= MOST:
         verdict = Verdict.REPRODUCED
+    elif missing:
+        reason = f"{ratio.mean:.2f} of it are left, and on {', '.join(missing)} nothing is compared"
+    else:
+        verdict, reason = Verdict.DIRECTION, f"{ratio.mean:.2f} of it are left"
     note = f"Over {len(known)} of {len(judged)} test workloads together."
     return Claim(sentence, f"at most {MOST:g}", _plain(ratio), unit, verdict, reason, note)
 
@@ -294,6 +324,6 @@ def _fairly(claim: Claim, judged: Sequence[Judged]) -> Claim:
     if not leaking:
         return claim
     note = f"{claim.note} Not a fair test: {', '.join(leaking)}.".strip()
-    if claim.verdict is Verdict.REPRODUCED:
+    if claim.verdict in (Verdict.REPRODUCED, Verdict.DIRECTION):
         return replace(claim, verdict=Verdict.NOT, reason="it has seen the test", note=note)
     return replace(claim, note=note)
