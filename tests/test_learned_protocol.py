@@ -11,16 +11,11 @@ from pandas import DataFrame
 from experiments.harness.catalogue import entries, load, matching
 from experiments.harness.claims import Verdict
 from experiments.learned import study_mixed_slo
+from experiments.learned.choices import choose, settings_of
 from experiments.learned.family import dropped_in, scenario_of, workloads
 from experiments.learned.knobs import HEURISTICS, base_of, turned
 from experiments.learned.protocol import ANY_OF_VALIDATION, bound_cases, heuristic_cases, play
-from experiments.learned.standings import (
-    bounds_of,
-    choose,
-    impossible,
-    settings_of,
-    standings,
-)
+from experiments.learned.standings import bounds_of, impossible, standings
 from llmscale_env._cli import Slip
 
 
