@@ -17,7 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("gymnasium", "numba", "numpy", "pandas", "scipy", "stable-baselines3", "torch")
+from llmscale_env._cli import Slip
+
+PACKAGES = (
+    *("gymnasium", "numba", "numpy", "pandas", "sb3-contrib", "scipy"),
+    *("stable-baselines3", "torch"),
+)
 """Their versions are written down beside llmscale's own."""
 
 
@@ -44,6 +49,21 @@ def write_text(path: Path, text: str) -> Path:
 def write_json(path: Path, data: Mapping[str, Any]) -> Path:
     """Write a JSON file whole."""
     return write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a JSON file of a run folder holds.
+
+    Raises:
+        Slip: it cannot be read: damaged, or no object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Slip(f"{path}: is damaged: it cannot be read as a JSON object")
+    return found
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

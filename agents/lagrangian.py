@@ -43,6 +43,11 @@ def targets_of(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.flo
     return np.array([asked.get(name, np.nan) for name in names])
 
 
+def fixed_multipliers(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.float64]:
+    """(C,) multipliers that training begins with, and with `rate = 0` ends with."""
+    return np.where(np.isnan(targets_of(settings, scenario)), 1.0, settings.start)
+
+
 def prices(scenario: Scenario) -> NDArray[np.float64]:
     """(C,) what the scenario's reward takes for one violation of each class."""
     per_interval = np.array(expected_arrivals(scenario)) / scenario.n_steps
@@ -125,11 +130,10 @@ class LagrangianVecEnv(VecEnvWrapper):
         self._settings = settings
         self._names = [c.name for c in scenario.classes]
         self.targets = targets_of(settings, scenario)
-        asked = ~np.isnan(self.targets)
         self.fixed = settings.rate == 0
         self.workloads = tuple(workloads) or ("",)
         by_class = (len(self.workloads), len(self._names))
-        self.multipliers = np.tile(np.where(asked, settings.start, 1.0), (len(self.workloads), 1))
+        self.multipliers = np.tile(fixed_multipliers(settings, scenario), (len(self.workloads), 1))
         self.attainment = np.full(by_class, np.nan)
         self._scenario = scenario
         self._prices: dict[int, tuple[Scenario, NDArray[np.float64]]] = {}

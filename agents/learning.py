@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
-from agents.files import replace_file, said, write_json
+from agents.files import read_json, replace_file, said, write_json
 from agents.held_noise import HeldNoise
 from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.learned import COPY, LAST, find_model, load_model
@@ -66,7 +65,7 @@ def learn(
     resumes = resumes and (folder / LAST).is_file()
     state: dict[str, Any] = {"timesteps": 0}
     if resumes and (folder / "state.json").is_file():
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = {**state, **read_json(folder / "state.json")}
     native = NativeVecEnv(
         _training_env(config, scenario, state["timesteps"]), reward_scale=config.reward_scale
     )

@@ -6,14 +6,15 @@ writes what they send home, so that their folders end up here.
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.config import TrainConfig, parse_words
-from agents.files import read_csv, said
+from agents.files import read_csv, read_json, said
+from agents.folders import held
 from agents.stopping import Stop
 from agents.train import RUNS, check, folder_name, is_finished, plan
 from agents.travel import LOG, Files, packed, unpack, workplace
@@ -116,8 +117,7 @@ def _is_done(run: SeedRun) -> bool:
     path = run.folder / "state.json"
     if not is_finished(run.folder) or not path.is_file():
         return False
-    steps = json.loads(path.read_text(encoding="utf-8"))["timesteps"]
-    return bool(steps >= run.config.total_timesteps)
+    return bool(read_json(path).get("timesteps", 0) >= run.config.total_timesteps)
 
 
 def train_all(runs: Sequence[SeedRun], launcher: Launcher, cpus: int = 1) -> list[str]:
@@ -132,7 +132,7 @@ def train_all(runs: Sequence[SeedRun], launcher: Launcher, cpus: int = 1) -> lis
         What became of each: "done", "interrupted", or what went wrong.
 
     Raises:
-        Slip: no cluster answers.
+        Slip: no cluster answers, or another command is at work in one of the folders.
         KeyboardInterrupt: interrupted twice.
     """
     states = ["interrupted"] * len(runs)
@@ -147,10 +147,13 @@ def train_all(runs: Sequence[SeedRun], launcher: Launcher, cpus: int = 1) -> lis
         return stop.wanted
 
     with (
+        contextlib.ExitStack() as folders,
         crew(launcher, len(runs), hears, cpus) as workers,
         # After Ray, which has its own idea of SIGTERM.
         Stop(saying="stopping: runs save their models (Ctrl-C again to stop without)") as stop,
     ):
+        for run in runs:
+            folders.enter_context(held(run.folder, goes_on=run.resumes))
         for number, run in enumerate(runs):
             said(f"seed {run.config.seed}: {run.folder} (what it says: {LOG})")
             files = packed(run.folder) if away and run.resumes else {}

@@ -1,23 +1,29 @@
 """Put trained runs among the policies that ship with the project.
 
-    python -m agents.ship runs=FOLDER[,FOLDER ...] card=FILE.yaml [name=NAME] [out=FOLDER]
+    python -m agents.ship runs=FOLDER[,FOLDER ...] card=FILE.yaml [name=NAME] [out=FOLDER] [replace=true]
 
     runs=FOLDER,...   run folders; of each the best model is taken
-    card=FILE.yaml    what the cards say that no run knows: about, data, limits, and more figures
+    card=FILE.yaml    what the cards say that no run knows: about, data, limits, and more figures; with
+                      recommended: true the run that validated best becomes the one that `pretrained` means
     name=NAME         of the policy; several runs get "-seedN" (default: ENV-AGENT)
     out=FOLDER        default: agents/pretrained
+    replace=true      policies of these names that ship already give way
 
-A card's seeds, command, revision of the code and figures of validation come from the run (agents/pretrained
-says what else a card has). The optimiser's memory, two thirds of a model file, is left out: what ships acts,
-and a training that starts from it begins with a fresh one.
+A card's environment, seeds, command, revision of the code and figures of validation come from the run
+(agents/pretrained says what else a card has). Nothing is written unless all can be. The optimiser's memory,
+two thirds of a model file, is left out: what ships acts, and a training that starts from it begins with a
+fresh one.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import shlex
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,9 +31,9 @@ from typing import Any
 import yaml
 
 from agents.config import read_config
-from agents.files import read_csv, replace_file, write_text
-from agents.pretrained import CARD, FOLDER, KEYS, MAX_BYTES, MODEL
-from llmscale_env._cli import Slip, parse_options, run_command
+from agents.files import read_csv, read_json, replace_file, write_text
+from agents.pretrained import CARD, FOLDER, KEYS, MAX_BYTES, MODEL, shipped
+from llmscale_env._cli import Slip, flag, parse_options, run_command
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
 """Words of a command that do not change what comes of it."""
@@ -41,24 +47,85 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ship(words: list[str]) -> int:
-    options = parse_options(words, ("runs", "card", "name", "out"))
+    options = parse_options(words, ("runs", "card", "name", "out", "replace"))
     for needed in ("runs", "card"):
         if needed not in options:
             raise Slip(f"{needed}= is missing")
     said = read_card(Path(options["card"]))
     runs = [Path(text) for text in options["runs"].split(",") if text]
+    if not runs:
+        raise Slip(f"runs = {options['runs']!r}: names no folder")
     home = Path(options.get("out", FOLDER))
+    names = _names(runs, options.get("name"))
+    replaced = [name for name in names if (home / name).exists()]
+    if replaced and not flag(options, "replace"):
+        raise Slip(
+            f"name: {replaced[0]!r} ships already from {home}; replace=true lets it give way"
+        )
+    recommended = _recommended(runs, names, home) if said.pop("recommended", False) else None
+    with tempfile.TemporaryDirectory(prefix="llmscale-") as aside:
+        made = {}
+        for run, name in zip(runs, names, strict=True):
+            more = {"recommended": True} if run == recommended else {}
+            made[name] = ship(run, Path(aside) / name, {**said, **more})
+        for name, folder in made.items():
+            for path in sorted(folder.iterdir()):
+                replace_file(home / name / path.name, partial(shutil.copyfile, path))
+            print(f"written: {home / name}")
+    return 0
+
+
+def _names(runs: Sequence[Path], name: str | None) -> list[str]:
+    """What the policies of runs are called."""
+    if name is not None and not re.fullmatch(r"\w[\w.-]*", name):
+        raise Slip(
+            f"name = {name!r}: must be letters, digits, points and dashes, a letter or digit first"
+        )
     names = []
     for run in runs:
         config = read_config(run)
-        name = options.get("name", f"{config.env}-{config.agent}")
-        names.append(name if len(runs) == 1 else f"{name}-seed{config.seed}")
+        plain = name or f"{config.env}-{config.agent}"
+        names.append(plain if len(runs) == 1 else f"{plain}-seed{config.seed}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise Slip(f"runs: several are {twice[0]!r}; ship them one by one with name=")
-    for run, name in zip(runs, names, strict=True):
-        print(f"written: {ship(run, home / name, said)}")
-    return 0
+    return names
+
+
+def _recommended(runs: Sequence[Path], names: Sequence[str], home: Path) -> Path:
+    """The run that validated best.
+
+    Raises:
+        Slip: runs of several environments, or another policy is the one that is recommended.
+    """
+    envs = sorted({read_config(run).env for run in runs})
+    if len(envs) > 1:
+        raise Slip(f"card: recommended = true: is for runs of one environment; these are of {envs}")
+    there = [p.name for p in shipped(envs[0], home) if p.recommended and p.name not in names]
+    if there:
+        raise Slip(f"card: recommended = true: {there[0]!r} is recommended for {envs[0]!r} already")
+    return max(runs, key=best_worth)
+
+
+def best_worth(run: Path) -> float:
+    """What the best validation of a run is worth (`agents.worth`)."""
+    from agents.environments import make_scenario
+    from agents.worth import worth
+
+    config = read_config(run)
+    scenario = make_scenario(config)
+    by_step: dict[Any, list[dict[str, Any]]] = {}
+    for row in _validation(run):
+        by_step.setdefault(row["timesteps"], []).append(row)
+    return max(worth(rows, config, scenario) for rows in by_step.values())
+
+
+def _validation(run: Path) -> list[dict[str, Any]]:
+    path = run / "validation.csv"
+    rows = read_csv(path) if path.is_file() else []
+    if not rows or "timesteps" not in rows[0]:
+        raise Slip(f"runs: {run} has no {path.name}: it is no folder that agents.train has made")
+    return rows
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -71,7 +138,7 @@ def read_card(path: Path) -> dict[str, Any]:
         raise Slip(f"card = {str(path)!r}: there is no such file")
     try:
         said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, UnicodeDecodeError):
         raise Slip(f"card = {str(path)!r}: not valid YAML") from None
     if not isinstance(said, dict):
         raise Slip(f"card = {str(path)!r}: must be keys and what they say")
@@ -79,6 +146,14 @@ def read_card(path: Path) -> dict[str, Any]:
     missing = [key for key in KEYS if key not in made_here and not said.get(key)]
     if missing:
         raise Slip(f"card = {str(path)!r}: lacks {missing}")
+    if not isinstance(said.get("recommended", False), bool):
+        raise Slip(
+            f"card = {str(path)!r}: recommended = {said['recommended']!r}: must be true or false"
+        )
+    if not isinstance(said.get("figures") or {}, dict):
+        raise Slip(
+            f"card = {str(path)!r}: figures = {said['figures']!r}: must be names and what they say"
+        )
     return said
 
 
@@ -87,7 +162,8 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
 
     Raises:
         ModelError: the run has no model, or one that cannot be read.
-        Slip: the folder is none of a training, its model was never validated, or the model is too large.
+        Slip: the folder is none of a training, its model was never validated, the model is too large, or the
+            card is of another environment.
     """
     from agents.learned import find_model, load_model
 
@@ -95,6 +171,8 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
     for name in ("run.json", "validation.csv"):
         if not (run / name).is_file():
             raise Slip(f"runs: {run} has no {name}: it is no folder that agents.train has made")
+    if said.get("environment", config.env) != config.env:
+        raise Slip(f"card: environment = {said['environment']!r}: {run} is of {config.env!r}")
     model = load_model(find_model(run), config.agent)
     card = {
         "environment": config.env,
@@ -123,15 +201,20 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
 
 def command_of(run: Path) -> str:
     """The command that trains it again, without where and on how many threads."""
-    sessions = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"]
-    words = shlex.split(sessions[0]["command"])
+    words = shlex.split(_sessions(run)[0]["command"])
     return shlex.join(word for word in words if word.partition("=")[0] not in _LEFT_OUT)
 
 
 def revision_of(run: Path) -> str:
     """Git's name of the code that trained it, with which the command makes the same policy again."""
-    sessions = json.loads((run / "run.json").read_text(encoding="utf-8"))["sessions"]
-    return str(sessions[-1].get("git") or "unknown")
+    return str(_sessions(run)[-1].get("git") or "unknown")
+
+
+def _sessions(run: Path) -> list[dict[str, Any]]:
+    found = read_json(run / "run.json").get("sessions")
+    if not isinstance(found, list) or not found or "command" not in found[0]:
+        raise Slip(f"{run / 'run.json'}: is damaged: it lists no sessions")
+    return found
 
 
 def validated(run: Path, steps: int) -> dict[str, float]:
@@ -143,7 +226,7 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     Raises:
         Slip: there was no validation then.
     """
-    rows = [row for row in read_csv(run / "validation.csv") if row["timesteps"] == steps]
+    rows = [row for row in _validation(run) if row["timesteps"] == steps]
     if not rows:
         raise Slip(f"runs: {run} was not validated after the {steps:,} steps of its model")
     found: dict[str, float] = {"after_steps": steps, "episodes": len(rows)}

@@ -37,9 +37,10 @@ from agents.config import (
     parse_words,
     read_config,
 )
-from agents.files import provenance, read_csv, said, write_csv, write_json, write_text
+from agents.files import provenance, read_csv, read_json, said, write_csv, write_json, write_text
+from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
-from llmscale_env._cli import HELP_WORDS, Slip, closest, flag
+from llmscale_env._cli import Slip, closest, flag, run_command
 
 if TYPE_CHECKING:
     from agents.comparison import Row
@@ -62,30 +63,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         from agents.seeds import main as several
 
         return several(words)
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        config, folder, resumes = plan(words)
-        scenario = check(config)
-    except Slip as error:
-        said(f"train: {error}")
-        return 2
-    except OSError as error:
-        said(f"train: {error.filename}: {error.strerror}")
-        return 2
-    from agents.learned import ModelError
+    return run_command("train", __doc__, words, _train)
 
-    try:
-        return run(config, scenario, folder, words, resumes)
-    except (ModelError, Slip) as error:
-        said(f"train: {error}")
-        return 2
-    except KeyboardInterrupt:
-        said(
-            f"interrupted; to go on: python -m agents.train env={config.env} resume=true out={folder}"
-        )
-        return 130
+
+def _train(words: Sequence[str]) -> int:
+    config, folder, resumes = plan(words)
+    scenario = check(config)
+    from agents.learned import ModelError
+    from llmscale_env.scenarios import ScenarioError
+
+    while True:
+        try:
+            with held(folder, goes_on=resumes):
+                return run(config, scenario, folder, words, resumes)
+        except FolderTaken:
+            # Whoever names no folder gets the next one that is free.
+            if resumes or any(word.startswith("out=") for word in words):
+                raise
+            folder = _free_folder(config)
+        except (ModelError, ScenarioError) as error:
+            raise Slip(str(error)) from None
+        except KeyboardInterrupt:
+            said(
+                f"interrupted; to go on: python -m agents.train env={config.env} resume=true out={folder}"
+            )
+            return 130
 
 
 def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
@@ -105,7 +107,7 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
     config = make_config(env, changes)
     if not flag(options, "resume"):
         folder = given or _free_folder(config)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if given and not is_unused(given):
             raise Slip(
                 f"out = {str(folder)!r}: is in use; choose another, or add resume=true to go on with it"
             )
@@ -135,6 +137,7 @@ def check(config: TrainConfig) -> Scenario:
             that cannot run the scenario.
     """
     from agents.environments import codec_of, make_scenario, validation_scenarios
+    from agents.translation import TranslationError, Translator
     from agents.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy
     from llmscale_env.control.forecast import make_forecaster
@@ -177,11 +180,15 @@ def check(config: TrainConfig) -> Scenario:
         if name not in classes:
             raise Slip(f"lagrangian.attainment.{name}: there is no such class; there are {classes}")
     try:
-        codec_of(config, scenario)
+        codec = codec_of(config, scenario)
+        if teacher is not None:
+            Translator(codec, scenario)
         if config.forecaster is not None:
             make_forecaster(config.forecaster)
         if is_varied(config):
             ScenarioSource(config, scenario).check()
+    except TranslationError as error:
+        raise Slip(f"warm_start.policy = {teacher!r}: {error}") from None
     except ValueError as error:
         raise Slip(str(error)) from None
     return scenario
@@ -273,10 +280,8 @@ def _finish(
 
 def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> None:
     """Append command, code and versions to run.json; a run that is taken up has several."""
-    import json
-
     path = folder / "run.json"
-    sessions: list[Any] = json.loads(path.read_text())["sessions"] if path.is_file() else []
+    sessions: list[Any] = list(read_json(path).get("sessions", [])) if path.is_file() else []
     sessions.append(provenance(words, "agents.train"))
     validation, evaluation = config.validation_seeds(), config.evaluation_seeds()
     seeds = {

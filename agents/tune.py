@@ -15,9 +15,10 @@
                            is given is not searched
 
 What is searched stands in agents/search.yaml. The value of a trial is its best validation: the mean
-reward, or with lagrangian.attainment minus the GPU-hours, minus 100 times the attainment that is lacking.
-Writes study.db (Optuna), trials.csv, best.yaml (the best settings and the command that found them) and a
-run folder per trial.
+reward; with lagrangian.attainment minus the GPU-hours, minus 100 times the attainment that is lacking; with
+lagrangian.rate=0 the mean return at the fixed prices. Writes study.db (Optuna), trials.csv, best.yaml (the
+best settings and the command that found them), recipe.yaml (for agents.train recipe=) and a run folder per
+trial.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import yaml
 
 from agents.config import TrainConfig, make_config, parse_words
 from agents.files import said, write_csv, write_text
+from agents.folders import held
 from agents.settings import AGENTS, RangeConfig
 from agents.stopping import Stop
 from agents.train import RUNS, check
@@ -49,12 +51,18 @@ SPACE = Path(__file__).parent / "search.yaml"
 VALIDATIONS = 5
 """Of every trial, unless `validation_every` says otherwise."""
 
-LACKING = 100.0
-"""GPU-hours that the whole attainment is worth in a trial's value (ours: one hundredth is one hour)."""
-
 MOST_PARALLEL = 1000
 
+_OF_TRIALS = ("total_timesteps", "evaluation_episodes", "references", "validation_every", "seed")
+"""Settings of a search's trials that no recipe of what it found has a use for."""
+
 _FOLDER = "folder"
+
+_NOT_HERE = {
+    "total_timesteps": "a trial's are steps=",
+    "evaluation_episodes": "trials have no table at the end; they are compared in validation",
+}
+"""Options of a training that a search has no use for."""
 
 GO_ON, STOP, PRUNE = "go on", "stop", "prune"
 """What a trial is told."""
@@ -73,6 +81,29 @@ class Tried:
     state: str
     value: float | None
     files: Files
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and where.
+
+    Attributes:
+        folder: of the search; trials have theirs in it.
+        config: what holds for all trials, with the defaults of what is searched.
+        fixed: options that are not searched.
+        space: what is, by option.
+        scenario: of all trials.
+        trials: settings to try.
+        parallel: drawn and told together.
+    """
+
+    folder: Path
+    config: TrainConfig
+    fixed: Mapping[str, Any]
+    space: Mapping[str, RangeConfig]
+    scenario: Scenario
+    trials: int
+    parallel: int
 
 
 class Pruned(Exception):
@@ -95,6 +126,9 @@ def _tune(words: Sequence[str]) -> int:
     env, resumes = options["env"], flag(options, "resume")
     trials = whole(options, "trials", 20, 1, 100_000)
     steps = whole(options, "steps", 100_000, 1, 10**12)
+    for key, instead in _NOT_HERE.items():
+        if key in changes:
+            raise Slip(f"{key}: {instead}")
     parallel = whole(options, "parallel", 1, 1, MOST_PARALLEL)
     fixed = {
         "validation_every": max(steps // VALIDATIONS, 1),
@@ -111,7 +145,27 @@ def _tune(words: Sequence[str]) -> int:
     except ImportError:
         raise Slip("Optuna is missing: pip install 'llmscale[tune]'") from None
     folder = Path(options.get("out", RUNS / f"tune-{env}-{config.agent}"))
-    _claim(folder, config, resumes)
+    cpus = max(config.env_threads, config.torch_threads)
+    launcher = launcher_of(options, max(1, min(parallel, default_workers() // cpus)))
+    search = Search(folder, config, fixed, space, scenario, trials, parallel)
+    if resumes and not folder.is_dir():
+        raise Slip(f"resume = true: there is no search in {folder}")
+    with held(folder, goes_on=resumes):
+        _claim(folder, config, resumes)
+        _search(search, optuna, launcher, cpus, words)
+    return 0
+
+
+def _search(
+    search: Search, optuna: Any, launcher: Launcher, cpus: int, words: Sequence[str]
+) -> None:
+    """Try settings until there are as many trials as asked; write what was found after each round.
+
+    Raises:
+        KeyboardInterrupt: interrupted; everything that was told is kept.
+        Slip: hardly any settings go together with the fixed ones.
+    """
+    folder, config, fixed, parallel = search.folder, search.config, search.fixed, search.parallel
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = f"sqlite:///{folder / 'study.db'}"
     study = optuna.create_study(
@@ -126,17 +180,15 @@ def _tune(words: Sequence[str]) -> int:
     study.sampler = optuna.samplers.TPESampler(
         seed=config.seed + len(study.trials), constant_liar=parallel > 1
     )
-    cpus = max(config.env_threads, config.torch_threads)
-    launcher = launcher_of(options, max(1, min(parallel, default_workers() // cpus)))
-    while (missing := trials - _done(study, optuna)) > 0:
+    while (missing := search.trials - _done(study, optuna)) > 0:
         drawn: dict[int, tuple[Any, TrainConfig, Path]] = {}
         while len(drawn) < min(parallel, missing):
             trial = study.ask()
-            chosen = {path: suggest(trial, path, spec) for path, spec in space.items()}
+            chosen = {path: suggest(trial, path, spec) for path, spec in search.space.items()}
             name = trial.user_attrs.get(_FOLDER, f"trial-{trial.number:03d}")
             trial.set_user_attr(_FOLDER, name)
             try:
-                settings = make_config(env, {**fixed, **chosen})
+                settings = make_config(config.env, {**fixed, **chosen})
             except Slip as error:
                 # Settings that do not go together, such as a minibatch above the rollout.
                 said(f"trial {trial.number}: {error}")
@@ -145,7 +197,7 @@ def _tune(words: Sequence[str]) -> int:
                 continue
             said(f"trial {trial.number}: " + " ".join(f"{k}={v}" for k, v in chosen.items()))
             drawn[trial.number] = (trial, settings, folder / name)
-        tried = _try_all(drawn, scenario, launcher, cpus)
+        tried = _try_all(drawn, search.scenario, launcher, cpus)
         # In their order, whichever ended first: what is drawn next hangs on it.
         for number, (trial, _, _) in drawn.items():
             found = tried.get(number)
@@ -157,12 +209,11 @@ def _tune(words: Sequence[str]) -> int:
             else:
                 study.tell(trial, found.value)
                 said(f"trial {number}: {found.value:.2f}")
-        _write(study, optuna, folder, config, words)
+        _write(study, optuna, search, words)
         if len(tried) < len(drawn) or any(t.state == "interrupted" for t in tried.values()):
             raise KeyboardInterrupt
-    _write(study, optuna, folder, config, words)
+    _write(study, optuna, search, words)
     print(f"best {study.best_value:.2f} (trial {study.best_trial.number})  {folder / 'best.yaml'}")
-    return 0
 
 
 def search_space(agent: str, fixed: Mapping[str, Any] = {}) -> dict[str, RangeConfig]:
@@ -242,6 +293,7 @@ def try_one(
 
     from agents import learning
     from agents.files import read_csv
+    from agents.worth import worth
     from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)
@@ -252,7 +304,7 @@ def try_one(
 
         def report(steps: int, rows: list[Row]) -> None:
             # A wish to stop is heard at the next rollout.
-            if tell((steps, value_of(rows, config, scenario), place.news())) == PRUNE:
+            if tell((steps, worth(rows, config, scenario), place.news())) == PRUNE:
                 raise Pruned
 
         try:
@@ -266,34 +318,18 @@ def try_one(
         by_step: dict[int, list[Row]] = {}
         for row in read_csv(place.folder / "validation.csv"):
             by_step.setdefault(row["timesteps"], []).append(row)
-        best = max(value_of(rows, config, scenario) for rows in by_step.values())
+        best = max(worth(rows, config, scenario) for rows in by_step.values())
         return Tried("done", best, place.news())
 
 
-def value_of(rows: list[Row], config: TrainConfig, scenario: Scenario) -> float:
-    """What a validation is worth to the search."""
-    import numpy as np
-
-    from agents.comparison import lacking
-
-    asked = config.lagrangian.attainment
-    if asked is None:
-        return float(np.mean([row["reward"] for row in rows]))
-    targets = asked if isinstance(asked, dict) else {c.name: asked for c in scenario.classes}
-    hours = float(np.mean([row["gpu_hours"] for row in rows]))
-    return -hours - LACKING * lacking(rows, targets)
-
-
 def _claim(folder: Path, config: TrainConfig, resumes: bool) -> None:
-    """Make the search's folder, or find that it is of the same search.
+    """Note in the search's folder what is searched, or find that it is of the same search.
 
     Raises:
-        Slip: it is in use, or of another search.
+        Slip: it is of another search, or of none.
     """
     path = folder / "tune.yaml"
     if not resumes:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise Slip(f"out = {str(folder)!r}: is in use; choose another, or add resume=true")
         write_text(path, config.to_yaml())
         return
     if not path.is_file():
@@ -322,10 +358,9 @@ def _give_up_if_hopeless(study: Any, optuna: Any) -> None:
         raise Slip("nearly all settings that are drawn do not go together with the fixed ones")
 
 
-def _write(
-    study: Any, optuna: Any, folder: Path, config: TrainConfig, words: Sequence[str]
-) -> None:
-    """trials.csv, and best.yaml once a trial has ended."""
+def _write(study: Any, optuna: Any, search: Search, words: Sequence[str]) -> None:
+    """trials.csv; once a trial has ended, best.yaml and recipe.yaml."""
+    folder, config = search.folder, search.config
     rows = [
         {"trial": t.number, "state": t.state.name, "value": t.value, **t.params}
         for t in study.get_trials(deepcopy=False)
@@ -363,6 +398,18 @@ def _write(
         "agents.train.\n"
     )
     write_text(folder / "best.yaml", comment + yaml.safe_dump(content, sort_keys=False))
+    recipe = {
+        **{key: value for key, value in search.fixed.items() if key not in _OF_TRIALS},
+        **found,
+    }
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in recipe.items()
+    }
+    comment = (
+        f"# The best settings that {content['command']} found:\n"
+        f"#   python -m agents.train env={config.env} recipe=recipe.yaml\n"
+    )
+    write_text(folder / "recipe.yaml", comment + yaml.safe_dump(plain, sort_keys=False))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ drawn anew after some episodes. What is validated and evaluated stays the scenar
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,26 +87,35 @@ class ScenarioSource:
         return np.random.default_rng([self._config.seed, self._began, _DRAWS, group, generation])
 
     def check(self) -> None:
-        """Try every stage with all ranges at their lower and at their upper ends.
+        """Try every stage with all ranges at their lower ends, at their upper ends, and with each choice.
 
         Raises:
             Slip: a field or value that the scenario does not allow, or that changes observations or actions.
         """
         codec = codec_of(self._config, self._scenario)
         for stage in range(len(self._config.curriculum) + 1):
-            for end in ("low", "high"):
+            for which, values in self._corners():
                 try:
-                    specs = self._config.randomise.ranges.values()
-                    changed = self._changed(stage, [ends(spec)[end == "high"] for spec in specs])
+                    changed = self._changed(stage, values)
                 except ScenarioError as error:
-                    raise Slip(f"training scenario ({end} ends of its ranges): {error}") from None
+                    raise Slip(f"training scenario ({which}): {error}") from None
                 other = codec_of(self._config, changed)
                 for what in ("observation_space", "action_space"):
                     if getattr(codec, what) != getattr(other, what):
                         raise Slip(
-                            f"training scenario ({end} ends of its ranges): has another {what} than "
+                            f"training scenario ({which}): has another {what} than "
                             f"{self._scenario.name!r}, so one network cannot do both"
                         )
+
+    def _corners(self) -> Iterator[tuple[str, list[Any]]]:
+        """Values of the ranges that stand for all, and what to call them."""
+        ranges = self._config.randomise.ranges
+        low = [ends(spec)[0] for spec in ranges.values()]
+        yield "low ends of its ranges", low
+        yield "high ends of its ranges", [ends(spec)[1] for spec in ranges.values()]
+        for place, (path, spec) in enumerate(ranges.items()):
+            for choice in spec.choices[1:]:
+                yield f"{path} = {choice!r}", [*low[:place], choice, *low[place + 1 :]]
 
     def _changed(self, stage: int, values: Sequence[Any]) -> Scenario:
         """The scenario in a stage with these values of the ranges."""

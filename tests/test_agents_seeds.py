@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agents import train
+from agents.folders import LOCK
 from agents.seeds import seeds_of
 from agents.travel import packed, unpack, workplace
 from llmscale_env._cli import Slip
@@ -113,7 +114,7 @@ def test_stopped_runs_are_saved_and_go_on(tmp_path: Path):
     assert "Traceback" not in errors
     for folder in folders:
         assert (folder / "model_last.zip").is_file()
-        assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+        assert not [p for p in folder.iterdir() if p.name.startswith(".") and p.name != LOCK]
 
 
 @pytest.mark.parametrize(

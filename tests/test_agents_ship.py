@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -84,6 +86,9 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "lacks ['data', 'limits']" in message
     assert "several are 'mixed-slo-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
     assert "is no run folder" in said(f"runs={tmp_path}", f"card={card}")
+    assert "names no folder" in said("runs=,", f"card={card}")
+    for name in ("../evil", "a:b", "-x"):
+        assert "must be letters" in said(f"runs={run}", f"card={card}", f"name={name}")
     # What has shipped is no run any more, and nothing is half-written.
     out = tmp_path / "out"
     assert ship.main([f"runs={run}", f"card={card}", f"out={out}"]) == 0
@@ -93,3 +98,59 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     message = said(f"runs={shipped}", f"card={card}", f"out={again}")
     assert "has no run.json" in message
     assert not again.exists()
+    assert "ships already" in said(f"runs={run}", f"card={card}", f"out={out}")
+    assert ship.main([f"runs={run}", f"card={card}", f"out={out}", "replace=true"]) == 0
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"about: \xff\xfe", "not valid YAML"),
+        (b"- a list", "must be keys"),
+        ({"figures": "abc"}, "must be names and what they say"),
+        ({"recommended": "yes, please"}, "must be true or false"),
+        ({"environment": "placement"}, "environment = 'placement'"),
+    ],
+)
+def test_bad_cards_ship_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content, message: str
+):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(
+        content if isinstance(content, bytes) else yaml.safe_dump({**SAID, **content}).encode()
+    )
+    out = tmp_path / "out"
+    assert ship.main([f"runs={run}", f"card={path}", f"out={out}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_best_validated_seed_is_recommended(run: Path, tmp_path: Path, capsys):
+    better = tmp_path / "better"
+    shutil.copytree(run, better)
+    config = (better / "config.yaml").read_text()
+    (better / "config.yaml").write_text(config.replace("seed: 3", "seed: 4", 1))
+    validation = pd.read_csv(better / "validation.csv")
+    validation["joint/slo_attainment"] = 1.0
+    for name in ("interactive", "batch"):
+        validation[f"{name}/slo_attainment"] = 1.0
+    validation.to_csv(better / "validation.csv", index=False)
+    card = tmp_path / "said.yaml"
+    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+    home = tmp_path / "home"
+    assert ship.main([f"runs={run},{better}", f"card={card}", f"out={home}"]) == 0
+    assert pretrained.find("pretrained", "mixed-slo", home).name == "mixed-slo-ppo-seed4"
+    # Another one is not silently recommended beside it.
+    capsys.readouterr()
+    assert ship.main([f"runs={run}", f"card={card}", f"out={home}", "name=other"]) == 2
+    assert "'mixed-slo-ppo-seed4' is recommended" in capsys.readouterr().err
+    assert not (home / "other").exists()
+
+
+def test_a_damaged_run_is_told_in_a_line(run: Path, card: Path, tmp_path: Path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    for text in ("{", "[]", '{"sessions": []}'):
+        (broken / "run.json").write_text(text)
+        assert ship.main([f"runs={broken}", f"card={card}", f"out={tmp_path / 'out'}"]) == 2
+        assert "is damaged" in capsys.readouterr().err

@@ -18,6 +18,7 @@ import pytest
 
 from agents import evaluate, pictures, train
 from agents.config import read_config
+from agents.folders import LOCK
 
 # Two minutes of a small cluster under a light load: an episode takes milliseconds.
 SMALL = [
@@ -79,7 +80,8 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
         "episode.png",
     ):
         assert (folder / name).stat().st_size > 0, name
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]  # nothing half done
+    hidden = {path.name for path in folder.iterdir() if path.name.startswith(".")}
+    assert hidden <= {LOCK}  # nothing half done
     assert read_config(folder).total_timesteps == 256
     assert json.loads((folder / "state.json").read_text()) == {"timesteps": 256}
     (session,) = json.loads((folder / "run.json").read_text())["sessions"]

@@ -11,8 +11,10 @@ import yaml
 from agents import tune
 from agents.config import make_config, parse_words
 from agents.environments import make_scenario
+from agents.lagrangian import prices
 from agents.settings import AGENTS
-from agents.tune import search_space, value_of
+from agents.tune import search_space
+from agents.worth import worth
 from tests.small_runs import SMALL_RUN, rows
 
 TINY = [
@@ -69,6 +71,11 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
     assert best["command"].startswith("python -m agents.tune env=mixed-slo")
     assert "ppo.n_steps" not in best["options"]  # given, so not searched
     make_config("mixed-slo", best["options"])
+    # The same as a recipe, with what was fixed for all trials.
+    words = [f"recipe={whole / 'recipe.yaml'}"]
+    trained = make_config("mixed-slo", parse_words(words, ("env",))[0])
+    assert trained.overrides["workload"] == "chat"
+    assert trained.hyper.learning_rate == best["options"]["ppo.learning_rate"]
 
 
 def test_a_search_of_other_options_is_not_gone_on_with(
@@ -127,8 +134,23 @@ def test_values_by_hand():
         {"reward": -10.0, "gpu_hours": 2.0, **shares},
         {"reward": -20.0, "gpu_hours": 4.0, **shares},
     ]
-    assert value_of(made, config, scenario) == -15.0
+    assert worth(made, config, scenario) == -15.0
     asked = make_config("mixed-slo", {**changes, "lagrangian.attainment": 0.99})
-    assert value_of(made, asked, scenario) == pytest.approx(-3.0 - 100 * 0.02)
+    assert worth(made, asked, scenario) == pytest.approx(-3.0 - 100 * 0.02)
     one = make_config("mixed-slo", {**changes, "lagrangian.attainment": {"batch": 0.99}})
-    assert value_of(made, one, scenario) == -3.0
+    assert worth(made, one, scenario) == -3.0
+    # At fixed prices: reward, with violations at five times what they cost.
+    fixed = {"lagrangian.attainment": 0.99, "lagrangian.rate": 0, "lagrangian.start": 5}
+    at_prices = make_config("mixed-slo", {**changes, **fixed})
+    row = {**made[0], "cost/violations": 4.0, "interactive/arrivals": 100, "batch/arrivals": 10}
+    a_miss = prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
+    found = worth([row], at_prices, scenario)
+    assert found == pytest.approx(-10.0 + 4.0 - 5 * a_miss * 3)
+
+
+@pytest.mark.parametrize("word", ["total_timesteps=10", "evaluation_episodes=3"])
+def test_options_that_a_search_has_no_use_for(word: str, tmp_path: Path, capsys):
+    out = tmp_path / "search"
+    assert tune.main(["env=mixed-slo", word, f"out={out}"]) == 2
+    assert word.partition("=")[0] in capsys.readouterr().err
+    assert not out.exists()

@@ -177,6 +177,14 @@ def test_an_action_space_of_other_things_is_refused():
 # ---- the copy ----
 
 
+def test_a_run_that_cannot_copy_says_so_before_it_begins(tmp_path: Path, capsys):
+    out = tmp_path / "run"
+    words = ["warm_start.policy=hpa", "action=residual", "reference=chiron", f"out={out}"]
+    assert train.main(["env=mixed-slo", *words]) == 2
+    assert "warm_start.policy = 'hpa': parts" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_returns_end_with_their_episode():
     nothing = np.zeros((5, 1))
     seen = Demonstrations(

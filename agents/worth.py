@@ -1,0 +1,45 @@
+"""What a validation is worth, as one number: by it searches compare trials, and seeds of a run are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agents.comparison import lacking
+from agents.config import TrainConfig
+from agents.environments import validation_scenarios
+from agents.lagrangian import fixed_multipliers, priced_return
+
+if TYPE_CHECKING:
+    from agents.comparison import Row
+    from llmscale_env.scenarios import Scenario
+
+LACKING = 100.0
+"""GPU-hours that the whole attainment is worth (ours: one hundredth is one hour)."""
+
+
+def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
+    """The mean reward; where an attainment is asked for, what is chosen by then.
+
+    With prices that move that is minus the GPU-hours, minus what attainment lacks; at fixed prices it is
+    the return.
+
+    Args:
+        rows: of one validation.
+        config: of the run.
+        scenario: what it validates on.
+    """
+    asked = config.lagrangian.attainment
+    if asked is None:
+        return float(np.mean([row["reward"] for row in rows]))
+    if config.lagrangian.rate == 0:
+        price = fixed_multipliers(config.lagrangian, scenario)
+        of = validation_scenarios(config, scenario)
+        return float(
+            np.mean([priced_return(row, of[row.get("workload", "")], price) for row in rows])
+        )
+    targets = asked if isinstance(asked, dict) else {c.name: asked for c in scenario.classes}
+    hours = float(np.mean([row["gpu_hours"] for row in rows]))
+    return -hours - LACKING * lacking(rows, targets)
