@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
+from agents.config import environment_names, make_config
 from agents.statistics import Interval
 from experiments.harness.claims import Verdict
 from experiments.learned import study_leaderboard
@@ -99,6 +100,14 @@ def test_every_environment_is_on_the_board():
     assert {case["environment"] for case in made} == set(study_leaderboard.ENVIRONMENTS)
     assert {c["environment"] for c in made if c["kind"] == "bound"} >= {"mixed-slo"}
     assert {len(c["windows"]) for c in made if c["environment"] == "multi-region"} == {3}
+
+
+@pytest.mark.parametrize("env", environment_names())
+def test_simple_rules_that_learners_are_compared_with_are_on_the_board(env: str):
+    settings = study_leaderboard.Settings(environments=(env,), bound_windows=0, learned=())
+    names = [case["policy"] for case in study_leaderboard.cases(settings)]
+    assert len(names) == len(set(names))
+    assert set(make_config(env, {}).references) <= set(names)
 
 
 def test_the_page_of_the_board(tmp_path: Path):

@@ -385,6 +385,9 @@ def test_a_dropped_in_trace_has_the_rate_that_is_asked_for(tmp_path: Path):
     path.write_text(TRACE.replace("input_tokens", "prompt"))
     with pytest.raises(ValueError, match=r"workload.trace = .*mine.csv"):
         dropped_in(str(path), None)
+    path.write_text("".join(line + "\n" for line in TRACE.splitlines()[:3000]))
+    with pytest.raises(ValueError, match=r"is 1499.5 s long; must be at least an episode, 1800 s"):
+        dropped_in(str(path), None)
 
 
 def test_slips_of_parameters_are_named():

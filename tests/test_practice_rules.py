@@ -297,12 +297,16 @@ def test_freeness_adds_until_below_the_threshold():
     }
 
 
-@given(st.floats(0, 1e6), st.integers(0, 500), st.integers(2, 16))
-def test_freeness_does_not_swing(kv, requests, n):
-    each, block = 64_000, 16
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(0, 500), st.integers(1, 16))
+def test_freeness_adds_the_fewest_and_does_not_take_them_away_again(kv, waiting, requests, n):
+    each, block, high, low = 64_000, 16, -10.0, -60.0
 
     def load(instances):
-        return freeness_load(kv, 0, each * instances, requests, block)
+        return freeness_load(kv, waiting, each * instances, requests, block)
 
-    if load(n - 1) < -60.0:
-        assert instances_to_add(load(n - 1), requests, each / block, -10.0) == 0
+    more = instances_to_add(load(n), requests, each / block, high)
+    assert (more > 0) == (load(n) > high)
+    if more:
+        assert load(n + more) <= high + 1e-6
+        assert more == 1 or load(n + more - 1) > high - 1e-6
+        assert not load(n + more - 1) < low

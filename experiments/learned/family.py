@@ -14,6 +14,8 @@ import numpy as np
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.workload.families import common_data, members
+from llmscale_env.workload.readers import load_trace
+from llmscale_env.workload.requests import PS_PER_S
 
 FAMILY = "mixed-slo"
 SCENARIO = "mixed-slo"
@@ -71,7 +73,8 @@ def dropped_in(path: str, rate_per_s: float | None) -> Workload:
         rate_per_s: mean rate; None: the trace's own.
 
     Raises:
-        ValueError: there is no such file, or no trace in it that an episode could be drawn from.
+        ValueError: there is no such file, no trace in it that an episode could be drawn from, or one that is
+            shorter than an episode, whose windows would all be the same requests over again.
     """
     if not Path(path).is_file():
         raise ValueError(f"workload.trace = {path!r}: there is no such file")
@@ -87,9 +90,16 @@ def dropped_in(path: str, rate_per_s: float | None) -> Workload:
         stream["rate_per_s"] = rate_per_s
     data["streams"] = [stream, *data["streams"]]
     try:
-        draw_requests(scenario_of(data), np.random.default_rng(0))
+        scenario = scenario_of(data)
+        draw_requests(scenario, np.random.default_rng(0))
+        length_s = load_trace(path).period_ps / PS_PER_S
     except ValueError as error:
         raise ValueError(f"workload.trace = {path!r}: {error}") from None
+    if length_s < scenario.horizon_s:
+        raise ValueError(
+            f"workload.trace = {path!r}: is {length_s:g} s long; must be at least an episode, "
+            f"{scenario.horizon_s:g} s"
+        )
     chosen_on = tuple(w.name for w in workloads("validation"))
     return Workload(DROPPED_IN, "test", "unknown", chosen_on, data)
 

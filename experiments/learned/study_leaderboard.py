@@ -1,12 +1,13 @@
 """Every policy in every environment.
 
 Each environment's own scenario, every reference policy that it is made for at its published constants,
-`POLICY-tuned` besides where a search on the scenario has left settings (baselines/tuned), trained policies
-that ship, and run folders given as `learned=`; all on the same windows. A win is an opponent whose reward,
-paired window by window, is lower with a 95 % interval (of training seeds and windows) that leaves out 0; a
-loss the reverse; anything else is neither, and so is everything of a policy of one training seed. The bound
-is the clairvoyant one for 99 % of every class (docs/clairvoyant.md), where its proof covers the environment:
-a policy below 99 % may be under it.
+`POLICY-tuned` besides where a search on the scenario has left settings (baselines/tuned), the simple rules
+that its learners are compared with (`references` of agents/configs: fixed fleets picked by hand, say),
+trained policies that ship, and run folders given as `learned=`; all on the same windows. A win is an
+opponent whose reward, paired window by window, is lower with a 95 % interval (of training seeds and windows)
+that leaves out 0; a loss the reverse; anything else is neither, and so is everything of a policy of one
+training seed. The bound is the clairvoyant one for 99 % of every class (docs/clairvoyant.md), where its proof
+covers the environment: a policy below 99 % may be under it.
 
 `python -m experiments.leaderboard` writes the page docs/leaderboard.md from the results.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 import llmscale_env
+from agents.config import make_config
 from agents.statistics import Interval
 from baselines import make_policy, policies_for
 from experiments.harness.claims import Claim, more
@@ -93,7 +95,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
         scenario = load_scenario(env)
         made += [
             {**where, "policy": name, "learned": False, "parameters": {}, "training_seed": 0}
-            for name in policies_for(scenario)
+            for name in dict.fromkeys((*policies_for(scenario), *make_config(env, {}).references))
         ]
         made += [
             {
