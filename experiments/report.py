@@ -19,12 +19,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
-from experiments.harness.results import ROWS, Result, copy_rows, read_result
+from experiments.harness.results import ROWS, Result, read_result, rows_beside_page
 from experiments.output import RESULTS, replace_file
 from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options, some_of
 
@@ -66,16 +67,21 @@ def write_page(
 ) -> Path:
     """Write a paper's page in both forms, and what it shows; returns the Markdown file."""
     pictures = out / paper
-    without_series = set()
+    without_series = {}
     for entry, result in found:
         for name in result.pictures:
             _copy(result.folder / name, pictures / name)
         for name in result.tables:
             _copy(result.folder / name, pictures / name)
         series = load(entry).series
-        _copy_rows(result.folder / ROWS, pictures / f"{entry.name}.csv", series)
+        rows = rows_beside_page(result.folder / ROWS, series)
+        beside = pictures / f"{entry.name}.csv"
+        if rows is None:
+            beside.unlink(missing_ok=True)
+        else:
+            replace_file(beside, partial(_write, text=rows))
         if series:
-            without_series.add(entry)
+            without_series[entry] = rows is not None
     text = markdown(paper, found, missing, wrong, scale, without_series)
     page = html(text, PAPERS[paper])
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
@@ -91,10 +97,6 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, part)
 
     replace_file(target, write)
-
-
-def _copy_rows(source: Path, target: Path, series: Sequence[str]) -> None:
-    replace_file(target, lambda part: copy_rows(source, part, series))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from experiments.harness.claims import (
     more,
 )
 from experiments.harness.page import html, interval, markdown
-from experiments.harness.results import RECORD, Result, copy_rows, read_result, write_result
+from experiments.harness.results import RECORD, Result, read_result, rows_beside_page, write_result
 from experiments.output import new_figure
 
 NAN = math.nan
@@ -349,18 +349,25 @@ def test_report_leaves_out_series_over_time(tmp_path):
     page = (tmp_path / "out/blitzscale.md").read_text()
     assert "rows, but for the many of series and episodes, in [blitzscale-fig01.csv]" in page
     assert (made.folder / "rows.csv").read_text().count("second") == 1 + 3
+    write_result(made, pandas.DataFrame(rows[:3]), {made.pictures[0]: new_figure(1, 1)})
+    assert report.main(words) == 0
+    assert not (tmp_path / "out/blitzscale/blitzscale-fig01.csv").exists()
+    assert (
+        "rows, an episode each, stay in `results/`." in (tmp_path / "out/blitzscale.md").read_text()
+    )
 
 
-def test_rows_without_series_are_copied_exactly(tmp_path):
-    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+def test_rows_without_series_lie_beside_the_page(tmp_path):
+    one = tmp_path / "one.csv"
     one.write_text('kind,text,empty\na,"x, y",\nb,z,\n')
-    copy_rows(one, other, ())
-    assert other.read_text() == one.read_text()
-    copy_rows(one, other, ("b",))
-    assert other.read_text() == 'kind,text\na,"x, y"\n'
+    assert rows_beside_page(one, ()) == one.read_text()
+    assert rows_beside_page(one, ("b",)) == 'kind,text\na,"x, y"\n'
+    assert rows_beside_page(one, ("a", "b")) is None
+    one.write_text(f"file,x\n{prints.ROOT}/agents/model.zip,1\n")
+    assert rows_beside_page(one, ()) == "file,x\nagents/model.zip,1\n"
     one.write_text("what,x\na,1\n")
     with pytest.raises(ValueError, match="no column kind, which b should be in"):
-        copy_rows(one, other, ("b",))
+        rows_beside_page(one, ("b",))
 
 
 def test_an_experiment_names_its_series_in_a_tuple(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from agents.statistics import Interval
 from experiments.harness.catalogue import PAPERS, Entry
@@ -27,7 +27,7 @@ def markdown(
     missing: Sequence[Entry],
     wrong: Mapping[Entry, str],
     scale: str,
-    without_series: Collection[Entry] = (),
+    without_series: Mapping[Entry, bool] | None = None,
 ) -> str:
     """The page of one paper.
 
@@ -36,8 +36,10 @@ def markdown(
         results, missing: experiments with results, and those without.
         wrong: which results are not what they should be, and why.
         scale: of the results.
-        without_series: experiments whose rows lie beside the page without series over time.
+        without_series: experiments whose rows lie beside the page without series over time, and whether any
+            are left.
     """
+    without_series = without_series or {}
     claims = [claim for _, result in results for claim in result.claims]
     counts = Counter(claim.verdict for claim in claims)
     lines = [
@@ -65,7 +67,8 @@ def markdown(
             figure = f"[{result.figure}](#{_anchor(result, entry)})"
             lines.append(f"| {_mark(claim)} | {figure} {_row(claim)}")
     for entry, result in results:
-        lines += ["", *_section(entry, result, wrong.get(entry, ""), entry in without_series)]
+        rows = _rows(entry, entry in without_series, without_series.get(entry, True))
+        lines += ["", *_section(entry, result, wrong.get(entry, ""), rows)]
     if missing:
         lines += ["", "## Not run", ""]
         lines += [f"- `{entry.name}`: {entry.title}" for entry in missing]
@@ -109,8 +112,14 @@ def _is_text(column: int, rows: Sequence[Sequence[str]]) -> bool:
     return any(row[column][:1].isalpha() for row in rows)
 
 
-def _section(entry: Entry, result: Result, wrong: str, without_series: bool) -> list[str]:
+def _rows(entry: Entry, without_series: bool, some: bool) -> str:
+    if not some:
+        return "rows, an episode each, stay in `results/`"
     what = "rows, but for the many of series and episodes," if without_series else "rows"
+    return f"{what} in [{entry.name}.csv]({entry.paper}/{entry.name}.csv)"
+
+
+def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     lines = [f"## {_heading(result, entry)}", ""]
     lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
@@ -128,8 +137,7 @@ def _section(entry: Entry, result: Result, wrong: str, without_series: bool) -> 
     lines += [f"| `{k}` | {_value(v)} | {source} |" for k, (v, source) in result.parameters.items()]
     lines += [
         "",
-        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; {what} in "
-        f"[{entry.name}.csv]({entry.paper}/{entry.name}.csv).",
+        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; {rows}.",
     ]
     return lines
 

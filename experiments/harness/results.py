@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.statistics import Interval
 from experiments.harness.claims import Claim
+from experiments.harness.fingerprint import ROOT
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -134,27 +137,31 @@ def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
     return (rows[0], rows[1:]) if rows else ([], [])
 
 
-def copy_rows(source: Path, target: Path, series: Sequence[str]) -> None:
-    """Copy a file of rows without those whose `kind` is in `series`, and without columns that are then empty.
+def rows_beside_page(source: Path, series: Sequence[str]) -> str | None:
+    """A file of rows without those whose `kind` is in `series`, and without columns that are then empty.
 
-    With no `series` the copy is exact.
+    With no `series` all rows are there. Paths below the project are told from its root. None where
+    no row is left.
 
     Raises:
         ValueError: there are `series`, but no column `kind`.
     """
+    text = source.read_text(encoding="utf-8").replace(f"{ROOT}{os.sep}", "")
     if not series:
-        shutil.copyfile(source, target)
-        return
-    with source.open(encoding="utf-8", newline="") as file:
-        names, *rows = csv.reader(file)
+        return text
+    names, *rows = csv.reader(io.StringIO(text, newline=""))
     if "kind" not in names:
         raise ValueError(f"{source}: no column kind, which {', '.join(series)} should be in")
     of = names.index("kind")
     kept = [row for row in rows if row[of] not in series]
+    if not kept:
+        return None
     used = [k for k in range(len(names)) if any(row[k] for row in kept)]
-    with target.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([row[k] for k in used] for row in (names, *kept))
+    made = io.StringIO(newline="")
+    csv.writer(made, lineterminator="\n").writerows(
+        [row[k] for k in used] for row in (names, *kept)
+    )
+    return made.getvalue()
 
 
 def read_result(folder: Path) -> Result | None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Ablations"
+SERIES = ("policy",)
 
 Names = tuple[str, ...]
 
@@ -146,7 +147,8 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
         ("gpu_hours", "change of GPU-hours", 1.0),
         ("interactive_attainment", "change of interactive requests on time, %", 100.0),
     )
-    names = [n for n in parameters.ablations if n != "none"]
+    done = {name for _, name in changes(frame, "reward")}
+    names = [n for n in parameters.ablations if n in done]
     figure = new_figure(13.0, 2.2 + 0.45 * len(names))
     axes = figure.subplots(1, len(panels), sharey=True)
     for axis, (column, label, factor) in zip(axes, panels, strict=True):
@@ -165,12 +167,15 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
                 )
         axis.axvline(0.0, color="gray", lw=0.8)
         axis.set_xlabel(label)
+        if column == "reward":  # a fixed fleet at 1.4 times its load would hide all others
+            axis.set_xscale("symlog", linthresh=20)
+            axis.set_xticks((-1000, -100, -10, 0, 10, 100))
         axis.grid(alpha=0.3, axis="x")
     axes[0].set_yticks(range(len(names)), [ABLATIONS[n].text for n in names])
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
     seen = dict(zip(labels, handles, strict=True))
-    figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=5)
+    figure.legend(seen.values(), seen.keys(), loc="outside lower center", ncols=3)
     return figure
 
 
