@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agents.statistics import by_policy, interquartile_mean, mean_interval, paired_difference
+from agents.statistics import FEW, by_policy, interquartile_mean, mean_interval, paired_difference
 from agents.statistics import share_better as _share_better
 from llmscale_env._spread import ALONE, Launcher, spread
 from llmscale_env.control.policy import Policy
@@ -226,16 +226,26 @@ def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario) -> str:
         for line in lines
     ]
     rows.insert(1, "-" * len(rows[0]))
-    note = (
-        f"Means over {summary[0]['episodes']} episodes, the same requests for all. In brackets: 95 % "
-        f"bootstrap intervals; 'vs {first}' is the paired difference."
+    return "\n".join([*rows, _note(int(summary[0]["episodes"]), str(first))])
+
+
+def _note(episodes: int, first: str) -> str:
+    if episodes == 1:
+        return (
+            f"One episode, the same requests for all: no intervals. 'vs {first}' is the difference."
+        )
+    kind = "bootstrap" if episodes >= FEW else "Student's t"
+    return (
+        f"Means over {episodes} episodes, the same requests for all. In brackets: 95 % {kind} "
+        f"intervals; 'vs {first}' is the paired difference."
     )
-    return "\n".join([*rows, note])
 
 
 def _interval(row: Mapping[str, Any], key: str, factor: float, mean: str | None = None) -> str:
     centre, low, high = (row[k] * factor for k in (mean or key, f"{key}/low", f"{key}/high"))
     sign = "+" if key.endswith("difference") else ""
+    if np.isnan(low):
+        return f"{centre:{sign}.1f}"
     return f"{centre:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
 
 

@@ -6,7 +6,7 @@ Nothing here imports torch, so a slip is answered at once.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +30,7 @@ from agents.settings import (
     StageConfig,
     WarmStartConfig,
 )
-from llmscale_env._cli import Slip, closest, parse_options
+from llmscale_env._cli import Slip, closest, read_value
 
 _HERE = Path(__file__).parent / "configs"
 _RECIPES = Path(__file__).parent / "recipes"
@@ -318,6 +318,8 @@ def read_config(folder: Path) -> TrainConfig:
 
 
 _RANGES = "randomise.ranges."
+_WITH_SECTION = (*SECTIONS, *AGENTS, "scenario", _RANGES.removesuffix("."))
+"""What a recipe may write as a section in place of dotted paths."""
 
 
 def option_names() -> tuple[str, ...]:
@@ -396,7 +398,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
     Args:
         name: of one that ships (`agents/recipes`), or the path of a file: options as on the command line
-            with their values.
+            with their values, or in sections (`warm_start: {episodes: 8}`).
 
     Raises:
         Slip: no such recipe; a file that is not valid, or names what is no option.
@@ -410,59 +412,24 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise Slip(f"recipe = {name!r}: not valid YAML") from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
-    for key in data:
+    changes: dict[str, Any] = {}
+    for key, value in _by_path(data):
         if not _may_change(key):
             raise Slip(f"recipe = {name!r}: unknown option {key!r}{_hint(key)}")
-    return {key: tuple(value) if key in LISTS else value for key, value in data.items()}
+        if key in changes:
+            raise Slip(f"recipe = {name!r}: {key} is given twice")
+        changes[key] = tuple(value) if key in LISTS and isinstance(value, list) else value
+    return changes
 
 
-def parse_scenario_words(
-    words: Sequence[str], allowed: Sequence[str]
-) -> tuple[dict[str, str], str | None, dict[str, Any]]:
-    """Split a command line that runs a scenario but trains nothing.
-
-    Returns:
-        (options of `allowed`, the scenario's name or path if given, changed fields of it)
-
-    Raises:
-        Slip: as `parse_words`.
-    """
-    plain, overrides = [], {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        field = key.removeprefix("scenario.")
-        if not equals or field == key or not field:
-            plain.append(word)
-            continue
-        if not text:
-            raise Slip(f"{key}= lacks a value")
-        if field in overrides:
-            raise Slip(f"{key} is given twice")
-        overrides[field] = read_value(key, text)
-    for word in plain:
-        key, equals, _ = word.partition("=")
-        if equals and key not in (*allowed, "scenario"):
-            raise Slip(f"unknown option {key!r}{closest(key, (*allowed, 'scenario'))}")
-    options = parse_options(plain, (*allowed, "scenario"))
-    return options, options.pop("scenario", None), overrides
-
-
-def read_value(key: str, text: str) -> Any:
-    """A value of the command line, read as YAML (`12`, `0.5`, `true`, `[64, 64]`, `chat`).
-
-    Raises:
-        Slip: not valid YAML.
-    """
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise Slip(f"{key} = {text!r}: cannot be read as a value") from None
-    if isinstance(value, str):
-        try:  # YAML 1.1 takes 3e-4 for a word, since it lacks the point
-            return float(value)
-        except ValueError:
-            return value
-    return value
+def _by_path(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options by dotted path; what stands in a section (`warm_start:`, ...) has its name before."""
+    for key, value in data.items():
+        path = f"{prefix}{key}"
+        if path in _WITH_SECTION and isinstance(value, dict):
+            yield from _by_path(value, f"{path}.")
+        else:
+            yield path, value
 
 
 def _hint(key: str, extra: Sequence[str] = ()) -> str:

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.config import EVALUATION_SEED, environment_id, parse_scenario_words
+from agents.config import EVALUATION_SEED, environment_id
 from agents.files import provenance, replace_file, write_csv, write_json
 from llmscale_env import _spread
-from llmscale_env._cli import Slip, closest, run_command, whole
+from llmscale_env._cli import Slip, closest, parse_scenario_words, run_command, whole
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from agents.config import environment_id, parse_scenario_words
+from agents.config import environment_id
 from agents.files import said
-from llmscale_env._cli import Slip, flag, run_command, whole
+from llmscale_env._cli import Slip, flag, parse_scenario_words, run_command, whole
 from llmscale_env._spread import on_ray
 
 PARALLEL = "multi-region-parallel"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 class Frozen(BaseModel):
@@ -129,6 +133,14 @@ class LagrangianConfig(Frozen):
     start: NonNegative = 1.0
     most: Positive = 100.0
 
+    @field_validator("attainment", mode="before")
+    @classmethod
+    def _shares(cls, value: Any) -> Any:
+        shares = value.values() if isinstance(value, dict) else [value]
+        if value is not None and not all(_is_share(share) for share in shares):
+            raise ValueError("must be a share of arrivals in 0..1, one by class, or null")
+        return value
+
     @model_validator(mode="after")
     def _bounded(self) -> LagrangianConfig:
         if self.start > self.most:
@@ -156,10 +168,10 @@ class RangeConfig(Frozen):
     @classmethod
     def _pair(cls, value: Any) -> Any:
         """`[low, high]` is short for the interval."""
-        if isinstance(value, (list, tuple)):
-            if len(value) != 2:
-                raise ValueError("must be [low, high], or have low and high, or choices")
+        if isinstance(value, (list, tuple)) and len(value) == 2:
             return {"low": value[0], "high": value[1]}
+        if not isinstance(value, (dict, RangeConfig)):
+            raise ValueError("must be [low, high], or have low and high, or choices")
         return value
 
     @model_validator(mode="after")

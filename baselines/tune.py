@@ -93,6 +93,7 @@ from llmscale_env._cli import (
     parse_options,
     run_command,
     some_of,
+    split_scenario_words,
     whole,
 )
 from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
@@ -145,14 +146,8 @@ def _score(options: Mapping[str, str]) -> Score:
     return Score(name, target)
 
 
-def _scenarios(options: Mapping[str, str], changes: Mapping[str, str]) -> list[Scenario]:
+def _scenarios(options: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Scenario]:
     env = options.get("env", "mixed-slo")
-    overrides = {}
-    for key, value in changes.items():
-        try:
-            overrides[key.removeprefix("scenario.")] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise Slip(f"{key} = {value!r}: not valid YAML") from None
     if "workload" in options and "workloads" in options:
         raise Slip("workload and workloads: one of them")
     if "workload" in options:
@@ -212,8 +207,7 @@ def _search(
 
 
 def _run(words: list[str]) -> int:
-    changes = dict(word.split("=", 1) for word in words if _is_change(word))
-    others = [word for word in words if not _is_change(word)]
+    others, overrides = split_scenario_words(words)
     name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
     if name not in TUNABLE:
         raise Slip(f"policy = {name!r}: must be one of {list(TUNABLE)}{closest(name, TUNABLE)}")
@@ -222,7 +216,7 @@ def _run(words: list[str]) -> int:
         word.split("=", 1) for word in others if word.split("=")[0] in _WORDS and "=" in word
     )
     try:
-        scenarios = _scenarios(plain, changes)
+        scenarios = _scenarios(plain, overrides)
         scenario = scenarios[0]
         own = (*grid_of(kind, scenario), *space_of(kind, scenario))
         known = (*own, *kind.parameters_type.model_fields)
@@ -280,10 +274,6 @@ def _without_where(words: Sequence[str]) -> list[str]:
     """The words that say what is searched, without those that say where."""
     places = (*_spread.WORDS, "cache")
     return [word for word in words if word.partition("=")[0] not in places]
-
-
-def _is_change(word: str) -> bool:
-    return word.startswith("scenario.") and "=" in word
 
 
 def main(words: Sequence[str] | None = None) -> int:

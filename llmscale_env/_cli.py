@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import yaml
 
 HELP_WORDS = ("--help", "-h", "help")
 
@@ -48,7 +51,7 @@ def run_command(
     except the_users as error:
         message = str(error)
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}"
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except KeyboardInterrupt:
         print(f"{name}: {interrupted}", file=sys.stderr, flush=True)
         return 130
@@ -88,6 +91,69 @@ def parse_options(
             raise Slip(f"{where}{key} is given twice")
         options[key] = value
     return options
+
+
+def split_scenario_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take the words `scenario.FIELD=VALUE` out of a command line.
+
+    Returns:
+        (the other words, changed fields of the scenario)
+
+    Raises:
+        Slip: no value, one that cannot be read, a field given twice.
+    """
+    plain: list[str] = []
+    overrides: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        field = key.removeprefix("scenario.")
+        if field == key:
+            plain.append(word)
+            continue
+        if not (field and equals and text):
+            raise Slip(f"{word!r}: expected scenario.FIELD=VALUE")
+        if field in overrides:
+            raise Slip(f"{key} is given twice")
+        overrides[field] = read_value(key, text)
+    return plain, overrides
+
+
+def parse_scenario_words(
+    words: Sequence[str], allowed: Sequence[str]
+) -> tuple[dict[str, str], str | None, dict[str, Any]]:
+    """Split a command line that runs a scenario.
+
+    Returns:
+        (options of `allowed`, the scenario's name or path if given, changed fields of it)
+
+    Raises:
+        Slip: as `split_scenario_words` and `parse_options`.
+    """
+    plain, overrides = split_scenario_words(words)
+    for word in plain:
+        key, equals, _ = word.partition("=")
+        if equals and key not in (*allowed, "scenario"):
+            raise Slip(f"unknown option {key!r}{closest(key, (*allowed, 'scenario'))}")
+    options = parse_options(plain, (*allowed, "scenario"))
+    return options, options.pop("scenario", None), overrides
+
+
+def read_value(key: str, text: str) -> Any:
+    """A value of the command line, read as YAML (`12`, `0.5`, `true`, `[64, 64]`, `chat`).
+
+    Raises:
+        Slip: not valid YAML.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise Slip(f"{key} = {text!r}: cannot be read as a value") from None
+    if isinstance(value, str):
+        try:  # YAML 1.1 takes 3e-4 for a word, since it lacks the point
+            return float(value)
+        except ValueError:
+            return value
+    return value
 
 
 def flag(options: Mapping[str, str], key: str, default: bool = False) -> bool:

@@ -17,7 +17,6 @@ from agents.config import (
     environment_names,
     make_config,
     parse_config,
-    parse_scenario_words,
     parse_words,
     read_config,
     recipe_names,
@@ -30,7 +29,7 @@ from agents.statistics import (
     share_better,
 )
 from agents.train import plan
-from llmscale_env._cli import Slip
+from llmscale_env._cli import Slip, parse_scenario_words, run_command, split_scenario_words
 
 
 def config(*words: str):
@@ -85,6 +84,8 @@ def test_words_win_over_a_recipe(tmp_path: Path):
     "text, said",
     [
         ("ppo.gama: 0.5", "unknown option 'ppo.gama' (did you mean ppo.gamma?)"),
+        ("ppo: {gama: 0.5}", "unknown option 'ppo.gama' (did you mean ppo.gamma?)"),
+        ("warm_start: {kl: 1}\nwarm_start.kl: 2", "warm_start.kl is given twice"),
         ("- 1", "must be options and their values"),
         ("a: [", "not valid YAML"),
     ],
@@ -99,6 +100,41 @@ def test_a_slip_in_a_recipe_names_it(tmp_path: Path, text: str, said: str):
         parse_words(["recipe=nothing"], ("env",))
     with pytest.raises(Slip, match="recipe is given twice"):
         parse_words(["recipe=mixed-slo-per-workload", "recipe=mixed-slo-per-workload"], ("env",))
+
+
+def test_a_recipe_may_have_sections(tmp_path: Path):
+    flat, sections = tmp_path / "flat.yaml", tmp_path / "sections.yaml"
+    flat.write_text(
+        "ppo.gamma: 0.5\nscenario: chat.yaml\nscenario.fleet.max_gpus: 9\nreferences: [static]\n"
+        "randomise.groups: 2\nrandomise.ranges.workload.rate_scale: [0.5, 2]\n"
+    )
+    sections.write_text(
+        "ppo: {gamma: 0.5}\nscenario: {fleet.max_gpus: 9}\nreferences: [static]\n"
+        "randomise: {groups: 2, ranges: {workload.rate_scale: [0.5, 2]}}\n"
+    )
+    one, two = (parse_words([f"recipe={path}"], ())[0] for path in (flat, sections))
+    assert one.pop("scenario") == "chat.yaml"
+    assert one == two
+    assert make_config("mixed-slo", two).randomise.ranges["workload.rate_scale"].high == 2
+
+
+@pytest.mark.parametrize(
+    "word, said",
+    [
+        (
+            "randomise.ranges.horizon_s=5",
+            "5: must be [low, high], or have low and high, or choices",
+        ),
+        ("randomise.ranges.horizon_s=[1]", "[1]: must be [low, high], or have low and high"),
+        ("lagrangian.attainment=high", "lagrangian.attainment = 'high': must be a share"),
+        ("lagrangian.attainment=1.5", "lagrangian.attainment = 1.5: must be a share of arrivals"),
+        ("lagrangian.attainment={chat: 99}", "must be a share of arrivals in 0..1, one by class"),
+    ],
+)
+def test_ranges_and_attainments_say_what_they_must_be(word: str, said: str):
+    with pytest.raises(Slip) as slip:
+        config(word)
+    assert said in str(slip.value)
 
 
 def test_configuration_survives_its_file(tmp_path: Path):
@@ -145,6 +181,34 @@ def test_scenario_words_are_told_from_options():
     assert overrides == {"horizon_s": 600}
     with pytest.raises(Slip, match="did you mean episodes"):
         parse_scenario_words(["episode=3"], ("episodes",))
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["scenario.horizon_s"], "'scenario.horizon_s': expected scenario.FIELD=VALUE"),
+        (["scenario.=3"], "'scenario.=3': expected scenario.FIELD=VALUE"),
+        (["scenario.horizon_s={"], "scenario.horizon_s = '{': cannot be read as a value"),
+        (["scenario.horizon_s=3", "scenario.horizon_s=4"], "scenario.horizon_s is given twice"),
+    ],
+)
+def test_slips_in_fields_of_the_scenario(words: list[str], said: str):
+    with pytest.raises(Slip) as slip:
+        split_scenario_words(words)
+    assert str(slip.value) == said
+
+
+def test_fields_of_the_scenario_are_numbers_where_they_look_like_it():
+    plain, changed = split_scenario_words(["policy=static", "scenario.a.b=3e-4", "scenario.c=chat"])
+    assert (plain, changed) == (["policy=static"], {"a.b": 3e-4, "c": "chat"})
+
+
+def test_a_failing_file_without_a_name_is_one_line(capsys: pytest.CaptureFixture[str]):
+    def work(_: list[str]) -> int:
+        raise OSError("no space left")
+
+    assert run_command("cook", None, ["x"], work) == 2
+    assert capsys.readouterr().err == "cook: no space left\n"
 
 
 def test_seeds_of_training_validation_and_evaluation_never_meet():

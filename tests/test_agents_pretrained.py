@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from agents.config import make_config, parse_words, read_config
 from agents.evaluate import make_policies
-from agents.pretrained import KEYS, MAX_BYTES, PretrainedError, find, is_pretrained, shipped
+from agents.pretrained import (
+    KEYS,
+    MAX_BYTES,
+    Pretrained,
+    PretrainedError,
+    find,
+    is_pretrained,
+    shipped,
+)
 from llmscale_env._cli import Slip
 from llmscale_env.scenarios import load_scenario
 
@@ -46,8 +57,11 @@ def test_one_clear_error_where_none_ships(tmp_path: Path):
         PretrainedError, match=r"for 'placement'; there are some for \['mixed-slo'\]"
     ):
         find("pretrained", "placement", tmp_path)
-    with pytest.raises(PretrainedError, match=r"mixed-slo has \['a'\]"):
-        find("pretrained:b", "mixed-slo", tmp_path)
+    with pytest.raises(PretrainedError, match=r"'mixed-slo'; there are \['a'\]"):
+        find("pretrained:bcd", "mixed-slo", tmp_path)
+    ship(tmp_path, "small-seed0", "mixed-slo")
+    with pytest.raises(PretrainedError, match=r"did you mean small-seed0\?"):
+        find("pretrained:small-sed0", "mixed-slo", tmp_path)
 
 
 def test_several_without_a_recommendation_are_named(tmp_path: Path):
@@ -75,9 +89,33 @@ def test_a_card_that_says_too_little_is_refused(tmp_path: Path):
         shipped(folder=tmp_path)
 
 
-def test_everything_that_ships_is_whole():
-    for each in shipped():
-        assert each.model.stat().st_size <= MAX_BYTES
+def named(each: Pretrained) -> Any:
+    """A shipped policy as a case."""
+    before = each.name == "mixed-slo-maskable-ppo"
+    mark = pytest.mark.xfail(strict=True, reason="its recipe has changed since; it gives way soon")
+    return pytest.param(each, id=each.name, marks=[mark] if before else [])
+
+
+@pytest.mark.parametrize("each", [named(each) for each in shipped()])
+def test_everything_that_ships_is_whole(each: Pretrained):
+    assert each.model.stat().st_size <= MAX_BYTES
+    assert len(each.card["revision"]) == 40
+
+
+@pytest.mark.parametrize("environment", sorted({each.environment for each in shipped()}))
+def test_every_environment_that_ships_some_says_which_is_meant(environment: str):
+    assert find("pretrained", environment).environment == environment
+
+
+@pytest.mark.parametrize("each", [named(each) for each in shipped()])
+def test_the_command_of_a_card_makes_its_configuration(each: Pretrained):
+    words = shlex.split(each.card["command"])
+    assert words[:3] == ["python", "-m", "agents.train"]
+    changes, _ = parse_words(words[3:], ("env",))
+    made = make_config(each.environment, changes)
+    ships = read_config(each.folder)
+    free = ("env_threads", "torch_threads")  # change nothing that comes of it
+    assert made.model_dump(exclude=set(free)) == ships.model_dump(exclude=set(free))
 
 
 def test_nobody_is_a_slip():

@@ -100,7 +100,7 @@ def test_order_and_table():
         (["policy=llumnix", "high=-1"], "llumnix: low = -0.25"),
         (["policy=llumnix", "workloads=chatt"], "workloads = 'chatt'"),
         (["policy=llumnix", "scenario.horizon=3"], "horizon: there is no such field"),
-        (["policy=llumnix", "scenario.horizon_s={"], "scenario.horizon_s = '{': not valid YAML"),
+        (["policy=llumnix", "scenario.horizon_s={"], "scenario.horizon_s = '{': cannot be read"),
         (["policy=llumnix", "out=."], "out = '.': is a folder"),
     ],
 )

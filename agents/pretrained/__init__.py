@@ -12,6 +12,7 @@ A card says what one must know before trusting a policy:
 | `data` | what it was trained on, and by what it was chosen |
 | `seeds` | of training |
 | `command` | that trains it again |
+| `revision` | of the code that trained it |
 | `figures` | measured, with the commands that measured them |
 | `limits` | where it is not to be used, or was not tried |
 """
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from llmscale_env._cli import closest
 
 FOLDER = Path(__file__).parent
 MODEL, CARD = "model.zip", "card.yaml"
@@ -103,14 +106,15 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
     names = [each.name for each in there]
     if wanted:
         if wanted not in names:
-            raise PretrainedError(f"{name}: {environment or 'the project'} has {names}")
+            hint = closest(wanted, names)
+            raise PretrainedError(f"{name}: ships not for {where}{hint}")
         return there[names.index(wanted)]
     best = [each for each in there if each.recommended]
     if len(there) == 1:
         return there[0]
     if len(best) != 1:
         raise PretrainedError(
-            f"{name}: {environment or 'the project'} has {names}; name one, as {WORD}:{names[0]}"
+            f"{name}: {len(names)} ship for {where}; name one, as {WORD}:{names[0]}"
         )
     return best[0]
 

@@ -18,12 +18,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import yaml
-
 from baselines.clairvoyant.bound import Bound, clairvoyant_bound
 from baselines.registry import make_policy
 from baselines.solver import SolverMissing
-from llmscale_env._cli import Slip, parse_options, run_command, whole
+from llmscale_env._cli import Slip, parse_options, run_command, split_scenario_words, whole
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario
@@ -37,16 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(words: Sequence[str]) -> int:
-    changed = [word for word in words if word.startswith("scenario.")]
-    options = parse_options([word for word in words if word not in changed], _WORDS)
+    plain, overrides = split_scenario_words(words)
+    options = parse_options(plain, _WORDS)
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo")
-    overrides = {}
-    for word in changed:
-        field, equals, text = word.removeprefix("scenario.").partition("=")
-        if not (field and equals and text):
-            raise Slip(f"{word}: write scenario.FIELD=VALUE")
-        overrides[field] = yaml.safe_load(text)
     scenario = load_scenario(options["env"], **overrides)
     first, episodes = whole(options, "seed", 0, 0, 2**31 - 1), whole(options, "seeds", 3, 1, 1000)
     attainment, slot_s = _number(options, "attainment", 0.99), _number(options, "slot_s", 10.0)
