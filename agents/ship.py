@@ -221,7 +221,7 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     """Means of a run's validation after so many steps.
 
     Returns:
-        `after_steps`, `episodes`, `gpu_hours`, `CLASS_on_time` in per cent.
+        `after_steps`, `episodes`, `reward`, `gpu_hours`, `CLASS_on_time` in per cent.
 
     Raises:
         Slip: there was no validation then.
@@ -230,6 +230,7 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     if not rows:
         raise Slip(f"runs: {run} was not validated after the {steps:,} steps of its model")
     found: dict[str, float] = {"after_steps": steps, "episodes": len(rows)}
+    found["reward"] = round(fmean(row["reward"] for row in rows), 1)
     found["gpu_hours"] = round(fmean(row["gpu_hours"] for row in rows), 3)
     for key in rows[0]:
         name, _, what = key.partition("/")

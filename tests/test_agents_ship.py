@@ -71,6 +71,8 @@ def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path
     assert measured["episodes"] == len(seen) == 2
     hours = np.mean([float(row["gpu_hours"]) for row in seen])
     assert measured["gpu_hours"] == pytest.approx(hours, abs=1e-3)
+    reward = np.mean([float(row["reward"]) for row in seen])
+    assert measured["reward"] == pytest.approx(reward, abs=0.05)
     assert 0 <= measured["interactive_on_time"] <= 100
 
 
