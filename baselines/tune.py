@@ -16,7 +16,7 @@
                          points of the policy's ranges by Optuna's TPE sampler (extra "tune"); "static" begins
                          with fleets of the one pool that serves all, a quarter of its settings at most
     budget_steps=N       simulated control intervals over all episodes, as `total_timesteps` of a learned
-                         policy; exactly the whole episodes in it are run: the policy's defaults and other
+                         policy; what its whole episodes allow is run: the policy's defaults and other
                          settings with first_seeds seeds each, the better half with twice as many, and so on
                          up to `seeds`
     seed=N               of the sampler, and of the order of the grid's points
@@ -160,9 +160,9 @@ def _scenarios(options: Mapping[str, str], overrides: Mapping[str, Any]) -> list
 
 
 def _search(
-    kind: Any, episodes: Episodes, options: Mapping[str, str], score: Score
+    kind: Any, episodes: Episodes, options: Mapping[str, str], score: Score, title: str
 ) -> tuple[Found, int | None]:
-    """What was found, and the budget in steps (None: without one)."""
+    """What was found, and the budget in steps (None: without one); `title` is printed with the plan."""
     scenario = episodes.scenarios[0]
     search = one_of(options, "search", SEARCHES)
     seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
@@ -172,12 +172,14 @@ def _search(
     if search == "grid":
         values = {key: _values(key, text) for key, text in changed.items()}
         points = grid_points(kind, values, scenario)
+        for point in points:
+            kind(**point)  # every slip before a word of the search
     else:
         import_optuna()
         own = space_of(kind, scenario)
         space = {**own, **{key: _part(key, text, own.get(key)) for key, text in changed.items()}}
     if points is not None and "budget_steps" not in options:
-        print(f"{len(points)} settings, {seeds} seeds each")
+        print(f"{title}: {len(points)} settings, {seeds} seeds each")
         return sweep(episodes, points, seeds, score), None
     if "budget_steps" not in options:
         raise Slip("search=optuna needs budget_steps=N, simulated control intervals in all")
@@ -186,11 +188,9 @@ def _search(
     first = whole(options, "first_seeds", min(2, seeds), 1, seeds)
     made = plan(budget // each, seeds, first, None if points is None else len(points) + 1)
     rounds = ", then ".join(f"{n} settings with {s} seeds" for n, s in made.rounds)
-    print(f"{rounds}; {made.last_seeds} more for the best: {made.units * each:,} steps")
+    print(f"{title}: {rounds}: {made.units * each:,} steps")
     seed = whole(options, "seed", 0, 0, 2**31 - 1)
     if points is not None:
-        for point in points:
-            kind(**point)
         known = [settings for settings, _ in from_list(points, seed)]
         return halve(episodes, from_list(points, seed), made, score, known), budget
     ahead = begins_with(kind, scenario, space)
@@ -210,7 +210,7 @@ def _run(words: list[str]) -> int:
     others, overrides = split_scenario_words(words)
     name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
     if name not in TUNABLE:
-        raise Slip(f"policy = {name!r}: must be one of {list(TUNABLE)}{closest(name, TUNABLE)}")
+        raise Slip(f"policy = {name!r}: cannot be tuned{closest(name, TUNABLE)}")
     kind = TUNABLE[name]
     plain = dict(
         word.split("=", 1) for word in others if word.split("=")[0] in _WORDS and "=" in word
@@ -222,17 +222,20 @@ def _run(words: list[str]) -> int:
         known = (*own, *kind.parameters_type.model_fields)
         options = parse_options(others, tuple(dict.fromkeys((*_WORDS, *known))))
         score = _score(options)
-        if "out" in options and Path(options["out"]).is_dir():
-            raise Slip(f"out = {options['out']!r}: is a folder; must be a file's name")
+        path = settings_path(name, scenario.name, options.get("workload"))
+        path = Path(options.get("out", path))
+        writes = flag(options, "write", True)
+        if writes:
+            _check_place(path)
         kept = None
         if options.get("cache") != "none":
             folder = Path(options["cache"]) if "cache" in options else default_folder()
             kept = folder / f"{name}_{scenario.name}_{fingerprint(name, scenarios)}.jsonl"
         episodes = Episodes(kind, scenarios, kept, launcher_of(options, workers=1))
         shown = options.get("workload", options.get("workloads", scenario.name))
-        print(f"{name} on {shown}, {score}, {episodes.steps_per_seed} steps per seed: ", end="")
+        title = f"{name} on {shown}, {score}, {episodes.steps_per_seed} steps per seed"
         with closing(episodes):
-            found, budget = _search(kind, episodes, options, score)
+            found, budget = _search(kind, episodes, options, score, title)
     except (ScenarioError, PolicyError, TunerMissing) as error:
         raise Slip(str(error)) from None
     print(table_text(found.trials))
@@ -240,7 +243,7 @@ def _run(words: list[str]) -> int:
         print(f"no setting keeps every class at {score.target:g}; the first one comes nearest")
     of = "" if budget is None else f" of {budget:,}"
     print(f"steps: {found.steps:,}{of}, {episodes.replayed:,} of them from the cache")
-    if not flag(options, "write", True):
+    if not writes:
         return 0
     header = {
         "policy": name,
@@ -255,11 +258,25 @@ def _run(words: list[str]) -> int:
         "budget_steps": budget,
         "steps": found.steps,
     }
-    path = settings_path(name, scenario.name, options.get("workload"))
-    path = Path(options["out"]) if "out" in options else path
     given = {key: value for key, value in header.items() if value is not None}
     _write(path, settings_text(found.trials[0], given))
     return 0
+
+
+def _check_place(path: Path) -> None:
+    """Whether a file can be written there, before the search for what is to be in it.
+
+    Raises:
+        Slip: it is a folder, or its own folder cannot be made or written to.
+    """
+    if path.is_dir():
+        raise Slip(f"out = {str(path)!r}: is a folder; must be a file's name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Slip(f"out = {str(path)!r}: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK):
+        raise Slip(f"out = {str(path)!r}: nothing can be written to {path.parent}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -17,12 +17,10 @@ class Plan:
 
     Attributes:
         rounds: (settings, seeds of each, those of earlier rounds included).
-        last_seeds: more seeds for the best setting, so that nothing of the budget is left.
-        units: all of it: a unit is one seed of one setting.
+        units: what they spend: a unit is one seed of one setting.
     """
 
     rounds: tuple[tuple[int, int], ...]
-    last_seeds: int
     units: int
 
     @property
@@ -40,10 +38,11 @@ def seeds_by_round(seeds: int, first: int) -> list[int]:
 
 
 def plan(units: int, seeds: int, first: int, most: int | None = None) -> Plan:
-    """The plan that spends exactly so many units.
+    """The plan that spends so many units, or up to `first - 1` fewer.
 
     Half of the settings (rounded up) go on from round to round. What is left when no more settings can go
-    through all rounds is spent on further settings for the first round, then on more seeds for the best one.
+    through all rounds is spent on further settings for the first round. What is left then stays unspent: more
+    seeds for the best setting alone would judge it by other episodes than those that it won against.
 
     Args:
         units: to be spent; at least `seeds`.
@@ -76,6 +75,4 @@ def plan(units: int, seeds: int, first: int, most: int | None = None) -> Plan:
     if most is not None:
         extra = min(extra, most - n)
     chosen[0] = (n + extra, steps[0])
-    left -= extra * steps[0]
-    last = 0 if most is not None and chosen[0][0] == most else left
-    return Plan(tuple(chosen), last, units - left + last)
+    return Plan(tuple(chosen), units - left + extra * steps[0])

@@ -110,8 +110,6 @@ def halve(
         on, out = best[:n_settings], best[n_settings:]
         episodes.prepare([t.parameters for t in on], range(FIRST_SEED, FIRST_SEED + n_seeds))
         best = sorted((trial(t.parameters, n_seeds) for t in on), key=score.key) + out
-    if plan.last_seeds:
-        best[0] = trial(best[0].parameters, plan.rounds[-1][1] + plan.last_seeds)
     return Found(best, episodes.simulated + episodes.replayed)
 
 
