@@ -53,8 +53,8 @@ def test_few_things_drawn_from_make_wide_intervals():
     resampled = np.random.default_rng(0).normal(size=100_000)
     found = t_interval(1.0, resampled, 5)
     assert (found.low, found.high) == (pytest.approx(-2.1, abs=0.02), pytest.approx(4.1, abs=0.02))
-    found = t_interval(1.0, resampled, 10**6)
-    assert found.high == pytest.approx(2.96, abs=0.01)
+    found = t_interval(0.0, resampled, 10**6)
+    assert found.high == pytest.approx(1.96, abs=0.01)
     # A few infinite ones are left out, more make it endless.
     found = t_interval(1.0, np.append(resampled, [np.inf] * 2000), 5)
     assert found.high == pytest.approx(4.1, abs=0.02)
@@ -62,12 +62,38 @@ def test_few_things_drawn_from_make_wide_intervals():
     assert (found.low, found.high) == (pytest.approx(-2.1, abs=0.02), np.inf)
 
 
-def test_an_interval_reaches_as_far_as_the_resamples_do_on_each_side():
+def test_an_interval_of_few_reaches_as_far_as_the_resamples_do_on_each_side():
     """One resample in thirty is far above the others: the standard error does not reach there."""
     resampled = np.append(np.linspace(-0.1, 0.1, 2900), np.full(100, 3.0))
-    found = t_interval(0.0, resampled, 1000)
-    half = 1.962 * resampled.std(ddof=1)
+    found = t_interval(0.0, resampled, 9)
+    half = 2.306 * np.sqrt(9 / 8) * resampled.std(ddof=1)
     assert (found.low, found.high) == (pytest.approx(-half, rel=0.01), 3.0)
+
+
+def test_an_interval_of_many_is_short_where_the_resamples_are():
+    """The same with 40: down to the percentile, 2.023 * sqrt(40/39) / 1.960 = 1.0452 times as far."""
+    resampled = np.append(np.linspace(-0.1, 0.1, 2900), np.full(100, 3.0))
+    found = t_interval(0.0, resampled, 40)
+    assert found.low == pytest.approx(1.0452 * (-0.1 + 0.2 * 75 / 2900), rel=0.01)
+    assert found.high == pytest.approx(1.0452 * 3.0, rel=0.001)
+    # Resamples that all lie above the statistic leave its lower end where it is.
+    found = t_interval(-1.0, resampled, 40)
+    assert (found.low, found.high) == (-1.0, pytest.approx(-1.0 + 1.0452 * 4.0, rel=0.001))
+    found = t_interval(0.0, np.append(resampled, [np.inf] * 200), 40)
+    assert (found.low, found.high) == (pytest.approx(-0.098, abs=0.001), np.inf)
+
+
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_intervals_of_many_windows_cover_the_truth(n: int):
+    """Windows of an exponential law, whose mean is 1: 95 % of such studies should hold it."""
+    rng = np.random.default_rng(n)
+    held = 0
+    for _ in range(200):
+        found = stratified_interval(
+            {"w": rng.exponential(size=n)}, lambda v: float(np.mean(v)), resamples=300
+        )
+        held += found.low <= 1 <= found.high
+    assert 0.87 * 200 <= held <= 0.99 * 200
 
 
 @pytest.mark.parametrize("n_seeds", [2, 3, 5, 8])

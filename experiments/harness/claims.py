@@ -59,9 +59,12 @@ class Claim:
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a JSON file; NaN as None."""
+        """Plain values, for a JSON file, which has no such numbers: NaN as None, infinity as "inf"."""
         plain = asdict(self)
-        plain["ours"] = {k: None if math.isnan(v) else v for k, v in plain["ours"].items()}
+        plain["ours"] = {
+            k: None if math.isnan(v) else str(v) if math.isinf(v) else v
+            for k, v in plain["ours"].items()
+        }
         return plain
 
     @classmethod

@@ -8,10 +8,12 @@ Two things are ours. There, every run of every task is a training of its own; he
 windows as all others, and one that was trained once may run on several workloads. So a resample draws
 windows once per workload for all policies, and training seeds once per training, on however many workloads
 it runs. And percentiles of resamples of a handful of seeds never leave the range of these seeds: with two of
-them a "95 %" interval holds the truth every other time. So the bootstrap gives the standard error, and
-the interval is Student's t of the fewest things drawn from, be it seeds or windows; where the resamples
-reach further to one side (a few hard windows decide who keeps 99 %), it ends where they do. One training has
-no interval: nobody knows what another would have done.
+them a "95 %" interval holds the truth every other time. So with fewer than ten things drawn from, be it seeds
+or windows, the bootstrap gives the standard error, and the interval is Student's t; where the resamples reach
+further to one side, it ends where they do. With more the interval is that of the percentiles, each side as
+long as its own resamples say: where a few hard windows decide who keeps 99 %, they reach far up and hardly
+down, and no policy may be thought to need less for that. One training has no interval: nobody knows what
+another would have done.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agents.statistics import CONFIDENCE, Interval
+from agents.statistics import CONFIDENCE, FEW, Interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -212,10 +214,12 @@ ENDLESS = 1 / 40
 
 
 def t_interval(centre: float, resampled: Floats, n: int) -> Interval:
-    """95 % interval of a statistic: Student's t for samples of `n` with the bootstrap's standard error, or to
-    the percentiles of the resamples, whichever is further on each side.
+    """95 % interval of a statistic, from resamples of samples of `n`.
 
-    Resamples spread by the divisor n where samples do by n - 1, hence a factor of sqrt(n / (n - 1)).
+    Below `FEW` things Student's t with the bootstrap's standard error, or to the percentiles of the
+    resamples, whichever is further on each side. From there on the percentiles, their distances from the
+    statistic widened by as much as Student's t is wider than the normal law. Resamples spread by the divisor
+    n where samples do by n - 1, hence a factor of sqrt(n / (n - 1)) in both.
 
     Args:
         centre: the statistic.
@@ -225,20 +229,22 @@ def t_interval(centre: float, resampled: Floats, n: int) -> Interval:
     """
     if n <= 1 or np.isnan(centre) or np.isnan(resampled).any():
         return Interval(centre, np.nan, np.nan)
-    from scipy.stats import t
+    from scipy.stats import norm, t
 
     finite = resampled[np.isfinite(resampled)]
     if len(finite) < 2:
         return Interval(centre, np.nan, np.inf)
-    half = t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.sqrt(n / (n - 1)) * finite.std(ddof=1)
+    level = (1 + CONFIDENCE) / 2
+    factor = t.ppf(level, n - 1) * np.sqrt(n / (n - 1))
     endless = 1 - len(finite) / len(resampled) > ENDLESS
     low = np.quantile(resampled, ENDLESS, method="lower")
-    high = np.quantile(resampled, 1 - ENDLESS, method="lower")
-    return Interval(
-        centre,
-        float(min(centre - half, low)),
-        np.inf if endless else float(max(centre + half, high)),
-    )
+    high = np.inf if endless else np.quantile(resampled, 1 - ENDLESS, method="lower")
+    if n < FEW:
+        half = factor * finite.std(ddof=1)
+        return Interval(centre, float(min(centre - half, low)), float(max(centre + half, high)))
+    wider = factor / norm.ppf(level)
+    down, up = max(0.0, centre - low), max(0.0, high - centre)
+    return Interval(centre, float(centre - wider * down), float(centre + wider * up))
 
 
 def as_table(values: ArrayLike) -> Floats:

@@ -132,7 +132,7 @@ def _claim(judged: Judged, target: float) -> Claim:
     number = "at most 0" if smooth else "more than 0"
 
     def said(ours: Interval, verdict: Verdict, reason: str = "", note: str = "") -> Claim:
-        return Claim(sentence, f"{number} {unit}", _plain(ours), unit, verdict, reason, note)
+        return Claim(sentence, f"{number} {unit}", ours, unit, verdict, reason, note)
 
     if mine is None:
         return said(NOTHING, Verdict.UNMEASURED, "no learned policy was compared")
@@ -230,12 +230,6 @@ def _apart(mine: Standing, judged: Judged) -> tuple[Interval, str]:
     return shown, f"intervals meet: {', '.join(close)}"
 
 
-def _plain(interval: Interval) -> Interval:
-    """Endless bounds as missing ones, which a file can hold."""
-    low, high = (v if np.isfinite(v) else np.nan for v in (interval.low, interval.high))
-    return Interval(interval.mean, low, high)
-
-
 def _bounded(bounds: Bounds, workload: str) -> bool:
     """Whether every window of a workload has a bound."""
     values = list(bounds.get(workload, {}).values())
@@ -284,7 +278,7 @@ def _distance_claim(judged: Sequence[Judged], bounds: Bounds, resamples: int) ->
     else:
         verdict, reason = Verdict.DIRECTION, f"{ratio.mean:.2f} of it are left"
     note = f"Over {len(known)} of {len(judged)} test workloads together."
-    return Claim(sentence, f"at most {MOST:g}", _plain(ratio), unit, verdict, reason, note)
+    return Claim(sentence, f"at most {MOST:g}", ratio, unit, verdict, reason, note)
 
 
 MOST = 0.5
