@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from experiments.harness.claims import Verdict
 from experiments.learned import study_ablations
@@ -91,3 +91,48 @@ def test_who_has_seen_the_test_claims_nothing():
     frame = one_ablation("ppo, leaks w", "leaks w", True, 3, "forecast-none")
     (claim,) = study_ablations.claims(frame, study_ablations.Settings())
     assert claim.verdict is Verdict.UNMEASURED
+
+
+def test_the_table_has_levels_beside_changes_and_says_on_which_workloads():
+    def rows(policy: str, workload: str, rewards: tuple[float, float]) -> DataFrame:
+        return DataFrame(
+            {
+                "policy": policy,
+                "setting": "misses at 5" if policy == "ppo" else "x1",
+                "base": "x",
+                "learned": policy == "ppo",
+                "workload": workload,
+                "training_seed": seed,
+                "window": window,
+                "ablation": ablation,
+                "reward": reward,
+                "gpu_hours": 2.0,
+                "interactive_attainment": 0.99 if ablation == "none" else 0.9,
+                "batch_attainment": 1.0,
+            }
+            for ablation, reward in zip(("none", "load-60"), rewards, strict=True)
+            for seed in range(2 if policy == "ppo" else 1)
+            for window in range(3)
+        )
+
+    frame = concat(
+        [
+            rows("static", "test-spikes", (-60.0, -60.0)),
+            rows("static", "test-code", (-100.0, -110.0)),
+            rows("ppo", "test-spikes", (-50.0, -90.0)),
+        ]
+    )
+    settings = study_ablations.Settings()
+    table = study_ablations.tables(frame, settings)["changes"]
+    assert [(row["policy"], row["on"], row["reward"]) for row in table] == [
+        ("static", "code, spikes", -80.0),
+        ("static", "code, spikes", -85.0),
+        ("ppo, misses at 5", "spikes", -50.0),
+        ("ppo, misses at 5", "spikes", -90.0),
+    ]
+    assert [
+        row["change of reward"] if k % 2 == 0 else row["change of reward"].mean
+        for k, row in enumerate(table)
+    ] == ["-", -5.0, "-", -40.0]
+    assert table[3]["interactive %"] == pytest.approx(90.0)
+    assert table[3]["of interactive %"].mean == pytest.approx(-9.0)

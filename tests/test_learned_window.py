@@ -28,9 +28,11 @@ def test_the_network_that_was_made_for_a_workload_is_shown():
 
     from experiments.learned.study_window import shown
 
-    def run(name: str, made_for: str, seed: int) -> SimpleNamespace:
+    def run(name: str, made_for: str, seed: int, setting: str = "a") -> SimpleNamespace:
         return SimpleNamespace(
             name=name,
+            path=name,
+            setting=setting,
             made_for=made_for,
             training_seed=seed,
             competes_on=lambda w: made_for in ("", *w.validated_on),
@@ -45,6 +47,19 @@ def test_the_network_that_was_made_for_a_workload_is_shown():
     assert shown(runs[1:2], by_name["test-chat"], 0) is None
     with pytest.raises(ValueError, match=r"training_seed = 5: must be one of \[0, 1\]"):
         shown(runs, by_name["test-spikes"], 5)
+    with pytest.raises(ValueError, match=r"setting = 'b': must be one of \['a'\]"):
+        shown(runs, by_name["test-spikes"], 0, "b")
+    # Of two settings one has to be named, and each has its own training seeds.
+    runs.append(run("spikes b", "val-spikes", 1, "b"))
+    with pytest.raises(ValueError, match=r"setting = '': must be one of \['a', 'b'\]"):
+        shown(runs, by_name["test-spikes"], 1)
+    assert shown(runs, by_name["test-spikes"], 1, "a").name == "spikes 1"
+    assert shown(runs, by_name["test-spikes"], 1, "b").name == "spikes b"
+    with pytest.raises(ValueError, match=r"training_seed = 0: must be one of \[1\]"):
+        shown(runs, by_name["test-spikes"], 0, "b")
+    runs.append(run("spikes again", "val-spikes", 1, "b"))
+    with pytest.raises(ValueError, match="alike in setting and training seed"):
+        shown(runs, by_name["test-spikes"], 1, "b")
 
 
 def test_a_window_ends_with_the_episode():

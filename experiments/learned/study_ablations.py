@@ -7,7 +7,8 @@ Heuristics run at their tuned setting (factor 1), learned policies at every sett
 workloads and the same windows. Blind to a block of its observation, a learned policy sees it at its mean
 over an episode. What counts is the reward of an episode against the same policy's in the world as it is,
 window by window; attainment and GPU-hours say where it comes from. At another load all rewards are others:
-there attainment tells who can be left alone.
+there attainment tells who can be left alone. Who is better in a changed world the rewards themselves say, and
+not their changes; policies are to be compared on the same workloads, which column `on` names.
 """
 
 from __future__ import annotations
@@ -117,11 +118,8 @@ def changes(frame: DataFrame, column: str = "reward") -> dict[tuple[str, str], I
     Mean over workloads, training seeds and windows of the paired differences, with its interval.
     """
     found: dict[tuple[str, str], Interval] = {}
-    names = frame["policy"].where(
-        ~frame["learned"].astype(bool), frame["policy"] + ", " + frame["setting"]
-    )
     keys = ["workload", "training_seed", "window"]
-    for name, mine in frame.assign(name=names).groupby("name", sort=False):
+    for name, mine in frame.assign(name=_names(frame)).groupby("name", sort=False):
         plain = mine[mine["ablation"] == "none"].set_index(keys)[column]
         for ablation, rows in mine[mine["ablation"] != "none"].groupby("ablation", sort=False):
             difference = (rows.set_index(keys)[column] - plain).astype(float)
@@ -180,21 +178,54 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
 
 
 def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, Any]]]:
-    """A row per policy and ablation."""
+    """A row per policy and ablation: what becomes of it, and by how much that is less."""
     reward, hours = changes(frame), changes(frame, "gpu_hours")
     shares = {c: changes(frame, f"{c}_attainment") for c in ("interactive", "batch")}
-    return {
-        "changes": [
+    levels = _levels(frame)
+    made = []
+    for policy, name in levels.index:
+        level = levels.loc[(policy, name)]
+        paired = (policy, name) in reward
+        made.append(
             {
                 "policy": policy,
+                "on": level["on"],
                 "ablation": ABLATIONS[name].text,
-                "reward": change,
-                "GPU-h": hours[policy, name],
-                **{f"{c} on time": shares[c][policy, name] for c in shares},
+                "reward": float(level["reward"]),
+                "GPU-h": float(level["gpu_hours"]),
+                **{f"{c} %": 100 * float(level[f"{c}_attainment"]) for c in shares},
+                "change of reward": reward[policy, name] if paired else "-",
+                "of GPU-h": hours[policy, name] if paired else "-",
+                **{
+                    f"of {c} %": _percent(shares[c][policy, name]) if paired else "-"
+                    for c in shares
+                },
             }
-            for (policy, name), change in reward.items()
-        ]
-    }
+        )
+    return {"changes": made}
+
+
+def _levels(frame: DataFrame) -> DataFrame:
+    """By policy (and setting) and ablation: means over workloads of means over episodes, and `on` which."""
+    columns = ["reward", "gpu_hours", "interactive_attainment", "batch_attainment"]
+    keys = ["name", "ablation"]
+    named = frame.assign(name=_names(frame))
+    by_workload = named.groupby([*keys, "workload"], sort=False)[columns].mean()
+    found = by_workload.groupby(keys, sort=False).mean()
+    on = by_workload.reset_index().groupby(keys, sort=False)["workload"]
+    found["on"] = on.agg(lambda names: ", ".join(sorted(n.removeprefix("test-") for n in names)))
+    return found
+
+
+def _names(frame: DataFrame) -> Any:
+    """What policies are called: of learned ones with the setting."""
+    return frame["policy"].where(
+        ~frame["learned"].astype(bool), frame["policy"] + ", " + frame["setting"]
+    )
+
+
+def _percent(change: Interval) -> Interval:
+    return Interval(100 * change.mean, 100 * change.low, 100 * change.high)
 
 
 def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:

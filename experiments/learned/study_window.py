@@ -48,6 +48,7 @@ class Settings(Parameters):
     learned: Annotated[
         tuple[str, ...], ours("as in learned-mixed-slo; of what competes there one is shown")
     ] = ("pretrained",)
+    setting: Annotated[str, ours("of the learned policy; empty: the only one that there is")] = ""
     training_seed: Annotated[int, ours("of the learned policy", ge=0)] = 0
     quantile: Annotated[
         float, ours("of its instance counts; 0: the one of its run", ge=0, lt=1)
@@ -92,7 +93,10 @@ def split(name: str) -> tuple[str, float]:
     return policy, factor
 
 
-PARAMETERS = {"quick": Settings(), "paper": Settings()}
+CHOSEN = Settings(heuristics=("static", "paced:1.2"), setting="misses at 2.5", quantile=0.1)
+"""What validation chose for test-spikes (column `chosen` of learned-mixed-slo's table)."""
+
+PARAMETERS = {"quick": CHOSEN, "paper": CHOSEN}
 
 
 def cases(parameters: Settings) -> list[dict[str, Any]]:
@@ -112,26 +116,39 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
         if found is None:
             raise ValueError(f"heuristics = {text!r}: there is no such setting")
         made.append({**where, "policy": text, "learned": False, "parameters": found})
-    run = shown(find_runs(parameters.learned, "mixed-slo"), workload, parameters.training_seed)
+    runs = find_runs(parameters.learned, "mixed-slo")
+    run = shown(runs, workload, parameters.training_seed, parameters.setting)
     if run is not None:
         made.append({**where, **learned_who(run, parameters.quantile or None)})
     return made
 
 
-def shown(runs: Sequence[Run], workload: Workload, training_seed: int) -> Run | None:
+def shown(
+    runs: Sequence[Run], workload: Workload, training_seed: int, setting: str = ""
+) -> Run | None:
     """Of those that compete on a workload: one that was made for its kind before one that was not.
 
     Raises:
-        ValueError: somebody competes, but not with this training seed.
+        ValueError: somebody competes, but not with this training seed, or not at this setting; or at several,
+            and none is named.
     """
     there = [run for run in runs if run.competes_on(workload)]
     if not there:
         return None
     made_for = [run for run in there if run.made_for] or there
-    mine = [run for run in made_for if run.training_seed == training_seed]
+    settings = sorted({run.setting for run in made_for})
+    if setting not in settings and (setting or len(settings) > 1):
+        raise ValueError(f"setting = {setting!r}: must be one of {settings}")
+    at = [run for run in made_for if run.setting == (setting or settings[0])]
+    mine = [run for run in at if run.training_seed == training_seed]
     if not mine:
-        seeds = sorted({run.training_seed for run in made_for})
+        seeds = sorted({run.training_seed for run in at})
         raise ValueError(f"training_seed = {training_seed}: must be one of {seeds}")
+    if len(mine) > 1:
+        names = [run.path for run in mine]
+        raise ValueError(
+            f"learned: {names} are alike in setting and training seed; name one of them"
+        )
     return mine[0]
 
 
