@@ -288,5 +288,24 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]):
     text = capsys.readouterr().out
     assert "bound GPU-h" in text
     assert "static:" in text
-    assert main(["env=mixed-slo", "attainment=2"]) == 2
-    assert main(["seeds=1"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["env=mixed-slo", "attainment=2"], "attainment = 2.0: must be above 0 and at most 1"),
+        (["env=mixed-slo", "attainment=most"], "attainment = 'most': must be a number"),
+        (["env=mixed-slo", "slot_s=nan"], "slot_s = nan: must be in 0.01..1800"),
+        (["env=multi-region"], "the clairvoyant bound is for one LLM"),
+        (["env=mixed-slo", "scenario.horizon_s="], "expected scenario.FIELD=VALUE"),
+        (["seeds=1"], "env= is missing"),
+    ],
+)
+def test_slips_are_one_line_and_nothing_else(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert shown.err.count("\n") == 1

@@ -45,10 +45,11 @@ def _show(words: Sequence[str]) -> int:
     policies = [make_policy(name) for name in options.get("policies", "").split(",") if name]
     heads = ["seed", "requests", "possible", "prefill GPU-s", "decode GPU-s", "loading GPU-s"]
     heads += ["bound GPU-s", "bound GPU-h"]
-    print(f"{scenario.name}, {100 * attainment:g} % of every class on time, slots of {slot_s:g} s")
-    print("  ".join(heads))
+    title = f"{scenario.name}, {100 * attainment:g} % of every class on time, slots of {slot_s:g} s"
     for seed in range(first, first + episodes):
         bound = clairvoyant_bound(scenario, seed, attainment, slot_s)
+        if seed == first:  # whatever is refused is refused before the first word
+            print(title, "  ".join(heads), sep="\n")
         sizes = (bound.requests, bound.possible)
         parts = (bound.prefill_gpu_s, bound.decode_gpu_s, bound.loading_gpu_s, bound.gpu_s)
         cells = [f"{seed:4d}", *map(str, sizes), *(f"{part:.1f}" for part in parts)]
