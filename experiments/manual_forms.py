@@ -108,11 +108,11 @@ a reference policy wants `reset(seed)` at the start of an episode.
 ### Blocks that know no size
 
 Their entries depend on classes and pools and on nothing else: not on slots, `max_gpus` or an expected
-rate. One network reads them on clusters of any size ([learned.md](learned.md#one-network-on-clusters-of-other-sizes) has
-one at half to four times the size that it was trained at). What an instance can serve is reckoned from the
-calibrated iteration times (`llmscale_env/envs/service.py`): prompt tokens at the pace of a prefill of
-1,024, output tokens at that of the largest batch of contexts of 1,024 that fits the KV cache, the pool's
-`max_batch` and the class's ITL target.
+rate. One network reads them on clusters of any size: [learned.md](learned.md) has one at half to four times
+the size that it was trained at. What an instance can serve is reckoned from the calibrated iteration times
+(`llmscale_env/envs/service.py`): prompt tokens at the pace of a prefill of 1,024, output tokens at that of
+the largest batch of contexts of 1,024 that fits the KV cache, the pool's `max_batch` and the class's ITL
+target.
 
 | block | entry | min | max | meaning |
 |---|---|---|---|---|
