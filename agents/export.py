@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from agents.files import replace_file
-from llmscale_env._cli import Slip, parse_options, run_command
+from llmscale_env._cli import Slip, check_file, parse_options, run_command
 
 COMPARED = 1000
 """Observations on which the file is compared with the original."""
@@ -62,6 +62,7 @@ def _export(words: Sequence[str]) -> int:
         policy = LearnedPolicy(place)
     except (ModelError, PretrainedError) as error:
         raise Slip(str(error)) from None
+    check_file("out", out)
     replace_file(out, lambda part: write(policy, part))
     differences = compare(policy, out)
     if differences:

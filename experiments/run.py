@@ -38,7 +38,7 @@ from experiments.harness.parameters import Parameters
 from experiments.harness.results import Result, frame_of, read_table, write_result
 from experiments.output import RESULTS, machine, text_table
 from llmscale_env import _spread
-from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, whole
+from llmscale_env._cli import HELP_WORDS, Slip, check_folder, one_of, parse_options, whole
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 _WORDS = ("scale", "seeds", "out", *_spread.WORDS)
@@ -78,7 +78,7 @@ def complete(
     Raises:
         Unfit: the experiment makes no runs of these settings, and it is not they that are to blame.
         RunsFailed: naming the first that failed, after all others were done.
-        Slip: settings that the experiment refuses; no cluster answers.
+        Slip: settings that the experiment refuses; nothing can be written to `folder`; no cluster answers.
         WorkerLost, OtherCode: what was done until then is in the cache.
     """
     from tqdm import tqdm
@@ -86,6 +86,7 @@ def complete(
     name = experiment.entry.name
     with _explained("these parameters make no runs"):
         cases = json.loads(json.dumps([dict(case) for case in _cases(experiment, settings)]))
+    check_folder("out", folder)
     cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module, "run"))
     # Seconds that were taken at another time, under another load, are not this command's.
     found = [None if case.get("timed") else cache.get(case) for case in cases]

@@ -299,6 +299,21 @@ def test_a_slip_ends_the_command_with_code_2(project_root: Path):
     )
 
 
+def test_a_place_that_takes_nothing_is_told_before_the_first_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from agents import evaluate
+
+    monkeypatch.setattr(evaluate, "compare", lambda *_, **__: pytest.fail("episodes begin"))
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        (tmp_path / "file", "is a file, and no folder"),
+        (tmp_path / "file" / "below", f"nothing can be written to {tmp_path / 'file' / 'below'} ("),
+    ):
+        assert evaluate.main(["env=mixed-slo", "policies=static", f"out={out}"]) == 2
+        assert capsys.readouterr().err.startswith(f"evaluate: out = {str(out)!r}: {said}")
+
+
 def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]):
     from agents import evaluate, pictures, train
 

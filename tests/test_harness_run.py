@@ -243,6 +243,18 @@ def test_slips_are_one_line_and_code_2(words, message, capsys, tmp_path):
     assert not out.exists()
 
 
+def test_a_place_that_takes_nothing_is_told_before_the_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "entries", lambda: (ENTRY,))
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        (tmp_path / "file", "is a file, and no folder\n"),
+        (tmp_path / "file" / "below", f"nothing can be written to {tmp_path / 'file' / 'below'} ("),
+    ):
+        assert command.main(["test-example", f"out={out}", f"log={tmp_path / 'log'}"]) == 2
+        assert capsys.readouterr().err.startswith(f"run: test-example: out = {str(out)!r}: {said}")
+    assert runs_done(tmp_path) == 0
+
+
 def test_a_slip_in_one_experiment_leaves_the_others(experiment, tmp_path, monkeypatch, capsys):
     other = replace(ENTRY, name="test-other")
     monkeypatch.setattr(catalogue, "entries", lambda: (other, ENTRY))
