@@ -219,3 +219,6 @@ SECTIONS: dict[str, type[Frozen]] = {
     "randomise": RandomiseConfig,
 }
 """Sections of options that hold for every learner."""
+
+SWITCHES = {"warm_start": "policy", "lagrangian": "attainment"}
+"""Of sections without effect as long as one of their options is None: which one."""

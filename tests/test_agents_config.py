@@ -21,6 +21,7 @@ from agents.config import (
     read_config,
     recipe_names,
 )
+from agents.settings import WarmStartConfig
 from agents.statistics import (
     by_policy,
     interquartile_mean,
@@ -135,6 +136,42 @@ def test_ranges_and_attainments_say_what_they_must_be(word: str, said: str):
     with pytest.raises(Slip) as slip:
         config(word)
     assert said in str(slip.value)
+
+
+@pytest.mark.parametrize(
+    "word, switch",
+    [
+        ("lagrangian.start=5.0", "lagrangian.attainment=0.9"),
+        ("lagrangian.rate=0.0", "lagrangian.attainment={batch: 0.9}"),
+        ("lagrangian.most=50.0", "lagrangian.attainment=0.9"),
+        ("warm_start.episodes=8", "warm_start.policy=chiron"),
+        ("warm_start.spread_settings=0.5", "warm_start.policy=chiron"),
+        ("warm_start.kl_steps=100", "warm_start.policy=chiron"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(word: str, switch: str):
+    key, _, value = word.partition("=")
+    needs = switch.partition("=")[0]
+    with pytest.raises(Slip) as slip:
+        config(word)
+    assert str(slip.value) == f"{key} = {value}: does nothing without {needs}"
+    config(word, switch)
+
+
+def test_prices_of_workloads_need_an_attainment():
+    drawn = "randomise.ranges.workload={choices: [chat, spike]}"
+    with pytest.raises(Slip, match=r"lagrangian\.per = 'workload': does nothing without"):
+        config("lagrangian.per=workload", drawn)
+    config("lagrangian.per=workload", drawn, "lagrangian.attainment=0.9")
+
+
+def test_a_word_switches_off_what_a_recipe_says_of_a_section():
+    words = ["recipe=mixed-slo-per-workload", "warm_start.policy=null"]
+    made = config(*words)
+    assert made.warm_start == WarmStartConfig()
+    assert made.lagrangian.start == 5
+    with pytest.raises(Slip, match=r"warm_start\.episodes = 8: does nothing without"):
+        config(*words, "warm_start.episodes=8")
 
 
 def test_configuration_survives_its_file(tmp_path: Path):
