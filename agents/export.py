@@ -127,7 +127,8 @@ def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
     import torch
 
     from agents.algorithms import is_recurrent, takes_masks
-    from agents.decoding import IMPOSSIBLE, are_counts, decided
+    from agents.decoding import IMPOSSIBLE, decided
+    from agents.environments import are_counts
 
     counts = are_counts(parts)
     policy = model.policy

@@ -13,8 +13,8 @@ import pytest
 from agents import export
 from agents.algorithms import make_model
 from agents.config import make_config, parse_words
-from agents.decoding import are_counts, decided
-from agents.environments import make_scenario, make_vector_env
+from agents.decoding import decided
+from agents.environments import are_counts, make_scenario, make_vector_env
 from agents.held_noise import parts_of
 from agents.learned import LearnedPolicy, find_model
 from agents.pretrained import find

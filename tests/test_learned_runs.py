@@ -227,6 +227,31 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
     assert (leak.policy, leak.made_for, leak.leaks) == ("ppo", "", ("mixed-slo/test-code",))
 
 
+@pytest.mark.parametrize(
+    "changes, turns",
+    [
+        ({}, True),
+        ({"action": ["batch_limits"]}, False),
+        ({"action": ["residual"], "reference": "hpa"}, False),
+        ({"agent": "recurrent-ppo"}, False),
+    ],
+)
+def test_quantiles_are_settings_of_networks_that_decide_counts(
+    changes: dict[str, Any], turns: bool, tmp_path: Path
+):
+    from agents.config import make_config
+    from experiments.learned.protocol import learned_cases
+    from experiments.learned.runs import run_of
+
+    config = make_config("mixed-slo", {"scenario.workload": "mixed-slo/val-code", **changes})
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    (tmp_path / "model_best.zip").touch()
+    run = run_of(config, tmp_path / "model_best.zip")
+    tests = [w for w in workloads("test") if w.name == "test-code"]
+    made = learned_cases([run], tests, (), {"test": 1, "validation": 1}, (0.7, 0.9))
+    assert [case.get("quantile") for case in made] == [None, *((0.7, 0.9) if turns else ())]
+
+
 def test_the_learned_policy_that_is_judged_is_there_and_preferred_by_validation():
     def standing(policy: str, workload: str, hours: float, reaches: bool = True) -> Any:
         choice = Choice("at 0.99", reaches, 0.99, hours)
