@@ -442,11 +442,14 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def _by_path(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options by dotted path; what stands in a section (`warm_start:`, ...) has its name before."""
+    """Options by dotted path; what stands in a section (`warm_start:`, ...) has its name before.
+
+    A section with nothing in it is none.
+    """
     for key, value in data.items():
         path = f"{prefix}{key}"
-        if path in _WITH_SECTION and isinstance(value, dict):
-            yield from _by_path(value, f"{path}.")
+        if path in _WITH_SECTION and (value is None or isinstance(value, dict)):
+            yield from _by_path(value or {}, f"{path}.")
         else:
             yield path, value
 

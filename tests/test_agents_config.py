@@ -119,14 +119,27 @@ def test_a_recipe_may_have_sections(tmp_path: Path):
     assert make_config("mixed-slo", two).randomise.ranges["workload.rate_scale"].high == 2
 
 
+def test_an_empty_section_of_a_recipe_says_nothing(tmp_path: Path):
+    path = tmp_path / "empty.yaml"
+    path.write_text(
+        "seed: 3\nwarm_start:\nlagrangian: {}\nscenario:\nppo:\nrandomise:\n  ranges:\n"
+    )
+    assert parse_words([f"recipe={path}"], ())[0] == {"seed": 3}
+
+
 @pytest.mark.parametrize(
     "word, said",
     [
         (
             "randomise.ranges.horizon_s=5",
-            "5: must be [low, high], or have low and high, or choices",
+            "5: must be [low, high], two numbers, or have low and high, or choices",
         ),
-        ("randomise.ranges.horizon_s=[1]", "[1]: must be [low, high], or have low and high"),
+        ("randomise.ranges.horizon_s=[1]", "[1]: must be [low, high], two numbers, or have low"),
+        (
+            "randomise.ranges.workload=[mixed-slo/val-chat, chat]",
+            "randomise.ranges.workload = ['mixed-slo/val-chat', 'chat']: must be [low, high], two numbers, "
+            "or have low and high, or choices, as {choices: [A, B, C]}",
+        ),
         ("lagrangian.attainment=high", "lagrangian.attainment = 'high': must be a share"),
         ("lagrangian.attainment=1.5", "lagrangian.attainment = 1.5: must be a share of arrivals"),
         ("lagrangian.attainment={chat: 99}", "must be a share of arrivals in 0..1, one by class"),
