@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -96,6 +97,20 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             _check_alike(run.policy, path, recipe, where, first)
             found[key] = run
     return list(found.values())
+
+
+def one_each(runs: Sequence[Run]) -> list[Run]:
+    """Of every policy, and of every workload that it is made for, one network: one price, one training seed.
+
+    The setting is the one that most of all runs have, the first of several by name, so that it is the same
+    for all workloads where it can be; of its networks it is the one with the lowest seed.
+    """
+    common = Counter(run.setting for run in runs)
+    ranked = sorted(runs, key=lambda r: (-common[r.setting], r.setting, r.training_seed))
+    first: dict[tuple[str, str], Run] = {}
+    for run in ranked:
+        first.setdefault((run.policy, run.made_for), run)
+    return [run for run in runs if run is first[run.policy, run.made_for]]
 
 
 _OF_ONE_RUN = (
