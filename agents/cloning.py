@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from agents.algorithms import is_recurrent, takes_masks
 from agents.config import TrainConfig
-from agents.decoding import are_counts
-from agents.environments import codec_of
+from agents.environments import are_counts, codec_of
 from agents.held_noise import parts_of
 from agents.lagrangian import priced_rewards
 from agents.settings import WarmStartConfig

@@ -17,6 +17,7 @@ import llmscale_env
 from agents.settings import (
     AGENTS,
     SECTIONS,
+    SWITCHES,
     WORKLOAD,
     Count,
     Frozen,
@@ -180,6 +181,8 @@ class TrainConfig(Frozen):
             )
         if self.group_baseline and self.same_arrivals < 2:
             raise ValueError("group_baseline = True: needs same_arrivals of at least 2")
+        for section, switch in SWITCHES.items():
+            _check_effect(section, getattr(self, section), switch)
         return self
 
     def drawn_workloads(self) -> tuple[str, ...]:
@@ -217,6 +220,18 @@ class TrainConfig(Frozen):
             if agent != self.agent:
                 del data[agent]
         return yaml.safe_dump(data, sort_keys=False)
+
+
+def _check_effect(section: str, given: Frozen, switch: str) -> None:
+    """Refuse what is changed in a section that is not switched on."""
+    if getattr(given, switch) is not None:
+        return
+    for name, field in type(given).model_fields.items():
+        value = getattr(given, name)
+        if value != field.default:
+            raise ValueError(
+                f"{section}.{name} = {value!r}: does nothing without {section}.{switch}"
+            )
 
 
 def environment_names() -> tuple[str, ...]:
@@ -353,7 +368,8 @@ def parse_words(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Split a command line into changes of the configuration and the options in `extra`.
 
-    What `recipe=` names (`read_recipe`) is changed too, unless another word says otherwise.
+    What `recipe=` names (`read_recipe`) is changed too, unless another word says otherwise; a section that a
+    word switches off (`warm_start.policy=null`) is switched off whole.
 
     Returns:
         (changes by dotted path, values read as YAML; options of `extra`, as text)
@@ -385,6 +401,9 @@ def parse_words(
             changes[key] = () if text == "none" else tuple(part for part in text.split(",") if part)
         else:
             changes[key] = read_value(key, text)
+    for section, switch in SWITCHES.items():
+        if changes.get(f"{section}.{switch}", ...) is None:
+            recipe = {k: v for k, v in recipe.items() if not k.startswith(f"{section}.")}
     return {**recipe, **changes}, options
 
 
@@ -423,11 +442,14 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def _by_path(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options by dotted path; what stands in a section (`warm_start:`, ...) has its name before."""
+    """Options by dotted path; what stands in a section (`warm_start:`, ...) has its name before.
+
+    A section with nothing in it is none.
+    """
     for key, value in data.items():
         path = f"{prefix}{key}"
-        if path in _WITH_SECTION and isinstance(value, dict):
-            yield from _by_path(value, f"{path}.")
+        if path in _WITH_SECTION and (value is None or isinstance(value, dict)):
+            yield from _by_path(value or {}, f"{path}.")
         else:
             yield path, value
 

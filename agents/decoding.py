@@ -6,16 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-COUNTS = "/instances"
-"""Parts of an action whose names end so are instance counts, in ascending order."""
-
 IMPOSSIBLE = -1e8
 """Logit of a choice that is ruled out, as sb3-contrib has it."""
-
-
-def are_counts(parts: Sequence[str]) -> list[bool]:
-    """Which parts of an action are instance counts."""
-    return [part.endswith(COUNTS) for part in parts]
 
 
 def decided(

@@ -15,6 +15,27 @@ from llmscale_env._cli import Slip
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario
 
+COUNTS = "/instances"
+"""Parts of an action whose names end so are instance counts, or changes of them, in ascending order."""
+
+
+def are_counts(parts: Sequence[str]) -> list[bool]:
+    """Which parts of an action are instance counts."""
+    return [part.endswith(COUNTS) for part in parts]
+
+
+def check_quantile(quantile: float, codec: Any) -> None:
+    """Whether there is anything in an action to take a quantile of.
+
+    Raises:
+        ValueError: no part of it is an instance count.
+    """
+    if not any(are_counts(codec.decoder.parts)):
+        heads = ", ".join(head.name for head in codec.decoder.heads)
+        raise ValueError(
+            f"quantile = {quantile:g}: is of instance counts, and action = {heads} has none"
+        )
+
 
 def make_scenario(config: TrainConfig) -> Scenario:
     """The scenario that a configuration means.

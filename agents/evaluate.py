@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING
 from agents.config import EVALUATION_SEED, environment_id
 from agents.files import provenance, replace_file, write_csv, write_json
 from llmscale_env import _spread
-from llmscale_env._cli import Slip, closest, parse_scenario_words, run_command, whole
+from llmscale_env._cli import (
+    Slip,
+    check_folder,
+    closest,
+    parse_scenario_words,
+    run_command,
+    whole,
+)
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 if TYPE_CHECKING:
@@ -70,6 +77,7 @@ def _evaluate(words: Sequence[str]) -> int:
     except ScenarioError as error:
         raise Slip(str(error)) from None
     policies = make_policies(options.get("policies"), options["env"], scenario)
+    check_folder("out", out)
     text, places = compare(policies, scenario, range(seed, seed + episodes), out, launcher=launcher)
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from agents.files import replace_file
-from llmscale_env._cli import Slip, parse_options, run_command
+from llmscale_env._cli import Slip, check_file, parse_options, run_command
 
 COMPARED = 1000
 """Observations on which the file is compared with the original."""
@@ -62,6 +62,7 @@ def _export(words: Sequence[str]) -> int:
         policy = LearnedPolicy(place)
     except (ModelError, PretrainedError) as error:
         raise Slip(str(error)) from None
+    check_file("out", out)
     replace_file(out, lambda part: write(policy, part))
     differences = compare(policy, out)
     if differences:
@@ -126,7 +127,8 @@ def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
     import torch
 
     from agents.algorithms import is_recurrent, takes_masks
-    from agents.decoding import IMPOSSIBLE, are_counts, decided
+    from agents.decoding import IMPOSSIBLE, decided
+    from agents.environments import are_counts
 
     counts = are_counts(parts)
     policy = model.policy

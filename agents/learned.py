@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agents.algorithms import algorithm_of, is_recurrent, takes_masks
 from agents.config import TrainConfig, read_config
-from agents.environments import codec_of
+from agents.environments import are_counts, check_quantile, codec_of
 from agents.pretrained import MODEL
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
@@ -122,6 +122,7 @@ class LearnedPolicy:
             raise ValueError("a model in memory needs the configuration of its run")
         self.config = config
         self.quantile = config.quantile if quantile is None else quantile
+        self._asked = quantile
         self.model = model
         self.name = name or (self.path.resolve().parent.name if self.path else config.agent)
         self.forecaster = config.forecaster
@@ -163,9 +164,15 @@ class LearnedPolicy:
         """Get ready for a scenario.
 
         Raises:
-            ModelError: its observations or actions are others than those trained with.
+            ModelError: its observations or actions are others than those trained with; it was made with a
+                quantile of instance counts, and decides none.
         """
         codec = codec_of(self.config, scenario)
+        if self._asked is not None:
+            try:
+                check_quantile(self._asked, codec)
+            except ValueError as error:
+                raise ModelError(f"policy {self.name}: {error}") from None
         for what, own, other in (
             ("observations", self.model.observation_space, codec.observation_space),
             ("actions", self.model.action_space, codec.action_space),
@@ -218,7 +225,7 @@ class LearnedPolicy:
         """Without stable-baselines3's distributions, whose making takes longer than the network."""
         import torch
 
-        from agents.decoding import IMPOSSIBLE, are_counts, decided
+        from agents.decoding import IMPOSSIBLE, decided
 
         policy: Any = self.model.policy
         space: Any = self.model.action_space

@@ -12,8 +12,12 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _is_share(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+    return _is_number(value) and 0 <= value <= 1
 
 
 class Frozen(BaseModel):
@@ -168,10 +172,14 @@ class RangeConfig(Frozen):
     @classmethod
     def _pair(cls, value: Any) -> Any:
         """`[low, high]` is short for the interval."""
-        if isinstance(value, (list, tuple)) and len(value) == 2:
+        is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+        if is_pair and all(_is_number(end) for end in value):
             return {"low": value[0], "high": value[1]}
         if not isinstance(value, (dict, RangeConfig)):
-            raise ValueError("must be [low, high], or have low and high, or choices")
+            raise ValueError(
+                "must be [low, high], two numbers, or have low and high, or choices, "
+                "as {choices: [A, B, C]}"
+            )
         return value
 
     @model_validator(mode="after")
@@ -219,3 +227,6 @@ SECTIONS: dict[str, type[Frozen]] = {
     "randomise": RandomiseConfig,
 }
 """Sections of options that hold for every learner."""
+
+SWITCHES = {"warm_start": "policy", "lagrangian": "attainment"}
+"""Of sections without effect as long as one of their options is None: which one."""

@@ -4,7 +4,8 @@
 
     runs=FOLDER,...   run folders; of each the best model is taken
     card=FILE.yaml    what the cards say that no run knows: about, data, limits, and more figures; with
-                      recommended: true the run that validated best becomes the one that `pretrained` means
+                      recommended: true the run that validated best becomes the one that `pretrained` means;
+                      several runs must then be seeds of one training
     name=NAME         of the policy; several runs get "-seedN" (default: ENV-AGENT)
     out=FOLDER        default: agents/pretrained
     replace=true      policies of these names that ship already give way
@@ -22,7 +23,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -32,7 +33,7 @@ import yaml
 
 from agents.config import read_config
 from agents.files import read_csv, read_json, replace_file, write_text
-from agents.pretrained import CARD, FOLDER, KEYS, MAX_BYTES, MODEL, shipped
+from agents.pretrained import CARD, FOLDER, KEYS, MAX_BYTES, MODEL, PretrainedError, shipped
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip, named in one line."""
     from agents.learned import ModelError
 
-    return run_command("ship", __doc__, argv, _ship, slips=(ModelError,))
+    return run_command("ship", __doc__, argv, _ship, slips=(ModelError, PretrainedError))
 
 
 def _ship(words: list[str]) -> int:
@@ -96,7 +97,9 @@ def _recommended(runs: Sequence[Path], names: Sequence[str], home: Path) -> Path
     """The run that validated best.
 
     Raises:
-        Slip: runs of several environments, or another policy is the one that is recommended.
+        Slip: runs of several environments, runs that were trained or validated in different ways, or another
+            policy is the one that is recommended.
+        PretrainedError: a policy in `home` is not whole.
     """
     envs = sorted({read_config(run).env for run in runs})
     if len(envs) > 1:
@@ -104,7 +107,45 @@ def _recommended(runs: Sequence[Path], names: Sequence[str], home: Path) -> Path
     there = [p.name for p in shipped(envs[0], home) if p.recommended and p.name not in names]
     if there:
         raise Slip(f"card: recommended = true: {there[0]!r} is recommended for {envs[0]!r} already")
+    _check_alike(runs)
     return max(runs, key=best_worth)
+
+
+_OF_ONE_RUN = ("seed", "env_threads", "torch_threads", "references", "evaluation_episodes")
+"""Options in which runs may differ whose validations are ranked."""
+
+
+def _check_alike(runs: Sequence[Path]) -> None:
+    """Validations are compared by numbers that mean the same in runs alike alone (`agents.worth`).
+
+    Raises:
+        Slip: naming the first option in which two runs differ.
+    """
+    first, *others = runs
+    mine = _options(first)
+    for other in others:
+        theirs = _options(other)
+        for name in {**mine, **theirs}:
+            if mine.get(name) != theirs.get(name):
+                raise Slip(
+                    f"card: recommended = true: {first} and {other} may differ in their seeds alone; "
+                    f"{name} is {mine.get(name)!r} and {theirs.get(name)!r}"
+                )
+
+
+def _options(run: Path) -> dict[str, Any]:
+    """A run's options by dotted path, without those in which ranked runs may differ."""
+    data = read_config(run).model_dump(mode="json", by_alias=True, exclude=set(_OF_ONE_RUN))
+    data["scenario"] = {"": data["scenario"], **data.pop("overrides")}
+
+    def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            for name, each in value.items():
+                yield from flat(each, f"{path}.{name}".strip("."))
+        else:
+            yield path, value
+
+    return dict(flat(data, ""))
 
 
 def best_worth(run: Path) -> float:

@@ -133,10 +133,10 @@ def check(config: TrainConfig) -> Scenario:
     """The run's scenario, and that all that is named exists, before anything is made.
 
     Raises:
-        Slip: an unknown scenario, field, policy, observation block, action head or forecaster, or a policy
-            that cannot run the scenario.
+        Slip: an unknown scenario, field, policy, observation block, action head or forecaster, a policy
+            that cannot run the scenario, or a quantile of instance counts where none are decided.
     """
-    from agents.environments import codec_of, make_scenario, validation_scenarios
+    from agents.environments import check_quantile, codec_of, make_scenario, validation_scenarios
     from agents.translation import TranslationError, Translator
     from agents.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy
@@ -181,6 +181,8 @@ def check(config: TrainConfig) -> Scenario:
             raise Slip(f"lagrangian.attainment.{name}: there is no such class; there are {classes}")
     try:
         codec = codec_of(config, scenario)
+        if config.quantile is not None:
+            check_quantile(config.quantile, codec)
         if teacher is not None:
             Translator(codec, scenario)
         if config.forecaster is not None:

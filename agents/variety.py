@@ -108,14 +108,23 @@ class ScenarioSource:
                         )
 
     def _corners(self) -> Iterator[tuple[str, list[Any]]]:
-        """Values of the ranges that stand for all, and what to call them."""
+        """Values of the ranges that stand for all, and what to call them: what the ones before had not."""
         ranges = self._config.randomise.ranges
-        low = [ends(spec)[0] for spec in ranges.values()]
-        yield "low ends of its ranges", low
-        yield "high ends of its ranges", [ends(spec)[1] for spec in ranges.values()]
+        low, high = ([ends(spec)[k] for spec in ranges.values()] for k in (0, 1))
+
+        def called(values: Sequence[Any], which: str) -> str:
+            said = [
+                f"{path} = {value!r}"
+                for (path, spec), value in zip(ranges.items(), values, strict=True)
+                if spec.choices
+            ]
+            return ", ".join([which] * (len(said) < len(ranges)) + said) or "its stages"
+
+        yield called(low, "low ends of its ranges"), low
         for place, (path, spec) in enumerate(ranges.items()):
             for choice in spec.choices[1:]:
                 yield f"{path} = {choice!r}", [*low[:place], choice, *low[place + 1 :]]
+        yield called(high, "high ends of its ranges"), high
 
     def _changed(self, stage: int, values: Sequence[Any]) -> Scenario:
         """The scenario in a stage with these values of the ranges."""

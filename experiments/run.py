@@ -38,7 +38,7 @@ from experiments.harness.parameters import Parameters
 from experiments.harness.results import Result, frame_of, read_table, write_result
 from experiments.output import RESULTS, machine, text_table
 from llmscale_env import _spread
-from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, whole
+from llmscale_env._cli import HELP_WORDS, Slip, check_folder, one_of, parse_options, whole
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 _WORDS = ("scale", "seeds", "out", *_spread.WORDS)
@@ -57,6 +57,8 @@ def _explained(what: str) -> Iterator[None]:
     """An exception of an experiment's own code becomes one line that says where it came from."""
     try:
         yield
+    except Slip:
+        raise
     except Exception as error:
         raise Unfit(f"{what}: {describe(error)}") from error
 
@@ -74,16 +76,17 @@ def complete(
         Cases, their rows, and the seconds that all runs took when they were done.
 
     Raises:
-        Unfit: the experiment makes no runs of these settings.
+        Unfit: the experiment makes no runs of these settings, and it is not they that are to blame.
         RunsFailed: naming the first that failed, after all others were done.
-        Slip: no cluster answers.
+        Slip: settings that the experiment refuses; nothing can be written to `folder`; no cluster answers.
         WorkerLost, OtherCode: what was done until then is in the cache.
     """
     from tqdm import tqdm
 
     name = experiment.entry.name
     with _explained("these parameters make no runs"):
-        cases = json.loads(json.dumps([dict(case) for case in experiment.cases(settings)]))
+        cases = json.loads(json.dumps([dict(case) for case in _cases(experiment, settings)]))
+    check_folder("out", folder)
     cache = RunCache(folder / "cache" / name, fingerprint(experiment.entry.module, "run"))
     # Seconds that were taken at another time, under another load, are not this command's.
     found = [None if case.get("timed") else cache.get(case) for case in cases]
@@ -113,6 +116,14 @@ def complete(
         for case, known in zip(cases, found, strict=True)
     ]
     return cases, [rows for rows, _ in whole_runs], sum(wall for _, wall in whole_runs)
+
+
+def _cases(experiment: Experiment, settings: Parameters) -> Sequence[Mapping[str, Any]]:
+    """Its runs. What only a look at files or at other parameters can refuse, it refuses with a ValueError."""
+    try:
+        return experiment.cases(settings)
+    except ValueError as error:
+        raise Slip(str(error)) from error
 
 
 def make_result(
@@ -215,7 +226,7 @@ def main(words: Sequence[str] | None = None) -> int:
             return 130
         except (Unfit, RunsFailed, WorkerLost, OtherCode, Slip) as error:
             print(f"run: {name}: {error}", file=sys.stderr)
-            status = 1
+            status = max(status, 2 if isinstance(error, Slip) else 1)
             continue
         for table in result.tables:
             head, rows = read_table(result.folder / table)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -211,3 +213,35 @@ def whole(options: Mapping[str, str], key: str, default: int, low: int, high: in
     if not low <= value <= high:
         raise Slip(f"{key} = {text!r}: must be an integer in {low}..{high}")
     return value
+
+
+def check_folder(key: str, folder: Path) -> None:
+    """Make a folder for results and try it, before the work that they take.
+
+    Raises:
+        Slip: `key` = it: is a file, cannot be made, or takes no files.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise Slip(f"{key} = {str(folder)!r}: is a file, and no folder")
+    _try_to_write(f"{key} = {str(folder)!r}", folder)
+
+
+def check_file(key: str, path: Path) -> None:
+    """Make the folder of a file for results and try it, before the work that they take.
+
+    Raises:
+        Slip: `key` = the file: is a folder, or its own folder cannot be made or takes no files.
+    """
+    if path.is_dir():
+        raise Slip(f"{key} = {str(path)!r}: is a folder; must be a file's name")
+    _try_to_write(f"{key} = {str(path)!r}", path.parent)
+
+
+def _try_to_write(what: str, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Permissions alone do not say it: of a read-only file system, say, or of /proc.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Slip(f"{what}: nothing can be written to {folder} ({error.strerror})") from None

@@ -146,11 +146,11 @@ def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them
     env.close()
 
 
-def untrained(agent: str) -> tuple[Any, Any, Any]:
+def untrained(agent: str, *words: str) -> tuple[Any, Any, Any]:
     """Configuration, scenario and a network that has learnt nothing."""
     from agents.algorithms import make_model
 
-    config = config_of(*tiny(agent))
+    config = config_of(*tiny(agent, *words))
     scenario = make_scenario(config)
     env = NativeVecEnv(make_vector_env(config, scenario, 2))
     model = make_model(config, env)
@@ -223,6 +223,25 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
     ):
         with pytest.raises(Slip, match=said):
             make_config("mixed-slo", {"agent": agent, "quantile": value})
+
+
+def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
+    from agents.learned import ModelError
+
+    config, scenario, model = untrained("ppo", "action=batch_limits,loading")
+    policy = LearnedPolicy(model=model, config=config, quantile=0.8)
+    with pytest.raises(ModelError) as error:
+        policy.fit(scenario)
+    said = "quantile = 0.8: is of instance counts, and action = batch_limits, loading has none"
+    assert str(error.value) == f"policy ppo: {said}"
+    LearnedPolicy(model=model, config=config).fit(scenario)
+    folder = tmp_path / "run"
+    words = tiny("ppo", "action=batch_limits,loading", "quantile=0.8")
+    assert train.main([*words, f"out={folder}"]) == 2
+    assert capsys.readouterr().err == f"train: {said}\n"
+    assert not folder.exists()
+    # A quantile of changes does something, if not the same.
+    train.check(make_config("mixed-slo", {"action": ("instances",), "quantile": 0.8}))
 
 
 # ---- what is seen and decided ----

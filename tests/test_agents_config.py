@@ -21,6 +21,7 @@ from agents.config import (
     read_config,
     recipe_names,
 )
+from agents.settings import WarmStartConfig
 from agents.statistics import (
     by_policy,
     interquartile_mean,
@@ -118,14 +119,27 @@ def test_a_recipe_may_have_sections(tmp_path: Path):
     assert make_config("mixed-slo", two).randomise.ranges["workload.rate_scale"].high == 2
 
 
+def test_an_empty_section_of_a_recipe_says_nothing(tmp_path: Path):
+    path = tmp_path / "empty.yaml"
+    path.write_text(
+        "seed: 3\nwarm_start:\nlagrangian: {}\nscenario:\nppo:\nrandomise:\n  ranges:\n"
+    )
+    assert parse_words([f"recipe={path}"], ())[0] == {"seed": 3}
+
+
 @pytest.mark.parametrize(
     "word, said",
     [
         (
             "randomise.ranges.horizon_s=5",
-            "5: must be [low, high], or have low and high, or choices",
+            "5: must be [low, high], two numbers, or have low and high, or choices",
         ),
-        ("randomise.ranges.horizon_s=[1]", "[1]: must be [low, high], or have low and high"),
+        ("randomise.ranges.horizon_s=[1]", "[1]: must be [low, high], two numbers, or have low"),
+        (
+            "randomise.ranges.workload=[mixed-slo/val-chat, chat]",
+            "randomise.ranges.workload = ['mixed-slo/val-chat', 'chat']: must be [low, high], two numbers, "
+            "or have low and high, or choices, as {choices: [A, B, C]}",
+        ),
         ("lagrangian.attainment=high", "lagrangian.attainment = 'high': must be a share"),
         ("lagrangian.attainment=1.5", "lagrangian.attainment = 1.5: must be a share of arrivals"),
         ("lagrangian.attainment={chat: 99}", "must be a share of arrivals in 0..1, one by class"),
@@ -135,6 +149,42 @@ def test_ranges_and_attainments_say_what_they_must_be(word: str, said: str):
     with pytest.raises(Slip) as slip:
         config(word)
     assert said in str(slip.value)
+
+
+@pytest.mark.parametrize(
+    "word, switch",
+    [
+        ("lagrangian.start=5.0", "lagrangian.attainment=0.9"),
+        ("lagrangian.rate=0.0", "lagrangian.attainment={batch: 0.9}"),
+        ("lagrangian.most=50.0", "lagrangian.attainment=0.9"),
+        ("warm_start.episodes=8", "warm_start.policy=chiron"),
+        ("warm_start.spread_settings=0.5", "warm_start.policy=chiron"),
+        ("warm_start.kl_steps=100", "warm_start.policy=chiron"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(word: str, switch: str):
+    key, _, value = word.partition("=")
+    needs = switch.partition("=")[0]
+    with pytest.raises(Slip) as slip:
+        config(word)
+    assert str(slip.value) == f"{key} = {value}: does nothing without {needs}"
+    config(word, switch)
+
+
+def test_prices_of_workloads_need_an_attainment():
+    drawn = "randomise.ranges.workload={choices: [chat, spike]}"
+    with pytest.raises(Slip, match=r"lagrangian\.per = 'workload': does nothing without"):
+        config("lagrangian.per=workload", drawn)
+    config("lagrangian.per=workload", drawn, "lagrangian.attainment=0.9")
+
+
+def test_a_word_switches_off_what_a_recipe_says_of_a_section():
+    words = ["recipe=mixed-slo-per-workload", "warm_start.policy=null"]
+    made = config(*words)
+    assert made.warm_start == WarmStartConfig()
+    assert made.lagrangian.start == 5
+    with pytest.raises(Slip, match=r"warm_start\.episodes = 8: does nothing without"):
+        config(*words, "warm_start.episodes=8")
 
 
 def test_configuration_survives_its_file(tmp_path: Path):
@@ -297,6 +347,21 @@ def test_a_slip_ends_the_command_with_code_2(project_root: Path):
     assert done.stderr == (
         "train: unknown option 'total_timestep' (did you mean total_timesteps?)\n"
     )
+
+
+def test_a_place_that_takes_nothing_is_told_before_the_first_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from agents import evaluate
+
+    monkeypatch.setattr(evaluate, "compare", lambda *_, **__: pytest.fail("episodes begin"))
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        (tmp_path / "file", "is a file, and no folder"),
+        (tmp_path / "file" / "below", f"nothing can be written to {tmp_path / 'file' / 'below'} ("),
+    ):
+        assert evaluate.main(["env=mixed-slo", "policies=static", f"out={out}"]) == 2
+        assert capsys.readouterr().err.startswith(f"evaluate: out = {str(out)!r}: {said}")
 
 
 def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from agents import export
 from agents.algorithms import make_model
 from agents.config import make_config, parse_words
-from agents.decoding import are_counts, decided
-from agents.environments import make_scenario, make_vector_env
+from agents.decoding import decided
+from agents.environments import are_counts, make_scenario, make_vector_env
 from agents.held_noise import parts_of
 from agents.learned import LearnedPolicy, find_model
 from agents.pretrained import find
@@ -171,3 +172,24 @@ def test_slips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert "the folder holds none of" in capsys.readouterr().err
         assert export.main(["model=pretrained:nobody"]) == 2
         assert "mixed-slo-maskable-ppo" in capsys.readouterr().err
+
+
+def test_a_place_that_takes_nothing_is_told_before_the_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("onnx", "onnxscript", "onnxruntime"):  # neither is asked for anything
+        monkeypatch.setitem(sys.modules, name, sys)
+    monkeypatch.setattr(export, "write", lambda *_: pytest.fail("it is exported"))
+    model = run_of("ppo", tmp_path / "run")
+    (tmp_path / "folder.onnx").mkdir()
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for name, said in (
+        ("folder.onnx", "is a folder; must be a file's name\n"),
+        ("file/policy.onnx", f"nothing can be written to {tmp_path / 'file'} ("),
+    ):
+        assert export.main([f"model={model}", f"out={tmp_path / name}"]) == 2
+        line = capsys.readouterr().err
+        assert line.startswith(f"export: out = {str(tmp_path / name)!r}: {said}")
+        assert line.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before

@@ -272,7 +272,7 @@ def test_what_will_be_late_costs_a_share_of_the_price():
     from agents.environments import shaping_of
 
     words = ["shaping=0.5", "ppo.gamma=0.98", "scenario.reward.violation_weight=2"]
-    config = config_of(*words, "lagrangian.start=3")
+    config = config_of(*words)
     found = shaping_of(config, make_scenario(config))
     assert found is not None
     assert (found.weight, found.gamma) == (

@@ -149,6 +149,61 @@ def test_the_best_validated_seed_is_recommended(run: Path, tmp_path: Path, capsy
     assert not (home / "other").exists()
 
 
+def copied(run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
+    """A run's folder again, with other texts in its configuration."""
+    shutil.copytree(run, folder)
+    config = (folder / "config.yaml").read_text()
+    for old, new in changes:
+        assert old in config
+        config = config.replace(old, new, 1)
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("  start: 1.0", "  start: 0.5", "lagrangian.start is 1.0 and 0.5"),
+        ("horizon_s: 60", "horizon_s: 90", "scenario.horizon_s is 60 and 90"),
+        ("scenario: mixed-slo", "scenario: chiron-wa", "scenario is 'mixed-slo' and 'chiron-wa'"),
+        ("  horizon_s: 60\n", "", "scenario.horizon_s is 60 and None"),
+        ("gamma: 0.995", "gamma: 0.99", "ppo.gamma is 0.995 and 0.99"),
+    ],
+)
+def test_only_seeds_of_one_training_are_ranked(
+    run: Path, tmp_path: Path, capsys, old: str, new: str, said: str
+):
+    """The price of a miss is half as high: the same validation is worth more, and means no better policy."""
+    other = copied(run, tmp_path / "other", ("seed: 3", "seed: 4"), (old, new))
+    card, home = tmp_path / "said.yaml", tmp_path / "home"
+    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+    assert ship.main([f"runs={run},{other}", f"card={card}", f"out={home}"]) == 2
+    assert capsys.readouterr().err == (
+        f"ship: card: recommended = true: {run} and {other} may differ in their seeds alone; {said}\n"
+    )
+    assert not home.exists()
+
+
+def test_what_changes_nothing_may_differ_among_ranked_runs(run: Path, tmp_path: Path):
+    changes = [("seed: 3", "seed: 4"), ("env_threads: 2", "env_threads: 1")]
+    changes += [("evaluation_episodes: 0", "evaluation_episodes: 5")]
+    other = copied(run, tmp_path / "other", *changes)
+    card, home = tmp_path / "said.yaml", tmp_path / "home"
+    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+    assert ship.main([f"runs={run},{other}", f"card={card}", f"out={home}"]) == 0
+
+
+def test_a_broken_policy_among_those_that_ship_is_told_in_a_line(run: Path, tmp_path: Path, capsys):
+    card, home = tmp_path / "said.yaml", tmp_path / "home"
+    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+    (home / "broken").mkdir(parents=True)
+    (home / "broken" / "card.yaml").write_text("about: nothing")
+    assert ship.main([f"runs={run}", f"card={card}", f"out={home}"]) == 2
+    said = "ship: pretrained policy 'broken': model.zip is missing\n"
+    assert capsys.readouterr().err == said
+    assert [path.name for path in home.iterdir()] == ["broken"]
+
+
 def test_a_damaged_run_is_told_in_a_line(run: Path, card: Path, tmp_path: Path, capsys):
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)

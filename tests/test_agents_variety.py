@@ -208,6 +208,14 @@ def test_infos_of_which_some_lack_a_key():
             ["randomise.ranges.workload={choices: [chat, nonsense, mixed-slo]}"],
             "(workload = 'nonsense'): ",
         ),
+        (
+            ["randomise.ranges.workload={choices: [mixed-slo, nope]}"],
+            "(workload = 'nope'): workload: mix = 'nope': unknown",
+        ),
+        (
+            [*RATES, "randomise.ranges.workload={choices: [nope, chat]}"],
+            "(low ends of its ranges, workload = 'nope'): workload: mix = 'nope': unknown",
+        ),
         (["randomise.ranges.name={low: 1, high: 2, times: true}"], "is no number in the scenario"),
         (["randomise.ranges.fleet.pools.mixed.max_batch=[64, 1024]"], "has another action_space"),
         (["curriculum=[{steps: 5, overrides: {nonsense: 1}}]"], "nonsense"),

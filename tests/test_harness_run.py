@@ -221,14 +221,57 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         (["blitzscale-fig04", "variants=packed"], "main = 'published': must be one of variants"),
         (["blitzscale-fig09", "workloads=foo"], "workloads.0 = 'foo'"),
         (["blitzscale-fig16", "workloads=foo"], "workloads.0 = 'foo'"),
+        (
+            ["learned-mixed-slo", "workloads=foo"],
+            "run: workloads = ['foo']: unknown ['foo']; there are [",
+        ),
+        (["learned-mixed-slo", "workload.trace=none.csv"], "'none.csv': there is no such file\n"),
+        (
+            ["learned-mixed-slo", "learned=none.zip"],
+            "'none.zip': there is no such file or folder\n",
+        ),
+        (["learned-window", "training_seed=99"], "training_seed = 99: must be one of ["),
     ],
 )
-def test_slips_are_one_line_and_code_2(words, message, capsys):
-    assert command.main(words) == 2
+def test_slips_are_one_line_and_code_2(words, message, capsys, tmp_path):
+    out = tmp_path / "out"
+    assert command.main([*words, f"out={out}"] if words else []) == 2
     errors = capsys.readouterr().err
     assert errors.startswith("run: ")
     assert message in errors
     assert errors.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_place_that_takes_nothing_is_told_before_the_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "entries", lambda: (ENTRY,))
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        (tmp_path / "file", "is a file, and no folder\n"),
+        (tmp_path / "file" / "below", f"nothing can be written to {tmp_path / 'file' / 'below'} ("),
+    ):
+        assert command.main(["test-example", f"out={out}", f"log={tmp_path / 'log'}"]) == 2
+        assert capsys.readouterr().err.startswith(f"run: test-example: out = {str(out)!r}: {said}")
+    assert runs_done(tmp_path) == 0
+
+
+def test_a_slip_in_one_experiment_leaves_the_others(experiment, tmp_path, monkeypatch, capsys):
+    other = replace(ENTRY, name="test-other")
+    monkeypatch.setattr(catalogue, "entries", lambda: (other, ENTRY))
+
+    def load_one(entry):
+        def refused(_):
+            raise ValueError("at = 3: must be 4")
+
+        return replace(
+            experiment, entry=entry, cases=refused if entry is other else experiment.cases
+        )
+
+    monkeypatch.setattr(command, "load", load_one)
+    words = ["test-other", "test-example", f"out={tmp_path}", f"log={tmp_path / 'log'}"]
+    assert command.main(words) == 2
+    assert capsys.readouterr().err.startswith("run: test-other: at = 3: must be 4\n")
+    assert runs_done(tmp_path) == 4
 
 
 def test_a_module_that_lacks_something_is_told(monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
+from agents.config import read_config
 from experiments.harness.catalogue import entries, load, matching
 from experiments.harness.claims import Verdict
 from experiments.learned import study_mixed_slo
@@ -367,6 +368,38 @@ def test_a_trace_that_nobody_has_seen_is_one_more_workload(tmp_path: Path):
     path.write_text(TRACE + "2000.0,1,1\n")
     again = [case for case in study_mixed_slo.cases(settings) if case["workload"] == "trace"]
     assert again[0]["content"] != mine[0]["content"]
+
+
+def test_a_quick_table_with_a_trace_has_one_network_per_workload(tmp_path: Path):
+    path = tmp_path / "mine.csv"
+    path.write_text(TRACE)
+    experiment = load(matching(["learned-mixed-slo"])[0])
+
+    def networks(scale: str, **more: str) -> dict[str, set[str]]:
+        """Models that run, by test workload; those that have seen the test left aside."""
+        options = {"workloads": "test-chat,test-spikes", "policies": "", "bound": "false", **more}
+        found: dict[str, set[str]] = {}
+        for case in study_mixed_slo.cases(experiment.settings(scale, options)):
+            if case["split"] == "test" and "leaks" not in case["base"]:
+                found.setdefault(case["workload"], set()).add(case["model"])
+        return found
+
+    trace = {"workload.trace": str(path)}
+    quick, every = networks("quick", **trace), networks("paper", **trace)
+    alone = networks("quick")
+    assert {name: len(models) for name, models in quick.items()} == {
+        "test-chat": 1,
+        "test-spikes": 1,
+        "trace": len(workloads("validation")),
+    }
+    # One price and one seed for all of them.
+    assert len({read_config(Path(m).parent).lagrangian.start for m in quick["trace"]}) == 1
+    assert {read_config(Path(m).parent).seed for m in quick["trace"]} == {0}
+    # Without a trace, at scale=paper, or where it is asked for, all compete.
+    assert all(len(models) >= 10 for models in alone.values())
+    assert {name: every[name] for name in alone} == alone
+    assert len(every["trace"]) >= 50
+    assert networks("quick", **trace, **{"trace.all_networks": "true"}) == every
 
 
 def test_a_dropped_in_trace_has_the_rate_that_is_asked_for(tmp_path: Path):

@@ -16,6 +16,7 @@ from experiments.learned import study_ablations
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
 from experiments.learned.protocol import play
+from experiments.learned.runs import Run, one_each
 from experiments.learned.standings import Choice
 from experiments.learned.verdicts import chosen_learned
 
@@ -225,6 +226,44 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
     # What was trained on a workload of the test is for nobody.
     (leak,) = find_runs([str(runs / "f")], "mixed-slo")
     assert (leak.policy, leak.made_for, leak.leaks) == ("ppo", "", ("mixed-slo/test-code",))
+
+
+def test_one_network_of_each_workload():
+    def run(made_for: str, setting: str, seed: int, policy: str = "ppo per workload") -> Run:
+        return Run(policy, setting, seed, f"{made_for}-{setting}-{seed}", "", (), made_for, ())
+
+    chat = [run("chat", setting, seed) for setting in ("at 2", "at 5") for seed in (1, 0)]
+    code = [run("code", "at 10", 0), run("code", "at 5", 0), run("code", "at 5", 3)]
+    # "at 5" is the setting of most; documents have none of it.
+    documents = [run("documents", "at 2", 4)]
+    family = [run("", "at 10", seed, "ppo") for seed in (2, 1)]
+    found = one_each([*chat, *code, *documents, *family])
+    assert [r.path for r in found] == ["chat-at 5-0", "code-at 5-0", "documents-at 2-4", "-at 10-1"]
+
+
+@pytest.mark.parametrize(
+    "changes, turns",
+    [
+        ({}, True),
+        ({"action": ["batch_limits"]}, False),
+        ({"action": ["residual"], "reference": "hpa"}, False),
+        ({"agent": "recurrent-ppo"}, False),
+    ],
+)
+def test_quantiles_are_settings_of_networks_that_decide_counts(
+    changes: dict[str, Any], turns: bool, tmp_path: Path
+):
+    from agents.config import make_config
+    from experiments.learned.protocol import learned_cases
+    from experiments.learned.runs import run_of
+
+    config = make_config("mixed-slo", {"scenario.workload": "mixed-slo/val-code", **changes})
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    (tmp_path / "model_best.zip").touch()
+    run = run_of(config, tmp_path / "model_best.zip")
+    tests = [w for w in workloads("test") if w.name == "test-code"]
+    made = learned_cases([run], tests, (), {"test": 1, "validation": 1}, (0.7, 0.9))
+    assert [case.get("quantile") for case in made] == [None, *((0.7, 0.9) if turns else ())]
 
 
 def test_the_learned_policy_that_is_judged_is_there_and_preferred_by_validation():

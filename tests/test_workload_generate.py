@@ -183,7 +183,8 @@ def test_mixes_have_their_rates_and_llm():
     assert np.mean(sizes) == pytest.approx(30 * 600, rel=0.05)
     table = generate(load_mix("mixed-slo", llm=LLMS[1]), horizon_s=60.0)
     assert set(table.llm) == {1}
-    with pytest.raises(ValueError, match=r"mix = 'chatt'.*'chat', 'code-burst'"):
+    said = r"mix = 'chatt'.*'chat', 'code-burst'.*, of families, .*'mixed-slo/val-chat'"
+    with pytest.raises(ValueError, match=said):
         load_mix("chatt")
 
 

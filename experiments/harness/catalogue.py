@@ -88,9 +88,10 @@ class Experiment:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
+            message = first["msg"].removeprefix("Value error, ")
             if not where:  # fields that do not go together, named by the text itself
-                raise Slip(first["msg"].removeprefix("Value error, ")) from None
-            raise Slip(f"{where} = {first['input']!r}: {first['msg']}") from None
+                raise Slip(message) from None
+            raise Slip(f"{where} = {first['input']!r}: {message}") from None
 
 
 @cache

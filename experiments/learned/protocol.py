@@ -102,7 +102,8 @@ def learned_cases(
         runs: that compete.
         test, validation, windows, skip: as `heuristic_cases`.
         quantiles: of their instance counts, each a setting beside what the run says. That one alone have
-            networks that remember, and those that have seen the test, which win nothing anyway.
+            networks that remember or decide no counts, and those that have seen the test, which win nothing
+            anyway.
     """
     by_name = {w.name: w for w in validation}
     made: dict[tuple[Any, ...], Case] = {}
@@ -112,7 +113,7 @@ def learned_cases(
                 continue
             chosen_on = [by_name[name] for name in target.validated_on if name in by_name]
             one_of_several = bool(run.made_for) and len(target.validated_on) > 1
-            for quantile in (None, *(() if run.remembers or run.leaks else quantiles)):
+            for quantile in (None, *(quantiles if run.turns and not run.leaks else ())):
                 who = learned_who(run, quantile, one_of_several)
                 for workload in (target, *chosen_on):
                     key = (run.path, who["base"], who["setting"], workload.name)

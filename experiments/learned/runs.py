@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from agents.config import TrainConfig, read_config
+from agents.environments import are_counts, codec_of
 from agents.learned import find_model
 from agents.pretrained import is_pretrained, shipped
 from experiments.learned.family import FAMILY, Workload, digest_of
 from llmscale_env._cli import closest
+from llmscale_env.scenarios import load_scenario
 from llmscale_env.workload.families import members
 
 
@@ -32,7 +36,8 @@ class Run:
             competes everywhere.
         leaks: workloads of the test, and unnamed ones, that it was trained on or its best model chosen by,
             and those of validation that it was trained on, but for `made_for`.
-        remembers: whether its network does.
+        turns: whether quantiles of its instance counts are settings of it: it decides some, and its network
+            does not remember.
     """
 
     policy: str
@@ -43,7 +48,7 @@ class Run:
     trained_on: tuple[str, ...]
     made_for: str
     leaks: tuple[str, ...]
-    remembers: bool = False
+    turns: bool = True
 
     def competes_on(self, workload: Workload) -> bool:
         """Whether it takes part on a workload of test or validation."""
@@ -92,6 +97,20 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             _check_alike(run.policy, path, recipe, where, first)
             found[key] = run
     return list(found.values())
+
+
+def one_each(runs: Sequence[Run]) -> list[Run]:
+    """Of every policy, and of every workload that it is made for, one network: one price, one training seed.
+
+    The setting is the one that most of all runs have, the first of several by name, so that it is the same
+    for all workloads where it can be; of its networks it is the one with the lowest seed.
+    """
+    common = Counter(run.setting for run in runs)
+    ranked = sorted(runs, key=lambda r: (-common[r.setting], r.setting, r.training_seed))
+    first: dict[tuple[str, str], Run] = {}
+    for run in ranked:
+        first.setdefault((run.policy, run.made_for), run)
+    return [run for run in runs if run is first[run.policy, run.made_for]]
 
 
 _OF_ONE_RUN = (
@@ -182,8 +201,17 @@ def run_of(config: TrainConfig, path: Path) -> Run:
         trained,
         made_for,
         tuple(sorted(leaks)),
-        config.agent == "recurrent-ppo",
+        config.agent != "recurrent-ppo" and _decides_counts(config),
     )
+
+
+def _decides_counts(config: TrainConfig) -> bool:
+    """Whether any part of its actions is an instance count, on its environment's own scenario."""
+    codec = codec_of(config, _scenario(config.env))
+    return any(are_counts(codec.decoder.parts))
+
+
+_scenario = cache(load_scenario)
 
 
 def setting_of(config: TrainConfig) -> str:

@@ -14,7 +14,8 @@ Intervals are 95 %, bootstrapped over training seeds and windows
 (`experiments/learned/statistics.py`); the bound is the clairvoyant one (docs/clairvoyant.md), for 99 % of
 both classes.
 
-`workload.trace=PATH` puts one more trace beside the test workloads; then everything is made anew with it.
+`workload.trace=PATH` puts one more trace beside the test workloads; then everything is made anew with it, at
+scale=quick with one network per workload that networks are made for.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from experiments.learned.protocol import (
     learned_cases,
     play,
 )
-from experiments.learned.runs import find_runs
+from experiments.learned.runs import find_runs, one_each
 from experiments.learned.standings import Standing, bounds_of, impossible, overall, standings
 from experiments.learned.verdicts import verdicts
 
@@ -84,6 +85,11 @@ class Settings(Parameters):
         float, ours("mean rate of its requests, about that of the family; 0: its own", ge=0)
     ] = 14.0
 
+    trace_all_networks: Annotated[
+        bool,
+        ours("with a trace: whether all networks compete, or one price and one seed per workload"),
+    ] = True
+
     @field_validator("policies")
     @classmethod
     def _known(cls, names: Names) -> Names:
@@ -111,6 +117,7 @@ PARAMETERS = {
         quantiles=(0.7,),
         workloads=("test-chat", "test-spikes"),
         resamples=200,
+        trace_all_networks=False,
     ),
     "paper": Settings(),
 }
@@ -121,6 +128,8 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
     tests, validation = parameters.tests(), workloads("validation")
     windows = {"test": parameters.seeds, "validation": parameters.validation_windows}
     runs = find_runs(parameters.learned, "mixed-slo")
+    if parameters.workload_trace and not parameters.trace_all_networks:
+        runs = one_each(runs)
     skip = parameters.skip
     made = heuristic_cases(
         parameters.policies, parameters.factors, tests, validation, windows, skip

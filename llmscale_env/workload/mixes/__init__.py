@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from llmscale_env.workload.config import WorkloadConfig
-from llmscale_env.workload.families import member_data
+from llmscale_env.workload.families import member_data, member_names
 from llmscale_env.workload.fetch import SOURCES
 
 _HERE = Path(__file__).parent
@@ -32,7 +32,10 @@ def mix_data(name: str) -> dict[str, Any]:
     if "/" in name:
         return member_data(name)
     if name not in mix_names():
-        raise ValueError(f"mix = {name!r}: unknown; there are {list(mix_names())}")
+        raise ValueError(
+            f"mix = {name!r}: unknown; there are {list(mix_names())} "
+            f"and, of families, {list(member_names())}"
+        )
     return yaml.safe_load((_HERE / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
