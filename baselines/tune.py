@@ -87,6 +87,7 @@ from baselines.tuning.trials import SCORES, Score, Trial, settings_text, table_t
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
+    check_file,
     closest,
     flag,
     one_of,
@@ -226,7 +227,7 @@ def _run(words: list[str]) -> int:
         path = Path(options.get("out", path))
         writes = flag(options, "write", True)
         if writes:
-            _check_place(path)
+            check_file("out", path)
         kept = None
         if options.get("cache") != "none":
             folder = Path(options["cache"]) if "cache" in options else default_folder()
@@ -261,22 +262,6 @@ def _run(words: list[str]) -> int:
     given = {key: value for key, value in header.items() if value is not None}
     _write(path, settings_text(found.trials[0], given))
     return 0
-
-
-def _check_place(path: Path) -> None:
-    """Whether a file can be written there, before the search for what is to be in it.
-
-    Raises:
-        Slip: it is a folder, or its own folder cannot be made or written to.
-    """
-    if path.is_dir():
-        raise Slip(f"out = {str(path)!r}: is a folder; must be a file's name")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Slip(f"out = {str(path)!r}: {error.strerror}") from None
-    if not os.access(path.parent, os.W_OK):
-        raise Slip(f"out = {str(path)!r}: nothing can be written to {path.parent}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -102,7 +102,7 @@ def test_order_and_table():
         (["policy=llumnix", "scenario.horizon=3"], "horizon: there is no such field"),
         (["policy=llumnix", "scenario.horizon_s={"], "scenario.horizon_s = '{': cannot be read"),
         (["policy=llumnix", "out=."], "out = '.': is a folder"),
-        (["policy=llumnix", "out=/proc/none/x.yaml"], "out = '/proc/none/x.yaml': No such file"),
+        (["policy=llumnix", "out=/proc/none/x.yaml"], "out = '/proc/none/x.yaml': nothing can be"),
         (["policy=llumnix", "write=maybe"], "write = 'maybe': must be true or false"),
         (["policy=lumnix"], "policy = 'lumnix': cannot be tuned (did you mean llumnix?)"),
     ],
