@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -89,14 +88,7 @@ def test_a_card_that_says_too_little_is_refused(tmp_path: Path):
         shipped(folder=tmp_path)
 
 
-def named(each: Pretrained) -> Any:
-    """A shipped policy as a case."""
-    before = each.name == "mixed-slo-maskable-ppo"
-    mark = pytest.mark.xfail(strict=True, reason="its recipe has changed since; it gives way soon")
-    return pytest.param(each, id=each.name, marks=[mark] if before else [])
-
-
-@pytest.mark.parametrize("each", [named(each) for each in shipped()])
+@pytest.mark.parametrize("each", shipped(), ids=lambda each: each.name)
 def test_everything_that_ships_is_whole(each: Pretrained):
     assert each.model.stat().st_size <= MAX_BYTES
     assert len(each.card["revision"]) == 40
@@ -107,7 +99,7 @@ def test_every_environment_that_ships_some_says_which_is_meant(environment: str)
     assert find("pretrained", environment).environment == environment
 
 
-@pytest.mark.parametrize("each", [named(each) for each in shipped()])
+@pytest.mark.parametrize("each", shipped(), ids=lambda each: each.name)
 def test_the_command_of_a_card_makes_its_configuration(each: Pretrained):
     words = shlex.split(each.card["command"])
     assert words[:3] == ["python", "-m", "agents.train"]
