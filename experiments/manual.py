@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import llmscale_env
 from agents.files import write_text
+from agents.pretrained import shipped
 from experiments.manual_forms import forms
 from experiments.output import replace_file
 from llmscale_env import EnvironmentEntry
@@ -85,6 +86,15 @@ def forms_path(out: Path) -> Path:
     return out / "forms.md"
 
 
+def _trained(env: str) -> str:
+    """What the page says of the policies that ship for an environment."""
+    n = len(shipped(env))
+    if not n:
+        return f"none ship; `python -m agents.train env={env}` trains one"
+    command = f"python -m agents.evaluate env={env} policies=pretrained"
+    return f"{n} ship: `{command}`; [leaderboard](../leaderboard.md)"
+
+
 def page(entry: EnvironmentEntry) -> str:
     """The page of an environment, as Markdown."""
     module, _, name = entry.entry_point.partition(":")
@@ -113,6 +123,7 @@ def page(entry: EnvironmentEntry) -> str:
 | one step | {step} |
 | one episode at a time | `gymnasium.make("llmscale_env:{entry.id}")` |
 | many in one call | `gymnasium.make_vec("llmscale_env:{entry.id}", num_envs=64)` |
+| trained policies | {_trained(entry.short_name)} |
 | source | `{module.replace(".", "/")}.py` |
 
 ![An episode under random orders]({picture.as_posix()})
