@@ -18,7 +18,7 @@ from pathlib import Path
 
 from experiments.harness.catalogue import SCALES, entries
 from experiments.harness.fingerprint import fingerprint
-from experiments.harness.page import table_lines
+from experiments.harness.page import measured, table_lines
 from experiments.harness.results import Result, read_result, read_table
 from experiments.output import RESULTS, replace_file
 from llmscale_env._cli import flag, one_of, parse_options, run_command
@@ -50,7 +50,7 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
     ]
     for c in result.claims:
         why = " ".join(text for text in (c.note, c.reason) if text)
-        lines.append(f"| {c.sentence} | {c.ours} {c.unit} | {c.verdict.value} | {why} |")
+        lines.append(f"| {c.sentence} | {measured(c)} | {c.verdict.value} | {why} |")
     lines += ["", f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core."]
     return "\n".join(lines) + "\n"
 

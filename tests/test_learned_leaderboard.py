@@ -58,6 +58,18 @@ def test_the_board_counts_wins_and_losses():
     assert made["ppo, as configured"]["seeds"] == 5
 
 
+def test_no_interval_of_a_share_leaves_0_to_100():
+    rows = board_rows()
+    mine = rows["policy"] == "ppo, as configured"
+    rows.loc[mine, "joint_attainment"] = 1.0 - 0.02 * rows.loc[mine, "training_seed"]
+    made = {row["policy"]: row for row in study_leaderboard.board(rows, "mixed-slo")}
+    found = made["ppo, as configured"]["on time %"]
+    assert found.mean == pytest.approx(96.0)
+    # Seeds of 100, 98, ... 92 %, three windows: 4.303 * sqrt(3/2) * 2.83 / sqrt(5) = 6.67.
+    assert found.low == pytest.approx(96 - 6.67, abs=0.4)
+    assert found.high == 100.0
+
+
 def test_the_board_judges_the_best_of_each_kind():
     settings = study_leaderboard.Settings(environments=("mixed-slo",))
     (claim,) = study_leaderboard.claims(board_rows(), settings)
@@ -96,7 +108,7 @@ def test_learned_policies_of_other_workloads_have_names_of_their_own():
 
 
 def test_every_environment_is_on_the_board():
-    made = study_leaderboard.cases(study_leaderboard.Settings(learned=()))
+    made = study_leaderboard.cases(study_leaderboard.Settings(learned=(), long_seeds=3))
     assert {case["environment"] for case in made} == set(study_leaderboard.ENVIRONMENTS)
     assert {c["environment"] for c in made if c["kind"] == "bound"} >= {"mixed-slo"}
     assert {len(c["windows"]) for c in made if c["environment"] == "multi-region"} == {3}

@@ -88,7 +88,8 @@ def html(text: str, title: str) -> str:
 
 def measured(claim: Claim) -> str:
     """Our number with its interval and unit."""
-    return f"{interval(claim.ours)} {claim.unit}".rstrip()
+    shown = interval(claim.ours)
+    return shown if math.isnan(claim.ours.mean) else f"{shown} {claim.unit}".rstrip()
 
 
 def interval(found: Interval) -> str:

@@ -59,7 +59,7 @@ class Settings(Parameters):
     """Attributes are explained where they are declared."""
 
     seeds: Annotated[int, ours("windows", ge=1, le=1000)] = 20
-    long_seeds: Annotated[int, ours("windows where an episode is a day", ge=1, le=1000)] = 3
+    long_seeds: Annotated[int, ours("windows where an episode is a day", ge=1, le=1000)] = 20
     environments: Annotated[Names, ours("all")] = ENVIRONMENTS
     learned: Annotated[
         Names, ours('run folders, folders of runs, or "pretrained": all that ship')
@@ -77,6 +77,7 @@ PARAMETERS = {
     "quick": Settings(
         seeds=2,
         environments=("mixed-slo", "placement", "burst-multicast"),
+        long_seeds=2,
         bound_windows=0,
     ),
     "paper": Settings(),
@@ -259,7 +260,7 @@ def board(frame: DataFrame, environment: str) -> list[dict[str, Any]]:
                 "kind": "learned" if one.learned else "handwritten",
                 "seeds": len(one.values["reward"]),
                 "reward": one.interval("reward"),
-                "on time %": one.interval("joint_attainment", 100.0),
+                "on time %": _share(one.interval("joint_attainment", 100.0)),
                 "worst class %": 100 * float(one.values["worst_attainment"].mean()),
                 "GPU-h": one.interval("gpu_hours"),
                 "GPU-h / bound": over,
@@ -271,6 +272,12 @@ def board(frame: DataFrame, environment: str) -> list[dict[str, Any]]:
             }
         )
     return made
+
+
+def _share(found: Interval) -> Interval:
+    """An interval of per cents, which ends at 0 and 100."""
+    low, high = (float(np.clip(end, 0.0, 100.0)) for end in (found.low, found.high))
+    return Interval(found.mean, low, high)
 
 
 def record(mine: Entrant, others: Sequence[Entrant]) -> tuple[int, int]:
@@ -286,6 +293,8 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
 
 def plot(frame: DataFrame, parameters: Settings) -> Any:
     """Mean reward with its interval, a panel per environment; learned policies are filled."""
+    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator
+
     boards = tables(frame, parameters)
     columns = min(3, len(boards))
     lines = -(-len(boards) // columns)
@@ -303,8 +312,13 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
                 axis.plot([found.low, found.high], [y, y], color=colour, lw=1.5)
         axis.set_yticks(range(len(rows)), [row["policy"] for row in rows], fontsize=8)
         axis.invert_yaxis()
-        if min(row["reward"].mean for row in rows) < -100:
+        if min(row["reward"].mean for row in rows) < -1000:
             axis.set_xscale("symlog", linthresh=100)
+            axis.xaxis.set_major_locator(
+                SymmetricalLogLocator(base=10, linthresh=100, subs=(1, 2, 5))
+            )
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.tick_params(axis="x", labelsize=8, labelrotation=30)
         axis.set_title(env, fontsize=10)
         axis.set_xlabel("reward of an episode (to the right is better)")
         axis.grid(alpha=0.3, axis="x")
