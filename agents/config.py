@@ -181,6 +181,9 @@ class TrainConfig(Frozen):
             )
         if self.group_baseline and self.same_arrivals < 2:
             raise ValueError("group_baseline = True: needs same_arrivals of at least 2")
+        kl = self.warm_start.kl
+        if kl not in (0.0, WarmStartConfig().kl) and not self.warm_start.kl_steps:
+            raise ValueError(f"warm_start.kl = {kl}: does nothing without warm_start.kl_steps")
         for section, switch in SWITCHES.items():
             _check_effect(section, getattr(self, section), switch)
         return self
@@ -224,11 +227,11 @@ class TrainConfig(Frozen):
 
 def _check_effect(section: str, given: Frozen, switch: str) -> None:
     """Refuse what is changed in a section that is not switched on."""
-    if getattr(given, switch) is not None:
+    if getattr(given, switch) not in (None, {}):
         return
     for name, field in type(given).model_fields.items():
         value = getattr(given, name)
-        if value != field.default:
+        if name != switch and value != field.default:
             raise ValueError(
                 f"{section}.{name} = {value!r}: does nothing without {section}.{switch}"
             )

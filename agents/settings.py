@@ -228,5 +228,5 @@ SECTIONS: dict[str, type[Frozen]] = {
 }
 """Sections of options that hold for every learner."""
 
-SWITCHES = {"warm_start": "policy", "lagrangian": "attainment"}
-"""Of sections without effect as long as one of their options is None: which one."""
+SWITCHES = {"warm_start": "policy", "lagrangian": "attainment", "randomise": "ranges"}
+"""Of sections without effect as long as one of their options is None or empty: which one."""

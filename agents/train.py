@@ -40,7 +40,7 @@ from agents.config import (
 from agents.files import provenance, read_csv, read_json, said, write_csv, write_json, write_text
 from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
-from llmscale_env._cli import Slip, closest, flag, run_command
+from llmscale_env._cli import Slip, check_folder, closest, flag, run_command
 
 if TYPE_CHECKING:
     from agents.comparison import Row
@@ -74,6 +74,7 @@ def _train(words: Sequence[str]) -> int:
 
     while True:
         try:
+            check_folder("out", folder)
             with held(folder, goes_on=resumes):
                 return run(config, scenario, folder, words, resumes)
         except FolderTaken:

@@ -21,7 +21,7 @@ from agents.config import (
     read_config,
     recipe_names,
 )
-from agents.settings import WarmStartConfig
+from agents.settings import SWITCHES, WarmStartConfig
 from agents.statistics import (
     by_policy,
     interquartile_mean,
@@ -160,15 +160,27 @@ def test_ranges_and_attainments_say_what_they_must_be(word: str, said: str):
         ("warm_start.episodes=8", "warm_start.policy=chiron"),
         ("warm_start.spread_settings=0.5", "warm_start.policy=chiron"),
         ("warm_start.kl_steps=100", "warm_start.policy=chiron"),
+        ("randomise.groups=2", "randomise.ranges.horizon_s=[600, 1200]"),
+        ("randomise.episodes=3", "randomise.ranges.horizon_s=[600, 1200]"),
     ],
 )
 def test_what_would_do_nothing_is_refused(word: str, switch: str):
     key, _, value = word.partition("=")
-    needs = switch.partition("=")[0]
+    section = key.partition(".")[0]
+    needs = f"{section}.{SWITCHES[section]}"
     with pytest.raises(Slip) as slip:
         config(word)
     assert str(slip.value) == f"{key} = {value}: does nothing without {needs}"
     config(word, switch)
+
+
+def test_a_divergence_needs_steps_in_which_it_falls():
+    words = ["warm_start.policy=chiron", "warm_start.kl=0.5"]
+    with pytest.raises(
+        Slip, match=r"^warm_start\.kl = 0\.5: does nothing without warm_start\.kl_steps"
+    ):
+        config(*words)
+    config(*words, "warm_start.kl_steps=1000")
 
 
 def test_prices_of_workloads_need_an_attainment():

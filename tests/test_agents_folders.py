@@ -101,3 +101,10 @@ def test_places_and_files_that_fail_are_told_in_a_line(tmp_path: Path, capsys):
         (line,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("train: ")]
         assert f"{run / name}: is damaged" in line
         (run / name).write_text(good)
+
+
+def test_a_place_that_takes_no_files_is_named(capsys: pytest.CaptureFixture[str]):
+    assert train.main([*TINY, "out=/proc/x"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("train: out = '/proc/x': nothing can be written to /proc/x")
+    assert error.count("\n") == 1
