@@ -141,7 +141,8 @@ def test_what_a_run_has_seen(
     from agents.config import make_config
     from experiments.learned.runs import run_of
 
-    config = make_config("mixed-slo", {**changes, "randomise.groups": 1})
+    grouped = {"randomise.groups": 1} if "randomise.ranges" in changes else {}
+    config = make_config("mixed-slo", {**changes, **grouped})
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "model_best.zip").write_bytes(b"")
     run = run_of(config, tmp_path / "model_best.zip")
