@@ -67,7 +67,7 @@ def markdown(
             figure = f"[{result.figure}](#{_anchor(result, entry)})"
             lines.append(f"| {_mark(claim)} | {figure} {_row(claim)}")
     for entry, result in results:
-        rows = _rows(entry, entry in without_series, without_series.get(entry, True))
+        rows = _rows(entry, without_series.get(entry))
         lines += ["", *_section(entry, result, wrong.get(entry, ""), rows)]
     if missing:
         lines += ["", "## Not run", ""]
@@ -113,10 +113,11 @@ def _is_text(column: int, rows: Sequence[Sequence[str]]) -> bool:
     return any(row[column][:1].isalpha() for row in rows)
 
 
-def _rows(entry: Entry, without_series: bool, some: bool) -> str:
-    if not some:
+def _rows(entry: Entry, left: bool | None) -> str:
+    """Where an experiment's rows are: beside the page all (None), those that are `left`, or none."""
+    if left is False:
         return "rows, an episode each, stay in `results/`"
-    what = "rows, but for the many of series and episodes," if without_series else "rows"
+    what = "rows" if left is None else "rows, but for the many of series and episodes,"
     return f"{what} in [{entry.name}.csv]({entry.paper}/{entry.name}.csv)"
 
 

@@ -145,7 +145,7 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
         ("gpu_hours", "change of GPU-hours", 1.0),
         ("interactive_attainment", "change of interactive requests on time, %", 100.0),
     )
-    done = {name for _, name in changes(frame, "reward")}
+    done = set(frame["ablation"]) - {"none"}
     names = [n for n in parameters.ablations if n in done]
     figure = new_figure(13.0, 2.2 + 0.45 * len(names))
     axes = figure.subplots(1, len(panels), sharey=True)

@@ -49,9 +49,6 @@ NAME = "leaderboard"
 FIGURE = "Leaderboard"
 
 ENVIRONMENTS = tuple(entry.short_name for entry in llmscale_env.ENVIRONMENTS)
-LONG = ("multi-region",)
-"""Whose episodes are days."""
-
 Names = tuple[str, ...]
 
 
@@ -59,7 +56,6 @@ class Settings(Parameters):
     """Attributes are explained where they are declared."""
 
     seeds: Annotated[int, ours("windows", ge=1, le=1000)] = 20
-    long_seeds: Annotated[int, ours("windows where an episode is a day", ge=1, le=1000)] = 20
     environments: Annotated[Names, ours("all")] = ENVIRONMENTS
     learned: Annotated[
         Names, ours('run folders, folders of runs, or "pretrained": all that ship')
@@ -77,7 +73,6 @@ PARAMETERS = {
     "quick": Settings(
         seeds=2,
         environments=("mixed-slo", "placement", "burst-multicast"),
-        long_seeds=2,
         bound_windows=0,
     ),
     "paper": Settings(),
@@ -87,11 +82,8 @@ PARAMETERS = {
 def cases(parameters: Settings) -> list[dict[str, Any]]:
     """Every policy of every environment, and the bound of the windows of those that have one."""
     made: list[dict[str, Any]] = []
+    seeds = parameters.seed_list()
     for env in parameters.environments:
-        n = parameters.long_seeds if env in LONG else parameters.seeds
-        seeds = parameters.seed_list()[:n]
-        if n > len(seeds):
-            seeds = list(range(parameters.seed_list()[0], parameters.seed_list()[0] + n))
         where = {"kind": "policy", "environment": env, "windows": seeds}
         scenario = load_scenario(env)
         made += [
