@@ -85,9 +85,12 @@ def _train(words: Sequence[str]) -> int:
         except (ModelError, ScenarioError) as error:
             raise Slip(str(error)) from None
         except KeyboardInterrupt:
-            said(
-                f"interrupted; to go on: python -m agents.train env={config.env} resume=true out={folder}"
+            again = f"python -m agents.train env={config.env} resume=true out={folder}"
+            begun = (folder / "config.yaml").is_file()
+            how = (
+                f"to go on: {again}" if begun else "nothing had begun; give the same command again"
             )
+            said(f"interrupted; {how}")
             return 130
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,6 +198,19 @@ def test_resume_goes_on_where_the_run_stopped(trained: SimpleNamespace, tmp_path
     assert len(json.loads((folder / "run.json").read_text())["sessions"]) == 2
     before = [row for row in rows(folder / "validation.csv") if int(row["timesteps"]) <= 256]
     assert before == rows(trained.folder / "validation.csv")
+
+
+def test_an_interrupt_before_anything_began_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(*words: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "run", interrupted)
+    assert train.main([*TINY, f"out={tmp_path / 'run'}"]) == 130
+    said = capsys.readouterr().err
+    assert "nothing had begun; give the same command again" in said
+    assert "resume" not in said
 
 
 @pytest.mark.slow
