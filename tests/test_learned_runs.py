@@ -68,11 +68,22 @@ def test_runs_are_settings_of_a_policy_with_seeds(runs: Path, tmp_path: Path):
     with pytest.raises(ValueError, match="no such file or folder"):
         find_runs([str(runs / "nothing")], "mixed-slo")
     assert len(find_runs([str(runs)], "mixed-slo")) == 6
+    with pytest.raises(ValueError, match="no such policy ships for mixed-slo"):
+        find_runs(["pretrained:placement"], "mixed-slo")
     shutil.copytree(runs / "a", tmp_path / "of" / "val-code" / "seed0")
     assert len(find_runs([str(tmp_path)], "mixed-slo")) == 1  # however deep
     assert find_runs(["none"], "mixed-slo") == []
     with pytest.raises(ValueError, match="no such policy ships"):
         find_runs(["pretrained:mixed-slo-maskable-pp"], "mixed-slo")
+
+
+def test_a_damaged_model_is_told_before_anything_runs(runs: Path, tmp_path: Path):
+    from experiments.learned.runs import find_runs
+
+    shutil.copy(runs / "a" / "config.yaml", tmp_path)
+    (tmp_path / "model_best.zip").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"model_best\.zip.*not a model file"):
+        find_runs([str(tmp_path)], "mixed-slo")
 
 
 def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(

@@ -160,9 +160,11 @@ def _check_alike(
 def _models(text: str, env: str) -> list[Path]:
     if is_pretrained(text):
         name = text.partition(":")[2]
-        every = [p.name for p in shipped()]
+        every = [p.name for p in shipped(env)]
         if name and name not in every:
-            raise ValueError(f"learned = {text!r}: no such policy ships{closest(name, every)}")
+            raise ValueError(
+                f"learned = {text!r}: no such policy ships for {env}{closest(name, every)}"
+            )
         return [p.model for p in shipped(env) if name in ("", p.name)]
     place = Path(text)
     if not place.exists():
