@@ -17,9 +17,11 @@ observations before the command says that it is done.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +92,7 @@ def write(policy: Any, path: Path) -> None:
     names = ["action"] + (["hidden_out", "cell_out"] if "hidden" in inputs else [])
     batch = torch.export.Dim("batch")
     axis = {name: ({1: batch} if name in ("hidden", "cell") else {0: batch}) for name in inputs}
-    with warnings.catch_warnings():  # of the exporter, about itself
-        warnings.simplefilter("ignore")
+    with _quiet_exporter():
         torch.onnx.export(
             network,
             tuple(inputs.values()),
@@ -114,6 +115,20 @@ def write(policy: Any, path: Path) -> None:
         made.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(made)
     onnx.save(made, str(path))
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without what torch's exporter warns and logs about itself: packages that it would know of, say."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
