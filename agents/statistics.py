@@ -24,8 +24,14 @@ class Interval:
 
     def __str__(self) -> str:
         if np.isnan(self.low):
-            return f"{self.mean:.4g}"
-        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+            return shown(self.mean)
+        return f"{shown(self.mean)} [{shown(self.low)}, {shown(self.high)}]"
+
+
+def shown(value: float, digits: int = 4) -> str:
+    """A number as tables show it: so many digits, or all before the point where there are more."""
+    whole = 1000 <= abs(value) < np.inf
+    return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 
 
 def mean_interval(values: ArrayLike) -> Interval:
@@ -77,8 +83,10 @@ def paired_difference(values: ArrayLike, others: ArrayLike) -> Interval:
 
 
 def interquartile_mean(values: ArrayLike) -> float:
-    """Mean of the middle half of a sample, a quarter cut off at each end (whole values, as SciPy)."""
-    sample = np.sort(np.asarray(values, np.float64))
+    """Mean of the middle half of all values of an array (a quarter of the values, rounded down, is cut off
+    at each end, as SciPy's `trim_mean` does); NaN without any.
+    """
+    sample = np.sort(np.asarray(values, np.float64), axis=None)
     cut = len(sample) // 4
     return float(sample[cut : len(sample) - cut].mean()) if len(sample) else float("nan")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from experiments.harness.catalogue import SCALES, entries
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import measured, table_lines
-from experiments.harness.results import Result, read_result, read_table
+from experiments.harness.results import Result, read_result, read_table, title_of
 from experiments.output import RESULTS, replace_file
 from llmscale_env._cli import flag, one_of, parse_options, run_command
 
@@ -39,7 +39,7 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
     lines += [f"**{warning}**", ""] if warning else []
     lines += [text, "", f"![rewards by environment]({picture})"]
     for name in result.tables:
-        env = name.removeprefix(f"{result.name}-").removesuffix(".csv")
+        env = title_of(name, result.name)
         lines += ["", f"## {env}", "", *table_lines(*read_table(result.folder / name))]
     lines += [
         "",

@@ -35,7 +35,14 @@ from experiments.harness.claims import Claim
 from experiments.harness.execute import Outcome, describe, outcomes
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.parameters import Parameters
-from experiments.harness.results import Result, frame_of, read_table, write_result
+from experiments.harness.results import (
+    Result,
+    frame_of,
+    read_table,
+    table_file,
+    title_of,
+    write_result,
+)
 from experiments.output import RESULTS, machine, text_table
 from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, check_folder, one_of, parse_options, whole
@@ -148,7 +155,7 @@ def make_result(
         if isinstance(drawn, Mapping)
         else {f"{name}.png": drawn}
     )
-    tables = {f"{name}-{key}.csv": rows for key, rows in made.items() if rows}
+    tables = {table_file(name, key): rows for key, rows in made.items() if rows}
     sources = settings.sources()
     values = settings.model_dump(mode="json")
     result = Result(
@@ -230,8 +237,11 @@ def main(words: Sequence[str] | None = None) -> int:
             continue
         for table in result.tables:
             head, rows = read_table(result.folder / table)
+            if len(result.tables) > 1:
+                print(f"{title_of(table, name)}:")
             print(f"{text_table(head, rows)}\n")
-        print(claims_table(result.claims))
+        if result.claims:
+            print(claims_table(result.claims))
         print(f"written: {result.folder} ({time.perf_counter() - begin:.0f} s)", flush=True)
     return status
 

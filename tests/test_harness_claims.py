@@ -28,7 +28,14 @@ from experiments.harness.claims import (
     more,
 )
 from experiments.harness.page import html, interval, markdown
-from experiments.harness.results import RECORD, Result, read_result, rows_beside_page, write_result
+from experiments.harness.results import (
+    RECORD,
+    Result,
+    read_result,
+    rows_beside_page,
+    table_file,
+    write_result,
+)
 from experiments.output import new_figure
 
 NAN = math.nan
@@ -302,6 +309,24 @@ def test_page_shows_figure_numbers_verdict_and_reason(tmp_path):
     assert f'id="{anchor}"' in page
 
 
+def test_page_names_tables_where_there_are_several(tmp_path):
+    for key in ("one", "two"):
+        (tmp_path / table_file("chiron-fig03", key)).write_text("a,b\n1,2\n")
+    one = replace(result(tmp_path), tables=("chiron-fig03-one.csv",))
+    both = replace(one, tables=("chiron-fig03-one.csv", "chiron-fig03-two.csv"))
+    text = markdown("chiron", [(ENTRY, both)], [], {}, "paper")
+    assert "*one*\n\n| a | b |\n" in text
+    assert "*two*\n\n| a | b |\n" in text
+    assert "*one*" not in markdown("chiron", [(ENTRY, one)], [], {}, "paper")
+
+
+def test_page_has_no_claims_where_none_are_made(tmp_path):
+    shown = replace(result(tmp_path), claims=())
+    text = markdown("chiron", [(ENTRY, shown)], [], {}, "paper").partition("## Figure 3")[2]
+    assert "| claim |" not in text
+    assert "| `rates` | 1, 2 | paper, 6.1 |" in text
+
+
 def test_page_says_what_is_wrong_with_a_result(tmp_path):
     results = [(ENTRY, result(tmp_path))]
     text = markdown("chiron", results, [], {ENTRY: "made by other code"}, "paper")
@@ -384,6 +409,8 @@ def test_interval_says_only_what_there_is():
     assert interval(exact(2.0)) == "2"
     assert interval(Interval(NAN, NAN, NAN)) == "not measured"
     assert interval(Interval(0.12345, 0.1, 0.2)) == "0.123 [0.1, 0.2]"
+    assert interval(Interval(-533.46, -1001.4, 66.34)) == "-533 [-1,001, 66.3]"
+    assert interval(Interval(0.962, 0.855, math.inf)) == "0.962 [0.855, inf]"
 
 
 def test_report_without_results_is_an_error(tmp_path, capsys):

@@ -75,6 +75,7 @@ def test_the_board_judges_the_best_of_each_kind():
     (claim,) = study_leaderboard.claims(board_rows(), settings)
     assert claim.verdict is Verdict.NOT
     assert claim.ours.mean == pytest.approx(1 / 6)
+    assert claim.reason == "the interval holds 0"
     assert study_leaderboard.plot(board_rows(), settings) is not None
 
 
@@ -91,6 +92,7 @@ def test_the_board_is_not_won_by_a_lucky_seed():
     (claim,) = study_leaderboard.claims(one, settings)
     assert claim.verdict is Verdict.NOT
     assert "one training seed" in claim.reason
+    assert "(1 training seed) against" in claim.note
     made = {row["policy"]: row for row in study_leaderboard.board(one, "mixed-slo")}
     assert (made["ppo, as configured"]["wins"], made["static"]["losses"]) == (0, 1)
     twice = DataFrame([*rows.to_dict("records"), rows.iloc[0].to_dict()])

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from agents.statistics import interquartile_mean
 from experiments.learned.matched import Settings, at_target, held_out, matched_hours, mixture
 from experiments.learned.statistics import (
     improvement_interval,
-    interquartile_mean,
     probability_of_improvement,
     resampled_means,
     seed_draws,

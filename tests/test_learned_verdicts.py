@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike
 from pandas import DataFrame
 from scipy.stats import t
 
+from agents.statistics import Interval
 from experiments.harness.claims import Claim, Verdict
 from experiments.learned import study_mixed_slo
 from experiments.learned.choices import choose, settings_of
 from experiments.learned.standings import impossible, overall, standings
 from experiments.learned.study_mixed_slo import best_heuristic_overall
-from experiments.learned.verdicts import difference, verdicts
+from experiments.learned.verdicts import difference, verdicts, why_not
 
 WINDOWS = 20
 SPIKES, MMPP, CHAT = "test-spikes", "test-mmpp", "test-chat"
@@ -133,6 +134,17 @@ def test_an_endless_interval_wins_nothing():
     )  # both keep to their numbers where they attain
     assert distance.ours.mean == pytest.approx((2.0 - 1.0) / (6.88 - 1.0))
     assert distance.ours.high == np.inf
+
+
+def test_why_a_difference_is_none():
+    assert why_not(Interval(2.0, -1.0, 5.0)) == "the interval holds 0"
+    assert why_not(Interval(-2.0, -3.0, -1.0)) == "it is the other way round in the mean"
+    assert why_not(Interval(-2.0, -5.0, 1.0)).endswith("in the mean; the interval holds 0")
+    assert why_not(Interval(-2.0, np.nan, np.nan)).startswith(
+        "it is the other way round in the mean; "
+    )
+    assert why_not(Interval(-2.0, -5.0, 1.0), up=False) == "the interval holds 0"
+    assert why_not(Interval(2.0, 1.0, 3.0)) == ""
 
 
 def test_every_network_must_reach_the_target():

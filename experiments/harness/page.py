@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agents.statistics import Interval
+from agents.statistics import Interval, shown
 from experiments.harness.catalogue import PAPERS, Entry
 from experiments.harness.claims import TOLERANCE, Claim, Verdict
-from experiments.harness.results import Result, read_table
+from experiments.harness.results import Result, read_table, title_of
 
 _ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT)
 _STYLE = """
@@ -97,8 +97,8 @@ def interval(found: Interval) -> str:
     if math.isnan(found.mean):
         return "not measured"
     if math.isnan(found.low) or found.low == found.high:
-        return f"{found.mean:.3g}"
-    return f"{found.mean:.3g} [{found.low:.3g}, {found.high:.3g}]"
+        return shown(found.mean, 3)
+    return f"{shown(found.mean, 3)} [{shown(found.low, 3)}, {shown(found.high, 3)}]"
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -126,9 +126,12 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
     for name in result.tables:
+        lines += ["", f"*{title_of(name, entry.name)}*"] if len(result.tables) > 1 else []
         lines += ["", *table_lines(*read_table(result.folder / name))]
-    lines += ["", entry.text, "", "| | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
-    lines += [f"| {_mark(claim)} {_row(claim)}" for claim in result.claims]
+    lines += ["", entry.text]
+    if result.claims:
+        lines += ["", "| | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
+        lines += [f"| {_mark(claim)} {_row(claim)}" for claim in result.claims]
     reasons = [f"- {claim.sentence}: {claim.reason}" for claim in result.claims if claim.reason]
     if reasons:
         lines += ["", "Why:", "", *reasons]

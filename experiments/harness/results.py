@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.statistics import Interval
+from agents.statistics import Interval, shown
 from experiments.harness.claims import Claim
 from experiments.harness.fingerprint import ROOT
 
@@ -124,10 +124,20 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         if math.isnan(value):
             return "-"
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return shown(value)
     if isinstance(value, Interval) and math.isnan(value.mean):
         return "-"
     return str(value)
+
+
+def table_file(experiment: str, key: str) -> str:
+    """Name of the file of an experiment's table."""
+    return f"{experiment}-{key}.csv"
+
+
+def title_of(file: str, experiment: str) -> str:
+    """What a table is called where there are several: its key."""
+    return Path(file).stem.removeprefix(f"{experiment}-")
 
 
 def read_table(path: Path) -> tuple[list[str], list[list[str]]]:

@@ -41,7 +41,7 @@ def styles(policies: Sequence[str], learned: set[str]) -> dict[str, dict[str, An
         }
     for k, policy in enumerate(p for p in policies if p in learned):
         found[policy] = {
-            "color": ("black", "dimgray", "maroon", "navy")[k % 4],
+            "color": ("black", "maroon", "navy", "darkslategray")[k % 4],
             "marker": "*",
             "lw": 2.2,
             "ms": 9,
@@ -100,13 +100,23 @@ def bars(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) ->
         most = max((s.matched.mean for s in mine if not np.isnan(s.matched.mean)), default=1.0)
         for y, s in enumerate(mine):
             if np.isnan(s.matched.mean):
-                said = s.shortfall(target)
-                axis.text(0.02 * most, y, said, va="center", fontsize=8, color="firebrick")
+                axis.text(
+                    0.02 * most, y, s.shortfall(target), va="center", fontsize=8, color="firebrick",
+                    zorder=4, bbox={"color": "white", "pad": 0.5},
+                )  # fmt: skip
                 continue
             axis.barh(y, s.matched.mean, color=looks[s.policy]["color"], height=0.7)
             low, high = s.matched.low, s.matched.high
             if np.isnan(low):
-                axis.text(s.matched.mean, y, " no interval", va="center", fontsize=7)
+                axis.text(
+                    s.matched.mean,
+                    y,
+                    "no interval ",
+                    va="center",
+                    ha="right",
+                    fontsize=7,
+                    color="white",
+                )
             elif np.isinf(high):
                 axis.plot([low, 1.1 * most], [y, y], color="black", lw=1.5)
                 axis.scatter([low], [y], color="black", marker="|", zorder=3)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agents.statistics import CONFIDENCE, FEW, Interval
+from agents.statistics import CONFIDENCE, FEW, Interval, interquartile_mean
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,15 +48,6 @@ def window_draws(workload: str, n: int, resamples: int = RESAMPLES, seed: int = 
 def seed_draws(training: str, n: int, resamples: int = RESAMPLES, seed: int = 0) -> Ints:
     """(resamples, n) training seeds: the same on every workload that the training runs on."""
     return draws(f"seeds of {training}", n, resamples, seed)
-
-
-def interquartile_mean(values: ArrayLike) -> float:
-    """Mean of the middle half of all values of an array (a quarter of the values, rounded down, is cut off
-    at each end, as SciPy's `trim_mean` does); NaN without any.
-    """
-    sample = np.sort(np.asarray(values, np.float64), axis=None)
-    cut = len(sample) // 4
-    return float(sample[cut : len(sample) - cut].mean()) if len(sample) else float("nan")
 
 
 def stratified_interval(

@@ -33,7 +33,7 @@ from experiments.learned.protocol import (
 from experiments.learned.runs import find_runs
 from experiments.learned.standings import mean_of
 from experiments.learned.statistics import stratified_interval
-from experiments.learned.verdicts import with_interval
+from experiments.learned.verdicts import why_not, with_interval
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -243,7 +243,9 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
                 f"{policy} has a lower reward when weights take 300 s to load (users report a cliff "
                 "beyond 100 s)"
             )
-            made.append(less(sentence, 0.0, change, unit="reward"))
+            made.append(
+                less(sentence, 0.0, change, unit="reward", reason=why_not(change, up=False))
+            )
     mine = {
         name: change
         for (name, ablation), change in reward.items()
@@ -251,7 +253,7 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
     }
     for name, change in mine.items():
         sentence = f"without its forecast {name} has a lower reward"
-        made.append(less(sentence, 0.0, change, unit="reward"))
+        made.append(less(sentence, 0.0, change, unit="reward", reason=why_not(change, up=False)))
     if not mine and "forecast-none" in parameters.ablations:
         made.append(
             less(

@@ -184,7 +184,9 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
                 _interval((schedule - bound) / (fixed - bound)),
                 nothing=1.0,
                 unit="of the fixed fleet's GPU-hours above the bound",
-                reason="" if len(bound) else "no window has a bound and a fleet that attains",
+                reason=f"the best of {parameters.episodes} schedules leaves more of it"
+                if len(bound)
+                else "no window has a bound and a fleet that attains",
                 note=f"{len(bound)} windows, each with the fixed fleet that is best for it.",
             )
         )

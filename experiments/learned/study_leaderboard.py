@@ -36,7 +36,7 @@ from experiments.learned.statistics import (
     stratified_interval,
     t_interval,
 )
-from experiments.learned.verdicts import with_interval
+from experiments.learned.verdicts import why_not, with_interval
 from experiments.output import new_figure
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
@@ -285,7 +285,7 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
 
 def plot(frame: DataFrame, parameters: Settings) -> Any:
     """Mean reward with its interval, a panel per environment; learned policies are filled."""
-    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator
+    from matplotlib.ticker import StrMethodFormatter
 
     boards = tables(frame, parameters)
     columns = min(3, len(boards))
@@ -305,16 +305,26 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
         axis.set_yticks(range(len(rows)), [row["policy"] for row in rows], fontsize=8)
         axis.invert_yaxis()
         if min(row["reward"].mean for row in rows) < -1000:
-            axis.set_xscale("symlog", linthresh=100)
-            axis.xaxis.set_major_locator(
-                SymmetricalLogLocator(base=10, linthresh=100, subs=(1, 2, 5))
-            )
+            _log_axis(axis, [row["reward"] for row in rows])
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.tick_params(axis="x", labelsize=8, labelrotation=30)
         axis.set_title(env, fontsize=10)
         axis.set_xlabel("reward of an episode (to the right is better)")
         axis.grid(alpha=0.3, axis="x")
     return figure
+
+
+def _log_axis(axis: Any, rewards: Sequence[Interval]) -> None:
+    """Rewards of very different sizes: logarithmic as far as they go, with a little room around them."""
+    from matplotlib.ticker import SymmetricalLogLocator
+
+    means = [found.mean for found in rewards]
+    ends = np.array([(found.low, found.mean, found.high) for found in rewards])
+    low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
+    near = 10.0 ** np.floor(np.log10(max(1.0, np.abs(means).min())))
+    axis.set_xscale("symlog", linthresh=near, linscale=0.3)
+    axis.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=near, subs=(1, 3)))
+    axis.set_xlim(1.2 * low, high / 1.2 if high < 0 else high + near / 3)
 
 
 def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
@@ -334,8 +344,10 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
             )
             continue
         gap = learned.above(other)
-        claim = more(
-            sentence, 0.0, gap, unit="reward", note=f"{learned.name} against {other.name}."
+        trained = len(learned.values["reward"])
+        note = (
+            f"{learned.name} ({trained} training seed{'s' * (trained > 1)}) against {other.name}."
         )
+        claim = more(sentence, 0.0, gap, unit="reward", reason=why_not(gap), note=note)
         made.append(with_interval(claim))
     return made

@@ -177,6 +177,17 @@ def with_interval(claim: Claim) -> Claim:
     return claim
 
 
+def why_not(gap: Interval, *, up: bool = True) -> str:
+    """Why a difference is not above 0 (or below, not `up`), for a claim that there is one."""
+    wrong = gap.mean <= 0 if up else gap.mean >= 0
+    found = ["it is the other way round in the mean"] if wrong else []
+    if np.isnan([gap.low, gap.high]).any():
+        return "; ".join([*found, NO_INTERVAL])
+    if gap.low <= 0 <= gap.high:
+        found.append("the interval holds 0")
+    return "; ".join(found)
+
+
 def is_tuned(s: Standing) -> bool:
     """Whether a search has found its settings for the workload's kind, or for any where it has no kin."""
     return s.base in (f"tuned on val-{s.workload.removeprefix('test-')}", ANY_OF_VALIDATION)
