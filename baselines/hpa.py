@@ -1,11 +1,15 @@
 """Kubernetes' Horizontal Pod Autoscaler on the metrics that serving engines export.
 
-Rule and constants are those of Kubernetes (documentation, "Horizontal Pod Autoscaling", and
-kube-controller-manager's defaults): every 15 s, with `rho = metric / (target * N)`, nothing happens
-within a tolerance of 0.1 around 1; otherwise `N' = ceil(N * rho)`, held within `[floor(N / 2),
-ceil(2 N)]`; of several metrics the largest N' counts; a fall waits until no recommendation of the last
-300 s was higher, a rise does not wait. The targets are those commonly set on vLLM's metrics with KEDA: 30
+Rule and constants are those of Kubernetes (documentation, "Horizontal Pod Autoscaling"; the defaults of
+`behavior` in its API `autoscaling/v2`; and kube-controller-manager's): every 15 s, with
+`rho = metric / (target * N)`, nothing happens within a tolerance of 0.1 around 1; otherwise
+`N' = ceil(N * rho)`; of several metrics the largest N' counts; a fall waits until no recommendation of the
+last 300 s was higher, a rise does not wait. Within 15 s a fleet may double or gain 4 instances, whichever
+is more, and may fall to the least. The targets are those commonly set on vLLM's metrics with KEDA: 30
 waiting requests and 60 % of KV memory per replica.
+
+Accounts of the rule that hold N' within `[floor(N / 2), ceil(2 N)]` are to be had with `up_count=0` and
+`down_factor=0.5`.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import ClassVar
 from pydantic import model_validator
 
 from baselines.fleet import UniformParameters, UniformPolicy
-from baselines.parameters import BatchLimit, NonNegative, Positive
+from baselines.parameters import BatchLimit, Count, NonNegative, Positive
 from baselines.space import BATCH_LIMIT, Choice, Real, Space
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -31,7 +35,9 @@ class HpaParameters(UniformParameters):
         kv_target: share of KV memory in use; None: not looked at.
         concurrency_target: requests in the system (running and waiting) per instance, likewise.
         tolerance: share around the target within which nothing happens.
-        up_factor, down_factor: a step at most multiplies the number of instances by these.
+        up_factor, up_count: a step at most multiplies the number of instances by the one, or adds the other,
+            whichever is more.
+        down_factor: a step at most multiplies their number by this.
         up_window_s, down_window_s: stabilisation windows.
         period_s: sync period.
         batch_limit: vLLM's default `max_num_seqs` was 256.
@@ -42,7 +48,8 @@ class HpaParameters(UniformParameters):
     concurrency_target: Positive | None = None
     tolerance: NonNegative = 0.1
     up_factor: Positive = 2.0
-    down_factor: NonNegative = 0.5
+    up_count: Count = 4
+    down_factor: NonNegative = 0.0
     up_window_s: NonNegative = 0.0
     down_window_s: NonNegative = 300.0
     period_s: Positive = 15.0
@@ -86,6 +93,21 @@ def recommendation(
     return best
 
 
+def within_a_step(
+    wanted: int, instances: int, up_factor: float, up_count: int, down_factor: float
+) -> int:
+    """What `wanted` becomes if one step goes no further than Kubernetes' scaling policies allow.
+
+    Args:
+        wanted: instances, N'.
+        instances: N.
+        up_factor, up_count, down_factor: see `HpaParameters`.
+    """
+    low = math.floor(instances * down_factor)
+    high = max(math.ceil(instances * up_factor), instances + up_count)
+    return min(max(wanted, low), high)
+
+
 class HpaPolicy(UniformPolicy):
     """Kubernetes' HPA for all classes alike.
 
@@ -122,7 +144,7 @@ class HpaPolicy(UniformPolicy):
         self._recommended: dict[int, list[tuple[float, int]]] = {p: [] for p in self._pools}
 
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
-        """The stabilised recommendation, within a factor of what there is."""
+        """The stabilised recommendation, no further than one step from what there is."""
         if have == 0:
             return self.parameters.min_instances, "nothing serves"
         demand = self._demand(view, p)
@@ -144,10 +166,11 @@ class HpaPolicy(UniformPolicy):
             wanted = min(have, max(self._within(past, view.time_s, settings.down_window_s)))
         elif wanted > have:
             wanted = max(have, min(self._within(past, view.time_s, settings.up_window_s)))
-        low = math.floor(have * settings.down_factor)
-        high = math.ceil(have * settings.up_factor)
         why = ", ".join(f"{name} {demand[name]:.3g}" for name in targets)
-        return min(max(wanted, low), high), why
+        step = within_a_step(
+            wanted, have, settings.up_factor, settings.up_count, settings.down_factor
+        )
+        return step, why
 
     @staticmethod
     def _within(past: list[tuple[float, int]], now_s: float, window_s: float) -> list[int]:

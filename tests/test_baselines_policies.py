@@ -284,11 +284,28 @@ def test_hpa_scales_up_at_once_and_down_after_the_window(short):
     assert top >= 4
     first = times[counts.argmax()]
     assert first <= 80
-    # It never doubles more than once per sync, and loading instances are not ordered twice.
-    assert all(b <= 2 * a for a, b in itertools.pairwise(counts))
+    # One step a sync: twice as many or four more. Loading instances are not ordered twice.
+    assert all(b <= max(2 * a, a + 4) for a, b in itertools.pairwise(counts))
     last_high = times[np.flatnonzero(counts == top)[-1]]
     assert last_high >= first + 280
     assert counts[-1] < top
+
+
+def test_hpa_may_fall_to_the_least_in_one_step(short):
+    scenario = load_scenario(short, horizon_s=200.0)
+    requests = table(scenario, np.array([100.0]), "interactive", 500, 200)
+    literal = {"up_count": 0, "down_factor": 0.5}
+
+    def falls(**values):
+        policy = make_policy("hpa", batch_limit=16, initial=8, down_window_s=30.0, **values)
+        result = run_episode(policy, scenario, requests=requests)
+        counts = sum(
+            result.series[f"interactive/{s}"] for s in ("acquiring", "loading", "active")
+        ).to_numpy()
+        return [int(b) for a, b in itertools.pairwise(counts) if b != a]
+
+    assert falls() == [1]
+    assert falls(**literal) == [4, 2, 1]
 
 
 def test_hpa_forgets_the_last_episode(short):

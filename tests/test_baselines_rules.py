@@ -22,7 +22,7 @@ from baselines.backpressure import (
 )
 from baselines.fleet import Period
 from baselines.grouping import MAX_DISTINCT, kmeans_1d, request_groups
-from baselines.hpa import recommendation
+from baselines.hpa import recommendation, within_a_step
 from baselines.llumnix import evened_out, freeness_load, token_utilisation
 from baselines.profile import saturated_tokens_per_s
 from llmscale_env.cluster.iteration_time import iteration_time_model
@@ -295,6 +295,26 @@ def test_saturated_throughput_is_what_a_cycle_takes():
 )
 def test_kubernetes_rule(instances, queue, wanted):
     assert recommendation(instances, {"queue": queue}, {"queue": 30.0}, 0.1) == wanted
+
+
+@pytest.mark.parametrize(
+    ("instances", "wanted", "found"),
+    [
+        (1, 100, 5),  # four more is more than twice as many
+        (2, 100, 6),
+        (4, 100, 8),
+        (5, 100, 10),  # twice as many is more than four more
+        (5, 7, 7),
+        (10, 1, 1),  # all but the least may go at once
+    ],
+)
+def test_kubernetes_step(instances, wanted, found):
+    assert within_a_step(wanted, instances, up_factor=2.0, up_count=4, down_factor=0.0) == found
+
+
+@pytest.mark.parametrize(("instances", "wanted", "found"), [(1, 100, 2), (5, 100, 10), (5, 1, 2)])
+def test_step_held_within_half_and_twice(instances, wanted, found):
+    assert within_a_step(wanted, instances, up_factor=2.0, up_count=0, down_factor=0.5) == found
 
 
 def test_of_several_metrics_the_largest_counts():
