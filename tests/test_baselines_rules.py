@@ -298,7 +298,7 @@ def test_kubernetes_rule(instances, queue, wanted):
 
 
 @pytest.mark.parametrize(
-    ("instances", "wanted", "found"),
+    "instances, wanted, found",
     [
         (1, 100, 5),  # four more is more than twice as many
         (2, 100, 6),
@@ -312,7 +312,7 @@ def test_kubernetes_step(instances, wanted, found):
     assert within_a_step(wanted, instances, up_factor=2.0, up_count=4, down_factor=0.0) == found
 
 
-@pytest.mark.parametrize(("instances", "wanted", "found"), [(1, 100, 2), (5, 100, 10), (5, 1, 2)])
+@pytest.mark.parametrize("instances, wanted, found", [(1, 100, 2), (5, 100, 10), (5, 1, 2)])
 def test_step_held_within_half_and_twice(instances, wanted, found):
     assert within_a_step(wanted, instances, up_factor=2.0, up_count=0, down_factor=0.5) == found
 
