@@ -208,6 +208,7 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         (["chiron-fig03", "seeds=0"], "seeds = '0': must be an integer in 1..1000"),
         (["chiron-fig03", "workers=x"], "workers = 'x'"),
         (["chiron-fig03", "batch_limit=8"], "has no parameter 'batch_limit' (did you mean"),
+        (["learned-mixed-slo", "workload.trce=x"], "(did you mean workload.trace?)"),
         (["chiron-fig03", "batch_limits=a,b"], "batch_limits.0 = 'a'"),
         (["chiron-fig03", "lengths="], "lengths= lacks a value"),
         (["blitzscale-fig15"], "blitzscale-fig15 is part of blitzscale-fig14"),

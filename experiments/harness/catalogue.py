@@ -80,7 +80,9 @@ class Experiment:
         for word, text in changes.items():
             key = word.replace(".", "_")
             if key not in values:
-                raise Slip(f"{self.entry.name} has no parameter {word!r}{closest(word, values)}")
+                # As whoever wrote the word would write them.
+                names = [name.replace("_", ".", 1) if "." in word else name for name in values]
+                raise Slip(f"{self.entry.name} has no parameter {word!r}{closest(word, names)}")
             parts = [part for part in text.split(",") if part]
             values[key] = parts if isinstance(values[key], (tuple, list)) else text
         try:
