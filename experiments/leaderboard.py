@@ -49,7 +49,7 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
         "|---|---|---|---|",
     ]
     for c in result.claims:
-        why = " ".join(text for text in (c.note, c.reason) if text)
+        why = ": ".join(text.rstrip(".") for text in (c.note, c.reason) if text)
         lines.append(f"| {c.sentence} | {measured(c)} | {c.verdict.value} | {why} |")
     lines += ["", f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core."]
     return "\n".join(lines) + "\n"
