@@ -150,6 +150,15 @@ class MixedSLOEnv(ServingEnv):
     Each request is charged at most once, when its violation becomes certain; dividing by expected
     arrivals leaves nothing to gain by serving fewer. `info["reward_parts"]` has the four with their sign.
 
+    Nobody gains by not doing the work (`tests/test_anti_cheat.py`): to reject all, to never scale, to hold
+    all 16 GPUs and to stop serving at the end score below tuned heuristics on the mixes `mixed-slo` and
+    `spike` and on the five validation workloads of the family, in every episode tried. Two exceptions are
+    known, both where the load is more than all GPUs can carry (`code-burst`): there all GPUs all the time
+    are better than any smaller fleet, since a violation costs ten times what all of them do; and to stop ten
+    seconds early sometimes saves more than the work left over costs, since who is not started by then can
+    miss no target any more. And a heuristic that holds more than it needs may gain a little (1 of 100 at
+    most) by stopping ten seconds early where an episode ends with hardly anything to serve.
+
     ## Starting State
 
     4 interactive and 4 mixed instances serve, none is loading, queues are empty. The requests of the
