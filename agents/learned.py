@@ -35,7 +35,7 @@ def find_model(path: str | Path) -> Path:
     """The model file meant by `path`: a run folder's best model, a shipped policy's, or the file itself.
 
     Raises:
-        ModelError: there is none, no `config.yaml` beside it, or something else than a model.
+        ModelError: there is none, or no `config.yaml` beside it.
     """
     place = Path(path)
     if place.is_dir():
@@ -50,11 +50,15 @@ def find_model(path: str | Path) -> Path:
             f"model {str(path)!r}: config.yaml of its run is missing beside it, and without it "
             "nobody knows which environment it was trained on"
         )
-    _check_zip(place)
     return place
 
 
-def _check_zip(path: Path) -> None:
+def check_zip(path: Path) -> None:
+    """Look whether a file can be a model at all, without reading it.
+
+    Raises:
+        ModelError: it is something else.
+    """
     if not zipfile.is_zipfile(path):
         raise ModelError(f"model {str(path)!r}: not a model file of stable-baselines3 (no zip)")
 
@@ -72,7 +76,7 @@ def load_model(path: Path, agent: str = "ppo", **kwargs: Any) -> BaseAlgorithm:
     Raises:
         ModelError: not a model that stable-baselines3 can read.
     """
-    _check_zip(path)
+    check_zip(path)
     try:
         return algorithm_of(agent).load(path, device="cpu", **kwargs)
     except Exception as error:  # whatever an unpickler makes of foreign bytes

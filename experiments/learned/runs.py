@@ -11,7 +11,7 @@ from typing import Any
 
 from agents.config import TrainConfig, read_config
 from agents.environments import are_counts, codec_of
-from agents.learned import find_model
+from agents.learned import check_zip, find_model
 from agents.pretrained import is_pretrained, shipped
 from experiments.learned.family import FAMILY, Workload, digest_of
 from llmscale_env._cli import closest
@@ -71,7 +71,7 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
 
     Raises:
         ValueError: nothing is there; two runs have the same policy, setting and seed; or runs that would be
-            seeds of one setting were trained in different ways.
+            seeds of one setting were trained in different ways; a model file that is none.
         Slip: a configuration that cannot be read.
     """
     found: dict[tuple[Any, ...], Run] = {}
@@ -82,6 +82,7 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             config = read_config(path.parent)
             if config.env != env:
                 continue
+            check_zip(path)
             run = run_of(config, path)
             kind = (run.policy, run.leaks)
             key = (*kind, run.setting, run.training_seed, run.made_for)
