@@ -82,7 +82,6 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             config = read_config(path.parent)
             if config.env != env:
                 continue
-            check_zip(path)
             run = run_of(config, path)
             kind = (run.policy, run.leaks)
             key = (*kind, run.setting, run.training_seed, run.made_for)
@@ -96,6 +95,7 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             recipe = recipe_of(config)
             first, where = recipes.setdefault(kind, (recipe, path))
             _check_alike(run.policy, path, recipe, where, first)
+            check_zip(path)
             found[key] = run
     return list(found.values())
 
