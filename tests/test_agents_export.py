@@ -19,14 +19,8 @@ from agents.held_noise import parts_of
 from agents.learned import LearnedPolicy, find_model
 from agents.pretrained import find
 from agents.vec_adapter import NativeVecEnv
+from tests.warm_starts import SMALL
 
-SMALL = [
-    "scenario.horizon_s=120",
-    "scenario.workload=chat",
-    "scenario.fleet.max_gpus=6",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
-]
 AGENTS = ["ppo", "maskable-ppo", "recurrent-ppo"]
 
 

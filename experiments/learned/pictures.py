@@ -100,23 +100,16 @@ def bars(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) ->
         most = max((s.matched.mean for s in mine if not np.isnan(s.matched.mean)), default=1.0)
         for y, s in enumerate(mine):
             if np.isnan(s.matched.mean):
-                axis.text(
-                    0.02 * most, y, s.shortfall(target), va="center", fontsize=8, color="firebrick",
-                    zorder=4, bbox={"color": "white", "pad": 0.5},
-                )  # fmt: skip
+                said = s.shortfall(target)
+                clear = {"color": "white", "pad": 0.5}  # of the bound's line
+                look = {"va": "center", "fontsize": 8, "color": "firebrick", "zorder": 4}
+                axis.text(0.02 * most, y, said, bbox=clear, **look)
                 continue
             axis.barh(y, s.matched.mean, color=looks[s.policy]["color"], height=0.7)
             low, high = s.matched.low, s.matched.high
             if np.isnan(low):
-                axis.text(
-                    s.matched.mean,
-                    y,
-                    "no interval ",
-                    va="center",
-                    ha="right",
-                    fontsize=7,
-                    color="white",
-                )
+                look = {"va": "center", "ha": "right", "fontsize": 7, "color": "white"}
+                axis.text(s.matched.mean, y, "no interval ", **look)
             elif np.isinf(high):
                 axis.plot([low, 1.1 * most], [y, y], color="black", lw=1.5)
                 axis.scatter([low], [y], color="black", marker="|", zorder=3)
