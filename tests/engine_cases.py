@@ -93,6 +93,7 @@ MECHANISMS = frozenset(
         "class_affine_overflow_first",
         "class_affine_queue",
         "class_affine_no_room",
+        "class_affine_waits",
         "custom_queue",
         "gateway",
         "gateway_left",
@@ -105,9 +106,8 @@ MECHANISMS = frozenset(
             for kind in ("chiron", "literal")
         ),
         "limit_below_batch",
-        "batch_filling",
-        "bound_by_router",
         "halved_for_throughput",
+        "loss_without_raise",
         # life of instances
         "load_ssd",
         "load_host",

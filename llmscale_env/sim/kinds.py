@@ -87,7 +87,11 @@ class Fallback(IntEnum):
 
 
 class ControllerKind(IntEnum):
-    """How an instance's batch limit moves between commands."""
+    """How an instance's batch limit moves between commands: docs/engine.md section 7.
+
+    `CHIRON` is Algorithm 1 with a throughput backpressure that speaks after a raise only,
+    `CHIRON_LITERAL` the same with one that speaks at every update.
+    """
 
     FIXED = 0
     CHIRON = 1

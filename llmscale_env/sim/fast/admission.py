@@ -132,13 +132,11 @@ def admit(S, i, t, left):
     while True:
         place = next_place(S, i)
         if place == NOBODY or inst.closed:
-            inst.filling = 0
             break
         row = _row_of(S, i, place)
         r = lists_of(S)[row, 0]
         req = req_at(S, r)
         if req.llm != inst.llm:
-            inst.filling = 0
             inst.foreign = place
             break
         context = req.input + req.emitted
@@ -155,7 +153,6 @@ def admit(S, i, t, left):
             in_budget = left >= 1
         else:
             in_budget = saved or landed or fresh == 0 or tokens + context <= pool.prefill
-        under_limit = inst.n_run < inst.limit
         if in_budget and not fits:
             made = False
             evictions = inst.evictions
@@ -166,19 +163,11 @@ def admit(S, i, t, left):
             if inst.evictions > evictions:
                 inst.pull_until = min(inst.pull_until, max(place, -1) + 1)
             if made:
-                under_limit = True
                 extra = inst.n_run if all_emit else fresh
                 fits = _fits(inst, extra, need, inst.limit, cap, inst.watermark)
         if not (fits and in_budget):
             may_evict = pool.evicts_in_order if place >= 0 else place == OWN and pool.evicts
             spared = may_evict and inst.admissions > since
-            if not under_limit:
-                inst.bound = 1
-                inst.held = 1
-            elif in_budget:
-                inst.held = 1
-            if in_budget or not fits:
-                inst.filling = 0
             break
         if landed:
             unlink(S, row, r)

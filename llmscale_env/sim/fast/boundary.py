@@ -19,7 +19,7 @@ from llmscale_env.sim.fast.batch import (
     running_row,
     youngest,
 )
-from llmscale_env.sim.fast.controller import clear_window, new_window, update_limit
+from llmscale_env.sim.fast.controller import forget, update_limit
 from llmscale_env.sim.fast.handover import hand_over, reserve
 from llmscale_env.sim.fast.itl import clear_items, close_gaps, push_item, push_pending
 from llmscale_env.sim.fast.memory import (
@@ -120,7 +120,6 @@ def _end_iteration(S, i, t):
     elif inst.mode == MIXED:
         _end_mixed(S, i, t)
     else:
-        new_window(S, i, t)
         return
     inst.busy_ps += t - inst.seg_begin
     finish_due(S, i, t)
@@ -164,12 +163,10 @@ def _launch_decode(S, i, t, once):
     n = (heap_of(S)[i, 0] >> 32) - inst.iter_no
     n = min(n, (prof_at(S, inst.profile).cap - inst.kv - inst.n_pre) // inst.n_dec)
     if pool.controller != 0 and inst.changed:
-        window = pool.window if pool.controller == 1 else 1
-        n = min(n, max(1, window - inst.w_iter))
+        n = min(n, max(1, pool.window - inst.w_iter))
     reopens = inst.closed and not pool.static
     if once or reopens or inst.pull_until < inst.n_pull:
         n = 1  # what could not be looked at in this boundary may be taken at the next
-    inst.filling = 0
     inst.closed = pool.static
     inst.settled = NOT_KNOWN
     inst.mode = DECODE
@@ -315,9 +312,6 @@ def nothing_waits(S, i):
 def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; returns what it must do now, see `STAY` and so on."""
     inst = inst_at(S, i)
-    ran = inst.n_run
-    if inst.mode != IDLE and inst.n_dec == 0:
-        inst.w_alone_ps += t - inst.seg_begin
     _end_iteration(S, i, t)
     phase = pool_at(S, inst.pool).phase
     if phase == _PREFILLS:
@@ -337,9 +331,9 @@ def boundary(S, i, t):
     if inst.n_run == 0:
         inst.closed = 0
     if inst.n_run == 0 or inst.restart:
-        clear_window(S, i, t)
+        forget(S, i, t)
     elif pool_at(S, inst.pool).controller != 0:
-        update_limit(S, i, t, ran)
+        update_limit(S, i, t)
     if pool_at(S, inst.pool).chunk > 0:
         _continue_chunked(S, i, t)
     else:

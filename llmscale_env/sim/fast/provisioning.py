@@ -16,7 +16,7 @@ from llmscale_env.sim.fast.batch import (
     youngest,
 )
 from llmscale_env.sim.fast.boundary import nothing_waits
-from llmscale_env.sim.fast.controller import clear_window
+from llmscale_env.sim.fast.controller import forget
 from llmscale_env.sim.fast.itl import clear_items
 from llmscale_env.sim.fast.memory import (
     active_of,
@@ -131,7 +131,7 @@ def activate(S, i, t, router, features):
         inst.seg_n = 0
         host_count_of(S)[inst.host, inst.llm] += 1
         schedule(S, i, NO_EVENT)
-        clear_window(S, i, t)
+        forget(S, i, t)
         live.finish(S, i, t)
         loading.look_all(S, inst.llm, t)
     if pool_at(S, inst.pool).phase == _DECODES:

@@ -117,20 +117,13 @@ INST = np.dtype(
         # controller
         ("limit", np.int64),
         ("x", np.float64),
-        ("thr_prev", np.float64),  # CHIRON_LITERAL
+        ("thr_prev", np.float64),  # throughput of the window before, 0: none
         ("w_start", np.int64),
         ("w_iter", np.int64),
         ("w_tokens", np.int64),
-        ("w_alone_ps", np.int64),  # of the window, while no running request was decoding
-        (
-            "changed",
-            np.int16,
-        ),  # flags; four of them in a word keep the record short, which is scanned
-        ("bound", np.int16),
-        ("held", np.int16),
-        ("filling", np.int16),
-        ("thr_ref", np.float64),  # CHIRON: throughput at `limit_ref`, 0: none
-        ("limit_ref", np.int64),
+        # flags; four of them in two words keep the record short, which is scanned
+        ("changed", np.int32),
+        ("raised", np.int32),  # the last update raised the limit
         ("restart", np.int32),
         ("closed", np.int32),  # a static batch is under way
         # totals

@@ -170,16 +170,21 @@ def _affine_load(S, i, may_evict):
 
 
 @njit
-def _affine_memory(S, i, r, may_evict, t):
-    """Whether instance `i` would have KV memory for request `r` by the router's reckoning."""
+def _has_room(S, i, r, may_evict, t):
+    """Zero queueing: nobody waits at instance `i`, and its batch and memory have space for request `r`."""
     inst = inst_at(S, i)
+    if requests_at(S, i) > inst.n_run:
+        return False
     cap = prof_at(S, inst.profile).cap - inst.watermark
-    kv = inst.kv + inst.waiting + demand(S, r)
-    growing = inst.n_dec
+    kv = inst.kv + demand(S, r)
+    running, growing = inst.n_run, inst.n_dec
     if may_evict:
+        running -= inst.ev_n
         kv -= inst.ev_kv
         growing -= inst.ev_dec
-    return kv <= cap and kv + growing * iterations_done(S, i, t) <= cap
+    if running >= inst.limit or kv > cap:
+        return False
+    return kv + growing * iterations_done(S, i, t) <= cap
 
 
 @njit
@@ -195,31 +200,10 @@ def _affine_pick(S, m, c, r, t, which, with_room, best, least):
             load = _affine_load(S, i, may_evict)
             if best >= 0 and load >= least:
                 continue
-            if with_room:
-                if load >= inst_at(S, i).limit or not _affine_memory(S, i, r, may_evict, t):
-                    continue
+            if with_room and not _has_room(S, i, r, may_evict, t):
+                continue
             best, least = i, load
     return best, least
-
-
-@njit
-def _mark_bound(S, m, c, r, t, which):
-    """None of these pools had room: the controllers whose limit alone was in the way learn of it."""
-    high = cls_at(S, c).priority == 0
-    for k in range(_n_pools(S, m, c, which)):
-        p = route_pools_of(S)[m, c, which, k]
-        pool = pool_at(S, p)
-        if pool.controller == 0:
-            continue
-        may_evict = high and pool.evicts == 1
-        for a in range(pool.n_active):
-            i = active_of(S)[p, a]
-            inst = inst_at(S, i)
-            running = inst.n_run - (inst.ev_n if may_evict else 0)
-            if inst.bound == 0 and running >= inst.limit:
-                if _affine_memory(S, i, r, may_evict, t):
-                    inst.bound = 1
-                    inst.held = 1
 
 
 @njit
@@ -237,7 +221,6 @@ def _class_affine(S, m, c, r, t):
         best, _ = _affine_pick(S, m, c, r, t, which, True, -1, none)
         if best >= 0:
             break
-        _mark_bound(S, m, c, r, t, which)
     if best < 0 and route.queue < 0:
         best, least = _affine_pick(S, m, c, r, t, 0, False, -1, none)
         best, least = _affine_pick(S, m, c, r, t, 1, False, best, least)

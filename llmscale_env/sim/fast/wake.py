@@ -117,14 +117,6 @@ def could_admit(S, i, n, need):
 
 
 @njit
-def _must_learn(inst, controller):
-    """Whether a request that instance `inst` cannot admit is news to its controller."""
-    if controller == 0:
-        return False
-    return inst.held == 0 or (inst.bound == 0 and inst.n_run >= inst.limit)
-
-
-@njit
 def notice_own(S, i, r, t):
     """Request `r` has just joined instance `i`'s own queue."""
     inst = inst_at(S, i)
@@ -137,7 +129,7 @@ def notice_own(S, i, r, t):
         pool = pool_at(S, inst.pool)
         n = next_boundary(S, i, t)
         may_evict = pool.evicts and inst.ev_n > 0 and cls_at(S, req_at(S, r).cls).priority == 0
-        if may_evict or _must_learn(inst, pool.controller) or could_admit(S, i, n, demand(S, r)):
+        if may_evict or could_admit(S, i, n, demand(S, r)):
             cut_at(S, i, n)
 
 
@@ -203,9 +195,6 @@ def _call_for(S, q, t, but):
             continue
         pool = pool_at(S, inst.pool)
         if inst.n_run >= inst.limit:
-            if _must_learn(inst, pool.controller):
-                cut_at(S, i, next_boundary(S, i, t))
-                continue
             if not (pool.evicts_in_order or pool.flushes):
                 continue
         if lists[i, 2] > 0 or lists[first_preempted + i, 2] > 0:
@@ -224,9 +213,7 @@ def _call_for(S, q, t, but):
         n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
         if n == 0 or not could_admit(S, i, n, need):
             n = next_boundary(S, i, t)
-            if n < inst.seg_n and (
-                _must_learn(inst, pool.controller) or _may_evict_for(S, i, place)
-            ):
+            if n < inst.seg_n and _may_evict_for(S, i, place):
                 cut_at(S, i, n)
             continue
         if inst.n_pull > 1 and pull_of(S)[i, place] != q:

@@ -235,10 +235,7 @@ class Instance(SlotLife):
 
     def _boundary(self, ended: Iteration | None) -> Iteration | None:
         """Section 4; returns the iteration to run next, None if it is idle or off."""
-        ran = len(self.running)
         if ended is not None:
-            if all(r.to_prefill > 0 for r in self.running):
-                self.controller.alone_ps += ended.duration_ps
             self._emit(ended)
             self._leave()
             self.desk.hand_over()
@@ -254,7 +251,7 @@ class Instance(SlotLife):
             return None
         if not self.running:
             self.closed = False
-        self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]), ran)
+        self.controller.step(ControllerKind(self.engine.controller_kind[self.pool_index]))
         if len(self.running) > self.batch_limit:
             self.engine.events["limit_below_batch"] += 1
         iteration = self.leading.plan()

@@ -178,7 +178,7 @@ class SlotLife(ABC):
 
     def _serve_from_now(self) -> None:
         self.engine.parameters.look(self.llm)
-        self.controller.start_window()
+        self.controller.forget()
         self._route_waiting()
         self.wake()
 

@@ -13,7 +13,7 @@ import numpy as np
 from llmscale_env.sim.reference.best_fit import BestFit
 from llmscale_env.sim.reference.chance import splitmix64
 from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.spec import ControllerKind, InstanceState, RouterKind, RouteSpec
+from llmscale_env.sim.spec import InstanceState, RouterKind, RouteSpec
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine
@@ -153,7 +153,6 @@ class Router:
             if with_room:
                 events[f"class_affine_{name}"] += 1
                 return min(with_room, key=lambda i: self._load(i, request))
-            self._mark_bound(pools, request)
         if queue >= 0:
             events["class_affine_queue"] += 1
             return SharedQueue(queue)
@@ -171,24 +170,16 @@ class Router:
     def _load(self, instance: Instance, request: Request) -> int:
         return instance.requests - len(self._evictable(instance, request))
 
-    def _in_memory(self, instance: Instance, request: Request) -> bool:
-        kept = instance.kv_tokens - instance.kv_of(self._evictable(instance, request))
-        asked = instance.waiting_demand + self.engine.demand(request)
-        return kept + asked + instance.watermark_tokens <= instance.capacity
-
     def _has_room(self, instance: Instance, request: Request) -> bool:
-        under_limit = self._load(instance, request) < instance.batch_limit
-        return under_limit and self._in_memory(instance, request)
-
-    def _mark_bound(self, refused: list[Instance], request: Request) -> None:
-        """None of these had room: the limits that alone were in the way bind (section 7)."""
-        for instance in refused:
-            if self.engine.controller_kind[instance.pool_index] == ControllerKind.FIXED:
-                continue
-            running = len(instance.running) - len(self._evictable(instance, request))
-            if running >= instance.batch_limit and self._in_memory(instance, request):
-                self.engine.events["bound_by_router"] += 1
-                instance.controller.bound = instance.controller.held = True
+        """Zero queueing (Chiron, footnote 3): no request waits there, and batch and memory have space."""
+        if instance.requests > len(instance.running):
+            self.engine.events["class_affine_waits"] += 1
+            return False
+        evictable = self._evictable(instance, request)
+        running = len(instance.running) - len(evictable)
+        kept = instance.kv_tokens - instance.kv_of(evictable)
+        needed = kept + self.engine.demand(request) + instance.watermark_tokens
+        return running < instance.batch_limit and needed <= instance.capacity
 
     def _custom(
         self,

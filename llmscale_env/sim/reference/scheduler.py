@@ -109,11 +109,9 @@ class Scheduler(ABC):
         while True:
             name, place, source = next(self._sources(), ("", -1, None))
             if source is None or instance.closed:
-                instance.controller.filling = False
                 return
             request = source[0]
             if request.llm != instance.llm:
-                instance.controller.filling = False
                 instance.foreign = place
                 return
             if not self._make_room(request, name, place):
@@ -136,7 +134,6 @@ class Scheduler(ABC):
         if source == "landed":  # its memory is taken, and it needs no prefill
             if not under_limit:
                 instance.engine.events["landed_waits"] += 1
-                instance.controller.turned_away(False, False, True)
             return under_limit
         in_budget = self._in_budget(request)
         if under_limit and in_budget and self._in_memory(request, running):
@@ -151,9 +148,6 @@ class Scheduler(ABC):
             if self._in_memory(request, running):
                 return True
             instance.engine.events["evicted_still_there"] += 1
-            under_limit = True
-        fits = under_limit and self._in_memory(request, running)
-        instance.controller.turned_away(under_limit, fits, in_budget)
         return False
 
     def _victims(self, request: Request, source: str, place: int) -> list[Request]:
@@ -209,7 +203,6 @@ class Scheduler(ABC):
     def _decode(self, requests: list[Request]) -> Iteration:
         profile, b = self.instance.profile, len(requests)
         self.instance.engine.events["decode_iteration"] += 1
-        self.instance.controller.filling = False
         self.instance.closed = self.instance.operations.static_batch
         context = sum(r.ctx for r in requests)
         duration_ps = int(profile.decode_base_ps[b]) + int(profile.decode_per_token_ps[b]) * context
