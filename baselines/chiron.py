@@ -55,14 +55,17 @@ class ChironParameters(Parameters):
         theta: level of over-provisioning; the paper's example, for spikes of three times the mean,
             is 1/3 (5.2), its default over-provisioning is 3 (6.3).
         delta: half the width of the range of IBP (footnote 2; no value given).
-        usage: what "instances running interactive requests" are. "occupancy": instance-equivalents, each
-            instance counting with the share of its batch limit (or KV memory) that interactive
-            requests take. "any": instances with at least one, literally; under a router that spreads
-            requests every instance has one, and IBP says nothing.
+        usage: what "instances running interactive requests" are. "occupancy": instance-equivalents.
+            An instance counts with the share of a full batch, or of KV memory, that interactive
+            requests take. A full batch is the batch limit that the pool starts with, or the
+            instance's own limit where that is lower. So a limit that the local autoscaler raises
+            never shrinks the fleet. "any": instances with at least one, literally; under a router
+            that spreads requests every instance has one, and IBP says nothing.
         window_s: "running" is the larger of what it is now and its mean over this time, so that a spike
             adds instances at once and a lull of one interval removes none; 0: only what it is now.
-        controller: local autoscaler of all three pools; "chiron-literal" is Algorithm 1 as printed,
-            "fixed" switches it off (the paper's "Global" alone).
+        controller: local autoscaler of all three pools. "chiron" is Algorithm 1 whose throughput
+            backpressure speaks after a raise only, as section 4.1 describes it; "chiron-literal" lets
+            it speak always, as printed; "fixed" switches the autoscaler off (the paper's "Global" alone).
         batch_limit: limit that all pools start with; None: as the scenario says.
         min_interactive, min_mixed: never fewer.
         max_groups: request groups (the paper gives no number).
@@ -87,7 +90,7 @@ class ChironParameters(Parameters):
     min_interactive: PositiveCount = 1
     min_mixed: Count = 1
     max_groups: PositiveCount = 8
-    judge: Literal["each", "group"] = "each"
+    judge: Literal["each", "group"] = "group"
     slo_ages: bool = True
     quantile: Share = 0.95
     loading_counts: bool = True
@@ -304,7 +307,8 @@ class ChironPolicy:
         requests = requests + states["waiting"] + states["preempted"]
         if self.parameters.usage == "any":
             return (requests > 0).astype(np.float64)
-        share = requests / np.maximum(states["batch_limit"], 1)
+        start = self.parameters.batch_limit or self._scenario.fleet.pools[p].batch_limit
+        share = requests / np.clip(states["batch_limit"], 1, start)
         if p == fleet.interactive and len(states):
             each = float(view.pools["kv_capacity"][p]) / len(states)
             share = np.maximum(share, states["kv_tokens"] / each)

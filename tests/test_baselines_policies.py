@@ -132,6 +132,8 @@ def test_policies_differ(results):
     rewards = {name: result.summary["reward"] for name, result in results.items()}
     # Dynamo plans every 180 s, and HPA takes nothing away for 300 s: in 150 s both leave the fleet as it is.
     assert rewards.pop("dynamo") == rewards["hpa"]
+    # No batch reaches Llumnix's limit of 256 in that time, and Chiron's local autoscaler only raises it.
+    assert rewards.pop("chiron-local") == rewards["llumnix"]
     plain = [round(reward, 6) for name, reward in rewards.items() if name not in TUNED_NAMES]
     assert len(set(plain)) == len(plain)
 
@@ -342,15 +344,30 @@ def test_chiron_queues_batch_requests_and_adds_instances_only_when_they_get_late
     assert result.summary["batch/slo_attainment"] > 0.95
 
 
-def test_chiron_follows_the_interactive_load(short):
-    # 60 requests run at any time: with limits of 32, two instances' worth, so six in all.
+@pytest.mark.parametrize("controller", ["fixed", "chiron"])
+def test_chiron_follows_the_interactive_load(short, controller):
+    # 60 requests run at any time: with limits of 32, two instances' worth, so six in all. Limits that
+    # the local autoscaler raises do not change that.
     requests = table(short, np.arange(0, 145, 0.1), "interactive", 100, 400)
-    policy = make_policy("chiron", batch_limit=32, controller="fixed", window_s=0)
+    policy = make_policy("chiron", batch_limit=32, controller=controller, window_s=0)
     result = run_episode(policy, short, requests=requests)
+    raised = result.series["interactive/batch_limit"].iloc[-1] > 32
+    assert raised == (controller == "chiron")
     running = (result.series["interactive/running"] + result.series["mixed/running"]).iloc[-5:]
     total = (result.series["interactive/active"] + result.series["mixed/active"]).iloc[-5:]
     ibp = (running / 32 / total).mean()
     assert 1 / 3 - 0.1 <= ibp <= 1 / 3 + 0.1
+
+
+def test_chiron_with_chunked_prefill_keeps_interactive_requests_on_time():
+    """Limits rise with chunks, where prefill is the bottleneck; the fleet must not shrink for it."""
+    chunks = {f"fleet.pools.{name}.chunk_tokens": 512 for name in ("interactive", "mixed", "batch")}
+    scenario = load_scenario("mixed-slo", **chunks)
+    on_time = [
+        run_episode(make_policy("chiron"), scenario, seed).summary["interactive/slo_attainment"]
+        for seed in (10_000, 10_001)
+    ]
+    assert np.mean(on_time) > 0.99
 
 
 def test_an_idle_fleet_shrinks_to_one_of_each(short):

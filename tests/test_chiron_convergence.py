@@ -135,3 +135,25 @@ def test_optimisations_change_the_instance_as_they_say():
     assert cached == pytest.approx(0.8 * plain, rel=1e-3)
     assert drafted < plain
     assert both == pytest.approx(0.8 * drafted, rel=1e-3)
+
+
+@pytest.mark.parametrize("start", [1, 64, 4096])
+@pytest.mark.parametrize("window_iterations", [1, 16])
+def test_a_saturated_instance_ends_near_the_best_fixed_limit(start, window_iterations):
+    case = {
+        **LocalParameters(
+            duration_s=240, sample_s=1.0, window_iterations=window_iterations
+        ).shared(),
+        "llm": "llama-3.1-8b",
+        "variant": "plain",
+        "itl_slo_s": 2.0,
+        "rate_per_s": 40.0,
+        "seed": 0,
+    }
+
+    def tokens_per_s(controller, limit):
+        watched = watch({**case, "controller": controller, "first_limit": limit})
+        return steady(watched, 2.0)["tokens_per_s"]
+
+    best = max(tokens_per_s("fixed", limit) for limit in (256, 512, 1024, 4096))
+    assert tokens_per_s("chiron", start) >= 0.95 * best

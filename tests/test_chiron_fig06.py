@@ -62,7 +62,7 @@ SMALL = fig06.RequestGroups(
     arriving_s=900.0,
     max_groups=(1, 8),
     load_times_s=(15.0,),
-    literal=False,
+    by_request=False,
 )
 
 
@@ -107,7 +107,7 @@ def made_up(*on_time):
             "load_time_s": 15.0,
             "cv": 4.0**k,
             "policy": policy,
-            "judge": "each" if policy == "chiron" else None,
+            "judge": "group" if policy == "chiron" else None,
             "max_groups": 8 if policy == "chiron" else None,
             "scale_ups": 10,
             "hysteresis": 1.5 if policy == "chiron" else 2.0,

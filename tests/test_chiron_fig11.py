@@ -84,7 +84,7 @@ def test_what_is_printed_collapses(frame):
     assert printed.ours.mean == pytest.approx(1 / 64)
     assert printed.verdict == Verdict.NOT
     assert "1 requests run at a limit of 2" in printed.reason
-    steady = claim(found, "optimal batch size (8B, Chiron, made steady)")
+    steady = claim(found, "optimal batch size (8B, Chiron)")
     assert steady.ours.mean == pytest.approx(1000 / 64)
     assert "ends at a limit of 2 with the 8B: 1.0 requests run, at 1 tokens/s" in steady.note
 

@@ -60,7 +60,7 @@ class LocalParameters(Parameters):
     ] = ("llama-3.1-8b", "llama-3.1-70b")
     controllers: Annotated[
         tuple[Literal["chiron", "chiron-literal"], ...],
-        ours("made steady, and Algorithm 1 as printed", min_length=1),
+        ours("TBP after a raise (section 4.1), and as printed", min_length=1),
     ] = ("chiron", "chiron-literal")
     slos_s: Annotated[
         tuple[PositiveFloat, ...], paper("section 6, interactive and batch", min_length=1)
@@ -70,7 +70,7 @@ class LocalParameters(Parameters):
         64
     )
     window_iterations: Annotated[
-        int, ours("the scenarios' default; the printed kind has none", ge=1)
+        int, ours("a step is seen at a sample; 1: the printed one, at each change", ge=1)
     ] = 16
     kv_watermark: Annotated[float, ours("vLLM's default", ge=0, lt=1)] = 0.01
     preemption: Annotated[Literal["recompute", "swap"], ours("vLLM's default")] = "recompute"

@@ -73,7 +73,7 @@ class RequestGroups(Parameters):
         tuple[PositiveInt, ...], ours("from all in one to nearly each its own")
     ] = (1, 8, 64)
     default_groups: Annotated[int, ours("as the policy has; the claims are about it", ge=1)] = 8
-    literal: Annotated[bool, ours("also with one waiting time and one deadline per group")] = True
+    by_request: Annotated[bool, ours("also with every request's own deadline judged")] = True
     load_times_s: Annotated[tuple[PositiveFloat, ...], paper("section 2.3, both ends")] = (
         15.0,
         60.0,
@@ -94,7 +94,7 @@ PARAMETERS = {
         arriving_s=5400.0,
         max_groups=(1, 8),
         load_times_s=(60.0,),
-        literal=False,
+        by_request=False,
     ),
     "paper": RequestGroups(seeds=3),
 }
@@ -104,12 +104,12 @@ def cases(parameters: RequestGroups) -> list[dict[str, Any]]:
     """A run per seed, load time and policy."""
     policies: list[dict[str, Any]] = [{"policy": "immediate"}, {"policy": "llumnix"}]
     policies += [
-        {"policy": "chiron", "judge": "each", "max_groups": groups}
+        {"policy": "chiron", "judge": "group", "max_groups": groups}
         for groups in parameters.max_groups
     ]
-    if parameters.literal:
+    if parameters.by_request:
         policies.append(
-            {"policy": "chiron", "judge": "group", "max_groups": parameters.default_groups}
+            {"policy": "chiron", "judge": "each", "max_groups": parameters.default_groups}
         )
     common = parameters.model_dump(
         include={"rate_per_s", "arriving_s", "batch_limit", "mixed_batch_limit"}
@@ -223,7 +223,7 @@ def _name(policy: str, judge: object, groups: object) -> str:
     if policy != "chiron":
         return {"immediate": "immediate", "llumnix": "Llumnix"}[policy]
     name = f"Chiron, {groups:.0f} group{'s' if groups != 1 else ''}"
-    return f"{name}, a deadline each" if judge == "group" else name
+    return f"{name}, each request judged" if judge == "each" else name
 
 
 def plot(frame: DataFrame, parameters: RequestGroups) -> Any:
@@ -287,6 +287,6 @@ def claims(frame: DataFrame, parameters: RequestGroups) -> list[Claim]:
     """Twenty times less hysteresis and two and a half times the throughput, groups against none."""
     grouped = frame["policy"] == "chiron"
     if "judge" in frame:
-        grouped &= (frame["judge"] == "each") & (frame["max_groups"] == parameters.default_groups)
+        grouped &= (frame["judge"] == "group") & (frame["max_groups"] == parameters.default_groups)
     immediate = frame["policy"] == "immediate"
     return group_claims(frame[grouped], frame[immediate], parameters.no_worse_points)

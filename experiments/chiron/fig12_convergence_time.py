@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 12"
 CRITERION = {"band", "share", "hold_s", "size"}
-NAMES = {"chiron": "Chiron, made steady", "chiron-literal": "Algorithm 1 as printed"}
+NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
 SMALL, LARGE = "llama-3.1-8b", "llama-3.1-70b"
 PAPER_S = {SMALL: 15.0, LARGE: 150.0}
 

@@ -5,7 +5,7 @@ that is some three times what it can serve. A step lasts from one change of the 
 latency is the mean over the requests that run in it: the time in which they ran over the tokens that
 they received, stalls by the prefills of others included. (The controller itself leaves out the time in
 which a raised limit fills up, so it sees less.) The algorithm lowers a limit after a target was missed; how
-far latency overshoots and for how long is what is to be seen. Drawn is the first seed, for the steady form
+far latency overshoots and for how long is what is to be seen. Drawn is the first seed, for Chiron
 of the algorithm and as printed.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 15"
-NAMES = {"chiron": "Chiron, made steady", "chiron-literal": "Algorithm 1 as printed"}
+NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
 FEW_STEPS = 3
 """What the paper's "a few steps" is read as."""
 MEMORY_IS_FULL = 0.8  # share of KV memory, mean over time

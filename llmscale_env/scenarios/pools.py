@@ -84,7 +84,7 @@ class PoolConfig(Frozen):
     controller: Literal["fixed", "chiron", "chiron-literal"] = "fixed"
     controller_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
     controller_min_batch: Annotated[int, Field(ge=1, le=4096)] = 1
-    controller_window_iterations: Annotated[int, Field(ge=1, le=100_000)] = 16
+    controller_window_iterations: Annotated[int, Field(ge=1, le=100_000)] = 1
     pull: tuple[Name, ...] = ()
     chunk_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     prefill_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
