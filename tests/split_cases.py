@@ -71,6 +71,7 @@ SPLIT_MECHANISMS = frozenset(
         "best_fit_e",
         "best_fit_wait",
         "best_fit_least",
+        "best_fit_under_way",
         "decode_router_changed",
         # commands
         "assigned",
@@ -151,6 +152,7 @@ class _SplitGenerator(_Generator):
             theta=self.pick(0.9, 0.9, 0.5, 1.0),
             fallback=self.pick(*Fallback),
             scaled_norm=self.chance(0.5),
+            saved_over_tokens=self.chance(0.5),
         )
 
     def network(self, pools: list[PoolSpec], gpus_per_host: int) -> NetworkSpec | None:

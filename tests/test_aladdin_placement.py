@@ -111,7 +111,7 @@ def test_each_constraint_opens_a_new_worker(change: dict, other: Request):
 
 
 def test_ongoing_requests_that_cannot_wait():
-    ongoing = Request(100, 400, 100, 99.99)  # 100 s for 100 tokens: 10 ms are saved
+    ongoing = Request(100, 400, 101, 99.99)  # 100 s for 100 intervals: 10 ms are saved
     some = rules()
     assert best_fit([Request(91, 2)], [(ongoing,)], some).assigned == (1,)  # 9.1 > 0.9 * 10 ms
     assert best_fit([Request(89, 2)], [(ongoing,)], some).assigned == (0,)

@@ -89,6 +89,7 @@ def test_the_same_twice_and_switches_matter():
         "aladdin:repredict=false",
         "aladdin:relearn=false",
         "aladdin:fallback=least",
+        "aladdin:saved_over=tokens",
         "aladdin:predict=history",
         "jsq",
         "jsq:by=tokens",
@@ -97,6 +98,25 @@ def test_the_same_twice_and_switches_matter():
     ):
         result = run_episode(make_policy(other), scenario, 0, requests=requests)
         assert not result.requests.equals(first.requests), other
+
+
+@pytest.mark.parametrize("said", ["wait", "least"])
+@pytest.mark.parametrize("asked", [None, "wait", "least"])
+def test_what_no_worker_takes_goes_where_the_scenario_says(said, asked):
+    """Under ten times the load workers are full: requests wait in the gateway, or never do."""
+    routes = load_scenario("aladdin-13b-a100").model_dump()["fleet"]["routes"]
+    routes[0]["placement"]["fallback"] = said
+    scenario, requests = made(
+        rate=100.0, arrivals_s=3.0, patience_s=1.0, **{"fleet.routes": routes}
+    )
+    waited = []
+
+    def beside(view, command):
+        waited.append(bool((view.under_way.instance < 0).any()))
+
+    policy = Watched(make_policy("aladdin", tp=1, fallback=asked), beside)
+    run_episode(policy, scenario, 0, requests=requests)
+    assert any(waited) == ((asked or said) == "wait")
 
 
 def test_best_fit_packs_and_the_shortest_queue_spreads():

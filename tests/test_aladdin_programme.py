@@ -57,9 +57,14 @@ def test_prefill_limits():
     some = rules(kv_capacity=1e9, itl_slo_s=0.1)
     assert some.broken([Request(500, 1), Request(490, 1)]) == ""  # 10 + 990 ms
     assert some.broken([Request(500, 1), Request(491, 1)]) == "c"
-    # 8 tokens in 300 ms: 500 ms are saved.
-    ongoing = Request(10, 50, 8, 0.3)
+    # 9 tokens at 100 ms from one to the next would take 800 ms, in 300 ms: 500 ms are saved.
+    ongoing = Request(10, 50, 9, 0.3)
     assert some.patience_s([ongoing]) == pytest.approx(0.5)
+    printed = rules(kv_capacity=1e9, itl_slo_s=0.1, saved_over="tokens")
+    assert printed.patience_s([ongoing]) == pytest.approx(0.6)
+    # Who has just had its first token has saved nothing by its ATGT.
+    assert some.broken([Request(10, 50, 1, 0.0), Request(5, 1)]) == "d"
+    assert printed.broken([Request(10, 50, 1, 0.0), Request(5, 1)]) == ""
     assert some.broken([ongoing, Request(490, 1)]) == ""
     assert some.broken([ongoing, Request(491, 1)]) == "d"
     assert rules(theta=0.5, itl_slo_s=0.1).patience_s([ongoing]) == pytest.approx(0.25)
@@ -140,7 +145,8 @@ def naive_holds(some: Rules, worker: Sequence[Request]) -> bool:
         if seconds > some.ttft_slo_s + 1e-12:
             return False
         for r in worker:
-            saved = some.itl_slo_s * r.emitted_tokens - r.decoding_s
+            times = r.emitted_tokens - (some.saved_over == "intervals")
+            saved = some.itl_slo_s * times - r.decoding_s
             if r.emitted_tokens and seconds > some.theta * saved + 1e-12:
                 return False
     return all(
@@ -177,6 +183,7 @@ def case(seed: int) -> tuple[list[Request], list[tuple[Request, ...]], Rules]:
         theta=float(rng.choice([0.7, 0.9, 1.0])),
         count_last_token=bool(rng.integers(2)),
         decode_only=bool(rng.random() < 0.2),
+        saved_over="tokens" if rng.random() < 0.5 else "intervals",
     )
     requests = [
         Request(int(rng.integers(5, 180)), int(rng.integers(1, 200)))

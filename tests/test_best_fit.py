@@ -136,13 +136,28 @@ def test_prefill_limit(engine_class: Engine) -> None:
 
 
 @both
-@pytest.mark.parametrize("itl_ps, expected", [(106, 1), (107, 0)])
+def test_prefill_limit_counts_what_is_being_prefilled(engine_class: Engine) -> None:
+    """(c) sums over all new requests: at 10 the first one's prefill is under way, until 35."""
+    requests = table((0, 10, 5), (10, 10, 5))
+    for ttft_ps, expected in ((64, [0, 1]), (65, [0, 0])):
+        engine = engine_class(cluster(replace(LOOSE, ttft_ps=ttft_ps)), requests)
+        engine.advance(11)
+        assert placed(engine, 2) == expected
+
+
+@both
+@pytest.mark.parametrize(
+    "saved_over_tokens, itl_ps, expected",
+    [(True, 106, 1), (True, 107, 0), (False, 159, 1), (False, 160, 0)],
+)
 def test_a_prefill_may_cost_what_the_running_have_saved(
-    engine_class: Engine, itl_ps: int, expected: int
+    engine_class: Engine, saved_over_tokens: bool, itl_ps: int, expected: int
 ) -> None:
     """(d): the first has emitted at 35, 68 and 103; at 104 a prefill would take 35."""
-    # T * 3 - (104 - 35) = 3 T - 69 >= 35 * 1 / theta; theta = 0.14: 250. T >= 106.33; (b) is met by far.
+    # As printed T * 3 - (104 - 35) >= 35 / theta = 250, so T >= 106.33. Its mean ITL is over two intervals:
+    # T * 2 - 69 >= 250, so T >= 159.5. (b) is met by far.
     placement = replace(LOOSE, itl_ps=itl_ps, theta=0.14, gamma=0.0, decode_per_token_ps=0.001)
+    placement = replace(placement, saved_over_tokens=saved_over_tokens)
     engine = engine_class(cluster(placement, 2), table((0, 10, 50), (104, 10, 50)))
     engine.advance(105)
     assert placed(engine, 2) == [0, expected]

@@ -2,7 +2,7 @@
 
 (b) Decode within the SLO: sum l_in + gamma l_out <= theta l_d(batch) (Eq. 4), for batches above 1.
 (c) TTFT: the prefill of all new requests takes at most T_pre.
-(d) Ongoing requests can wait so long: that prefill takes at most theta min(T_dec l_out - t_dec).
+(d) Ongoing requests can wait so long: that prefill takes at most theta min(T_dec (l_out - 1) - t_dec).
 (e) KV memory holds every request in every iteration to come, until it is predicted to end.
 
 Where the paper leaves room:
@@ -10,6 +10,9 @@ Where the paper leaves room:
 - l_out in (b): the text on gamma ("when gamma = 1, the last token generation time can meet the
   SLO") asks for the predicted output; the notation of Table 1 says what has been emitted.
   `Rules.length` chooses.
+- (d) prints T_dec l_out, with as many token times as tokens. t_dec runs from the first token, and the
+  mean time between tokens (ATGT, section 2.2) divides by one fewer, so a request that is judged by its
+  ATGT has saved T_dec (l_out - 1) - t_dec. `Rules.saved_over="tokens"` is the print.
 - The vector w of (e) has an entry for kv(l_in + l_pred), the moment after the last token. A worker
   frees a request with its last token, so an iteration holds at most l_pred - 1 of its output.
   `Rules.count_last_token` is the paper's w, which Figure 3's numbers need.
@@ -94,6 +97,7 @@ class Rules:
         decode_only: a decode instance of split-phase inference: (b) and (e) only.
         length: "predicted" or "emitted": l_out in (b) and in the norm.
         count_last_token: (e) as printed.
+        saved_over: what T_dec is multiplied by in (d).
 
     Raises:
         ValueError: a value out of range.
@@ -111,6 +115,7 @@ class Rules:
     decode_only: bool = False
     length: Literal["predicted", "emitted"] = "predicted"
     count_last_token: bool = False
+    saved_over: Literal["intervals", "tokens"] = "intervals"
 
     def __post_init__(self) -> None:
         for name in ("kv_capacity", "ttft_slo_s", "itl_slo_s", "batch_limit"):
@@ -123,6 +128,8 @@ class Rules:
             raise ValueError(f"theta = {self.theta}: must be above 0 and at most 1")
         if self.length not in ("predicted", "emitted"):
             raise ValueError(f"length = {self.length!r}: must be 'predicted' or 'emitted'")
+        if self.saved_over not in ("intervals", "tokens"):
+            raise ValueError(f"saved_over = {self.saved_over!r}: must be 'intervals' or 'tokens'")
 
     # ---- what one request adds ----
 
@@ -160,8 +167,9 @@ class Rules:
 
     def patience_s(self, worker: Sequence[Request]) -> float:
         """Right-hand side of (d): theta times what the most urgent ongoing request has saved."""
+        last = 1 if self.saved_over == "intervals" else 0
         saved = [
-            self.itl_slo_s * request.emitted_tokens - request.decoding_s
+            self.itl_slo_s * (request.emitted_tokens - last) - request.decoding_s
             for request in worker
             if not request.new
         ]

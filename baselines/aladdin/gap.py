@@ -98,7 +98,7 @@ def generate(
     old = []
     for a, b in zip(inputs[new:], outputs[new:], strict=True):
         emitted = int(rng.integers(1, b)) if b > 1 else 1
-        spent = emitted * rules.itl_slo_s * float(rng.uniform(0.3, 0.9))
+        spent = (emitted - 1) * rules.itl_slo_s * float(rng.uniform(0.3, 0.9))
         old.append(Request(int(a), float(b), emitted, spent))
     stays = set(rng.permutation(2 * ongoing)[:ongoing].tolist())
     packed = best_fit(old, (), rules) if old else None
@@ -142,7 +142,7 @@ def _gaps(
         elif scarce == "decode":  # outputs of eleven tokens and of one weigh gamma each
             prompt = int(rules.context_limit(2) - 12 * rules.gamma) - size
         else:
-            spent = emitted * rules.itl_slo_s - rules.prefill.seconds(size) / rules.theta
+            spent = (emitted - 1) * rules.itl_slo_s - rules.prefill.seconds(size) / rules.theta
         there.append((Request(prompt, float(emitted + 1), emitted, spent),))
     requests = tuple(Request(int(sizes[k]), 1.0) for k in rng.permutation(workers))
     return requests, tuple(there)

@@ -64,7 +64,10 @@ class AladdinParameters(Parameters):
         gamma: strictness of (b): share of outputs that keep the decode SLO.
         theta: share of the slack in (b) and (d).
         norm: of a worker's load: as printed ("literal"), or in shares of what it holds ("scaled").
-        fallback: what becomes of a request that no worker may take: it waits, or goes to the least full.
+        fallback: what becomes of a request that no worker may take: it waits, or goes to the least full;
+            None: as the scenario says.
+        saved_over: in (d), T_dec times the "intervals" between an ongoing request's tokens, as ATGT is
+            measured, or times its "tokens", as printed.
         predict: output lengths of new requests: as the scenario has "given" them, by the mean of the
             finished ones with such a prompt ("history"), the same for all ("constant"), or as they
             will be ("oracle", which no system has: the policy's name says so). The policy's own
@@ -101,7 +104,8 @@ class AladdinParameters(Parameters):
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.5
     theta: Annotated[float, Field(gt=0, le=1)] = 0.9
     norm: Literal["literal", "scaled"] = "literal"
-    fallback: Literal["wait", "least"] = "wait"
+    fallback: Literal["wait", "least"] | None = None
+    saved_over: Literal["intervals", "tokens"] = "intervals"
     predict: Literal["given", "history", "constant", "oracle"] = "given"
     constant_tokens: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     repredict: bool = True
@@ -206,9 +210,11 @@ class AladdinPolicy:
             "decode_per_token_s": k2,
             "gamma": p.gamma,
             "theta": p.theta,
-            "fallback": p.fallback,
             "scaled_norm": p.norm == "scaled",
+            "saved_over": p.saved_over,
         }
+        if p.fallback is not None:
+            settings["fallback"] = p.fallback
         self._start = replace(start, placement={c.name: settings for c in scenario.classes})
 
     def _predictor(
@@ -413,6 +419,7 @@ class AladdinPolicy:
                 theta=p.theta,
                 batch_limit=float(pool.batch_limit),
                 decode_only=self._split,
+                saved_over=p.saved_over,
             )
         return self._rules[instance]
 

@@ -25,6 +25,8 @@ class PlacementSpec:
         fallback: a `Fallback`.
         scaled_norm: requests and context are measured in batch limits and KV capacities before the
             norm is taken; otherwise as Aladdin prints it.
+        saved_over_tokens: constraint (d) as printed, the target times the tokens emitted; otherwise
+            times the intervals between them, one fewer, as the mean ITL (ATGT) is measured.
     """
 
     prefill_const_ps: float
@@ -38,6 +40,7 @@ class PlacementSpec:
     theta: float = 0.9
     fallback: int = Fallback.WAIT
     scaled_norm: bool = False
+    saved_over_tokens: bool = False
 
     def __post_init__(self) -> None:
         check_model(self.model)

@@ -60,7 +60,8 @@ def _sum_up(S, i, done, itl_ps):
     fit.iter_no = inst.iter_no + done
     fit.life = _NONE
     fit.itl_ps = itl_ps
-    fit.n = fit.n_dec = fit.n_over = fit.inputs = fit.outputs = fit.context = fit.own_tokens = 0
+    fit.n = fit.n_dec = fit.n_over = fit.inputs = fit.outputs = fit.context = 0
+    fit.own_tokens = fit.new_tokens = 0
     fit.ahead = fit.ahead_still = _NONE
     fit.listed = 0
     for k in range(6):
@@ -78,6 +79,8 @@ def _sum_up(S, i, done, itl_ps):
             fit.outputs += max(np.int64(req.predicted), emitted + 1)
             if k == 0:
                 fit.own_tokens += req.input + emitted
+            if emitted == 0:
+                fit.new_tokens += req.input
             if decoding:
                 fit.n_dec += 1
                 if left <= 1:
@@ -217,14 +220,17 @@ def _may_take(S, i, m, c, r, t, decode):
             return False
     context = np.int64(req.input) + req.emitted
     if not decode:
-        prefill = c1 + k1 * np.float64(fit.own_tokens + context)
+        prefill = c1 + k1 * np.float64(fit.new_tokens + context)
         if prefill > np.float64(rule.ttft_ps):
             return False
         ahead = fit.ahead_still
         if fit.n_dec > 0:
             ahead = min(ahead, fit.ahead + rule.itl_ps * since)
-        if not prefills and ahead != _NONE and prefill > rule.theta * np.float64(ahead - t):
-            return False
+        if not prefills and ahead != _NONE:
+            if not rule.saved_over_tokens:
+                ahead -= rule.itl_ps
+            if prefill > rule.theta * np.float64(ahead - t):
+                return False
     return prefills or _fits_to_the_end(S, i, since, context, outputs - req.emitted)
 
 

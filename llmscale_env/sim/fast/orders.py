@@ -176,6 +176,7 @@ class PlacementOrders(ABC):
             theta=float(route["theta"]),
             fallback=int(route["fallback"]),
             scaled_norm=bool(route["scaled"]),
+            saved_over_tokens=bool(route["saved_over_tokens"]),
         )
 
     def under_way(self, e: int) -> NDArray[Any]:

@@ -245,6 +245,7 @@ ROUTE = np.dtype(
         ("itl_ps", np.int64),
         ("fallback", np.int64),
         ("scaled", np.int64),
+        ("saved_over_tokens", np.int64),
     ]
 )
 
@@ -287,6 +288,7 @@ FIT = np.dtype(
         ("outputs", np.int64),  # predicted
         ("context", np.int64),
         ("own_tokens", np.int64),  # prefill tokens of the own queue
+        ("new_tokens", np.int64),  # prompts of those that have had no token yet
         ("ahead", np.int64),  # least of T_dec * emitted + first token, decoding and not
         ("ahead_still", np.int64),
         ("listed", np.int64),  # the list below is there

@@ -23,7 +23,7 @@ from llmscale_env.workload.requests import RequestTable
 def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]:
     """What a route's record holds of a placement, in its order."""
     if placement is None:
-        return (0.0,) * 7 + (0,) * 4
+        return (0.0,) * 7 + (0,) * 5
     return (
         *placement.model,
         placement.gamma,
@@ -32,6 +32,7 @@ def placement_fields(placement: PlacementSpec | None) -> tuple[float | int, ...]
         placement.itl_ps,
         placement.fallback,
         placement.scaled_norm,
+        placement.saved_over_tokens,
     )
 
 

@@ -76,7 +76,10 @@ class BestFit:
                 if self._length([*there, self.request]) > most:
                     return "b"
         if not self.decode:
-            tokens = sum(r.ctx for r in instance.own_queue) + self.request.ctx
+            new = [r.input_tokens for r in there if r.emitted == 0]
+            events = instance.engine.events
+            events["best_fit_under_way"] += len(new) > len(instance.own_queue)
+            tokens = sum(new) + self.request.ctx
             prefill_ps = c1 + k1 * float(tokens)
             if prefill_ps > float(self.placement.ttft_ps):
                 return "c"
@@ -92,9 +95,10 @@ class BestFit:
         if instance.pool.phase == PoolPhase.PREFILL:
             return None
         now_ps = instance.engine.now_ps
+        last = 0 if self.placement.saved_over_tokens else 1
         return min(
             (
-                self.placement.itl_ps * r.emitted - (now_ps - r.first_token_ps)
+                self.placement.itl_ps * (r.emitted - last) - (now_ps - r.first_token_ps)
                 for r in instance.running
                 if r.emitted > 0
             ),
