@@ -132,6 +132,8 @@ def test_policies_differ(results):
     rewards = {name: result.summary["reward"] for name, result in results.items()}
     # Dynamo plans every 180 s, and HPA takes nothing away for 300 s: in 150 s both leave the fleet as it is.
     assert rewards.pop("dynamo") == rewards["hpa"]
+    # Without swapping, and each LLM's requests of one class: a queue per class is a queue per LLM.
+    assert rewards.pop("edf") == rewards["vllm"]
     plain = [round(reward, 6) for name, reward in rewards.items() if name not in TUNED_NAMES]
     assert len(set(plain)) == len(plain)
 

@@ -457,6 +457,18 @@ def test_dealt_out_the_earliest_deadline_goes_first():
         assert int(np.argmax(begun)) == last
 
 
+def test_shepherd_serves_what_is_late_last():
+    # One instance with batches of one. Of nine requests that come at once the target of 20 s passes while
+    # the first ones are served; the one that comes after that is served before those that are late already.
+    alone = {"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
+    made = scenario(horizon_s=900, **{"fleet.pools.a100.batch_limit": 1}, **alone)
+    requests = burst(made, (0.0, 0, 0, 200, 1000, 9), (41.0, 0, 0, 200, 1000, 1))
+    found = run_episode(make_policy("shepherd"), made, requests=requests).requests
+    begun = (found["arrival_s"] + found["ttft_s"]).to_numpy()
+    assert begun[9] < np.sort(begun[:9])[-2]
+    assert (np.diff(begun[:9]) > 0).all()
+
+
 @pytest.mark.parametrize("name", [*PER_INSTANCE, SWAPPING[1]])
 def test_what_a_failed_instance_had_is_dealt_out_anew(name):
     made = scenario(horizon_s=900, **{"fleet.pools.a100.repair_s": 800.0})

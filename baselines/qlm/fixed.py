@@ -40,8 +40,8 @@ def deal(
     """
     llm = np.full(len(loaded), -1, np.int64)
     have = np.zeros(len(work_s), np.int64)
-    while (llm < 0).any():
-        free = llm < 0
+    for _ in range(len(llm)):
+        free: NDArray[np.bool_] = np.equal(llm, -1)
         open_to = able[free].any(axis=0)
         share = np.where(have == 0, np.inf, work_s / np.maximum(have, 1))
         order = np.lexsort((np.arange(len(work_s)), -work_s, -share))
