@@ -59,6 +59,16 @@ def _distserve_half(name: str, **values: Any) -> Policy:
     return DistServePolicy(name, **{"share": 0.5, **values})
 
 
+def _edf_groups(name: str, **values: Any) -> Policy:
+    """QLM's request groups by earliest deadline, without its programme (section 9)."""
+    return QlmPolicy(name, **{"scheduler": "edf", **values})
+
+
+def _no_swap(name: str, **values: Any) -> Policy:
+    """The same where each instance keeps its LLM."""
+    return QlmPolicy(name, **{"scheduler": "edf", "swapping": False, **values})
+
+
 def _siloed(name: str, **values: Any) -> Policy:
     """Separate pools, each reactive (SageServe, section 4)."""
     return ReactivePolicy(name, siloed=True, **values)
@@ -93,6 +103,8 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "chiron-global": _chiron_global,
     "paced": PacedPolicy,
     "qlm": QlmPolicy,
+    "edf-groups": _edf_groups,
+    "no-swap": _no_swap,
     "edf": EdfPolicy,
     "vllm": VllmPolicy,
     "shepherd": ShepherdPolicy,
@@ -122,7 +134,7 @@ POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
 """Names that `make_policy` knows."""
 
 
-QUEUE_POLICIES = ("qlm", "edf", "vllm", "shepherd")
+QUEUE_POLICIES = ("qlm", "edf-groups", "no-swap", "edf", "vllm", "shepherd")
 """Those that order virtual queues over `group_queues`; most others start and stop instances of pools."""
 
 PLACEMENT_POLICIES = ("jsq", "power-of-two", "machine-wide", "aladdin")

@@ -134,6 +134,8 @@ def test_policies_differ(results):
     assert rewards.pop("dynamo") == rewards["hpa"]
     # No batch reaches Llumnix's limit of 256 in that time, and Chiron's local autoscaler only raises it.
     assert rewards.pop("chiron-local") == rewards["llumnix"]
+    # Without swapping, and each LLM's requests of one class: a queue per class is a queue per LLM.
+    assert rewards.pop("edf") == rewards["vllm"]
     plain = [round(reward, 6) for name, reward in rewards.items() if name not in TUNED_NAMES]
     assert len(set(plain)) == len(plain)
 

@@ -8,6 +8,7 @@ import pytest
 from baselines import make_policy
 from baselines.parameters import PolicyError
 from baselines.qlm.book import Cell, GroupBook
+from baselines.qlm.fixed import deal
 from baselines.qlm.groups import TokenClustering
 from baselines.qlm.problem import Profiler
 from llmscale_env.control.command import Command
@@ -23,7 +24,8 @@ from llmscale_env.workload.requests import RequestTable
 
 LLMS = ("mistral-7b@a", "vicuna-13b@a")
 PER_INSTANCE = ("vllm:queues=per-instance", "edf:queues=per-instance")
-POLICIES = ("qlm", "vllm", "edf", "edf:by=slo", "shepherd", *PER_INSTANCE)
+SWAPPING = ("vllm:swapping=true", "edf:queues=per-instance,swapping=true")
+POLICIES = ("qlm", "edf-groups", "vllm", "edf", "edf:by=slo", "shepherd", *PER_INSTANCE, *SWAPPING)
 
 
 def scenario(**changes):
@@ -153,12 +155,12 @@ def test_grouping_by_llm_swaps_less_than_first_come_first_served():
     made = scenario(horizon_s=1800)
     requests = burst(made, *((float(k), k % 2, 2, 200, 80, 4) for k in range(120)))
     swaps = {}
-    for name in ("qlm", "vllm"):
+    for name in ("qlm", "vllm:swapping=true"):
         sim = ClusterSimulation(made)
         run_episode(make_policy(name), made, requests=requests, simulation=sim)
         swaps[name] = int(sim.engine.instances(0)["swaps"].sum())
         assert sim.engine.conservation(0)[RequestState.FINISHED] == len(requests)
-    assert swaps["qlm"] < swaps["vllm"] / 3
+    assert swaps["qlm"] < swaps["vllm:swapping=true"] / 3
 
 
 def test_without_swapping_every_instance_keeps_to_one_llm():
@@ -167,6 +169,94 @@ def test_without_swapping_every_instance_keeps_to_one_llm():
     sim = ClusterSimulation(made)
     run_episode(make_policy("qlm:swapping=false"), made, requests=requests, simulation=sim)
     assert sim.engine.instances(0)["swaps"].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "name", ["no-swap", "vllm", "edf", "vllm:queues=per-instance", "edf:queues=per-instance"]
+)
+def test_a_fleet_without_swapping_serves_every_llm_from_instances_of_its_own(name):
+    # Both LLMs bring as many tokens, and 13 billion weights take longer over each: the third instance is
+    # Vicuna's, and so are the two last ones, since the first keeps the LLM that it has loaded.
+    made = scenario(horizon_s=900)
+    requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 2) for k in range(60)))
+    sim = ClusterSimulation(made)
+    found = run_episode(make_policy(name), made, requests=requests, simulation=sim).requests
+    assert (found["e2e_s"].notna()).all()
+    assert sim.engine.instances(0)["swaps"].tolist() == [0, 1, 1]
+    assert set(found["instance"][found["llm"] == LLMS[0]]) == {0}
+    assert set(found["instance"][found["llm"] == LLMS[1]]) <= {1, 2}
+
+
+def test_instances_are_dealt_by_work_and_keep_what_they_have():
+    # Work of 9, 4 and 1 on five instances: one each; 9 > 4 > 1 makes it two of the first (4.5 each), and
+    # 4.5 > 4 makes it three. The first LLM is loaded on instance 0, the second on 1 and the third nowhere.
+    able = np.ones((5, 3), np.bool_)
+    found = deal(np.array([9.0, 4.0, 1.0]), able, np.array([0, 1, 0, 1, 0]))
+    assert found.tolist() == [0, 1, 0, 0, 2]
+    able[:, 2] = False
+    with pytest.raises(ValueError, match="LLM 2 has no instance"):
+        deal(np.array([9.0, 4.0, 1.0]), able, np.array([0, 1, 0, 1, 0]))
+
+
+def test_a_policy_without_swapping_needs_an_instance_for_each_llm():
+    alone = {"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
+    with pytest.raises(PolicyError, match="needs an instance for each of 2 LLMs"):
+        make_policy("no-swap").reset(scenario(**alone), 0)
+
+
+def test_edf_groups_is_qlm_without_its_programme():
+    made = scenario(horizon_s=600)
+    requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 8) for k in range(60)))
+    one, other = (
+        run_episode(make_policy(name), made, requests=requests)
+        for name in ("edf-groups", "qlm:scheduler=edf")
+    )
+    assert one.requests.equals(other.requests)
+
+
+@pytest.mark.parametrize("eviction, tail", [(True, False), (False, True)])
+def test_what_runs_holds_up_a_swap_only_where_it_may_not_be_removed(eviction, tail):
+    # Section 5: "current requests are removed from the running batch to make space for the incoming
+    # requests at the head of the virtual queue"; Eq. 10 counts groups of the virtual queue only.
+    made = scenario(horizon_s=60)
+    requests = burst(made, (0.0, 0, 2, 200, 2000, 60), (22.0, 1, 0, 200, 80, 20))
+    policy = make_policy(f"qlm:eviction={eviction}")
+    tails = []
+    inner = policy._problem
+
+    def seen(view, instances, groups):
+        problem = inner(view, instances, groups)
+        if view.instances["running"].sum() > 0:
+            tails.append(float(problem.ready_tail.max()))
+        return problem
+
+    policy._problem = seen
+    run_episode(policy, made, requests=requests)
+    assert tails
+    assert all((each > 0) == tail for each in tails)
+
+
+def test_a_swap_flushes_what_runs_whatever_the_pool_says():
+    # One instance runs 40 long requests of ten minutes' SLO; interactive ones of the other LLM come after
+    # 10 s. Section 5 removes what runs: they need a decision, a plan (5 s each) and a swap, not a drain.
+    alone = {"max_instances": 1, "initial_instances": 1, "swap_flushes": False}
+    made = scenario(
+        horizon_s=600, **{f"fleet.pools.a100.{key}": value for key, value in alone.items()}
+    )
+    requests = burst(made, (0.0, 0, 2, 300, 2500, 40), (10.0, 1, 0, 300, 60, 4))
+    found = run_episode(make_policy("qlm"), made, requests=requests).requests
+    assert found["evictions"].sum() == 40
+    waited = found["ttft_s"][found["slo_class"] == "interactive"].max()
+    assert waited < 40 < found["e2e_s"].max()
+
+
+def test_a_group_is_no_larger_than_an_even_share_while_instances_run_full():
+    # 60 requests wait for three instances that run 64 each: four times what runs would be one group of
+    # 256 in one virtual queue; an even share is 20 requests, on three.
+    policy = make_policy("qlm")
+    policy.reset(scenario(), 0)
+    policy._waiting = 60 / 3
+    assert policy._limit(0) == 20
 
 
 def test_groups_of_a_failed_instance_go_to_others():
@@ -346,7 +436,10 @@ def test_dealt_out_in_turn_each_instance_serves_its_own_in_order():
     requests = burst(made, (0.0, 0, 2, 200, 80, 9), (0.1, 1, 2, 200, 80, 9))
     sim = ClusterSimulation(made)
     found = run_episode(
-        make_policy("vllm:queues=per-instance"), made, requests=requests, simulation=sim
+        make_policy("vllm:queues=per-instance,swapping=true"),
+        made,
+        requests=requests,
+        simulation=sim,
     )
     assert list(sim.engine.instances(0)["swaps"]) == [1, 1, 1]
     for llm in range(2):
@@ -364,7 +457,19 @@ def test_dealt_out_the_earliest_deadline_goes_first():
         assert int(np.argmax(begun)) == last
 
 
-@pytest.mark.parametrize("name", PER_INSTANCE)
+def test_shepherd_serves_what_is_late_last():
+    # One instance with batches of one. Of nine requests that come at once the target of 20 s passes while
+    # the first ones are served; the one that comes after that is served before those that are late already.
+    alone = {"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
+    made = scenario(horizon_s=900, **{"fleet.pools.a100.batch_limit": 1}, **alone)
+    requests = burst(made, (0.0, 0, 0, 200, 1000, 9), (41.0, 0, 0, 200, 1000, 1))
+    found = run_episode(make_policy("shepherd"), made, requests=requests).requests
+    begun = (found["arrival_s"] + found["ttft_s"]).to_numpy()
+    assert begun[9] < np.sort(begun[:9])[-2]
+    assert (np.diff(begun[:9]) > 0).all()
+
+
+@pytest.mark.parametrize("name", [*PER_INSTANCE, SWAPPING[1]])
 def test_what_a_failed_instance_had_is_dealt_out_anew(name):
     made = scenario(horizon_s=900, **{"fleet.pools.a100.repair_s": 800.0})
     requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 4) for k in range(60)))
@@ -518,6 +623,6 @@ def test_the_largest_group_is_an_even_share_of_the_queue_or_profiled_batches():
     for words in ("qlm", "qlm:average_batch=profiled"):
         policy = make_policy(words)
         run_episode(policy, made, requests=requests)
-        policy._running, policy._waiting = 0.0, 500 / 3
+        policy._waiting = 500 / 3
         sizes[words] = policy._limit(0)
     assert sizes == {"qlm": 166, "qlm:average_batch=profiled": 256}

@@ -18,6 +18,7 @@ from baselines.parameters import (
     checked,
 )
 from baselines.qlm.book import Changes, GroupBook, LiveGroup
+from baselines.qlm.fixed import fixed_llms
 from baselines.qlm.groups import TokenClustering, size_limit
 from baselines.qlm.history import OutputHistory
 from baselines.qlm.problem import Profiler, queue_problem, serving_instances
@@ -39,9 +40,9 @@ class QlmParameters(Parameters):
 
     Attributes:
         delta: largest group, in average batches (section 8.3).
-        average_batch: what delta multiplies. "shared" (ours): what runs on an instance, or, where more
-            waits, an instance's even share of it, whatever delta is, so that every instance can have a
-            group. "profiled": the batch that memory and limit hold, as in Figures 19 and 20.
+        average_batch: what delta multiplies. "shared" (ours): at most the batch that memory and limit
+            hold, and so much less that the largest group is an even share of what waits. Every instance
+            can then have a group. "profiled": that batch, as in Figures 19 and 20.
         token_clusters: most clusters by input tokens of one LLM and class; 1: tokens do not matter.
         scheduler: "plan": the programme, beyond its size the search (`baselines.qlm.programme.plan`);
             "edf": the fallback that the paper names, at every call.
@@ -64,8 +65,9 @@ class QlmParameters(Parameters):
             otherwise; "violation": only from a decision at which a violation is foreseen to the next one
             (section 5 says that eviction is invoked by one).
         pulling, eviction, swapping: the operations of section 5. Without pulling in order, an instance
-            takes its groups in order of arrival; without eviction, running requests stay; without
-            swapping, each instance serves one LLM, dealt out in turn.
+            takes its groups in order of arrival; without eviction, running requests stay, also when a
+            group of another LLM comes next; without swapping, each instance serves one LLM
+            (`baselines.qlm.fixed`).
     """
 
     delta: Annotated[float, Field(ge=1, le=16)] = 4.0
@@ -136,12 +138,12 @@ class QlmPolicy:
         self._pending: tuple[float, Order] | None = None
         self._turn = 0
         self._home: dict[int, int] = {}
-        self._fixed: dict[int, int] = {}
+        self._fixed = None if p.swapping else fixed_llms(scenario)
         self._sent: dict[int, tuple[int, ...]] = {}
         self._started = False
         self._evicting: bool | None = None
         self._violated = False
-        self._running, self._waiting = 0.0, 0.0
+        self._waiting = 0.0
         self.calls: list[tuple[float, int, Plan]] = []
         """(time, groups, plan) of every call of the scheduler in this episode."""
 
@@ -150,8 +152,6 @@ class QlmPolicy:
         self._learn(view)
         instances = serving_instances(view)
         if len(instances):
-            running = float(view.instances["running"][instances].mean())
-            self._running += 0.2 * (running - self._running)
             self._waiting = len(view.waiting) / len(instances)
         groups, changes = self._book.update(view)
         self._follow(changes, groups, instances)
@@ -177,10 +177,9 @@ class QlmPolicy:
     def _limit(self, llm: int) -> int:
         """Algorithm 1's largest group: delta average batches.
 
-        The average batch is what runs on an instance on average, idle ones included, so that a lightly
-        loaded cluster has small groups to spread. Ours: where more waits than that, it is what an even
-        share of it would fill, up to the batch that memory and limit hold (on the first pool that
-        serves the LLM).
+        Ours: not more than an even share of what waits. A group stands in one virtual queue, so that one
+        larger than that leaves instances without work while its requests wait for a single one. The
+        batch that memory and limit hold is that of the first pool that serves the LLM.
         """
         fleet = self.scenario.fleet
         name = fleet.llms[llm]
@@ -196,7 +195,7 @@ class QlmPolicy:
         delta = self.parameters.delta
         if self.parameters.average_batch == "profiled":
             return size_limit(batch, delta)
-        return size_limit(max(1.0, self._running, min(batch, self._waiting / delta)), delta)
+        return size_limit(max(1.0, min(batch, self._waiting / delta)), delta)
 
     def _learn(self, view: ClusterView) -> None:
         done = view.finished
@@ -232,13 +231,6 @@ class QlmPolicy:
         self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
     ) -> QueueProblem:
         p = self.parameters
-        fixed = None
-        if not p.swapping:
-            for instance in instances.tolist():
-                llms = self.scenario.fleet.pools[int(view.instance_pool[instance])].llms
-                number = self.scenario.fleet.llms.index(llms[instance % len(llms)])
-                self._fixed.setdefault(instance, number)
-            fixed = np.array([self._fixed[i] for i in instances.tolist()])
         problem = queue_problem(
             view,
             instances,
@@ -249,7 +241,8 @@ class QlmPolicy:
             max_output=p.max_output_tokens,
             decode=p.decode,
             reserve=p.reserve,
-            fixed_llm=fixed,
+            fixed_llm=None if self._fixed is None else self._fixed[instances],
+            flushes=p.eviction,
         )
         if p.placement == "plan":
             return problem
@@ -401,8 +394,8 @@ class QlmPolicy:
             operations = {
                 pool.name: {
                     "pull_rule": "in-order",
-                    # A flush is an eviction, too.
-                    "swap_flushes": pool.swap_flushes and self.parameters.eviction,
+                    # Section 5: what runs is removed "to make space" at a swap as at an eviction.
+                    "swap_flushes": self.parameters.eviction,
                     "static_batch": False,
                 }
                 for pool in self.scenario.fleet.pools

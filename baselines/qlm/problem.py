@@ -101,6 +101,7 @@ def queue_problem(
     decode: Decode = "maximum",
     reserve: float = 0.0,
     fixed_llm: NDArray[np.int64] | None = None,
+    flushes: bool = True,
 ) -> QueueProblem:
     """Groups that wait, and instances, as the scheduler takes them.
 
@@ -119,6 +120,9 @@ def queue_problem(
         decode: how long the last request of a group is taken to decode (`waiting.outlook`).
         reserve: share of a TTFT target that is to stay free.
         fixed_llm: (I,) the only LLM that an instance may serve; None: all of its pool's.
+        flushes: a swap removes what runs (section 5), so that a group of another LLM need not wait for it:
+            Eq. 10 counts groups of the virtual queue only. False: it waits for the decode time of the
+            last one (Eq. 4).
     """
     fleet = view.scenario.fleet
     pools = fleet.pools
@@ -161,7 +165,7 @@ def queue_problem(
                 memo[key] = (group.waiting * each, tail, max(0.0, wait) + profile.prefill_s)
             takes, tail, wait = memo[key]
             work[k, n], completion[k, n], own[k, n] = takes, takes + tail, wait
-        if slots["running"][k] > 0:
+        if slots["running"][k] > 0 and not flushes:
             llm = fleet.llms[int(slots["llm"][k])]
             stats = history.statistics(int(slots["llm"][k]))
             profile = profiler.profile(p, llm, limit, mean_input, stats.mean)

@@ -41,7 +41,7 @@ class ShepherdParameters(Parameters):
 
 
 class ShepherdPolicy:
-    """A queue per LLM and class; instances run one fixed batch after the other, tightest SLO first.
+    """A queue per LLM and class; instances run fixed batches, tightest SLO first, what is late last.
 
     What is placed is what waits and what arrives until the next placement at the rate of the last period.
     """
@@ -54,7 +54,7 @@ class ShepherdPolicy:
         """Start an episode.
 
         Raises:
-            PolicyError: fewer group queues than LLMs times classes.
+            PolicyError: fewer group queues than LLMs and classes, and LLMs besides.
         """
         fleet = scenario.fleet
         self._pairs = [
@@ -63,14 +63,16 @@ class ShepherdPolicy:
             for c, slo_class in enumerate(scenario.classes)
             if scenario.route_of(llm, slo_class.name).queue is not None
         ]
-        if fleet.group_queues < len(self._pairs) or not self._pairs:
+        needed = len(self._pairs) + len(fleet.llms)
+        if fleet.group_queues < needed or not self._pairs:
             raise PolicyError(
-                f"{self.name}: needs a group queue for each LLM and class; scenario {scenario.name!r} "
-                f"has {fleet.group_queues} for {len(self._pairs)}"
+                f"{self.name}: needs a group queue for each LLM and class, and one more for each LLM; "
+                f"scenario {scenario.name!r} has {fleet.group_queues} for {needed}"
             )
         self.scenario = scenario
         first = len(fleet.queues)
         self._queue = {pair: first + k for k, pair in enumerate(self._pairs)}
+        self._late = {m: first + len(self._pairs) + m for m in range(len(fleet.llms))}
         self._period = Period(self.parameters.period_s)
         self._profiler = Profiler(scenario)
         self._history = OutputHistory(self.parameters.prior_mean_tokens, 0.0)
@@ -85,7 +87,7 @@ class ShepherdPolicy:
             self._history.observe((m, 0), done.output_tokens[mine])
         instances = serving_instances(view)
         if not len(instances) or not (self._period.due(view.time_s) or self._changed(instances)):
-            return Command()
+            return Command(regroup=self._overdue(view))
         problem = self._problem(view, instances)
         settings = SolverSettings(
             gap=self.parameters.gap, time_limit_s=3600.0, max_nodes=self.parameters.max_nodes
@@ -96,13 +98,30 @@ class ShepherdPolicy:
             chosen = problem.loaded
         return self._command(view, instances, problem, chosen)
 
+    def _overdue(self, view: ClusterView) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Requests whose TTFT target has passed, into the last queue of their LLM, in order of arrival.
+
+        The placement counts on serving what is late last; at the head of their class's queue they would make
+        late all that come after them.
+        """
+        waiting = view.waiting
+        ttft = np.array([c.ttft_s for c in self.scenario.classes])[waiting.slo_class]
+        first = min(self._late.values())
+        late = (view.time_s - waiting.arrival_s > ttft) & ~waiting.started & (waiting.queue < first)
+        some = np.flatnonzero(late)
+        if not len(some):
+            return None
+        some = some[np.argsort(waiting.arrival_s[some], kind="stable")]
+        queues = np.array([self._late[m] for m in waiting.llm[some].tolist()])
+        return waiting.request_id[some], queues
+
     def _changed(self, instances: NDArray[np.int64]) -> bool:
         return set(self._llm) != set(instances.tolist())
 
-    def _batch(self, p: int, llm: str, limit: int) -> int:
+    def _batch(self, p: int, llm: str, limit: int, output: float) -> int:
         """Requests of the assumed output that memory holds to their end."""
         pool = serving(self.scenario.fleet.pools[p], llm)
-        tokens = self.parameters.mean_input_tokens + self.parameters.max_output_tokens
+        tokens = self.parameters.mean_input_tokens + output
         held = pool_tables(self.scenario, pool).kv_capacity_tokens // tokens
         return max(1, min(limit, int(held)))
 
@@ -117,10 +136,10 @@ class ShepherdPolicy:
             pool = fleet.pools[p]
             for llm in pool.llms:
                 n = fleet.llms.index(llm)
-                batch[k, n] = b = self._batch(p, llm, pool.batch_limit)
-                tables = pool_tables(self.scenario, serving(pool, llm))
                 mean = self._history.statistics((n, 0)).mean
                 output = mine.max_output_tokens if mine.output == "maximum" else mean
+                batch[k, n] = b = self._batch(p, llm, pool.batch_limit, output)
+                tables = pool_tables(self.scenario, serving(pool, llm))
                 prefill_s[k, n] = b * tables.prefill_s(mine.mean_input_tokens)
                 step = tables.decode_s(b, b * (mine.mean_input_tokens + output / 2))
                 run_s[k, n] = execution_s(
@@ -180,13 +199,14 @@ class ShepherdPolicy:
                 continue
             own = [pair for pair in self._pairs if pair[0] == llm]
             own.sort(key=lambda pair: classes[pair[1]].ttft_s)
-            pull[instance] = tuple(self._queue[pair] for pair in own)
+            pull[instance] = (*(self._queue[pair] for pair in own), self._late[llm])
             limits[instance] = int(problem.batch[k, llm])
             self._llm[instance] = llm
         self._llm = {i: self._llm[i] for i in instances.tolist()}
         first = view.step == 0
         return Command(
             pull=pull,
+            regroup=self._overdue(view),
             instance_batch_limits=limits,
             arrival_queues={
                 (fleet.llms[m], classes[c].name): ((), (queue,))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.parameters import BatchLimit, Parameters, PolicyError, checked
+from baselines.qlm.fixed import fixed_llms
 from baselines.qlm.problem import serving_instances
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
@@ -19,13 +20,19 @@ class VllmParameters(Parameters):
 
     Attributes:
         batch_limit: running requests per instance; None: as the scenario says.
-        queues: "shared": all instances take from one queue (one per class with `edf`), and whoever is idle
-            loads the LLM of its head. "per-instance": requests are dealt out in turn, at each decision, to
+        swapping: false: an instance keeps one LLM (`baselines.qlm.fixed`), as a vLLM instance does:
+            "independent instances for each model" (section 1; Figure 2). true: an instance without
+            running requests loads the LLM of its queue's head, request by request (section 8.2: "none of
+            them consider the impact of model swapping"), as it does anyway where there are fewer instances
+            than LLMs. With one LLM both are the same.
+        queues: "shared": all instances of an LLM take from one queue (one per class with `edf`); with
+            swapping all instances do. "per-instance": requests are dealt out in turn, at each decision, to
             the instances that serve their LLM, each of which serves its own in order (section 2.3:
             one virtual queue per instance); after a failure they are dealt out anew.
     """
 
     batch_limit: BatchLimit | None = None
+    swapping: bool = False
     queues: Literal["shared", "per-instance"] = "shared"
 
 
@@ -41,7 +48,7 @@ class EdfParameters(VllmParameters):
 
 
 class VllmPolicy:
-    """First come first served; an instance loads the LLM of its queue's head. See `VllmParameters`."""
+    """First come first served. See `VllmParameters`."""
 
     kind: type[VllmParameters] = VllmParameters
     _first = 0
@@ -54,11 +61,15 @@ class VllmPolicy:
         """Start an episode.
 
         Raises:
-            PolicyError: requests do not all come through shared queues of any LLM, or there are too few.
+            PolicyError: requests do not all come through shared queues of any LLM, or there are too few of
+                them.
         """
         self.scenario = scenario
         fleet = scenario.fleet
-        needed, what = len(scenario.classes), "each class"
+        few = sum(pool.max_instances for pool in fleet.pools) < len(fleet.llms)
+        self._llm = None if self.parameters.swapping or few else fixed_llms(scenario)
+        kinds = 1 if self._llm is None else len(fleet.llms)
+        needed, what = len(scenario.classes) * kinds, "each LLM and class"
         if self.parameters.queues == "per-instance":
             slots = sum(pool.max_instances for pool in fleet.pools)
             needed, what = 1 + slots * self._per_instance(), "arrivals, and each instance and kind"
@@ -78,16 +89,21 @@ class VllmPolicy:
             return Command(regroup=regroup)
         fleet, classes = self.scenario.fleet, self.scenario.classes
         limit = self.parameters.batch_limit
-        queues = self._queues(0)
         return Command(
             arrival_queues={
-                (llm, c.name): ((), (self._first if dealt else queues[k],))
-                for llm in fleet.llms
+                (llm, c.name): ((), (self._first if dealt else self._queues(self._shared(m))[k],))
+                for m, llm in enumerate(fleet.llms)
                 for k, c in enumerate(classes)
                 if self.scenario.route_of(llm, c.name).queue is not None
             },
             pull={
-                i: self._order(self._queues(1 + i * self._per_instance() if dealt else 0))
+                i: self._order(
+                    self._queues(
+                        1 + i * self._per_instance()
+                        if dealt
+                        else self._shared(0 if self._llm is None else int(self._llm[i]))
+                    )
+                )
                 for i in range(len(view.instances))
             },
             regroup=regroup,
@@ -107,6 +123,8 @@ class VllmPolicy:
         serves = [pools[int(view.instance_pool[i])].llms for i in instances]
         names = self.scenario.fleet.llms
         able = [np.array([name in llms for llms in serves]) for name in names]
+        if self._llm is not None:
+            able = [self._llm[instances] == m for m in range(len(names))]
         queues = np.full(len(lost), -1)
         for k, r in enumerate(lost.tolist()):
             turn = (self._next + np.arange(len(instances))) % len(instances)
@@ -117,6 +135,10 @@ class VllmPolicy:
                 queues[k] = self._queues(start)[int(waiting.slo_class[r])]
         good = queues >= 0
         return waiting.request_id[lost][good], queues[good]
+
+    def _shared(self, llm: int) -> int:
+        """The first of the group queues that instances of an LLM share."""
+        return 0 if self._llm is None else llm * self._per_instance()
 
     def _per_instance(self) -> int:
         """Queues that an instance's requests need."""

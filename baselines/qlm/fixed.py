@@ -1,0 +1,85 @@
+"""One LLM for each instance, for good: what a fleet without model swapping is given (ours).
+
+QLM's paper has its baselines serve "independent instances for each model" (section 1; Figure 2) and does not
+say how many each gets. Here an LLM gets instances by the work that the scenario's workload brings: the
+seconds that a full batch takes for its output tokens (Theta of Eq. 15).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.parameters import PolicyError
+from baselines.qlm.problem import Profiler
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.scenarios.schema import Scenario
+
+SEEDS = range(
+    8
+)  # of the episodes by which the work is measured; no window of a comparison has them
+
+
+def deal(
+    work_s: NDArray[np.float64], able: NDArray[np.bool_], loaded: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The next instance to the LLM with the most work per instance, until all are given away.
+
+    An LLM without an instance comes first. It takes an instance that has it loaded, else the last one.
+
+    Args:
+        work_s: (M,) work of each LLM.
+        able: (I, M) what instances may serve.
+        loaded: (I,) what they have at the start.
+
+    Returns:
+        (I,) LLM of each instance.
+
+    Raises:
+        ValueError: an LLM that no instance is left for.
+    """
+    llm = np.full(len(loaded), -1, np.int64)
+    have = np.zeros(len(work_s), np.int64)
+    for _ in range(len(llm)):
+        free: NDArray[np.bool_] = np.equal(llm, -1)
+        open_to = able[free].any(axis=0)
+        share = np.where(have == 0, np.inf, work_s / np.maximum(have, 1))
+        order = np.lexsort((np.arange(len(work_s)), -work_s, -share))
+        m = int(next(m for m in order if open_to[m]))
+        mine = np.flatnonzero(free & able[:, m])
+        kept = mine[loaded[mine] == m]
+        llm[int(kept[0]) if len(kept) else int(mine[-1])] = m
+        have[m] += 1
+    if (have == 0).any():
+        raise ValueError(f"LLM {int(np.argmin(have))} has no instance")
+    return llm
+
+
+def fixed_llms(scenario: Scenario) -> NDArray[np.int64]:
+    """(instances,) number of the LLM that each instance of a scenario keeps.
+
+    Raises:
+        PolicyError: fewer instances than LLMs.
+    """
+    fleet = scenario.fleet
+    drawn = [draw_requests(scenario, np.random.default_rng(seed)) for seed in SEEDS]
+    profiler = Profiler(scenario)
+    work = np.zeros(len(fleet.llms))
+    for m, name in enumerate(fleet.llms):
+        p, pool = next((p, pool) for p, pool in enumerate(fleet.pools) if name in pool.llms)
+        inputs = np.concatenate([each.input_tokens[each.llm == m] for each in drawn])
+        outputs = np.concatenate([each.output_tokens[each.llm == m] for each in drawn])
+        if len(outputs):
+            means = float(inputs.mean()), float(outputs.mean())
+            profile = profiler.profile(p, name, pool.batch_limit, *means)
+            work[m] = float(outputs.sum()) / profile.tokens_per_s
+    slots = [pool for pool in fleet.pools for _ in range(pool.max_instances)]
+    able = np.array([[name in pool.llms for name in fleet.llms] for pool in slots])
+    loaded = np.array([fleet.llms.index(pool.llm) for pool in slots])
+    try:
+        return deal(work, able, loaded)
+    except ValueError:
+        raise PolicyError(
+            f"swapping = false: needs an instance for each of {len(fleet.llms)} LLMs; scenario "
+            f"{scenario.name!r} has {len(slots)}"
+        ) from None
