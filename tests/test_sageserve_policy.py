@@ -289,12 +289,16 @@ def test_lt_ua_compares_the_load_with_what_was_forecast_for_that_time(scenario, 
         rule = UtilisedAhead()
         rule.hour(0.0, 5, 5, forecast)
         assert rule.arrival(3000.0, 5, 0.5, load) == change
-    orders = {}
-    for expected in ("then", "peak"):
-        _, result = asked("lt-ua", scenario, requests, expected=expected)
-        order = result.decisions[0]["scaling"]["bloom-us-west"]
-        orders[expected] = order["forecast_tokens_per_s"]
-    assert 0 < orders["then"] <= orders["peak"]
+    then, peak = (
+        [
+            order["forecast_tokens_per_s"]
+            for decision in asked("lt-ua", scenario, requests, expected=expected)[1].decisions
+            for order in decision.get("scaling", {}).values()
+        ]
+        for expected in ("then", "peak")
+    )
+    assert all(0 < one <= other for one, other in zip(then, peak, strict=True))
+    assert then != peak
 
 
 def test_lt_ua_can_differ_from_lt_u(scenario, requests):
