@@ -43,9 +43,8 @@ class ProfileSettings:
         itl_s: target of the inter-token latency; None: none (the paper's levels).
         itl_statistic: which ITL of a request that target holds for (`sim.metrics.judge`).
         attainment: share of requests that have to meet the targets (section 3.3: "95 %ile").
-        duration_s, requests: of a run at least so long, and so many. With 2,000 requests theta of Bloom's long
-            prompts is between 597 and 848 tokens/s by the draw of lengths, with 20,000 between 768 and 803
-            (`multi-region`, history of one or eight days, seeds 990101, 1 and 2).
+        duration_s, requests: of a run at least so long, and so many. Fewer leave theta to chance where one in
+            twenty prompts takes nearly the target, as Bloom's do.
         seed: of gaps between arrivals, and which lengths are taken.
 
     Raises:
