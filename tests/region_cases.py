@@ -21,6 +21,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
     ScalingKind,
     ScalingSpec,
+    ScalingThresholds,
     SpotSpec,
 )
 from llmscale_env.workload.requests import RequestTable
@@ -79,6 +80,7 @@ REGION_MECHANISMS = frozenset(
         "look_out_by_load",
         "look_in_by_load",
         "scaling_changed",
+        "scaling_thresholds",
         # what goes on besides
         "command_refused",
         "arrivals_tied",
@@ -325,7 +327,18 @@ class _RegionGenerator(_Generator):
         if scaling is not None:
             forecast = min(tokens * 10**18 // (scaling.bins * scaling.bin_ps), 2**62)
         kind = int(self.pick(*ScalingKind, *ScalingKind, ScalingKind.TARGET_AHEAD))
-        return Command(at_ps, "set_scaling", (p, kind, target, forecast))
+        thresholds = None
+        if self.chance(0.4):
+            period = 0 if scaling is None else scaling.period_ps
+            high, above = self.pick(0, 40_000, 400_000), self.pick(300_000, 2_000_000)
+            thresholds = ScalingThresholds(
+                high_ppm=high,  # 0 is refused
+                low_ppm=self.pick(0, high // 2, max(high - 1, 0)),
+                above_ppm=above,
+                below_ppm=self.pick(0, above // 2),
+                last_ps=self.pick(period // 4, period),
+            )
+        return Command(at_ps, "set_scaling", (p, kind, target, forecast, thresholds))
 
     def case(self) -> Case:
         case = super().case()

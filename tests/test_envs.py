@@ -14,6 +14,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import llmscale_env
+from llmscale_env.control.forecast import Forecaster, LastValue
 from llmscale_env.control.run import run_episode
 from tests.env_kinds import KINDS, REQUEST, each_kind, make
 
@@ -34,6 +35,31 @@ def play(env, seed):
         infos.append(info)
     assert len(rewards) >= 12
     return np.array(out), np.array(rewards), infos
+
+
+class Level(Forecaster):
+    """A user's own: the same number for ever."""
+
+    def _allocate(self, n_series):
+        return {"level": np.zeros(n_series)}
+
+    def _observe(self, values):
+        self._state["level"][:] = 7.0
+
+    def _path(self, steps):
+        return np.broadcast_to(self._state["level"], (steps, self.n_series))
+
+
+def test_an_environment_takes_a_forecaster_of_ones_own():
+    kind = KINDS[0]
+    blocks = ("forecast",)
+
+    def played(forecaster):
+        env = gym.make(kind.id, overrides=kind.short, observation=blocks, forecaster=forecaster)
+        return play(env.unwrapped, 0)[0]
+
+    assert (played(LastValue()) == played("last-value")).all()
+    assert (played(Level())[1:] != played("last-value")[1:]).any()
 
 
 @each_kind

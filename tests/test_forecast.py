@@ -43,6 +43,16 @@ SPECS = [
         "method": "hannan-rissanen",
     },
     {"kind": "seasonal-naive", "season_length": 5},
+    {"kind": "seasonal-naive", "season_length": 5, "level_length": 2},
+    {
+        "kind": "arima",
+        "order": [1, 0, 0],
+        "min_train": 10,
+        "train_window": 16,
+        "refit_every": 9,
+        "season_length": 6,
+        "harmonics": 2,
+    },
 ]
 
 
@@ -71,6 +81,71 @@ def test_seasonal_naive_by_hand():
     naive = SeasonalNaive(season_length=3)
     assert path(fed(naive, [3, 7])).tolist() == [7, 7, 7]
     assert path(fed(naive, [3, 7, 5, 4]), 4).tolist() == [7, 5, 4, 7]
+
+
+def test_seasonal_naive_with_level_by_hand():
+    # Last season 10, 20, 30; this one 5, 40. Level of one value: 40 / 20 = 2; next are 30, 5, 40.
+    series = [10, 20, 30, 5, 40]
+    one = SeasonalNaive(season_length=3, level_length=1)
+    assert path(fed(one, series), 4).tolist() == [60, 10, 80, 60]
+    # Of two: (5 + 40) / (10 + 20) = 1.5. Of three only two have a value a season before: the same.
+    for length in (2, 3):
+        level = SeasonalNaive(season_length=3, level_length=length)
+        assert path(fed(level, series), 3).tolist() == [45, 7.5, 60]
+    # Nothing to compare with yet, or nothing came then: last season as it was.
+    assert path(fed(one, [10, 20, 30])).tolist() == [10, 20, 30]
+    assert path(fed(one, [0, 20, 30, 7])).tolist() == [20, 30, 7]
+    # After a whole season more the ring has gone round.
+    assert path(fed(one, [*series, 30, 10, 20])).tolist() == [0.5 * 30, 0.5 * 10, 0.5 * 20]
+
+
+def test_arima_with_fourier_terms_repeats_a_season():
+    """A sine of eight values and its harmonic, on a level: the terms say it exactly, no error is left."""
+    t = np.arange(40)
+    wave = 50 + 20 * np.sin(2 * np.pi * t / 8) + 5 * np.cos(4 * np.pi * t / 8)
+    options = {"train_window": 24, "min_train": 16, "refit_every": 4}
+    for order in ((0, 0, 0), (1, 0, 0), (0, 1, 0)):
+        seasonal = ARIMA(order, season_length=8, harmonics=2, **options)
+        np.testing.assert_allclose(path(fed(seasonal, wave[:34]), 6), wave[34:], rtol=1e-6)
+    # Without the terms it is not known, and before it has seen a season it is not either.
+    assert abs(path(fed(ARIMA((1, 0, 0), **options), wave[:34]), 6) - wave[34:]).max() > 5
+    young = ARIMA((0, 0, 0), season_length=8, harmonics=2, train_window=24, min_train=6)
+    np.testing.assert_allclose(path(fed(young, wave[:6])), wave[:6].mean())
+
+
+def test_arima_without_a_season_is_as_before_whatever_its_harmonics(rng):
+    series = 50 + rng.normal(0, 5, 60)
+    plain, with_none = (
+        path(fed(ARIMA((1, 1, 0), train_window=30, min_train=20, **more), series))
+        for more in ({}, {"harmonics": 3})
+    )
+    assert (plain == with_none).all()
+
+
+class Twice(LastValue):
+    """A user's own forecaster."""
+
+    def _path(self, steps):
+        return 2 * super()._path(steps)
+
+
+def test_a_forecaster_of_ones_own_is_taken_and_copied():
+    mine = Twice()
+    made = make_forecaster(mine)
+    assert path(fed(made, [3])).tolist() == [6, 6, 6]
+    assert mine.n_series == 0
+
+
+@pytest.mark.parametrize(
+    "answer", [np.zeros((2, 1)), np.zeros(3), np.full((3, 1), np.nan), np.full((3, 1), np.inf)]
+)
+def test_what_a_forecaster_of_ones_own_says_is_checked(answer):
+    class Wrong(LastValue):
+        def _path(self, steps):
+            return answer if steps == 3 else super()._path(steps)
+
+    with pytest.raises(ValueError, match=r"Wrong._path\(3\): must be finite and of shape \(3, 1\)"):
+        path(fed(Wrong(), [1.0]))
 
 
 def test_ewma_starts_at_the_first_value():
@@ -417,7 +492,7 @@ def test_a_constant_is_forecast_as_it_is(spec, value, n):
     [
         ("prophet", "'prophet': unknown; there are .*'arima'"),
         ({"order": [1, 0, 0]}, "with `kind`"),
-        (None, "must be a name or a mapping"),
+        (None, "must be a name, a mapping with `kind` or a Forecaster"),
         ({"kind": "ewma", "beta": 1}, "forecaster.beta: ewma takes no such argument.*'alpha'"),
         ({"kind": "ewma", "alpha": 0}, "forecaster.alpha = 0: must be above 0"),
         ({"kind": "ewma", "alpha": "x"}, "forecaster.alpha = 'x'"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from baselines import PolicyError, make_policy, policies_for
+from llmscale_env.control.forecast import Clairvoyant, LastValue
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.workload.requests import RequestTable
@@ -228,6 +229,22 @@ def test_slips_are_told_in_one_line(text, message):
     with pytest.raises(PolicyError, match=message) as error:
         make_policy(text)
     assert "\n" not in str(error.value)
+
+
+def test_dynamo_takes_a_forecaster_of_ones_own():
+    scenario = slow_loads(10.0, horizon_s=110)
+    table = requests(scenario, np.linspace(0, 4, 400), 3000, 3000)
+    own, named = (
+        run_episode(
+            make_policy("dynamo", period_s=10.0, forecaster=given), scenario, requests=table
+        )
+        for given in (LastValue(), "last-value")
+    )
+    assert own.decisions == named.decisions
+    with pytest.raises(PolicyError, match="must not be told the future"):
+        make_policy("dynamo", forecaster=Clairvoyant())
+    with pytest.raises(PolicyError, match="must be a name, a mapping with `kind` or a Forecaster"):
+        make_policy("dynamo", forecaster=3)
 
 
 def test_dynamo_load_without_a_profile_waits_for_samples_of_both_kinds():

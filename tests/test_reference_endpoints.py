@@ -10,7 +10,13 @@ import pytest
 from baselines.sageserve import scaling as rules
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
-from llmscale_env.sim.spec import ClusterSpec, InstanceState, ScalingKind, ScalingSpec
+from llmscale_env.sim.spec import (
+    ClusterSpec,
+    InstanceState,
+    ScalingKind,
+    ScalingSpec,
+    ScalingThresholds,
+)
 from tests.engine_cases import run_case
 from tests.region_cases import make_region_case
 from tests.small_clusters import pool
@@ -212,6 +218,48 @@ def test_ahead_of_the_target_when_the_load_is_above_the_forecast(engine_class: E
         assert engine.spot()["looks_out"][0] == out, (tokens, at_ps)
 
 
+@every
+def test_lt_ua_goes_beyond_the_target_where_lt_u_stops(engine_class: Engine) -> None:
+    """Section 6.5.1 by hand. The target of one instance is reached. 10 tokens are forecast per 200 ps.
+
+    In the last half of the hour of 1,000 ps 50 tokens come in the two bins from 400 to 600: five times the
+    forecast, so LT-UA has one more at 600. LT-U has not, nor LT-UA at a threshold of six.
+    """
+    numbers = {"period_ps": 1000, "last_ps": 500, "bin_ps": 100, "bins": 2}
+    rows = [(400, 47, 1), (499, 1, 1), (600, 1, 1)]
+    thresholds = ScalingThresholds(700_000, 300_000, 6_000_000, 500_000, 500)
+    for kind, marks, out in (
+        (ScalingKind.TARGET, None, 0),
+        (ScalingKind.TARGET_AHEAD, None, 1),
+        (ScalingKind.TARGET_AHEAD, thresholds, 0),
+    ):
+        engine = engine_class(scaled(kind, **numbers), requests(*rows))
+        engine.set_scaling(0, kind, 1, 10 * 10**18 // 200, marks)
+        engine.advance(601)
+        assert engine.spot()["looks_out"][0] == out
+
+
+@every
+def test_an_hour_may_have_thresholds_of_its_own(engine_class: Engine) -> None:
+    """At 100 the instance holds 60 of 100 tokens: above the released code's 50 %, not above the text's 70."""
+    rows = [(0, 60, 20), (100, 1, 1), (300, 1, 1)]
+    released = ScalingThresholds(500_000, 250_000, 5_000_000, 500_000, 0)
+    for thresholds, out in ((None, 0), (released, 1)):
+        engine = engine_class(scaled(ScalingKind.REACTIVE, high_ppm=700_000), requests(*rows))
+        engine.set_scaling(0, ScalingKind.REACTIVE, -1, 0, thresholds)
+        engine.advance(101)
+        assert engine.spot()["looks_out"][0] == out
+    # An order without any goes by the pool's own numbers again.
+    engine = engine_class(scaled(ScalingKind.REACTIVE, high_ppm=700_000), requests(*rows))
+    engine.set_scaling(0, ScalingKind.REACTIVE, -1, 0, released)
+    engine.set_scaling(0, ScalingKind.REACTIVE)
+    engine.advance(101)
+    assert engine.spot()["looks_out"][0] == 0
+    bad = ScalingThresholds(500_000, 500_000, 5_000_000, 500_000, 0)
+    with pytest.raises(ValueError, match="low_ppm = 500000"):
+        engine.set_scaling(0, ScalingKind.REACTIVE, -1, 0, bad)
+
+
 class Recorded:
     """Every look of every rule, and what `baselines.sageserve.scaling` says to the same numbers."""
 
@@ -228,7 +276,7 @@ class Recorded:
         return Fraction(ps * 3600, rule.scaling.period_ps)
 
     def made(self, rule: EndpointRule, kind: int) -> Any:
-        scaling = rule.scaling
+        scaling = rule.scaling  # with the hour's thresholds: `set_scaling` has set them by now
         thresholds = rules.Thresholds(
             Fraction(scaling.high_ppm, 10**6), Fraction(scaling.low_ppm, 10**6)
         )

@@ -199,6 +199,13 @@ def test_cases_and_settings():
     assert arima["refit_every"] == 4
     assert arima["train_window"] == 192
     assert by[table.MLE].forecaster["method"] == "mle"
+    # A week has 672 bins of 15 minutes, 12 hours have 48; two weeks of training.
+    week = {"kind": "seasonal-naive", "season_length": 672}
+    assert by[table.LAST_WEEK].forecaster == week
+    assert by[table.LAST_WEEK_LEVEL].forecaster == week | {"level_length": 48}
+    assert by[table.WEEKLY_SMOOTHING].forecaster["season_length"] == 672
+    weekly = by[table.WEEKLY_ARIMA].forecaster
+    assert (weekly["season_length"], weekly["harmonics"], weekly["train_window"]) == (672, 56, 1344)
 
 
 def test_load_of_the_hours_end_over_the_peak_by_hand():
@@ -213,10 +220,12 @@ def test_errors_in_small(monkeypatch):
     monkeypatch.setattr(
         table,
         "binned",
-        lambda week, seed, bin_s: binned(week, seed, horizon_s=2 * DAY_S, bin_s=bin_s),
+        lambda week, seed, horizon_s, bin_s: binned(week, seed, horizon_s=2 * DAY_S, bin_s=bin_s),
     )
     names = ("last value", table.ARIMA_NAME, table.IN_SAMPLE_MINUTES, table.ORACLE)
-    parameters = table.Forecasts(seeds=1, names=names, rate_scale=0.1, bin_s=1800.0, skip_days=0.5)
+    parameters = table.Forecasts(
+        seeds=1, names=names, rate_scale=0.1, bin_s=1800.0, skip_days=0.5, earlier_weeks=0
+    )
     frame = frame_of(table, parameters)
     week = frame[(frame["part"] == "week") & (frame["llm"] == "all")].set_index("forecaster")
     assert week.loc[table.ORACLE, "peak"] == 0

@@ -13,6 +13,7 @@ from baselines.sageserve.forecast import (
     ForecastSettings,
     arima,
     forecast_error,
+    holt_winters,
     in_sample,
     oracle,
     rolling,
@@ -83,7 +84,10 @@ def test_refitted_every_hour_on_its_window():
     [
         arima(train_s=86_400.0),
         arima((1, 1, 1), train_s=43_200.0, refit_s=4 * 3600.0, method="mle"),
+        arima((2, 0, 1), train_s=43_200.0, season_s=21_600.0),
         seasonal(),
+        seasonal(21_600.0, level_s=7200.0),
+        holt_winters(21_600.0),
         "last-value",
         "ewma",
     ],

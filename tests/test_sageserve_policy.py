@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from baselines import PolicyError, make_policy, policies_for
-from baselines.sageserve.endpoints import Endpoints
+from baselines.sageserve.endpoints import Endpoints, charged_itl_s
+from baselines.sageserve.forecast import DemandAhead
 from baselines.sageserve.profile import Profile, ProfileSettings
-from baselines.sageserve.scaling import Thresholds
+from baselines.sageserve.scaling import Thresholds, UtilisedAhead
 from baselines.sageserve.throughput import throughput
+from llmscale_env.control.forecast import Clairvoyant, Forecaster
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
@@ -68,8 +71,11 @@ def test_a_scenario_that_does_not_fit_is_refused(policy, scenario_name, message)
         ("lt-u:order=3,1", "order"),
         ("lt-u:order=-1,0,0", r"order\[0\] = -1"),
         ("lt-u:bin_s=700", "horizon_s"),
-        ("lt-u:high=0.5", "there is no parameter 'high'"),
-        ("reactive:high=0.5", "there is no parameter 'high'"),
+        ("lt-u:high=0", "high = '0'"),
+        ("lt-u:thresholds=code", "thresholds = 'code': Input should be 'scenario', 'paper' or"),
+        ("reactive:epsilon=1", "there is no parameter 'epsilon'"),
+        ("lt-u:forecast=seasonal-naive,season_s=0", "season_length = 0: must be an integer"),
+        ("lt-u:season_s=1800", "harmonics = 1: must be less than half of season_length = 2"),
     ],
 )
 def test_slips_in_parameters(text, message):
@@ -80,6 +86,44 @@ def test_slips_in_parameters(text, message):
 def test_thresholds_of_scenario_and_rules_are_the_same():
     config, rules = ScalingConfig(), Thresholds()
     assert (config.high, config.low) == (rules.high, rules.low)
+
+
+def orders_of(text, scenario):
+    """Thresholds of the first order of the first pool."""
+    short = load_scenario(scenario, horizon_s=900.0)
+    result = run_episode(make_policy(text), short, 1, forecaster=None)
+    return result.decisions[0]["scaling"]["bloom-us-west"]["thresholds"]
+
+
+@pytest.mark.parametrize(
+    "text, ordered",
+    [
+        ("lt-u", {}),  # the scenario's
+        ("lt-u:thresholds=paper", {"high": 0.7, "low": 0.3}),
+        ("reactive:thresholds=released", {"high": 0.5, "low": 0.25}),
+        ("lt-ua:thresholds=released,high=0.6", {"high": 0.6, "low": 0.25}),
+        ("lt-ua:above=2,below=0.25,last_s=900", {"above": 2, "below": 0.25, "last_s": 900}),
+    ],
+)
+def test_thresholds_of_the_text_of_the_code_and_any_others(text, ordered, scenario):
+    assert orders_of(text, scenario) == ordered
+
+
+def test_thresholds_that_contradict_the_scenario_are_refused(scenario):
+    with pytest.raises(PolicyError, match=r"pool 'bloom-us-west': low = 0\.3: must be below high"):
+        make_policy("lt-u:high=0.2").reset(scenario, 0)
+    with pytest.raises(PolicyError, match="last_s = 7200"):
+        make_policy("lt-ua:last_s=7200").reset(scenario, 0)
+
+
+def test_other_thresholds_change_what_is_done(scenario, requests):
+    """Among them a threshold that is never passed: nothing scales out, nor in."""
+    (_, paper), (_, released), (_, never) = (
+        asked("reactive", scenario, requests, **given)
+        for given in ({}, {"thresholds": "released"}, {"high": 10.0, "low": 0.0})
+    )
+    assert released.summary["instance_hours"] > paper.summary["instance_hours"]
+    assert never.summary["looks_out"] == never.summary["looks_in"] == 0
 
 
 def test_the_fleet_as_the_programme_takes_it(scenario):
@@ -110,9 +154,38 @@ def test_theta_is_where_the_target_is_just_met(scenario):
         ProfileSettings(attainment=0)
 
 
+def test_theta_keeps_every_target_that_the_scenario_charges(scenario):
+    """Theta on TTFT alone is higher where requests keep that, and are slow token by token."""
+    assert charged_itl_s(scenario) == 1.0
+    paper = Endpoints(scenario, "test", theta_ttft_s=20.0, theta_itl=False).theta
+    both = Endpoints(scenario, "test", theta_ttft_s=20.0).theta
+    assert (both <= paper).all()
+    assert both[1, 0] < 0.9 * paper[1, 0]  # Llama-2
+    pool, ones = scenario.fleet.pools[3], np.full(200, 100)
+    settings = ProfileSettings(instances=2, ttft_s=5.0, itl_s=0.1, duration_s=300.0, requests=500)
+    inputs = np.random.default_rng(0).integers(100, 8000, 200)
+    profile = Profile(scenario, pool, inputs, ones, settings)
+    theta = profile.theta()
+    assert profile.attainment(theta) >= 0.95 > profile.attainment(1.05 * theta)
+    alone = Profile(scenario, pool, inputs, ones, replace(settings, itl_s=None))
+    assert alone.attainment(1.05 * theta) >= 0.95
+    with pytest.raises(ValueError, match="itl_s = 0"):
+        ProfileSettings(itl_s=0.0)
+
+
+def test_a_scenario_that_charges_no_itl_has_thetas_of_ttft(scenario):
+    """Only interactive classes with a weight are charged."""
+    free = load_scenario(scenario, **{"classes.0.weight": 0.0})
+    assert charged_itl_s(free) is None
+    both = [Endpoints(free, "t", theta_ttft_s=20.0, theta_itl=on).theta for on in (True, False)]
+    assert (both[0] == both[1]).all()
+
+
 def test_a_target_that_no_request_meets_is_refused(scenario):
-    with pytest.raises(PolicyError, match=r"theta_ttft_s = 0.001: too short for 'bloom-176b' on 8"):
-        Endpoints(scenario, "test", theta_ttft_s=0.001)
+    for on, also in ((False, ""), (True, " with an ITL of 1 s (theta_itl)")):
+        message = f"theta_ttft_s = 0.001{also}: too short for 'bloom-176b' on 8"
+        with pytest.raises(PolicyError, match=re.escape(message)):
+            Endpoints(scenario, "test", theta_ttft_s=0.001, theta_itl=on)
 
 
 def test_theta_does_not_depend_on_the_episode(scenario):
@@ -154,7 +227,86 @@ def test_targets_are_reached_at_once_or_when_utilisation_asks(scenario, requests
         there = first[f"{name}/active"] + first[f"{name}/acquiring"]
         assert there.between(min(3, order["target"]), max(3, order["target"])).all()
     _, ahead = asked("lt-ua", scenario, requests)
+    assert ahead.decisions[0]["scaling"]["bloom-us-west"]["thresholds"] == {}
     assert ahead.decisions[0]["scaling"]["bloom-us-west"]["kind"] == "target-ahead"
+
+
+class Line(Forecaster):
+    """A user's own: the last value, and so much more per interval."""
+
+    def __init__(self, slope, sees_future=False):
+        super().__init__()
+        self.slope = slope
+        self.is_clairvoyant = sees_future
+
+    def _allocate(self, n_series):
+        return {"last": np.zeros(n_series)}
+
+    def _observe(self, values):
+        self._state["last"][:] = values
+
+    def _path(self, steps):
+        return self._state["last"] + self.slope * np.arange(1, steps + 1)[:, None]
+
+
+def test_a_forecaster_of_ones_own_is_taken(scenario, requests):
+    mine, flat = Line(slope=1000.0), Line(slope=0.0)
+    one, steep = asked("lt-u", scenario, requests, forecast=mine)
+    _, level = asked("lt-u", scenario, requests, forecast=flat)
+    _, named = asked("lt-u", scenario, requests, forecast="last-value")
+    assert level.decisions == named.decisions
+    assert not one.is_clairvoyant
+    assert mine.n_series == 0  # it was copied
+    targets = [
+        sum(order["target"] for order in result.decisions[0]["scaling"].values())
+        for result in (steep, level)
+    ]
+    assert targets[0] > targets[1]
+
+
+def test_a_forecaster_that_is_told_the_future_is_refused():
+    for told in (Line(0.0, sees_future=True), Clairvoyant(), 3):
+        with pytest.raises(PolicyError, match="or a Forecaster not told the future"):
+            make_policy("lt-u", forecast=told)
+
+
+def test_lt_ua_compares_the_load_with_what_was_forecast_for_that_time(scenario, requests):
+    """By hand: windows of 15 min, load falling from 800 by 200 each. The last 20 min are 5 of the third
+    window's (400) and the fourth's 15 (200): (5 * 400 + 15 * 200) / 20 = 250. The peak is 800."""
+    ahead = DemandAhead(
+        np.array([[[800.0, 600.0, 400.0, 200.0]]]),
+        np.zeros((1, 1)),
+        np.ones((1, 1)),
+        900.0 * np.arange(4),
+        900.0,
+    )
+    assert ahead.mean(2400.0, 3600.0) == [[250.0]]
+    assert ahead.peak == [[800.0]]
+    assert ahead.mean(3600.0, 7200.0) == ahead.peak  # nothing is forecast for then
+    # In an hour that falls to a quarter, as forecast, LT-UA against the peak goes on in: 200 <= 0.5 * 800.
+    # Against the forecast of that time it stays, as LT-U does: the forecast was right.
+    for load, forecast, change in ((200.0, 800.0, -1), (200.0, 250.0, 0), (1250.0, 250.0, 1)):
+        rule = UtilisedAhead()
+        rule.hour(0.0, 5, 5, forecast)
+        assert rule.arrival(3000.0, 5, 0.5, load) == change
+    then, peak = (
+        [
+            order["forecast_tokens_per_s"]
+            for decision in asked("lt-ua", scenario, requests, expected=expected)[1].decisions
+            for order in decision.get("scaling", {}).values()
+        ]
+        for expected in ("then", "peak")
+    )
+    assert all(0 < one <= other for one, other in zip(then, peak, strict=True))
+    assert then != peak
+
+
+def test_lt_ua_can_differ_from_lt_u(scenario, requests):
+    """With a low threshold it goes beyond the target, which LT-U never does."""
+    _, plain = asked("lt-u", scenario, requests)
+    _, ahead = asked("lt-ua", scenario, requests, above=1.2, below=0.9)
+    assert ahead.decisions[0]["scaling"].keys() == plain.decisions[0]["scaling"].keys()
+    assert ahead.summary["instance_hours"] != plain.summary["instance_hours"]
 
 
 def test_demand_that_vms_cannot_serve_is_told(scenario, requests):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import field_validator
+from pydantic import ConfigDict, field_validator
 
 from baselines.fleet import GpuBudget, Period, pools_of
 from baselines.parameters import PolicyError, Positive
@@ -30,7 +30,7 @@ from baselines.practice.seen import (
 from baselines.space import BATCH_LIMIT, Choice, Real, Space
 from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
 from llmscale_env.control.command import Command
-from llmscale_env.control.forecast import FORECASTERS, make_forecaster
+from llmscale_env.control.forecast import FORECASTERS, Forecaster, make_forecaster
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
@@ -43,20 +43,22 @@ class DynamoParameters(PracticeParameters):
 
     Attributes:
         period_s: `throughput_adjustment_interval_seconds`, also the interval that is forecast.
-        forecaster: one of `llmscale_env.control.forecast`, by name or with its arguments. Dynamo has
-            constant, ARIMA, Kalman and Prophet; constant is "last-value".
+        forecaster: one of `llmscale_env.control.forecast`, by name or with its arguments, or a forecaster of
+            one's own. Dynamo has constant, ARIMA, Kalman and Prophet; constant is "last-value".
         itl_s: target; None: the tightest of the scenario's classes.
         margin: instances are sized for so many times the forecast (ours; Dynamo has none, 1).
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
     period_s: Positive = 180.0
-    forecaster: str | dict[str, Any] = "last-value"
+    forecaster: str | dict[str, Any] | Forecaster = "last-value"
     itl_s: Positive | None = None
     margin: Positive = 1.0
 
-    @field_validator("forecaster")
+    @field_validator("forecaster", mode="before")
     @classmethod
-    def _known(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+    def _known(cls, value: str | dict[str, Any] | Forecaster) -> str | dict[str, Any] | Forecaster:
         if make_forecaster(value).is_clairvoyant:
             known = sorted(name for name, kind in FORECASTERS.items() if not kind.is_clairvoyant)
             raise ValueError(f"must not be told the future; one of {known}")

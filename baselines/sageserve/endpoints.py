@@ -35,15 +35,21 @@ class Endpoints:
     Args:
         scenario: all of whose pools have `scaling`.
         policy: named in errors.
-        theta_ttft_s: target latency of theta; None: what an instance serves if nobody ever waits.
+        theta_ttft_s: target TTFT of theta; None: what an instance serves if nobody ever waits.
+        theta_itl: whether theta keeps the ITL as well that the scenario charges (`charged_itl_s`).
 
     Raises:
-        PolicyError: two pools of one kind at an endpoint, different hours, or a target latency that an
-            LLM does not keep even without load.
+        PolicyError: two pools of one kind at an endpoint, different hours, or targets that an LLM does not
+            keep even without load.
     """
 
     def __init__(
-        self, scenario: Scenario, policy: str, *, theta_ttft_s: float | None = None
+        self,
+        scenario: Scenario,
+        policy: str,
+        *,
+        theta_ttft_s: float | None = None,
+        theta_itl: bool = True,
     ) -> None:
         pools = scenario.fleet.pools
         self.places = places = Places(scenario)
@@ -73,12 +79,14 @@ class Endpoints:
         self.period_s = periods.pop()
         self.interactive = np.array([c.priority == 0 for c in scenario.classes])
         self.theta = np.zeros((shape[0], shape[2]))
-        for kind, theta in _thetas(scenario.model_dump_json(), theta_ttft_s).items():
+        itl_s = charged_itl_s(scenario) if theta_itl and theta_ttft_s is not None else None
+        for kind, theta in _thetas(scenario.model_dump_json(), theta_ttft_s, itl_s).items():
             if theta <= 0:
                 llm, (gpu, tp) = places.llms[kind[0]], self.kinds[kind[1]]
+                also = "" if itl_s is None else f" with an ITL of {itl_s:g} s (theta_itl)"
                 raise PolicyError(
-                    f"{policy}: theta_ttft_s = {theta_ttft_s}: too short for {llm!r} on {tp} {gpu}: however "
-                    "few requests there are, too many have their first token later"
+                    f"{policy}: theta_ttft_s = {theta_ttft_s}{also}: too short for {llm!r} on {tp} {gpu}: "
+                    "however few requests there are, too many are later"
                 )
             self.theta[kind] = theta
 
@@ -92,8 +100,16 @@ class Endpoints:
         return np.asarray(there.sum(axis=0), np.int64)
 
 
+def charged_itl_s(scenario: Scenario) -> float | None:
+    """The tightest ITL target that the reward charges interactive requests for; None: it charges none."""
+    charged = [c.itl_s for c in scenario.classes if c.priority == 0 and c.weight > 0]
+    return min(charged, default=None)
+
+
 @lru_cache(maxsize=8)
-def _thetas(scenario_json: str, ttft_s: float | None) -> dict[tuple[int, int], float]:
+def _thetas(
+    scenario_json: str, ttft_s: float | None, itl_s: float | None
+) -> dict[tuple[int, int], float]:
     """Theta by LLM and kind."""
     scenario = Scenario.model_validate_json(scenario_json)
     lengths, llms = _lengths(scenario), scenario.fleet.llms
@@ -108,7 +124,12 @@ def _thetas(scenario_json: str, ttft_s: float | None) -> dict[tuple[int, int], f
             found[where] = most.tokens_per_s
             continue
         # Requests are balanced within a deployment.
-        settings = ProfileSettings(instances=pool.deployment_instances or 1, ttft_s=ttft_s)
+        settings = ProfileSettings(
+            instances=pool.deployment_instances or 1,
+            ttft_s=ttft_s,
+            itl_s=itl_s,
+            itl_statistic=scenario.itl_statistic,
+        )
         found[where] = Profile(scenario, pool, *lengths[where[0]], settings).theta()
     return found
 

@@ -40,6 +40,8 @@ def arima(
     first_s: float = DAY_S / 4,
     refit_s: float = HOUR_S,
     method: Method = "hannan-rissanen",
+    season_s: float = 0.0,
+    harmonics: int | None = None,
 ) -> dict[str, Any]:
     """ARIMA as `ForecastSettings.forecaster` takes it, in seconds instead of bins.
 
@@ -54,24 +56,46 @@ def arima(
             5 s by Hannan and Rissanen's regression and minutes by maximum likelihood; the hour's peak
             is then wrong by 11.9 and 11.0 % (`python -m experiments.run sageserve-tableF scale=paper`,
             first seed).
+        season_s: a season in Fourier terms; 0: none. A fit takes in two of them where `train_s` is shorter.
+        harmonics: pairs of Fourier terms; None: 8 for each day of the season (ours).
     """
     p, d, q = order
     refit = max(round(refit_s / bin_s), 1)
     # On the hour, and with as many values as the order needs (see `control.forecast.ARIMA`).
     first = -(-max(round(first_s / bin_s), d + 2 * (p + q) + 4) // refit) * refit
-    return {
+    found = {
         "kind": "arima",
         "order": [p, d, q],
-        "train_window": max(round(train_s / bin_s), first),
+        "train_window": max(round(max(train_s, 2 * season_s) / bin_s), first),
         "min_train": first,
         "refit_every": refit,
         "method": method,
     }
+    if season_s > 0:
+        if harmonics is None:
+            harmonics = max(1, round(8 * season_s / DAY_S))
+        found.update(season_length=round(season_s / bin_s), harmonics=harmonics)
+    return found
 
 
-def seasonal(season_s: float = DAY_S, *, bin_s: float = 900.0) -> dict[str, Any]:
-    """The value one season ago, as `ForecastSettings.forecaster` takes it."""
-    return {"kind": "seasonal-naive", "season_length": round(season_s / bin_s)}
+def seasonal(
+    season_s: float = DAY_S, *, bin_s: float = 900.0, level_s: float = 0.0
+) -> dict[str, Any]:
+    """The value one season ago, as `ForecastSettings.forecaster` takes it.
+
+    Args:
+        season_s: length of the season.
+        bin_s: of the settings.
+        level_s: time over which recent load is compared with that of last season, by whose ratio the forecast
+            is multiplied; 0: not at all.
+    """
+    found = {"kind": "seasonal-naive", "season_length": round(season_s / bin_s)}
+    return found | ({"level_length": max(round(level_s / bin_s), 1)} if level_s > 0 else {})
+
+
+def holt_winters(season_s: float = 0.0, *, bin_s: float = 900.0) -> dict[str, Any]:
+    """Exponential smoothing with trend and season (0: none), as `ForecastSettings.forecaster` takes it."""
+    return {"kind": "holt-winters", "season_length": round(season_s / bin_s)}
 
 
 @dataclass(frozen=True)
@@ -134,11 +158,15 @@ class DemandAhead:
         buffer: (LLM, region) beta times the non-interactive load of the past hour.
         error: (LLM, region) weighted absolute percentage error of the forecaster's recent forecasts,
             one bin ahead (1 before there is any).
+        starts_s: (w,) when each window begins, from now on.
+        bin_s: width of a window.
     """
 
     tokens_per_s: Floats
     buffer: Floats
     error: Floats
+    starts_s: Floats
+    bin_s: float
 
     @property
     def windows(self) -> Floats:
@@ -147,8 +175,17 @@ class DemandAhead:
 
     @property
     def peak(self) -> Floats:
-        """(LLM, region) largest window without the buffer: what LT-UA holds the load against."""
+        """(LLM, region) largest window without the buffer."""
         return self.tokens_per_s.max(axis=-1)
+
+    def mean(self, from_s: float, to_s: float) -> Floats:
+        """(LLM, region) mean load between two times ahead, without buffer; without windows the peak."""
+        end_s = np.minimum(self.starts_s + self.bin_s, to_s)
+        share = np.maximum(end_s - np.maximum(self.starts_s, from_s), 0.0)
+        if not share.sum() > 0:
+            return self.peak
+        found: Floats = self.tokens_per_s @ (share / share.sum())
+        return found
 
 
 class DemandForecast:
@@ -222,6 +259,8 @@ class DemandForecast:
             np.ascontiguousarray(path.T).reshape(*self._shape, -1),
             buffer,
             self._forecaster.recent_error().reshape(self._shape),
+            np.arange(settings.skipped, settings.steps, dtype=np.float64) * settings.bin_s,
+            settings.bin_s,
         )
 
 

@@ -1,18 +1,19 @@
 """SageServe and what it compares itself with, as policies of a cluster with regions.
 
 What happens at each arrival (routing, scaling at the endpoint, signals of the queue manager) is in the
-engine, by the parameters of the scenario's pools (`scaling`, thresholds and cooldown included), routes
-and queue manager. A policy says which rule the pools go by, and once an hour what they are to reach:
-forecast (section 6.4), then integer programme (section 5.1).
+engine, by the parameters of the scenario's pools (`scaling`, cooldown included), routes and queue
+manager. A policy says which rule the pools go by, at which thresholds, and once an hour what they are to
+reach: forecast (section 6.4), then integer programme (section 5.1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from baselines.parameters import NonNegative, Parameters, PolicyError, Positive, checked
 from baselines.sageserve.endpoints import Endpoints
@@ -21,6 +22,7 @@ from baselines.sageserve.forecast import (
     DemandForecast,
     ForecastSettings,
     arima,
+    holt_winters,
     in_sample,
     oracle,
     seasonal,
@@ -32,11 +34,13 @@ from baselines.sageserve.programme import (
     ProvisioningProblem,
     provision,
 )
+from baselines.sageserve.scaling import RELEASED, Thresholds
 from llmscale_env.control.command import Command
 from llmscale_env.control.demand import Demand, DemandRecord
-from llmscale_env.control.forecast import FORECASTERS, make_forecaster
+from llmscale_env.control.forecast import FORECASTERS, Forecaster, make_forecaster
 from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.regions import ScalingConfig
 from llmscale_env.scenarios.schema import Scenario
 
 TOLERANCE_S = 1e-6
@@ -44,8 +48,25 @@ SEES_FUTURE = ("oracle", "in-sample")
 """Forecasts that are ablations: they are told what will come."""
 
 
-class NoParameters(Parameters):
-    """What the rule goes by stands in the scenario."""
+class ScalingParameters(Parameters):
+    """At which utilisation pools scale.
+
+    Attributes:
+        thresholds: "scenario": the numbers of the pools' `scaling`, by default the paper's text; "paper": the
+            text's 70 and 30 %; "released": the released code's 50 and 25 %.
+        high, low: utilisations in place of those; None: by `thresholds`.
+    """
+
+    thresholds: Literal["scenario", "paper", "released"] = "scenario"
+    high: Annotated[float, Field(gt=0, le=10)] | None = None
+    low: Annotated[float, Field(ge=0, le=10)] | None = None
+
+    def changes(self) -> dict[str, float]:
+        """What differs from the numbers of the pools' `scaling`."""
+        named = {"paper": Thresholds(), "released": RELEASED}.get(self.thresholds)
+        found = {} if named is None else {"high": named.high, "low": named.low}
+        own = {"high": self.high, "low": self.low}
+        return found | {name: value for name, value in own.items() if value is not None}
 
 
 class ReactivePolicy:
@@ -57,29 +78,32 @@ class ReactivePolicy:
     Args:
         name: what tables call it.
         siloed: which of the two.
+        values: fields of `ScalingParameters`.
     """
 
     def __init__(self, name: str = "reactive", *, siloed: bool = False, **values: Any) -> None:
         self.name = name
         self.siloed = siloed
-        checked(name, NoParameters, values)
+        self.parameters = checked(name, ScalingParameters, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Look for the pools.
 
         Raises:
-            PolicyError: a pool has no `scaling`, or the scenario is siloed and the policy is not, or the
-                other way round.
+            PolicyError: a pool has no `scaling`, or not with such thresholds; or the scenario is siloed and
+                the policy is not, or the other way round.
         """
         pools = scenario.fleet.pools
-        check_scaling(scenario, self.name)
+        changes = self.parameters.changes()
+        check_scaling(scenario, self.name, changes)
         if is_siloed(scenario) != self.siloed:
             which = "pools of role batch" if self.siloed else "no pools of role batch"
             raise PolicyError(
                 f"{self.name}: scenario {scenario.name!r}: needs {which}, as "
                 f"{'sageserve-siloed-day' if self.siloed else 'sageserve-day'} has"
             )
-        self._orders = {pool.name: ScalingOrder("reactive") for pool in pools}
+        order = ScalingOrder("reactive", thresholds=changes)
+        self._orders = {pool.name: order for pool in pools}
 
     def act(self, view: ClusterView) -> Command:
         """The rule at the first decision, nothing afterwards."""
@@ -88,13 +112,18 @@ class ReactivePolicy:
         return Command(scaling=self._orders, reason="reactive")
 
 
-def check_scaling(scenario: Scenario, policy: str) -> None:
-    """Refuse a scenario some of whose pools have no rule of scaling."""
+def check_scaling(scenario: Scenario, policy: str, changes: Mapping[str, float]) -> None:
+    """Refuse a scenario some of whose pools have no rule of scaling, or not with these thresholds."""
     for pool in scenario.fleet.pools:
         if pool.scaling is None:
             raise PolicyError(
                 f"{policy}: pool {pool.name!r} has no scaling; those of 'sageserve-day' have"
             )
+        try:
+            ScalingConfig.model_validate(pool.scaling.model_dump() | dict(changes))
+        except ValidationError as error:
+            why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise PolicyError(f"{policy}: pool {pool.name!r}: {why}") from None
 
 
 def is_siloed(scenario: Scenario) -> bool:
@@ -102,63 +131,107 @@ def is_siloed(scenario: Scenario) -> bool:
     return any(pool.role == "batch" for pool in scenario.fleet.pools)
 
 
-class LongTermParameters(Parameters):
-    """How the hour is planned; thresholds, cooldown and length of the hour are the scenario's (`scaling`).
+class LongTermParameters(ScalingParameters):
+    """How the hour is planned; cooldown and length of the hour are the scenario's (`scaling`).
 
     Attributes:
-        forecast: "arima"; "seasonal-naive" (the same time yesterday); another name of
-            `llmscale_env.control.forecast`; or the ablations "oracle" and "in-sample", which are told what
-            will come.
-        order: (p, d, q) of "arima" and "in-sample".
+        forecast: "arima"; "seasonal-naive" (last season); another name of `llmscale_env.control.forecast`, or
+            a forecaster; or the ablations "oracle" and "in-sample", which are told what will come.
+        season_s: season of "arima" (in Fourier terms), "holt-winters" and "seasonal-naive"; 0: none. None: a
+            day for "seasonal-naive", none for the others. The scenario's `history_s` has to hold it: until
+            then the forecast is that without a season.
+        level_s: "seasonal-naive" multiplies last season by the load of so long over that one season before
+            (ours); 0: last season as it was.
+        harmonics: pairs of Fourier terms of "arima" with a season; None: 8 for each day of it.
+        order: (p, d, q) of "arima" and "in-sample"; None: the released code's (3, 1, 2), with a season
+            (2, 0, 1), since the season leaves nothing to be differenced (ours).
         train_s: what a fit takes in at most.
         bin_s: width of the windows (15 minutes; released code: 60 s).
         lead_s: windows that begin earlier than this ahead do not count (released code: 1200).
         beta: buffer, as a share of the load of the past hour that can wait.
-        epsilon: share of its peak that a region serves itself (the paper has no number; released code: 1).
+        epsilon: share of its peak that a region serves itself, above 0 and at most 1 (section 5.1, without a
+            number; released code: 1).
         cross_region: all regions together serve everything (not in the released code).
         vm_cost, start_cost: alpha and sigma of the objective (released code).
         theta_ttft_s: tokens per second of an instance are those at which 95 % of interactive requests have
             their first token within this time (`baselines.sageserve.profile`; section 3.2: "at a certain
             target latency"). Ours: 20 s; within the released code's 10 s one in twenty of Bloom's prompts is
             not even prefilled. None: what an instance serves if nobody ever waits.
+        theta_itl: whether they also have to keep the ITL that the scenario charges them for
+            (`baselines.sageserve.endpoints.charged_itl_s`). The paper's service levels are of TTFT only.
+        expected: what LT-UA holds the observed load against: "then", the mean forecast of the time in which
+            it looks (the last 20 minutes; released code: of that minute), or "peak", that of the hour's peak.
+        above, below: of observed over expected load, at which LT-UA goes out, and in; None: the pools' own
+            (section 6.5.1: 5 and 0.5).
+        last_s: time at the end of the hour in which LT-UA looks at the load; None: the pools' own (20 min).
     """
 
-    forecast: str = "arima"
-    order: tuple[int, int, int] = (3, 1, 2)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    forecast: str | Forecaster = "arima"
+    season_s: NonNegative | None = None
+    level_s: NonNegative = 0.0
+    harmonics: Annotated[int, Field(ge=1, le=1000)] | None = None
+    order: tuple[int, int, int] | None = None
     train_s: Positive = 2 * DAY_S
     bin_s: Annotated[float, Field(gt=0, le=3600)] = 900.0
     lead_s: NonNegative = 0.0
     beta: Annotated[float, Field(ge=0, le=10)] = 0.1
-    epsilon: Annotated[float, Field(gt=0, le=1)] = 0.8
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 1.0
     cross_region: bool = True
     vm_cost: NonNegative = RELEASED_COSTS[0]
     start_cost: NonNegative = RELEASED_COSTS[1]
     theta_ttft_s: Positive | None = 20.0
+    theta_itl: bool = True
+    expected: Literal["then", "peak"] = "then"
+    above: Annotated[float, Field(gt=0, le=1000)] | None = None
+    below: Annotated[float, Field(ge=0, le=1000)] | None = None
+    last_s: NonNegative | None = None
 
     @field_validator("order", mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return value.split(",") if isinstance(value, str) else value
 
-    @field_validator("forecast")
+    @field_validator("forecast", mode="before")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _known(cls, value: Any) -> Any:
         known = [
             *SEES_FUTURE,
             *(name for name, kind in FORECASTERS.items() if not kind.is_clairvoyant),
         ]
-        if value not in known:
-            raise ValueError(f"must be one of {sorted(known)}")
+        own = isinstance(value, Forecaster) and not value.is_clairvoyant
+        if not own and (not isinstance(value, str) or value not in known):
+            raise ValueError(f"must be one of {sorted(known)}, or a Forecaster not told the future")
         return value
+
+    def changes(self) -> dict[str, float]:
+        own = {"above": self.above, "below": self.below, "last_s": self.last_s}
+        return super().changes() | {k: value for k, value in own.items() if value is not None}
+
+    @property
+    def orders(self) -> tuple[int, int, int]:
+        """(p, d, q) of ARIMA."""
+        return self.order or ((2, 0, 1) if self.season_s else (3, 1, 2))
 
     def settings(self) -> ForecastSettings:
         """For `DemandForecast`."""
-        made: dict[str, Any] = {"kind": self.forecast}
-        if self.forecast in ("arima", *SEES_FUTURE):
-            made = arima(self.order, bin_s=self.bin_s, train_s=self.train_s)
-        elif self.forecast == "seasonal-naive":
-            made = seasonal(bin_s=self.bin_s)
-        return ForecastSettings(made, bin_s=self.bin_s, lead_s=self.lead_s, beta=self.beta)
+        bin_s, season_s = self.bin_s, self.season_s or 0.0
+        made: Any = self.forecast
+        if isinstance(made, str) and made in ("arima", *SEES_FUTURE):
+            made = arima(
+                self.orders,
+                bin_s=bin_s,
+                train_s=self.train_s,
+                season_s=season_s,
+                harmonics=self.harmonics,
+            )
+        elif made == "seasonal-naive":
+            season_s = DAY_S if self.season_s is None else season_s
+            made = seasonal(season_s, bin_s=bin_s, level_s=self.level_s)
+        elif made == "holt-winters":
+            made = holt_winters(season_s, bin_s=bin_s)
+        return ForecastSettings(made, bin_s=bin_s, lead_s=self.lead_s, beta=self.beta)
 
 
 class LongTermPolicy:
@@ -195,7 +268,8 @@ class LongTermPolicy:
     @property
     def is_clairvoyant(self) -> bool:
         """Whether it is an ablation that is told what will come."""
-        return self.parameters.forecast in SEES_FUTURE
+        forecast = self.parameters.forecast
+        return isinstance(forecast, str) and forecast in SEES_FUTURE
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Look for the endpoints.
@@ -203,14 +277,19 @@ class LongTermPolicy:
         Raises:
             PolicyError: a scenario that it cannot plan for.
         """
-        check_scaling(scenario, self.name)
+        self._thresholds = self.parameters.changes()
+        check_scaling(scenario, self.name, self._thresholds)
         if is_siloed(scenario):
             raise PolicyError(
                 f"{self.name}: scenario {scenario.name!r} is siloed; it plans for such as 'sageserve-day'"
             )
         if self._endpoints is None or self._endpoints[0] != scenario:
-            ttft_s = self.parameters.theta_ttft_s
-            self._endpoints = (scenario, Endpoints(scenario, self.name, theta_ttft_s=ttft_s))
+            p = self.parameters
+            endpoints = Endpoints(
+                scenario, self.name, theta_ttft_s=p.theta_ttft_s, theta_itl=p.theta_itl
+            )
+            self._endpoints = (scenario, endpoints)
+        self._scenario = scenario
         self._pools = [pool.name for pool in scenario.fleet.pools]
         self._begin(None)
 
@@ -221,7 +300,7 @@ class LongTermPolicy:
         if self.parameters.forecast == "oracle":
             self._begin(oracle(came))
         else:
-            self._begin(in_sample(came, self.parameters.order))
+            self._begin(in_sample(came, self.parameters.orders))
 
     def _begin(self, future: NDArray[np.float64] | None) -> None:
         places = self.endpoints.places
@@ -250,7 +329,8 @@ class LongTermPolicy:
         self._next_s = (np.floor(view.time_s / period + TOLERANCE_S) + 1) * period
         self._observe(view.demand(self.parameters.bin_s))
         if not self._observed:
-            reactive = {name: ScalingOrder("reactive") for name in self._pools}
+            order = ScalingOrder("reactive", thresholds=self._thresholds)
+            reactive = dict.fromkeys(self._pools, order)
             return Command(scaling=reactive, reason="nothing to forecast from: reactive")
         problem = self.problem(view)
         try:
@@ -276,7 +356,7 @@ class LongTermPolicy:
         """The programme for the next hour."""
         p, endpoints, seen = self.parameters, self.endpoints, view.regions
         ahead = self.forecast.ahead()
-        self._peak, self._error = ahead.peak, ahead.error
+        self._ahead = ahead
         n_llms, _, n_kinds = endpoints.pool.shape
         return ProvisioningProblem(
             instances=endpoints.instances(seen),
@@ -291,16 +371,26 @@ class LongTermPolicy:
             max_instances=endpoints.most,
         )
 
+    def _expected(self, p: int, i: int, j: int) -> float:
+        """Tokens per second that LT-UA holds the load of pool `p`, of LLM i and region j, against."""
+        rule = self._scenario.fleet.pools[p].scaling
+        if rule is None or self.parameters.expected == "peak":
+            return float(self._ahead.peak[i, j])
+        last_s = self._thresholds.get("last_s", rule.last_s)
+        return float(self._ahead.mean(rule.period_s - last_s, rule.period_s)[i, j])
+
     def _command(self, problem: ProvisioningProblem, plan: ProvisioningPlan) -> Command:
         targets, orders = {}, {}
         kind = "none" if self.rule == "immediate" else self.rule
         for i, j, k in np.argwhere(self.endpoints.pool >= 0).tolist():
-            name = self._pools[self.endpoints.pool[i, j, k]]
+            pool = int(self.endpoints.pool[i, j, k])
+            name = self._pools[pool]
             targets[name] = int(plan.target[i, j, k])
-            orders[name] = ScalingOrder(kind, targets[name], float(self._peak[i, j]))
+            load = self._expected(pool, i, j)
+            orders[name] = ScalingOrder(kind, targets[name], load, self._thresholds)
         reason = (
             f"{problem.instances.sum()} to {plan.target.sum()} instances for "
-            f"{self._peak.sum():.0f} tokens/s (error {100 * self._error.mean():.0f} %), "
+            f"{self._ahead.peak.sum():.0f} tokens/s (error {100 * self._ahead.error.mean():.0f} %), "
             f"{'optimal' if plan.optimal else 'not proved optimal'}"
         )
         if plan.missing > 0:

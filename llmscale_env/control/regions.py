@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile_regions import SCALING_KINDS, managed, ppm, spot_groups
-from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.picoseconds import ps
+from llmscale_env.sim.spec import InstanceState, ScalingThresholds
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
     from llmscale_env.sim.fast import EngineBatch
+
+T = TypeVar("T")
+
+THRESHOLDS = {
+    "high": "high_ppm",
+    "low": "low_ppm",
+    "above": "above_ppm",
+    "below": "below_ppm",
+    "last_s": "last_ps",
+}
+"""Of `ScalingOrder.thresholds`, and the engine's names for them."""
 
 HIGHEST = 1e12
 """Of utilisations, targets and tokens per second: in millionths they fit into 64 bits. The engine's own
@@ -34,11 +46,14 @@ class ScalingOrder:
         kind: "none", "reactive", "target" (LT-U) or "target-ahead" (LT-UA).
         target: instances that are planned for; None: no plan.
         forecast_tokens_per_s: load that is expected of the clients of its region.
+        thresholds: in place of the pool's own numbers until its next order: any of "high", "low", "above",
+            "below" and "last_s" (`scenarios.regions.ScalingConfig`).
     """
 
     kind: str
     target: int | None = None
     forecast_tokens_per_s: float = 0.0
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Places:
@@ -217,10 +232,23 @@ class RegionOrders:
         p = _known(pool, self._pools, "pool")
         if not isinstance(order, ScalingOrder):
             raise TypeError(f"{order!r}: must be a ScalingOrder")
-        kind = _known(order.kind, SCALING_KINDS, "kind")
+        kind = int(_known(order.kind, SCALING_KINDS, "kind"))
         target = -1 if order.target is None else _whole("target", order.target)
         forecast = _number("forecast_tokens_per_s", order.forecast_tokens_per_s)
-        self.engine.set_scaling(e, p, kind, target, round(forecast * 1e6))
+        thresholds = self._thresholds(p, order.thresholds) if order.thresholds else None
+        self.engine.set_scaling(e, p, kind, target, round(forecast * 1e6), thresholds)
+
+    def _thresholds(self, p: int, given: Mapping[str, float]) -> ScalingThresholds:
+        """Those of pool `p`, the given ones replaced."""
+        own = self.engine.spec.pools[p].scaling
+        if own is None:
+            raise ValueError("pool: has no scaling")
+        found = {name: getattr(own, name) for name in THRESHOLDS.values()}
+        for name, value in given.items():
+            field_name = _known(name, THRESHOLDS, "threshold")
+            number = _number(name, value)
+            found[field_name] = ps(number) if name == "last_s" else ppm(number)
+        return ScalingThresholds(**found)
 
     def _routes(self, slo_class: str) -> list[tuple[int, int]]:
         c = _known(slo_class, self._classes, "class")
@@ -231,10 +259,10 @@ class RegionOrders:
         return found
 
 
-def _known(name: str, known: Mapping[str, int], what: str) -> int:
+def _known(name: str, known: Mapping[str, T], what: str) -> T:
     if name not in known:
         raise KeyError(f"{what} {name!r} is unknown; there are {list(known)}")
-    return int(known[name])
+    return known[name]
 
 
 def _number(name: str, value: float) -> float:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from llmscale_env.control.forecast import ForecasterSpec
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import RewardParts
 from llmscale_env.control.view import ClusterView
@@ -41,7 +42,7 @@ class _Settings:
         overrides: Mapping[str, Any] | None,
         observation: Sequence[str] | None,
         action: Sequence[str] | None,
-        forecaster: str | dict[str, Any] | None,
+        forecaster: ForecasterSpec | None,
         threads: int,
         reference: Policy | None,
         shaping: Shaping | Mapping[str, float] | float | None,
@@ -131,7 +132,7 @@ class ServingEnv(gym.Env, _Settings):
         overrides: Mapping[str, Any] | None = None,
         observation: Sequence[str] | None = None,
         action: Sequence[str] | None = None,
-        forecaster: str | dict[str, Any] | None = "ewma",
+        forecaster: ForecasterSpec | None = "ewma",
         render_mode: str | None = None,
         reference: Policy | None = None,
         shaping: Shaping | Mapping[str, float] | float | None = None,
@@ -285,7 +286,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         overrides: Mapping[str, Any] | None = None,
         observation: Sequence[str] | None = None,
         action: Sequence[str] | None = None,
-        forecaster: str | dict[str, Any] | None = "ewma",
+        forecaster: ForecasterSpec | None = "ewma",
         threads: int = 1,
         render_mode: str | None = None,
         reference: Policy | None = None,

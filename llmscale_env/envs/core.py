@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.behind import Behind
 from llmscale_env.control.command import CommandError
-from llmscale_env.control.forecast import make_forecaster
+from llmscale_env.control.forecast import ForecasterSpec, make_forecaster
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import PARTS, RewardModel, RewardParts, draw_requests
 from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
@@ -35,8 +35,8 @@ class ServingCore:
         scenario: what is simulated.
         n: episodes side by side.
         blocks, heads: see `Codec`.
-        forecaster: name or settings of a forecaster (`control.forecast`), None for none; there is none
-            where decisions are made at arrivals.
+        forecaster: name or settings of a forecaster (`control.forecast`), or a forecaster; None for none.
+            There is none where decisions are made at arrivals.
         threads: threads that advance the episodes.
         reference: see `Codec`; every episode has its own copy.
         shaping: a term of the reward for requests that will be late (`envs.shaping`), None for none.
@@ -48,7 +48,7 @@ class ServingCore:
         n: int,
         blocks: Sequence[str],
         heads: Sequence[str],
-        forecaster: str | dict[str, Any] | None = "ewma",
+        forecaster: ForecasterSpec | None = "ewma",
         threads: int = 1,
         reference: Policy | None = None,
         shaping: Shaping | None = None,

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmscale_env.sim.checks import check_class, check_range
 from llmscale_env.sim.kinds import PoolPhase, RouterKind
-from llmscale_env.sim.region_specs import HIGHEST_PPM, ScalingKind, ScalingSpec
+from llmscale_env.sim.region_specs import HIGHEST_PPM, ScalingKind, ScalingSpec, ScalingThresholds
 
 if TYPE_CHECKING:
     from llmscale_env.sim.spec import ClusterSpec, RouteSpec
@@ -231,9 +231,14 @@ def check_regional(
 
 
 def check_scaling(
-    spec: ClusterSpec, pool: int, kind: int, target: int, forecast_utps: int
+    spec: ClusterSpec,
+    pool: int,
+    kind: int,
+    target: int,
+    forecast_utps: int,
+    thresholds: ScalingThresholds | None,
 ) -> ScalingSpec:
-    """Refuse an hour of a rule that a pool does not have; otherwise the rule.
+    """Refuse an hour of a rule that a pool does not have; otherwise the rule with the hour's thresholds.
 
     Raises:
         ValueError: there is no such pool, or it has no scaling, or a value is out of range.
@@ -244,7 +249,7 @@ def check_scaling(
     check_range("kind", kind, 0, len(ScalingKind) - 1)
     check_range("target", target, -1, asked.n_slots)
     check_range("forecast_utps", forecast_utps, 0, 2**62)
-    return asked.scaling
+    return asked.scaling if thresholds is None else asked.scaling.with_thresholds(thresholds)
 
 
 def check_client_regions(spec: ClusterSpec, table: RequestTable) -> None:

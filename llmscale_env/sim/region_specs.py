@@ -6,7 +6,7 @@ per million (ppm), so that both engines compare integers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
 
@@ -132,6 +132,21 @@ class SpotSpec:
 
 
 @dataclass(frozen=True)
+class ScalingThresholds:
+    """When a pool's rule acts, where an hour of it does not go by the pool's own numbers.
+
+    Attributes:
+        high_ppm, low_ppm, above_ppm, below_ppm, last_ps: as in `ScalingSpec`, which says what is allowed.
+    """
+
+    high_ppm: int
+    low_ppm: int
+    above_ppm: int
+    below_ppm: int
+    last_ps: int
+
+
+@dataclass(frozen=True)
 class ScalingSpec:
     """The rule by which a pool scales when a request reaches its region (sections 6.5.1 and 7.2).
 
@@ -180,6 +195,14 @@ class ScalingSpec:
         _refuse(self, "below_ppm", 0, self.above_ppm - 1)
         _refuse(self, "bin_ps", 1, int(NEVER) // MAX_BINS)
         _refuse(self, "bins", 1, MAX_BINS)
+
+    def with_thresholds(self, thresholds: ScalingThresholds) -> ScalingSpec:
+        """The rule with other thresholds.
+
+        Raises:
+            ValueError: which one, and what is allowed.
+        """
+        return replace(self, **vars(thresholds))
 
     def marks(self, forecast_utps: int) -> tuple[int, int]:
         """Tokens within the observed bins from which on, and up to which, `TARGET_AHEAD` acts.

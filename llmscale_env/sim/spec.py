@@ -42,6 +42,7 @@ from llmscale_env.sim.region_specs import (
     ManagerSpec,
     ScalingKind,
     ScalingSpec,
+    ScalingThresholds,
     SpotSpec,
 )
 from llmscale_env.sim.reported import (
@@ -90,6 +91,7 @@ __all__ = [
     "RouterKind",
     "ScalingKind",
     "ScalingSpec",
+    "ScalingThresholds",
     "SpotSpec",
     "SwapSpec",
     "changed_operations",

@@ -42,6 +42,7 @@ class Forecaster(ABC):
 
     The calls: `reset(n_series)`, then `update(values)` once per control interval, and any number of
     `predict...` and `recent_error` in between. A subclass writes `_allocate`, `_observe` and `_path`.
+    An object of a user's own subclass is accepted wherever a forecaster's name is; it is copied there.
 
     Args:
         max_steps: residuals are kept for forecasts 1 to `max_steps` intervals ahead; the quantiles
@@ -182,7 +183,13 @@ class Forecaster(ABC):
     def predict_path(self, steps: int) -> Floats:
         """(steps, n_series) forecasts of the next `steps` intervals; 0 before any is seen."""
         self._need_reset()
-        return np.maximum(self._path(check_integer("steps", steps, 1)), 0.0)
+        path = np.asarray(self._path(check_integer("steps", steps, 1)), np.float64)
+        if path.shape != (steps, self.n_series) or not np.isfinite(path).all():
+            raise ValueError(
+                f"{type(self).__name__}._path({steps}): must be finite and of shape "
+                f"({steps}, {self.n_series}), got {path!r}"
+            )
+        return np.maximum(path, 0.0)
 
     def predict(self, steps_ahead: int = 1) -> Floats:
         """(n_series,) forecast of the mean of the interval `steps_ahead` after the last one seen."""

@@ -20,10 +20,10 @@ ForecasterSpec = str | Mapping[str, Any] | Forecaster
 
 
 def make_forecaster(spec: ForecasterSpec) -> Forecaster:
-    """A forecaster from a name ("ewma"), or a mapping of `kind` and its arguments.
+    """A forecaster from a name ("ewma"), a mapping of `kind` and its arguments, or a forecaster.
 
-    `{"kind": "arima", "order": [3, 0, 1]}`; a forecaster is copied. Capitals and `_` for `-` do no
-    harm. `reset(n_series)` has still to be called.
+    `{"kind": "arima", "order": [3, 0, 1]}`; a forecaster, a user's own included, is copied. Capitals and
+    `_` for `-` do no harm. `reset(n_series)` has still to be called.
 
     Raises:
         ValueError: for an unknown kind or argument, or a value out of range; the message names it
@@ -35,7 +35,7 @@ def make_forecaster(spec: ForecasterSpec) -> Forecaster:
         spec = {"kind": spec}
     if not isinstance(spec, Mapping) or "kind" not in spec:
         raise ValueError(
-            f"forecaster = {spec!r}: must be a name or a mapping with `kind`; "
+            f"forecaster = {spec!r}: must be a name, a mapping with `kind` or a Forecaster; "
             f"there are {sorted(FORECASTERS)}"
         )
     name = str(spec["kind"]).lower().replace("_", "-")

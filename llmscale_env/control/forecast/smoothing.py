@@ -34,31 +34,49 @@ class LastValue(Forecaster):
 class SeasonalNaive(Forecaster):
     """The next intervals are as those one season before; until there is one, as the last one.
 
+    With a level the profile of last season is multiplied by recent over past load: the sum of the last
+    `level_length` values over the sum of those one season before them.
+
     Args:
         season_length: intervals of a season (a day, a week).
+        level_length: intervals over which the level is taken; 0: last season as it was.
         options: of `Forecaster`.
     """
 
     name = "seasonal-naive"
 
-    def __init__(self, season_length: int = 24, **options: Any) -> None:
+    def __init__(self, season_length: int = 24, level_length: int = 0, **options: Any) -> None:
         super().__init__(**options)
         self.season_length = check_integer("season_length", season_length, 1)
+        self.level_length = check_integer("level_length", level_length, 0)
 
     def _allocate(self, n_series: int) -> State:
         return {
-            "history": np.zeros((self.season_length, n_series)),
+            "history": np.zeros((self.season_length + self.level_length, n_series)),
             "last": np.zeros(n_series),
         }
 
     def _observe(self, values: Floats) -> None:
-        self._state["history"][self.age % self.season_length, self._columns] = values
+        history = self._state["history"]
+        history[self.age % len(history), self._columns] = values
         self._state["last"][:] = values
 
     def _path(self, steps: int) -> Floats:
-        rows = (self.age + np.arange(steps)[:, None]) % self.season_length
-        path = self._state["history"][rows, self._columns]
-        return np.where(self.age >= self.season_length, path, self._state["last"])
+        history, season = self._state["history"], self.season_length
+        ahead = np.arange(steps)[:, None] % season
+        path = self._level() * history[(self.age - season + ahead) % len(history), self._columns]
+        return np.where(self.age >= season, path, self._state["last"])
+
+    def _level(self) -> Floats:
+        """(n_series,) recent load over that one season before; 1 where that is not known or was 0."""
+        history, season = self._state["history"], self.season_length
+        back = np.arange(self.level_length)[:, None]
+        known = back < self.age - season
+        rows = self.age - 1 - back
+        recent = np.where(known, history[rows % len(history), self._columns], 0.0).sum(axis=0)
+        before = np.where(known, history[(rows - season) % len(history), self._columns], 0.0)
+        total = before.sum(axis=0)
+        return np.divide(recent, total, out=np.ones(self.n_series), where=total > 0)
 
 
 class EWMA(Forecaster):

@@ -12,6 +12,7 @@ from llmscale_env.sim.fast import looks
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.fast.region_records import OWN_VM, preference_rows
 from llmscale_env.sim.region_checks import check_manager_thresholds, check_regional, check_scaling
+from llmscale_env.sim.region_specs import ScalingThresholds
 from llmscale_env.sim.spec import SPOT_DTYPE, ClusterSpec
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -55,7 +56,13 @@ class RegionOrders:
         self.states.manager["two_ppm"][e, :n] = two_ppm
 
     def set_scaling(
-        self, e: int, pool: int, kind: int, target: int = -1, forecast_utps: int = 0
+        self,
+        e: int,
+        pool: int,
+        kind: int,
+        target: int = -1,
+        forecast_utps: int = 0,
+        thresholds: ScalingThresholds | None = None,
     ) -> None:
         """Begin an hour of a pool's rule.
 
@@ -65,8 +72,12 @@ class RegionOrders:
             kind: `ScalingKind` from now on.
             target: instances that are planned for; -1: none.
             forecast_utps: load that is expected, in millionths of tokens per second.
+            thresholds: when the rule acts from now on; None: by the pool's own numbers.
         """
-        scaling = check_scaling(self.spec, pool, kind, target, forecast_utps)
+        scaling = check_scaling(self.spec, pool, kind, target, forecast_utps, thresholds)
+        row = self.states.endpoint[e, pool]
+        row["high_ppm"], row["low_ppm"] = scaling.high_ppm, scaling.low_ppm
+        row["late_ps"] = scaling.period_ps - scaling.last_ps
         above, below = scaling.marks(int(forecast_utps))
         looks.begin_hour(int(self.handles[e]), pool, int(kind), int(target), above, below)
 
@@ -108,8 +119,15 @@ class SingleRegionOrders:
     def set_managers(self, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
         self.batch.set_managers(0, one_ppm, two_ppm)
 
-    def set_scaling(self, pool: int, kind: int, target: int = -1, forecast_utps: int = 0) -> None:
-        self.batch.set_scaling(0, pool, kind, target, forecast_utps)
+    def set_scaling(
+        self,
+        pool: int,
+        kind: int,
+        target: int = -1,
+        forecast_utps: int = 0,
+        thresholds: ScalingThresholds | None = None,
+    ) -> None:
+        self.batch.set_scaling(0, pool, kind, target, forecast_utps, thresholds)
 
     def spot(self) -> NDArray[Any]:
         spot: NDArray[Any] = self.batch.spot(0)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.region_checks import check_manager_thresholds, check_regional, check_scaling
+from llmscale_env.sim.region_specs import ScalingThresholds
 from llmscale_env.sim.reported import SPOT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec
 from llmscale_env.workload.requests import PS_PER_S
@@ -60,7 +61,14 @@ class RegionCommands:
         self.regions.set_thresholds(one_ppm, two_ppm)
         self.events["managers_changed"] += 1
 
-    def set_scaling(self, pool: int, kind: int, target: int = -1, forecast_utps: int = 0) -> None:
+    def set_scaling(
+        self,
+        pool: int,
+        kind: int,
+        target: int = -1,
+        forecast_utps: int = 0,
+        thresholds: ScalingThresholds | None = None,
+    ) -> None:
         """Begin an hour of a pool's rule.
 
         Args:
@@ -68,10 +76,13 @@ class RegionCommands:
             kind: `ScalingKind` from now on.
             target: instances that are planned for; -1: none.
             forecast_utps: load that is expected, in millionths of tokens per second.
+            thresholds: when the rule acts from now on; None: by the pool's own numbers.
         """
-        check_scaling(self.spec, pool, kind, target, forecast_utps)
+        scaling = check_scaling(self.spec, pool, kind, target, forecast_utps, thresholds)
         rule = self.rules[pool]
         assert rule is not None
+        rule.scaling = scaling
+        self.events["scaling_thresholds"] += thresholds is not None
         rule.hour(int(kind), int(target), int(forecast_utps))
         self.events["scaling_changed"] += 1
 
