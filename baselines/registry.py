@@ -35,6 +35,11 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios.schema import Scenario
 
 
+def _llumnix_64(name: str, **values: Any) -> Policy:
+    """Llumnix with the batch limit that Chiron's text implies: 2048 to 4096 is "nearly 50x" it (6.2)."""
+    return LlumnixPolicy(name, **{"batch_limit": 64, **values})
+
+
 def _chiron_local(name: str, **values: Any) -> Policy:
     """The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18)."""
     return LlumnixPolicy(name, **{"controller": "chiron", "batch_limit": None, **values})
@@ -89,6 +94,7 @@ def _lt_ua(name: str, **values: Any) -> Policy:
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
+    "llumnix-64": _llumnix_64,
     "llumnix-freeness": FreenessPolicy,
     "hpa": HpaPolicy,
     "kpa": KpaPolicy,

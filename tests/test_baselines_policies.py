@@ -271,6 +271,30 @@ def test_llumnix_keeps_utilisation_in_its_range(short):
     assert result.series["interactive/acquiring"].max() + counts.max() <= 6  # no overshoot
 
 
+def test_llumnix_64_runs_sixty_four_requests_at_a_time(short):
+    # By hand: 100 requests at once on the one instance that there is. 100 x (500 + 4000) tokens would fit
+    # in its memory at the beginning. None ends within 60 s (4000 tokens take longer), so that with a
+    # limit of 64 there are 36 left waiting, and with 256 none.
+    requests = table(short, np.full(100, 1.0), "interactive", 500, 4000)
+    scenario = load_scenario(short, horizon_s=60.0)
+    only = {"initial": 1, "high": 50.0, "rebalance": False}  # no second instance
+    running, waiting = {}, {}
+    for name in ("llumnix", "llumnix-64"):
+        series = run_episode(make_policy(name, **only), scenario, requests=requests).series
+        running[name] = series["interactive/running"].iloc[-1]
+        waiting[name] = series["interactive/waiting"].iloc[-1]
+    assert running == {"llumnix": 100, "llumnix-64": 64}
+    assert waiting == {"llumnix": 0, "llumnix-64": 36}
+
+
+def test_llumnix_64_is_llumnix_but_for_the_limit():
+    plain, limited = make_policy("llumnix"), make_policy("llumnix-64")
+    assert limited.name == "llumnix-64"
+    assert limited.parameters == plain.parameters.model_copy(update={"batch_limit": 64})
+    changed = make_policy("llumnix-64:high=0.3,batch_limit=32").parameters
+    assert (changed.high, changed.batch_limit) == (0.3, 32)
+
+
 # ---- HPA ----
 
 

@@ -1,4 +1,7 @@
-"""Section 6.1 on the mixed configuration: who takes all GPUs from which rate on, and who is then late."""
+"""Section 6.1 on the mixed configuration: who takes all GPUs from which rate on, and who is then late.
+
+"Llumnix (Untuned)" is judged in both readings of its batch limit (`llumnix_settings`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from agents.statistics import Interval
 from experiments.chiron.comparison import at_load, by_load, reached
+from experiments.chiron.llumnix_settings import OPPONENTS
 from experiments.chiron.loads import EXHAUSTED
 from experiments.harness.claims import Claim, about, at_most
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+UNTUNED = ("llumnix-64", "llumnix")
 EXHAUSTS_PER_S, VIOLATES_PER_S = 40, 100  # Llumnix's GPUs, Chiron's SLOs
 
 
@@ -24,36 +29,40 @@ def exhaustion_claims(
 
     Args:
         frame: rows of W_A in the mixed configuration (others are not looked at).
-        policies: Chiron, Llumnix and others to say in the reasons.
+        policies: Chiron, the untuned versions of Llumnix, and others to say in the reasons.
         most_per_s: the highest rate that was run.
         meets: share of requests on time from which on SLOs count as met.
     """
     share = frame.assign(gpu_share=frame["gpus"] / 50)
-    full = reached(share, "llumnix", "mixed", "gpu_share", EXHAUSTED, last=False)
     served = {
         policy: reached(frame, policy, "mixed", "slo_attainment", meets, last=True)
         for policy in policies
     }
     limit = f"{meets:.0%}"
     shown = "; ".join(f"{name} {_rate(served[name], most_per_s)}" for name in policies)
-    on_time = at_load(
-        100 * by_load(frame, "llumnix", "slo_attainment"), "mixed", float(EXHAUSTS_PER_S)
-    )
-    found = [
-        about(
-            f"Mixed: Llumnix (untuned) exhausts the GPUs at {EXHAUSTS_PER_S} requests/s",
-            EXHAUSTS_PER_S,
-            full,
-            nothing=None,
-            unit="requests/s",
-            reason=f"it has them at {_rate(full, most_per_s)}; rates up to {most_per_s:g} were run",
-            note=f"lowest rate at which {EXHAUSTED:.0%} of the GPUs are taken on average",
-        ),
-    ]
-    if not math.isnan(on_time.mean):
+    found = []
+    for policy in UNTUNED:
+        name = f"Llumnix ({OPPONENTS[policy]})"
+        full = reached(share, policy, "mixed", "gpu_share", EXHAUSTED, last=False)
+        found.append(
+            about(
+                f"Mixed: {name} exhausts the GPUs at {EXHAUSTS_PER_S} requests/s",
+                EXHAUSTS_PER_S,
+                full,
+                nothing=None,
+                unit="requests/s",
+                reason=f"it has them at {_rate(full, most_per_s)}; rates up to {most_per_s:g} were run",
+                note=f"lowest rate at which {EXHAUSTED:.0%} of the GPUs are taken on average",
+            )
+        )
+        on_time = at_load(
+            100 * by_load(frame, policy, "slo_attainment"), "mixed", float(EXHAUSTS_PER_S)
+        )
+        if math.isnan(on_time.mean):
+            continue
         found.append(
             at_most(
-                f"Mixed: at {EXHAUSTS_PER_S} requests/s that leads to SLO violations of Llumnix (untuned)",
+                f"Mixed: at {EXHAUSTS_PER_S} requests/s that leads to SLO violations of {name}",
                 100 * meets,
                 on_time,
                 nothing=None,

@@ -12,10 +12,10 @@ by how much Chiron exceeds itself with that autoscaler replaced; what each gains
 beside it. Attainment stands on every bar, since throughput can be bought with late requests.
 
 Ours: the loads, low enough that Chiron's reserve does not take the whole cluster; the utilisation range,
-Llumnix's untuned one. The paper does not give the static batch size, and what the local autoscaler is worth
-hangs on it: shown are what section 6.2 implies (64, a fiftieth of 2048 to 4096) and 1024, about what KV
-memory holds, which Llumnix's sweep finds best (it is the largest that the sweep tried, and the sweep has
-one seed). A contribution counts only where Chiron has no fewer requests on time, to a per cent.
+Llumnix's untuned one for that batch size. The paper does not give the static batch size, and what the local
+autoscaler is worth depends on it. Shown are what section 6.2 implies (64, a fiftieth of 2048 to 4096) and
+1024, about what KV memory holds, which Llumnix's sweep finds best. A contribution counts only where Chiron
+has no fewer requests on time, to a per cent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pydantic import (
 )
 
 from agents.statistics import Interval, mean_interval
-from experiments.chiron.llumnix_settings import policy_text, untuned
+from experiments.chiron.llumnix_settings import IMPLIED_LIMIT, policy_text, untuned, untuned_64
 from experiments.chiron.loads import STYLES, run_load
 from experiments.harness.claims import Claim, at_least, between, exact
 from experiments.harness.parameters import Parameters, ours
@@ -98,8 +98,9 @@ def cases(parameters: Ablation) -> list[dict[str, Any]]:
     without_batch = {name: value for name, value in untuned().items() if name != "batch_limit"}
 
     def policies(batch: int) -> dict[str, str]:
+        static = untuned_64() if batch == IMPLIED_LIMIT else untuned()
         return {
-            "llumnix": policy_text("llumnix", {**without_batch, "batch_limit": batch}),
+            "llumnix": policy_text("llumnix", {**static, "batch_limit": batch}),
             "local": policy_text("chiron-local", without_batch),
             "global": f"chiron-global:batch_limit={batch}",
             "chiron": "chiron",

@@ -4,7 +4,7 @@ Llama 8B on at most 50 A100: interactive requests with Gamma gaps, 30 per second
 variation 4; after five minutes a queue of a million batch requests with a TTFT target of one hour.
 Chiron lets them wait and serves them on spare mixed instances, adding batch instances where the
 waiting-time estimate asks for it; Llumnix knows no queue: it hands every request to an instance at once
-and adds instances one by one. "Tuned" is the setting that its sweep finds for this workload; in it
+and adds instances one by one. "Tuned" is the setting that its sweep finds for W_B with the small model; in it
 requests stay at the instance that they reached on arrival, since moving them makes interactive requests
 wait among batch ones everywhere. A third line is the same with moving, so that instances which have
 just come get work (the paper says nothing of either). GPU-hours are those billed until the deadline at
@@ -25,6 +25,7 @@ import numpy as np
 
 from baselines import make_policy
 from experiments.chiron.batch_queue import batch_requests, last_finish_s, queue_kept, queued
+from experiments.chiron.llumnix_settings import tuned
 from experiments.chiron.setting import measured, scenario_of
 from experiments.chiron.workflow_claims import judge
 from experiments.harness.claims import Claim
@@ -66,11 +67,6 @@ class Workflow(Parameters):
     ] = 0.75
     after_s: Annotated[float, ours("to see what is late", ge=0)] = 600.0
     lengths: Annotated[str, ours("ShareGPT as serving benchmarks use it")] = "sharegpt-single-turn"
-    llumnix_low: Annotated[float, ours("llumnix_sweep's setting for W_B with the small model")] = (
-        0.014
-    )
-    llumnix_high: Annotated[float, ours("see llumnix_low")] = 0.02
-    llumnix_batch_limit: Annotated[int, ours("see llumnix_low", ge=1)] = 1024
 
 
 PARAMETERS = {
@@ -108,16 +104,11 @@ def scenario_for(case: Mapping[str, Any]) -> Scenario:
 
 
 def policy_for(case: Mapping[str, Any]) -> Policy:
-    """The case's policy; Llumnix with the case's settings, "llumnix-moving" with rebalancing."""
+    """The case's policy; Llumnix as its sweep says, "llumnix-moving" with rebalancing."""
     if not case["policy"].startswith("llumnix"):
         return make_policy(case["policy"])
-    return make_policy(
-        "llumnix",
-        rebalance=case["policy"] == "llumnix-moving",
-        low=case["llumnix_low"],
-        high=case["llumnix_high"],
-        batch_limit=case["llumnix_batch_limit"],
-    )
+    moving = {"rebalance": True} if case["policy"] == "llumnix-moving" else {}
+    return make_policy("llumnix", **{**tuned("W_B", "small"), **moving})
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,13 @@
-"""What `llumnix_sweep` found: Llumnix's settings for Chiron's workloads, as policies."""
+"""What `llumnix_sweep` found: Llumnix's settings for Chiron's workloads, as policies.
+
+Chiron's text does not give the batch limit of its opponent, and there are two readings of "untuned":
+
+- `llumnix`: the best setting of our sweep over all workloads, which has a batch limit of 1024. It is the
+  stronger opponent, and what section 6 says literally ("the configuration that maximizes SLO satisfaction
+  across all workloads").
+- `llumnix-64`: the best one with a batch limit of 64. Section 6.2 calls Chiron's batch size of 2048 to 4096
+  "nearly 50x higher" than that of the untuned Llumnix, so the paper's own opponent had about 64.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +18,16 @@ from typing import Any
 import yaml
 
 PATH = Path(__file__).parent / "llumnix.yaml"
+IMPLIED_LIMIT = 64
+"""Batch limit of the untuned Llumnix that section 6.2 implies: a fiftieth of 2048 to 4096."""
+
+OPPONENTS = {
+    "llumnix-64": "untuned, batch limit 64 of the text",
+    "llumnix": "untuned, batch limit of our sweep",
+    "llumnix-tuned": "tuned",
+}
+"""Versions of Llumnix that Chiron is compared with, by name, and how sentences and pictures call them."""
+
 _SWEPT = ("high", "low", "batch_limit", "rebalance")
 
 
@@ -24,19 +43,27 @@ def untuned() -> dict[str, float]:
     return _parameters(settings()["untuned"])
 
 
+def untuned_64() -> dict[str, float]:
+    """The same, of the settings with the batch limit that the text implies."""
+    return _parameters(settings()[f"untuned_{IMPLIED_LIMIT}"])
+
+
 def tuned(workload: str, configuration: str) -> dict[str, float]:
     """The setting for a workload ("W_A", "W_B") in a configuration ("small", "large", "mixed")."""
     return _parameters(settings()["tuned"][f"{workload} {configuration}"])
 
 
-def llumnix_of(workload: str, configuration: str, *, is_tuned: bool) -> str:
-    """The policy as `make_policy` takes it.
+def llumnix_policies(workload: str, configuration: str) -> dict[str, str]:
+    """Llumnix's versions for a workload, by name, as `make_policy` takes them.
 
     Args:
         workload, configuration: as in `tuned`.
-        is_tuned: the workload's own setting, or the one for all.
     """
-    return policy_text("llumnix", tuned(workload, configuration) if is_tuned else untuned())
+    return {
+        "llumnix-64": policy_text("llumnix", untuned_64()),
+        "llumnix": policy_text("llumnix", untuned()),
+        "llumnix-tuned": policy_text("llumnix", tuned(workload, configuration)),
+    }
 
 
 def policy_text(kind: str, parameters: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from baselines import make_policy
+from experiments.chiron.llumnix_settings import OPPONENTS
 from experiments.chiron.setting import measured, scenario_of
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
@@ -147,8 +148,9 @@ def _whole_intervals(time_s: float, interval_s: float) -> float:
 STYLES: dict[str, tuple[str, str, str]] = {
     "chiron": ("Chiron", "C0", "o-"),
     "chiron-lean": ("Chiron, small reserve", "C9", "x-"),
-    "llumnix": ("Llumnix (untuned)", "C3", "s--"),
-    "llumnix-tuned": ("Llumnix (tuned)", "C1", "^-."),
+    "llumnix-64": (f"Llumnix ({OPPONENTS['llumnix-64']})", "C5", "P:"),
+    "llumnix": (f"Llumnix ({OPPONENTS['llumnix']})", "C3", "s--"),
+    "llumnix-tuned": (f"Llumnix ({OPPONENTS['llumnix-tuned']})", "C1", "^-."),
     "local": ("Local alone", "C2", "D:"),
     "global": ("Global alone", "C4", "v:"),
 }

@@ -22,11 +22,6 @@ SETTLED_S = 120.0
 PACE_S = 600.0
 """Over so long the pace at which the queue is admitted is taken."""
 
-_SWEPT = (
-    "Llumnix's settings are its sweep's, found with one seed, and the batch limit of 1024 is the largest "
-    "that it tried"
-)
-
 
 class Seen:
     """The rows of a figure: one per episode, and those of its control intervals."""
@@ -148,7 +143,6 @@ def _half(seen: Seen, policy: str, parameters: Workflow) -> Claim:
         nothing=None,
         unit="% of requests on time",
         reason=f"{_on_time(seen, policy)}; {_course(seen, policy, parameters)}",
-        note=_SWEPT if policy == "llumnix" else "",
     )
 
 
