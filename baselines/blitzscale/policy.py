@@ -49,11 +49,12 @@ from baselines.parameters import (
     PositiveCount,
     checked,
 )
+from llmscale_env.cluster.topology import first_gpus
 from llmscale_env.control.command import Command, Loads
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import pool_tables
+from llmscale_env.sim.compile import pool_layout, pool_tables
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 
 
@@ -118,9 +119,13 @@ class ServerlessLlmParameters(ScalingParameters):
     Attributes:
         keep_alive_s: how long after its last instance a machine has them; None: as the scenario says. Not
             longer than that.
+        logical_host_gpus: GPUs of a logical host, each with a memory of its own for copies: 1 for models of
+            one GPU, 4 for the 70B one in section 6.2 (Figure 16). Links stay the machine's. None: the
+            machine's GPUs.
     """
 
     keep_alive_s: NonNegative | None = None
+    logical_host_gpus: PositiveCount | None = None
 
 
 class ScalingPolicy(ABC):
@@ -301,37 +306,45 @@ class ScalingPolicy(ABC):
 
 
 class HostCaches:
-    """Which machines have the weights in memory because an instance was there a short while ago.
+    """Which hosts have the weights in memory because an instance was there a short while ago.
 
     The copy that BlitzScale's pool of parameters keeps is not counted. An instance that has gone between two
     decisions is remembered from the last one on which it was seen, so nothing is counted on for too long.
+
+    Args:
+        scaler: of the cluster.
+        keep_alive_s: how long a host has them after its last instance.
+        host_gpus: GPUs of a logical host; None: a host is a machine.
     """
 
-    def __init__(self, scaler: Scaler, keep_alive_s: float) -> None:
+    def __init__(self, scaler: Scaler, keep_alive_s: float, host_gpus: int | None = None) -> None:
         self.scaler = scaler
         self.keep_alive_s = keep_alive_s
-        self._seen_s = np.full(scaler.spec.n_hosts, -np.inf)
+        fleet = scaler.scenario.fleet
+        gpus = np.concatenate(first_gpus(pool_layout(fleet)))
+        self._host = gpus // (host_gpus or fleet.gpus_per_host)
+        self._seen_s = np.full(int(self._host.max()) + 1, -np.inf)
 
     def look(self, view: ClusterView, seen: FleetSeen) -> None:
         """Remember where instances are now."""
         has = np.isin(seen.state, (InstanceState.ACTIVE, InstanceState.DRAINING))
-        self._seen_s[self.scaler.hosts[has]] = view.time_s
+        self._seen_s[self._host[has]] = view.time_s
 
-    def has(self, view: ClusterView, host: int) -> bool:
-        """Whether a machine has the weights."""
-        if view.time_s - self._seen_s[host] > self.keep_alive_s:
+    def has(self, view: ClusterView, slot: int) -> bool:
+        """Whether the host of a slot has the weights."""
+        if view.time_s - self._seen_s[self._host[slot]] > self.keep_alive_s:
             return False
-        return view.host_has(host, self.scaler.scenario.fleet.llms[0])
+        return view.host_has(int(self.scaler.hosts[slot]), self.scaler.scenario.fleet.llms[0])
 
     def loads(self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int]) -> Loads:
-        """From the own machine's memory or SSD, first where memory has them."""
+        """From the own host's memory or SSD, first where memory has them."""
         scaler = self.scaler
-        cached = [self.has(view, host) for host in range(scaler.spec.n_hosts)]
-        slots = scaler.choose(seen, wanted, first=lambda i: (not cached[scaler.hosts[i]], i))
-        hosts = scaler.hosts[slots].tolist()
+        cached = [self.has(view, slot) for slot in range(len(scaler.hosts))]
+        slots = scaler.choose(seen, wanted, first=lambda i: (not cached[i], i))
         memory = scaler.topology.memory
         return Loads(
-            tuple(slots), tuple(memory(host) if cached[host] else FROM_SSD for host in hosts)
+            tuple(slots),
+            tuple(memory(int(scaler.hosts[i])) if cached[i] else FROM_SSD for i in slots),
         )
 
 
@@ -417,11 +430,20 @@ class ServerlessLlmPolicy(ScalingPolicy):
         """Start an episode.
 
         Raises:
-            PolicyError: a scenario that it cannot serve, or a keep-alive longer than its machines'.
+            PolicyError: a scenario that it cannot serve, a keep-alive longer than its machines', or logical
+                hosts into which machines and instances do not divide.
         """
         super().reset(scenario, seed)
-        keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
-        self.caches = HostCaches(self.scaler, keep)
+        p, of_machine = self.parameters, scenario.fleet.gpus_per_host
+        if p.logical_host_gpus is not None and (
+            of_machine % p.logical_host_gpus or any(p.logical_host_gpus % n for n in self._gpus)
+        ):
+            raise PolicyError(
+                f"{self.name}: logical_host_gpus = {p.logical_host_gpus}: must divide the {of_machine} GPUs "
+                f"of a machine and hold whole instances of {max(self._gpus)} in scenario {scenario.name!r}"
+            )
+        keep = keep_alive_of(scenario, p.keep_alive_s, self.name)
+        self.caches = HostCaches(self.scaler, keep, p.logical_host_gpus)
 
     def loads(
         self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]
