@@ -16,7 +16,7 @@ from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD
-from tests.blitzscale_bursts import MEMORY, loads, run, scenario, workload
+from tests.blitzscale_bursts import MEMORY, decides, loads, run, scenario, shown, workload
 
 # ---- what an instance can do ----
 
@@ -188,6 +188,27 @@ def test_serverlessllm_finds_weights_where_an_instance_was() -> None:
     assert short.summary["loads_host"] <= kept.summary["loads_host"]
 
 
+def test_hosts_of_one_gpu_know_only_their_own_weights() -> None:
+    # Prefill instances have served on GPUs 0 and 1, a decode one serves on GPU 31. On machines of eight GPUs
+    # the ones beside them have the weights as well; on hosts of one only GPU 1 has (0 and 31 are in use); on
+    # hosts of two GPU 30 has besides.
+    for policy, slots, sources in (
+        ("serverlessllm:keep_alive_s=300", (1, 2, 3), (MEMORY, MEMORY, MEMORY)),
+        ("serverlessllm:logical_host_gpus=1", (1, 2, 3), (MEMORY, FROM_SSD, FROM_SSD)),
+        ("serverlessllm:logical_host_gpus=4", (1, 2, 3), (MEMORY, MEMORY, MEMORY)),
+        ("serverlessllm:logical_host_gpus=2", (1, 30, 2), (MEMORY, MEMORY + 3, FROM_SSD)),
+    ):
+        found = decides(f"{policy},timeout_s=0,min_prefill=1,min_decode=1")
+        found.act(shown([0, 1, 63]))
+        command = found.act(shown([0, 63], 1.0, arrived=2_800))  # asks for four prefill instances
+        assert (command.scale.slots, command.scale.sources) == (slots, sources), policy
+    # The twin of a prefill instance sits on its GPU: a decode instance starts where one prefilled.
+    found = decides("serverlessllm:logical_host_gpus=1,timeout_s=0,min_prefill=1,min_decode=1")
+    found.act(shown([0, 5, 63]))
+    command = found.act(shown([0, 63], 1.0, kv_tokens={63: 15_000}))
+    assert (command.scale.slots, command.scale.sources) == ((37,), (MEMORY,))
+
+
 def test_the_copy_is_not_serverlessllms() -> None:
     # All GPUs of machines 0 and 3 taken: the next ones load from SSD, on machine 1 though the copy is on 0.
     of = scenario(
@@ -233,6 +254,16 @@ def timed() -> Any:
         ("distserve", lambda: load_scenario("mixed-slo"), "distserve: needs one pool"),
         ("serverlessllm", lambda: load_scenario("qlm-multi"), "serves one LLM"),
         ("serverlessllm:keep_alive_s=301", scenario, "keep_alive_s = 301: must be at most 300"),
+        (
+            "serverlessllm:logical_host_gpus=3",
+            scenario,
+            "logical_host_gpus = 3: must divide the 8 GPUs",
+        ),
+        (
+            "serverlessllm:logical_host_gpus=2",
+            lambda: load_scenario("blitzscale-burstgpt-70b"),
+            "logical_host_gpus = 2: .*whole instances of 4",
+        ),
         ("allcache", scenario, "allcache: fleet.host_cache = 'keep-alive'.*must be 'always'"),
         ("blitzscale:min_prefill=31,min_decode=2", scenario, "must take at most 32 GPUs"),
         ("distserve:prefill=32", scenario, "32 prefill and 0 decode instances"),

@@ -17,7 +17,8 @@ from experiments.blitzscale import fig13_end_to_end as fig13
 from experiments.blitzscale import fig14_gpu_time as fig14
 from experiments.blitzscale import fig17_ablation as fig17
 from experiments.blitzscale import fig18_one_to_sixteen as fig18
-from experiments.blitzscale.serving import DOING, measured, scenario_of, with_stop
+from experiments.blitzscale import study_stop_times as stop_times
+from experiments.blitzscale.serving import DOING, measured, policy_of, scenario_of, with_stop
 from experiments.harness.claims import Verdict
 from llmscale_env.sim.compile import cluster_topology
 from llmscale_env.workload.tables import load_counts
@@ -302,3 +303,59 @@ def test_shorter_needs_an_interval_that_is():
         found = [c for c in figure.claims(frame, parameters) if word in c.sentence]
         assert len(found) == 2
         assert {c.verdict for c in found} == {Verdict.NOT}
+
+
+# ---- stop times ----
+
+
+def stops_frame(hours):
+    """GPU time of each system and stop time, alike for three seeds but for a little."""
+    return pd.DataFrame(
+        [
+            {"kind": "run", "column": "azure-code", "system": system, "timeout_s": stop, "seed": seed,
+             "requests": 100.0, "gpu_s": gpu * (1 + 0.01 * seed), "ttft_mean_s": 0.2}
+            for (system, stop), gpu in hours.items()
+            for seed in range(3)
+        ]
+    )  # fmt: skip
+
+
+def test_the_saving_by_stop_time_by_hand():
+    one, logical = stop_times.HOSTS
+    frame = stops_frame(
+        {("blitzscale", 2.0): 60.0, (one, 2.0): 60.0, (one, 5.0): 100.0,
+         (logical, 2.0): 80.0, (logical, 5.0): 120.0}
+    )  # fmt: skip
+    parameters = stop_times.StopTimes(seeds=3, stops_s=(2.0, 5.0))
+    assert stop_times.saved(frame, one, 5.0).mean == pytest.approx(40.0)
+    assert stop_times.saved(frame, logical, 2.0).mean == pytest.approx(25.0)
+    verdicts = [claim.verdict for claim in stop_times.claims(frame, parameters)]
+    # Of machines: 0 % with 2 s, 40 % with 5 s; GPU time grows. Of hosts of one: 25 % and 50 %.
+    assert verdicts[0] == Verdict.NOT
+    assert verdicts[1:3] == 2 * [Verdict.REPRODUCED]
+    assert verdicts[5] == Verdict.REPRODUCED
+    equal = dict.fromkeys(
+        [("blitzscale", 2.0), *((h, s) for h in (one, logical) for s in (2.0, 5.0))], 60.0
+    )
+    assert {c.verdict for c in stop_times.claims(stops_frame(equal), parameters)} == {Verdict.NOT}
+
+
+def test_stop_times_in_small():
+    parameters = stop_times.StopTimes(
+        seeds=1, stops_s=(2.0, 20.0), arrivals_s=60.0, patience_s=30.0
+    )
+    cases = stop_times.cases(parameters)
+    assert [(c["system"], c["timeout_s"]) for c in cases] == [
+        ("blitzscale", 2.0), ("serverlessllm", 2.0), ("serverlessllm", 20.0),
+        ("serverlessllm-logical", 2.0), ("serverlessllm-logical", 20.0),
+    ]  # fmt: skip
+    frame = frame_of(stop_times, parameters)
+    seen = frame.set_index(["system", "timeout_s"])["gpu_s"].astype(float)
+    assert (seen[:, 20.0] > seen[:, 2.0].drop("blitzscale")).all()
+    stop_times.plot(frame, parameters)
+
+
+def test_logical_hosts_hold_one_instance():
+    assert policy_of("azure-code", "serverlessllm-logical").endswith("logical_host_gpus=1")
+    assert policy_of("burstgpt", "serverlessllm-logical").endswith("logical_host_gpus=4")
+    assert policy_of("burstgpt", "blitzscale") == "blitzscale"

@@ -111,10 +111,21 @@ def test_unpruned_are_the_same_sources_without_pruning(flat: Scaler) -> None:
     gone = fleet([0, 30, 31], home=-1)
     assert flat.loads(gone, {0: 3}).sources == (30, 31, 1)
     assert flat.loads(gone, {0: 3}, prefer="unpruned").sources == (0, 30, 31)
-    # An instance that sends weights already is not passed over.
+    # An instance that sends weights already is passed over by both: only KV caches count as nothing.
     busy = fleet([30, 31], home=-1, state={5: LOADING}, source={5: 30})
     assert flat.loads(busy, {0: 1}).sources == (31,)
-    assert flat.loads(busy, {0: 1}, prefer="unpruned").sources == (30,)
+    assert flat.loads(busy, {0: 1}, prefer="unpruned").sources == (31,)
+    # So is a prefill instance that sends weights; another one, which sends KV caches alone, is taken.
+    busy = fleet([0, 1, 31], home=-1, state={5: LOADING, 6: LOADING}, source={5: 0, 6: 31})
+    assert flat.loads(busy, {0: 1}).sources == (5,)  # all send: the end of a chain
+    assert flat.loads(busy, {0: 1}, prefer="unpruned").sources == (1,)
+    # Loads leave a memory less to send, pruned or not: eight of them nothing.
+    far = range(8, 16)
+    full = fleet([24], state=dict.fromkeys(far, LOADING), source=dict.fromkeys(far, HOME))
+    for prefer in ("planner", "unpruned"):
+        plan = flat.plan(full, 0, [9], prefer)
+        assert plan is not None
+        assert plan.senders == (24,)
 
 
 def test_copies_count_last(flat: Scaler) -> None:
@@ -139,7 +150,7 @@ def test_chains_get_longer_where_all_that_have_the_weights_send(flat: Scaler) ->
     # Who helps while it loads sends what it has worked on: back to all that have the weights.
     pair = {"partner": {6: 4, 4: 6}}
     assert flat.loads(fleet([4, 31], home=-1, **under_way, **pair), {0: 1}).sources == (4,)
-    assert flat.loads(fleet([31], home=-1, **under_way), {0: 1}, prefer="unpruned").sources == (31,)
+    assert flat.loads(fleet([31], home=-1, **under_way), {0: 1}, prefer="unpruned").sources == (6,)
 
 
 def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:

@@ -9,6 +9,7 @@ the extra `solver`, imported where it is used.
 | how many layers of a batch does a loading instance execute | `zigzag` (section 5.2, Eq. 1, C1 to C3) |
 | what both instances do, step by step | `live` (Figure 12) |
 | when and how far to scale | `trigger` (section 5.3) |
+| which instances stay whatever the load | `base_fleet` (section 1) |
 | what an instance can do, what is asked of all of them | `monitor` |
 | the policies `blitzscale`, `serverlessllm`, `allcache` | `policy`, by `llmscale_env.control.scaling` |
 | `distserve` | `distserve` |

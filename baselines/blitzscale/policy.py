@@ -1,6 +1,7 @@
 """BlitzScale and what it compares itself with, on a cluster: who scales when, and loads from where.
 
-All of them that scale go by the same trigger (`trigger`); they differ in where weights come from and in
+All of them that scale go by the same trigger (`trigger`) above the same base fleet (`base_fleet`: section 1
+says it of every service that scales, not of BlitzScale alone); they differ in where weights come from and in
 whether instances work while they load.
 
 Ours, for all of them, as the paper leaves few GPUs open: decode instances start before prefill ones; when
@@ -13,12 +14,14 @@ scaling mechanism"), and count again when they load.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from baselines.blitzscale.base_fleet import BaseFleet
 from baselines.blitzscale.monitor import (
     InstanceCapacity,
     Monitor,
@@ -35,8 +38,8 @@ from baselines.blitzscale.trigger import (
     PREFILL,
     CodeTrigger,
     PaperTrigger,
-    Trigger,
     divided,
+    instances_for,
 )
 from baselines.parameters import (
     NonNegative,
@@ -46,11 +49,12 @@ from baselines.parameters import (
     PositiveCount,
     checked,
 )
+from llmscale_env.cluster.topology import first_gpus
 from llmscale_env.control.command import Command, Loads
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import pool_tables
+from llmscale_env.sim.compile import pool_layout, pool_tables
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 
 
@@ -62,7 +66,12 @@ class ScalingParameters(Parameters):
         timeout_s: of the scale-down; None: 2 s (paper), 1.5 s (code).
         window_s: of the tokens per second that the paper's rule goes by (ours).
         prefill_tokens_per_s, decode_tokens: of one instance; None: profiled.
-        min_prefill, min_decode: instances that always stay.
+        min_prefill, min_decode: instances that always stay; None: the average number required so far
+            (section 1: "the average number of instances required over the long term"; `base_fleet`).
+        base_window_s: the average forgets what is older; None: it is that of everything seen (ours).
+        base_start_s: seconds for which the fleet at the start counts in it (ours).
+        base_over: "all" time counts, or only "busy" time, when the load asks for an instance (ours: it keeps
+            more where requests come in bursts with silence between them).
     """
 
     trigger: Literal["paper", "code"] = "paper"
@@ -70,8 +79,11 @@ class ScalingParameters(Parameters):
     window_s: Positive = 1.0
     prefill_tokens_per_s: Positive | None = None
     decode_tokens: Positive | None = None
-    min_prefill: PositiveCount = 1
-    min_decode: PositiveCount = 1
+    min_prefill: PositiveCount | None = None
+    min_decode: PositiveCount | None = None
+    base_window_s: Positive | None = None
+    base_start_s: NonNegative = 60.0
+    base_over: Literal["all", "busy"] = "all"
 
 
 class BlitzScaleParameters(ScalingParameters):
@@ -79,10 +91,10 @@ class BlitzScaleParameters(ScalingParameters):
 
     Attributes:
         network: weights come from other instances, by the scale planner; otherwise as ServerlessLLM has them.
-        interference_free: the planner prunes sources that send already (Algorithm 1, line 2). Without it the
-            sources are the same, the copy in memory among them, and all count as if they sent nothing. Where
-            that copy is a source it comes first either way, as a machine's memory has all its network cards
-            and a GPU one, so this matters with `host_copy="last"`.
+        interference_free: the planner prunes sources that send KV caches (Algorithm 1, line 2). Without it
+            they are sources like others, and nothing else differs. Where the copy in memory is a source it
+            comes first either way, as a machine's memory has all its network cards and a GPU one, so this
+            matters with `host_copy="last"`.
         host_copy: the pool's copy in a machine's memory is a source "always" (section 5.3: "exactly one
             copy"; Figure 16), or "last": only while no instance has the weights ("either in a instance or at
             one of the local cache").
@@ -107,9 +119,13 @@ class ServerlessLlmParameters(ScalingParameters):
     Attributes:
         keep_alive_s: how long after its last instance a machine has them; None: as the scenario says. Not
             longer than that.
+        logical_host_gpus: GPUs of a logical host, each with a memory of its own for copies: 1 for models of
+            one GPU, 4 for the 70B one in section 6.2 (Figure 16). Links stay the machine's. None: the
+            machine's GPUs.
     """
 
     keep_alive_s: NonNegative | None = None
+    logical_host_gpus: PositiveCount | None = None
 
 
 class ScalingPolicy(ABC):
@@ -137,12 +153,23 @@ class ScalingPolicy(ABC):
         self.pair: Pair = pair_of(scenario, self.name)
         self.scaler = Scaler(scenario)
         pools, most = self.scaler.spec.pools, self.scaler.spec.max_gpus
-        prefill, decode = pools[self.pair.prefill], pools[self.pair.decode]
-        if p.min_prefill * prefill.gpus + p.min_decode * decode.gpus > most:
+        self._gpus = (pools[self.pair.prefill].gpus, pools[self.pair.decode].gpus)
+        self._least = (p.min_prefill or 1, p.min_decode or 1)
+        if self._gpus_of(self._least) > most:
             raise PolicyError(
                 f"{self.name}: min_prefill = {p.min_prefill}, min_decode = {p.min_decode}: must take at most "
                 f"{most} GPUs, max_gpus of scenario {scenario.name!r}"
             )
+        self._bases = tuple(
+            BaseFleet(
+                start=scenario.fleet.pools[k].initial_instances,
+                most=min(pools[k].n_slots, most // pools[k].gpus),
+                start_s=p.base_start_s,
+                window_s=p.base_window_s or math.inf,
+                busy=p.base_over == "busy",
+            )
+            for k in (self.pair.prefill, self.pair.decode)
+        )
         self.capacity: InstanceCapacity = capacity_of(scenario, self.pair)
         self._decode_memory = pool_tables(
             scenario, scenario.fleet.pools[self.pair.decode]
@@ -152,19 +179,37 @@ class ScalingPolicy(ABC):
         self.caches: HostCaches | None = None
         speed = p.prefill_tokens_per_s or self.capacity.prefill_tokens_per_s
         memory = p.decode_tokens or self.capacity.decode_tokens
-        self._triggers: tuple[Trigger, Trigger]
+        self._triggers: tuple[PaperTrigger | CodeTrigger, ...]
         if p.trigger == "paper":
             timeout = 2.0 if p.timeout_s is None else p.timeout_s
             self._triggers = (
-                PaperTrigger(speed, PREFILL, timeout, p.min_prefill),
-                PaperTrigger(memory, DECODE, timeout, p.min_decode),
+                PaperTrigger(speed, PREFILL, timeout),
+                PaperTrigger(memory, DECODE, timeout),
             )
         else:
             ttl = 1.5 if p.timeout_s is None else p.timeout_s
             self._triggers = (
-                CodeTrigger(speed, PREFILL, ttl, p.min_prefill),
-                CodeTrigger(memory, DECODE, ttl, p.min_decode),
+                CodeTrigger(speed, PREFILL, ttl),
+                CodeTrigger(memory, DECODE, ttl),
             )
+
+    def _gpus_of(self, numbers: Sequence[int]) -> int:
+        """GPUs that so many instances of each phase take."""
+        return sum(n * size for n, size in zip(numbers, self._gpus, strict=True))
+
+    def _base(self, view: ClusterView, loads: tuple[float, float]) -> tuple[int, int]:
+        """Prefill and decode instances that stay whatever the load, as far as there are GPUs for them."""
+        p = self.parameters
+        learnt = [
+            base.look(
+                view.time_s,
+                view.window.length_s,
+                instances_for(load, trigger.capacity, trigger.bounds.tight),
+            )
+            for base, trigger, load in zip(self._bases, self._triggers, loads, strict=True)
+        ]
+        wanted = (p.min_prefill or learnt[0], p.min_decode or learnt[1])
+        return divided(wanted, self._gpus, self.scaler.spec.max_gpus, self._least)
 
     def act(self, view: ClusterView) -> Command:
         """Look at the loads, and order what the trigger asks for."""
@@ -183,6 +228,9 @@ class ScalingPolicy(ABC):
             rate if self.parameters.trigger == "paper" else waiting_tokens(under_way),
             kv_tokens(view.weights.instances[0], slots[decode], under_way),
         )
+        base = self._base(view, loads)
+        for trigger, least in zip(self._triggers, base, strict=True):
+            trigger.minimum = least
         want = [
             trigger.target(view.time_s, load, number)
             for trigger, load, number in zip(self._triggers, loads, have, strict=True)
@@ -191,7 +239,7 @@ class ScalingPolicy(ABC):
         # bound decodes all the same.
         if loads[1] > DECODE.tight * self._decode_memory * have[1]:
             gpus = self.scaler.spec.max_gpus - int(self.scaler.gpus[broken].sum())
-            want = self._divided(have, want, gpus)
+            want = self._divided(have, want, gpus, base)
         if self.caches is not None:
             self.caches.look(view, seen)
         rows, most = view.weights.instances[0], self.capacity.decode_tokens
@@ -230,21 +278,21 @@ class ScalingPolicy(ABC):
             assign=spread(rows, np.setdiff1d(slots[decode], drain), under_way, most),
         )
 
-    def _divided(self, have: list[int], want: list[int], total: int) -> list[int]:
+    def _divided(
+        self, have: list[int], want: list[int], total: int, base: tuple[int, int]
+    ) -> list[int]:
         """What is wanted of each phase, as far as `total` GPUs go, when decode memory is full.
 
         KV caches that find no decode memory keep prefill instances from stopping, so this cannot wait. Only
         prefill makes way: decode instances stop late, after their last answers.
         """
-        p = self.parameters
         pools = [self.scaler.spec.pools[k] for k in (self.pair.prefill, self.pair.decode)]
-        gpus = (pools[0].gpus, pools[1].gpus)
         # In repair there may be more than can be spared.
-        total = max(total, p.min_prefill * gpus[0] + p.min_decode * gpus[1])
+        total = max(total, self._gpus_of(base))
         prefill, decode = (min(n, pool.n_slots) for n, pool in zip(want, pools, strict=True))
-        stay = min(decode, have[1], (total - p.min_prefill * gpus[0]) // gpus[1])
-        least = (p.min_prefill, max(p.min_decode, stay))
-        return list(divided((prefill, decode), gpus, total, least))
+        stay = min(decode, have[1], (total - base[0] * self._gpus[0]) // self._gpus[1])
+        least = (base[0], max(base[1], stay))
+        return list(divided((prefill, decode), self._gpus, total, least))
 
     def mutations(self, seen: FleetSeen, count: int) -> list[int]:
         """Prefill instances that become decode ones, of which there shall be so many more."""
@@ -258,37 +306,45 @@ class ScalingPolicy(ABC):
 
 
 class HostCaches:
-    """Which machines have the weights in memory because an instance was there a short while ago.
+    """Which hosts have the weights in memory because an instance was there a short while ago.
 
     The copy that BlitzScale's pool of parameters keeps is not counted. An instance that has gone between two
     decisions is remembered from the last one on which it was seen, so nothing is counted on for too long.
+
+    Args:
+        scaler: of the cluster.
+        keep_alive_s: how long a host has them after its last instance.
+        host_gpus: GPUs of a logical host; None: a host is a machine.
     """
 
-    def __init__(self, scaler: Scaler, keep_alive_s: float) -> None:
+    def __init__(self, scaler: Scaler, keep_alive_s: float, host_gpus: int | None = None) -> None:
         self.scaler = scaler
         self.keep_alive_s = keep_alive_s
-        self._seen_s = np.full(scaler.spec.n_hosts, -np.inf)
+        fleet = scaler.scenario.fleet
+        gpus = np.concatenate(first_gpus(pool_layout(fleet)))
+        self._host = gpus // (host_gpus or fleet.gpus_per_host)
+        self._seen_s = np.full(int(self._host.max()) + 1, -np.inf)
 
     def look(self, view: ClusterView, seen: FleetSeen) -> None:
         """Remember where instances are now."""
         has = np.isin(seen.state, (InstanceState.ACTIVE, InstanceState.DRAINING))
-        self._seen_s[self.scaler.hosts[has]] = view.time_s
+        self._seen_s[self._host[has]] = view.time_s
 
-    def has(self, view: ClusterView, host: int) -> bool:
-        """Whether a machine has the weights."""
-        if view.time_s - self._seen_s[host] > self.keep_alive_s:
+    def has(self, view: ClusterView, slot: int) -> bool:
+        """Whether the host of a slot has the weights."""
+        if view.time_s - self._seen_s[self._host[slot]] > self.keep_alive_s:
             return False
-        return view.host_has(host, self.scaler.scenario.fleet.llms[0])
+        return view.host_has(int(self.scaler.hosts[slot]), self.scaler.scenario.fleet.llms[0])
 
     def loads(self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int]) -> Loads:
-        """From the own machine's memory or SSD, first where memory has them."""
+        """From the own host's memory or SSD, first where memory has them."""
         scaler = self.scaler
-        cached = [self.has(view, host) for host in range(scaler.spec.n_hosts)]
-        slots = scaler.choose(seen, wanted, first=lambda i: (not cached[scaler.hosts[i]], i))
-        hosts = scaler.hosts[slots].tolist()
+        cached = [self.has(view, slot) for slot in range(len(scaler.hosts))]
+        slots = scaler.choose(seen, wanted, first=lambda i: (not cached[i], i))
         memory = scaler.topology.memory
         return Loads(
-            tuple(slots), tuple(memory(host) if cached[host] else FROM_SSD for host in hosts)
+            tuple(slots),
+            tuple(memory(int(scaler.hosts[i])) if cached[i] else FROM_SSD for i in slots),
         )
 
 
@@ -374,11 +430,20 @@ class ServerlessLlmPolicy(ScalingPolicy):
         """Start an episode.
 
         Raises:
-            PolicyError: a scenario that it cannot serve, or a keep-alive longer than its machines'.
+            PolicyError: a scenario that it cannot serve, a keep-alive longer than its machines', or logical
+                hosts into which machines and instances do not divide.
         """
         super().reset(scenario, seed)
-        keep = keep_alive_of(scenario, self.parameters.keep_alive_s, self.name)
-        self.caches = HostCaches(self.scaler, keep)
+        p, of_machine = self.parameters, scenario.fleet.gpus_per_host
+        if p.logical_host_gpus is not None and (
+            of_machine % p.logical_host_gpus or any(p.logical_host_gpus % n for n in self._gpus)
+        ):
+            raise PolicyError(
+                f"{self.name}: logical_host_gpus = {p.logical_host_gpus}: must divide the {of_machine} GPUs "
+                f"of a machine and hold whole instances of {max(self._gpus)} in scenario {scenario.name!r}"
+            )
+        keep = keep_alive_of(scenario, p.keep_alive_s, self.name)
+        self.caches = HostCaches(self.scaler, keep, p.logical_host_gpus)
 
     def loads(
         self, view: ClusterView, seen: FleetSeen, wanted: dict[int, int], going: Sequence[int]

@@ -19,6 +19,7 @@ from experiments.blitzscale.serving import (
     Watched,
     episode,
     measured,
+    policy_of,
     scenario_of,
 )
 from experiments.blitzscale.setting import SETTINGS, Workload, horizon_of, workload_of
@@ -88,12 +89,14 @@ def scenario_for(case: Mapping[str, Any]) -> Scenario:
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One episode: a row of what is measured, and rows of GPUs over time and of the distribution."""
-    system = SYSTEMS[case["system"]]
+    """One episode: a row of what is measured, and rows of GPUs over time and of the distribution.
+
+    `timeout_s` of the case, if it has one, is the stop time of a system that scales.
+    """
     scenario = scenario_for(case)
-    fixed = system.policy.startswith("distserve")
-    more = {} if fixed else {"trigger": case["trigger"]}
-    policy = make_policy(system.policy, **more)
+    text = policy_of(case["column"], case["system"])
+    scales = {key: case[key] for key in ("trigger", "timeout_s") if key in case}
+    policy = make_policy(text, **({} if text.startswith("distserve") else scales))
     if isinstance(policy, DistServePolicy):
         scenario = as_deployed(scenario, policy)
     watched = Watched(policy)

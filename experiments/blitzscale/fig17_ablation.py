@@ -1,11 +1,12 @@
 """From ServerlessLLM to BlitzScale step by step.
 
 The workloads of Figure 13, means over requests: ServerlessLLM (5 minutes); +network: weights come from other
-instances in chains, whatever those send already; +interference-free: not from instances that send KV
-caches; BlitzScale: live as well, which includes prefill instances that become decode ones while others
-start in their place. All with the same trigger. The copy in a machine's memory is a source of all of them;
-as it comes before instances, pruned or not, the two steps in the middle are shown again with that copy as a
-source only while no instance has the weights (ours: the paper says both, section 5.3).
+instances in chains, also from those that send KV caches; +interference-free: not from these, and no other
+difference (who sends weights already is passed over in both); BlitzScale: live as well, which includes prefill
+instances that become decode ones while others start in their place. All with the same trigger. The copy in
+a machine's memory is a source of all of them; as it comes before instances, pruned or not, the two steps in
+the middle are shown again with that copy as a source only while no instance has the weights (ours: the paper says
+both, section 5.3).
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ _COPY = (
     "to four digits"
 )
 _LAST = (
-    "what is not pruned besides instances that send KV caches is who sends weights already, so that one "
-    "source may get several loads at a time; how much of the step that is was not looked at"
+    "only senders of KV caches are pruned: who sends weights already gets no other load in both plans. "
+    "With twice the senders, what is gained per load is small"
 )
 _MEMORY = (
     "most of ServerlessLLM's loads find the weights in memory (on cluster B all did in the trace "

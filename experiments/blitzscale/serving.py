@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
-from experiments.blitzscale.setting import SCENARIOS, Workload
+from experiments.blitzscale.setting import SCENARIOS, SETTINGS, Workload
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
@@ -33,7 +33,8 @@ DOING = ("loading", "working", "idle")
 
 
 SystemName = Literal[
-    "blitzscale", "serverlessllm", "serverlessllm-30s", "allcache", "distserve", "distserve-half",
+    "blitzscale", "serverlessllm", "serverlessllm-30s", "serverlessllm-logical", "allcache",
+    "distserve", "distserve-half",
     "network", "interference-free", "network-last", "interference-free-last",
 ]  # fmt: skip
 """Names in `SYSTEMS`."""
@@ -45,7 +46,7 @@ class System:
 
     Attributes:
         shown: for pictures.
-        policy: a registered one, with its parameters.
+        policy: a registered one, with its parameters; `{tp}` is the GPUs of an instance (`policy_of`).
         changes: to the scenario.
         colour, line: in pictures.
     """
@@ -61,6 +62,10 @@ SYSTEMS = {
     "blitzscale": System("BlitzScale", "blitzscale", "C0"),
     "serverlessllm": System("ServerlessLLM, 5 min", "serverlessllm:keep_alive_s=300", "C3"),
     "serverlessllm-30s": System("ServerlessLLM, 30 s", "serverlessllm:keep_alive_s=30", "C3", "--"),
+    "serverlessllm-logical": System(
+        "ServerlessLLM, hosts of one instance",
+        "serverlessllm:keep_alive_s=300,logical_host_gpus={tp}", "C6",
+    ),
     "allcache": System(
         "AllCache", "allcache", "C2", changes={"fleet.host_cache": "always"}
     ),
@@ -78,8 +83,15 @@ SYSTEMS = {
         "+interference-free, copy last", "blitzscale:live=False,host_copy=last", "C5", "--"
     ),
 }  # fmt: skip
-"""Section 6. The released code keeps ServerlessLLM's copies for 30 s; the others are steps of Figure 17,
+"""Section 6. Logical hosts hold one instance (section 6.2, Figure 16).
+
+The released code keeps ServerlessLLM's copies for 30 s; the others are steps of Figure 17,
 the last two with the pool's copy in memory as a source only while no instance has the weights."""
+
+
+def policy_of(name: Workload, system: str) -> str:
+    """The policy of a system in a column of Figure 13, with its parameters."""
+    return SYSTEMS[system].policy.format(tp=SETTINGS[name].tp)
 
 
 def scenario_of(name: Workload, system: str, **changes: Any) -> Scenario:

@@ -42,7 +42,8 @@ Preference = Literal["planner", "unpruned", "decode", "any", "host", "ssd"]
 """Whose weights are sent:
 
 - planner: those of instances that send nothing yet, and the copy in a machine's memory (Algorithm 1);
-- unpruned: the same, but whoever sends already counts as one that does not (without its line 2);
+- unpruned: the same without its line 2, so that instances that send KV caches are sources like others. Who
+  sends weights already is passed over all the same: that is bandwidth used up (lines 7 and 9), not pruning;
 - decode: those of decode instances;
 - any: those of any instance, whatever it sends already, the lowest number first;
 - host: the copy in a machine's memory;
@@ -276,17 +277,17 @@ class Scaler:
             return sources_of(self.topology, decode)
         if prefer in ("decode", "any") and everybody:
             return sources_of(self.topology, everybody)
-        if prefer == "planner":
-            loading = seen.sends_weights
-            busy = [i for i in everybody if self.phase_of[i] == PoolPhase.PREFILL or loading[i]]
+        if prefer in ("planner", "unpruned"):
+            pruned = seen.sends_weights
+            if prefer == "planner":
+                pruned |= self.phase_of == PoolPhase.PREFILL
+            busy = [i for i in everybody if pruned[i]]
             quiet = [i for i in everybody if i not in busy]
             memory = [self._left(seen, source) for source in sources_of(self.topology, hosts=copy)]
             found = [*sources_of(self.topology, [*quiet, *busy], sending=busy), *memory]
             if all(source.sends for source in found):
                 found += sources_of(self.topology, self._tails(seen, llm, going))
             return found
-        if prefer == "unpruned":
-            return sources_of(self.topology, everybody, copy)
         return sources_of(self.topology, everybody) or sources_of(self.topology, hosts=copy)
 
     def _tails(self, seen: FleetSeen, llm: int, going: set[int]) -> list[int]:

@@ -1,0 +1,101 @@
+"""BlitzScale's base fleet, the long-term average required: averages by hand, and in decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from baselines import make_policy
+from baselines.blitzscale.base_fleet import BaseFleet
+from baselines.parameters import PolicyError
+from tests.blitzscale_bursts import scenario, shown
+
+
+def looks(base: BaseFleet, required: Any) -> list[int]:
+    """The base after each look, one a second; the first one is of no time."""
+    return [base.look(float(t), float(t > 0), n) for t, n in enumerate([0, *required])]
+
+
+def test_the_base_is_the_average_required_rounded_up() -> None:
+    # Means: 0, 6 / 2 = 3, 6 / 3 = 2, 6 / 4 = 1.5, 6 / 5 = 1.2, 6 / 6 = 1, 6 / 7 = 0.86, 14 / 8 = 1.75.
+    base = BaseFleet(start=2, most=32, start_s=0.0)
+    assert looks(base, [0, 6, 0, 0, 0, 0, 0, 8]) == [2, 1, 3, 2, 2, 2, 1, 1, 2]
+
+
+def test_the_fleet_at_the_start_counts_like_some_seconds() -> None:
+    # (4 x 5) / 4 = 5, then 20 / 5 = 4, 20 / 6 = 3.3, 20 / 7 = 2.9, 20 / 8 = 2.5.
+    base = BaseFleet(start=5, most=32, start_s=4.0)
+    assert looks(base, [0, 0, 0, 0]) == [5, 4, 4, 3, 3]
+
+
+def test_a_window_forgets() -> None:
+    # The last two seconds: 6, 6 and 3, 3 and 0, 0 and 0.
+    base = BaseFleet(start=1, most=32, start_s=0.0, window_s=2.0)
+    assert looks(base, [6, 3, 0, 0]) == [1, 6, 5, 2, 1]
+
+
+def test_only_busy_time() -> None:
+    # 0 does not count: 6, 6, 6, then (6 + 3) / 2 = 4.5.
+    base = BaseFleet(start=1, most=32, start_s=0.0, busy=True)
+    assert looks(base, [0, 6, 0, 0, 3]) == [1, 1, 6, 6, 6, 5]
+
+
+def test_no_look_asks_for_more_than_there_is() -> None:
+    base = BaseFleet(start=1, most=4, start_s=0.0)
+    assert looks(base, [1000, 0]) == [1, 4, 2]
+
+
+def learnt(policy: str, max_gpus: int = 32) -> Any:
+    """An instance does 1,000 prompt tokens per second: 700 at the upper bound of section 5.3."""
+    found = make_policy(f"{policy},prefill_tokens_per_s=1000,decode_tokens=10000,timeout_s=0")
+    found.reset(scenario(**{"fleet.max_gpus": max_gpus, "network.nvlink": False}), 0)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["blitzscale:live=false", "serverlessllm:keep_alive_s=300"])
+def test_instances_of_the_average_stay_when_nothing_comes(policy: str) -> None:
+    # Four instances meet 2,800 tokens per second. After one such second and two without any the average is
+    # 4 / 3, so two stay; after two more 4 / 5, so one.
+    found = learnt(f"{policy},base_start_s=0")
+    assert found.act(shown([0, 1, 2, 3, 63], 0.0, arrived=2_800)).drain == ()
+    second = found.act(shown([0, 1, 2, 3, 63], 1.0))
+    assert second.drain == (3, 2)  # (4 + 0) / 2 = 2
+    assert found.act(shown([0, 1, 63], 2.0)).drain == ()  # 4 / 3
+    assert found.act(shown([0, 1, 63], 3.0)).drain == (1,)  # 4 / 4
+    # Given, it is not learnt.
+    fixed = learnt(f"{policy},base_start_s=0,min_prefill=3")
+    fixed.act(shown([0, 1, 2, 3, 63], 0.0, arrived=2_800))
+    assert fixed.act(shown([0, 1, 2, 3, 63], 1.0)).drain == (3,)
+
+
+def test_the_future_and_other_decisions_change_nothing() -> None:
+    # Two futures, one past: the same decision. And the base does not count what it keeps itself.
+    one, other = (learnt("blitzscale:live=false,base_start_s=0") for _ in range(2))
+    views = [shown([0, 1, 63], 0.0, arrived=700), shown([0, 1, 63], 1.0)]
+    assert [p.act(v).drain for p in (one,) for v in views] == [
+        p.act(v).drain for p in (other,) for v in views
+    ]
+    one.act(shown([0, 63], 2.0, arrived=28_000))
+    assert other.act(shown([0, 1, 2, 63], 2.0)).drain == (2, 1)  # 1 / 3 and not 3
+
+
+def test_bases_are_divided_when_there_are_too_few_gpus() -> None:
+    # Four GPUs; 2,800 tokens per second ask for four prefill instances, 30,000 KV tokens for as many.
+    found = learnt("blitzscale:live=false,base_start_s=0", max_gpus=4)
+    view = shown([0, 1, 62, 63], arrived=2_800, kv_tokens={63: 30_000})
+    assert found._base(view, (2_800.0, 30_000.0)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ("min_prefill=0", "min_prefill = '0': Input should be greater than or equal to 1"),
+        ("base_over=night", "base_over = 'night': Input should be 'all' or 'busy'"),
+        ("base_window_s=0", "base_window_s = '0': Input should be greater than 0"),
+        ("base_start_s=-1", "base_start_s = '-1': Input should be greater than or equal to 0"),
+    ],
+)
+def test_slips(values: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        make_policy(f"blitzscale:{values}")
