@@ -41,8 +41,8 @@ def deal(
     llm = np.full(len(loaded), -1, np.int64)
     have = np.zeros(len(work_s), np.int64)
     for _ in range(len(llm)):
-        free: NDArray[np.bool_] = np.equal(llm, -1)
-        open_to = able[free].any(axis=0)
+        free = llm < 0
+        open_to: NDArray[np.bool_] = np.logical_or.reduce(able[free], axis=0)
         share = np.where(have == 0, np.inf, work_s / np.maximum(have, 1))
         order = np.lexsort((np.arange(len(work_s)), -work_s, -share))
         m = int(next(m for m in order if open_to[m]))
