@@ -27,6 +27,9 @@ from llmscale_env.workload.requests import RequestTable
 STEPS = 9
 """Halvings of the interval in which theta lies: to 0.3 % of the computed throughput."""
 
+LONGEST_S = 1e6
+"""Longest time in which requests arrive."""
+
 HIGHEST = 1.5
 """Where the search begins, over the computed throughput, which is that of mean requests."""
 
@@ -140,11 +143,13 @@ class Profile:
     def attainment(self, tokens_per_s: float) -> float:
         """Share of requests that meet the targets at so many tokens per second and instance."""
         per_s = tokens_per_s * self.settings.instances / self._mean_tokens
-        arrival_s = np.cumsum(self._gaps) / per_s
+        # The smallest loads of a search are tried on fewer requests: times of the engines are bounded.
+        n = max(1, min(len(self._gaps), int(per_s * LONGEST_S)))
+        arrival_s = np.cumsum(self._gaps[:n]) / per_s
         requests = RequestTable.build(
             arrival_s,
-            self.inputs,
-            self.outputs,
+            self.inputs[:n],
+            self.outputs[:n],
             predicted_output_tokens=self._mean_output,
             llm_names=self._names[0],
             class_names=self._names[1],
