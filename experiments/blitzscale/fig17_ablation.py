@@ -2,11 +2,11 @@
 
 The workloads of Figure 13, means over requests: ServerlessLLM (5 minutes); +network: weights come from other
 instances in chains, also from those that send KV caches; +interference-free: not from these, and no other
-difference (who sends weights already is passed over in both); BlitzScale: live as well, which includes prefill
-instances that become decode ones while others start in their place. All with the same trigger. The copy in
-a machine's memory is a source of all of them; as it comes before instances, pruned or not, the two steps in
-the middle are shown again with that copy as a source only while no instance has the weights (ours: the paper says
-both, section 5.3).
+difference (who sends weights already is passed over in both); BlitzScale: live as well, which includes
+prefill instances that become decode ones while others start in their place. All with the same trigger and
+base fleet. The copy in a machine's memory is a source of all of them; as it comes before instances, pruned
+or not, the two steps in the middle are shown again with that copy as a source only while no instance has the
+weights (ours: the paper says both, section 5.3).
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ _COPY = (
     "to four digits"
 )
 _LAST = (
-    "only senders of KV caches are pruned: who sends weights already gets no other load in both plans. "
-    "With twice the senders, what is gained per load is small"
+    "the plans differ in senders of KV caches alone: who sends weights already gets no other load in "
+    "either plan"
 )
 _MEMORY = (
     "most of ServerlessLLM's loads find the weights in memory (on cluster B all did in the trace "
