@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.waiting import PATIENCE_S
 
 # Numba compiles inside the first example, so a deadline per example would measure the compiler. In
 # CI the examples are the same on every run: a red build can then be repeated.
@@ -23,6 +28,21 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 def project_root() -> Path:
     """The folder that holds pyproject.toml."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _solvers_have_time() -> Iterator[None]:
+    """No solver stops by the clock: what it has found by then depends on how busy the machine is."""
+    from baselines import solver
+
+    made = solver._solver
+
+    def unhurried(pulp: Any, limits: solver.SolverSettings, warm: bool) -> Any:
+        return made(pulp, replace(limits, time_limit_s=PATIENCE_S), warm)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(solver, "_solver", unhurried)
+        yield
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from agents.statistics import mean_interval
 from experiments.harness.claims import about
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
+from tests.waiting import PATIENCE_S
 
 FIGURE = "Figure 0"
 
@@ -48,10 +49,9 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
         if case["trouble"] == "raise":
             raise ValueError("factor 3 is no good")
         if case["trouble"] == "die":
-            time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         if case["trouble"] == "hang":
-            time.sleep(600)
+            time.sleep(PATIENCE_S)
     with Path(case["log"]).open("a", encoding="utf-8") as log:
         log.write("run\n")
     return [{"value": float(case["factor"] * (case["seed"] % 10 + 1)), "nothing": float("nan")}]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
+from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
 
-def where(x: int) -> tuple[int, str]:
-    """(square, node). Long enough that two machines share the calls."""
+
+def where(x: int, seen: str) -> tuple[int, str]:
+    """(square, node). No call ends before two machines have begun one: they leave their names in `seen`."""
     import ray
 
-    time.sleep(0.3)
     if x == 13:
         raise ValueError("13 is no good")
-    return x * x, ray.get_runtime_context().get_node_id()
+    node = ray.get_runtime_context().get_node_id()
+    (Path(seen) / node).touch()
+    until(lambda: len(list(Path(seen).iterdir())) == 2, "a call on the other machine")
+    return x * x, node
 
 
 def count(upto: int, tell: Any) -> list[Any]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ from agents.seeds import seeds_of
 from agents.travel import packed, unpack, workplace
 from llmscale_env._cli import Slip
 from tests.small_runs import SMALL_RUN, rows
+from tests.waiting import command, ended, until
 
 TINY = [
     *SMALL_RUN,
@@ -93,22 +90,15 @@ def test_a_run_that_fails_leaves_the_others(tmp_path: Path, capsys, monkeypatch)
 def test_stopped_runs_are_saved_and_go_on(tmp_path: Path):
     words = [*TINY, "seeds=0,1", f"out={tmp_path}", "workers=2"]
     endless = [word.replace("total_timesteps=64", "total_timesteps=10000000") for word in words]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agents.train", *endless],
-        cwd=Path(__file__).parent.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
     folders = [tmp_path / f"mixed-slo-ppo-seed{seed}" for seed in (0, 1)]
-    give_up = time.monotonic() + 120
-    while time.monotonic() < give_up and not all(
-        (folder / "validation.csv").is_file() for folder in folders
-    ):
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+
+    def both_learn() -> bool:
+        return all((folder / "validation.csv").is_file() for folder in folders)
+
+    with command("-m", "agents.train", *endless) as process:
+        until(both_learn, "the first validation of both runs", process)
+        process.send_signal(signal.SIGINT)
+        _, errors = ended(process)
     assert process.returncode == 130, errors
     assert "the same command with resume=true" in errors
     assert "Traceback" not in errors

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +16,7 @@ import pytest
 from agents import evaluate, pictures, train
 from agents.config import read_config
 from agents.folders import LOCK
+from tests.waiting import command, ended, until
 
 # Two minutes of a small cluster under a light load: an episode takes milliseconds.
 SMALL = [
@@ -214,28 +211,19 @@ def test_an_interrupt_before_anything_began_says_so(
 
 
 @pytest.mark.slow
-def test_an_interrupt_saves_whole_rollouts(tmp_path: Path, project_root: Path):
+def test_an_interrupt_saves_whole_rollouts(tmp_path: Path):
     folder = tmp_path / "run"
     words = [w for w in TINY if not w.startswith(("total", "validation_every", "references"))]
     words += ["total_timesteps=10_000_000", "validation_every=64", "references=none"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agents.train", *words, f"out={folder}"],
-        cwd=project_root,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            path = folder / "validation.csv"
-            if path.is_file() and int(rows(path)[-1]["timesteps"]) >= 64:
-                break
-            time.sleep(0.05)
+    path = folder / "validation.csv"
+
+    def a_rollout_is_learnt() -> bool:
+        return path.is_file() and int(rows(path)[-1]["timesteps"]) >= 64
+
+    with command("-m", "agents.train", *words, f"out={folder}") as process:
+        until(a_rollout_is_learnt, "the validation after the first rollout", process)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
+        said = ended(process)[1]
     assert process.returncode == 130, said
     assert f"resume=true out={folder}" in said
     assert "Traceback" not in said

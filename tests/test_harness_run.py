@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +17,8 @@ from experiments.harness.execute import execute, plain_value
 from experiments.harness.results import ROWS, read_result
 from llmscale_env._spread import Launcher, WorkerLost
 from tests import harness_example
+from tests.waiting import command as started
+from tests.waiting import ended, until
 
 MODULE = "tests.harness_example"
 ENTRY = Entry("test-example", "test", MODULE, Path(harness_example.__file__), "An example.", "")
@@ -169,23 +167,11 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
     script = tmp_path / "script.py"
     script.write_text(program)
     words = ["test-example", f"out={tmp_path}", f"log={tmp_path / 'log'}", "trouble=hang"]
-    process = subprocess.Popen(
-        [sys.executable, str(script), *words, "workers=2"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # What a shell has started in the background ignores interrupts, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
     kept = tmp_path / "cache" / "test-example"
-    give_up = time.monotonic() + 180
-    while not list(kept.glob("*.json")) and time.monotonic() < give_up:
-        time.sleep(0.1)
-    process.send_signal(number)
-    # Ends when all who hold the pipe have ended: the processes of the pool do not outlive the command.
-    _, errors = process.communicate(timeout=180)
+    with started(script, *words, "workers=2") as process:
+        until(lambda: list(kept.glob("*.json")), "a finished run in the cache", process)
+        process.send_signal(number)
+        _, errors = ended(process)  # the processes of the pool do not outlive the command
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "the same command goes on from there" in errors

@@ -23,6 +23,7 @@ from tests import ray_calls
 from tests.test_agents_seeds import TINY as TRAIN
 from tests.test_agents_seeds import same_network, same_numbers
 from tests.test_harness_run import ENTRY
+from tests.waiting import PATIENCE_S
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
 
@@ -45,7 +46,8 @@ def cluster() -> Iterator[Any]:
     memory = 80 * 2**20
     head = {"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False}
     started = Cluster(initialize_head=True, head_node_args=head)
-    started.add_node(num_cpus=1, object_store_memory=memory)
+    started.add_node(wait=False, num_cpus=1, object_store_memory=memory)
+    started.wait_for_nodes(PATIENCE_S)
     yield started
     ray.shutdown()
     started.shutdown()
@@ -60,13 +62,14 @@ def on_ray(cluster: Any) -> Launcher:
 @pytest.mark.slow
 def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any, tmp_path: Path):
     with subtests.test("calls are answered by both machines"):
-        found = dict(spread(ray_calls.where, [(x,) for x in range(8)], on_ray))
+        (seen := tmp_path / "seen").mkdir()
+        found = dict(spread(ray_calls.where, [(x, str(seen)) for x in range(8)], on_ray))
         assert {key: value for key, (value, _) in found.items()} == {x: x * x for x in range(8)}
         assert len({node for _, node in found.values()}) == 2
         assert not ray.is_initialized()
 
     with subtests.test("what a call raises is raised"), pytest.raises(ValueError, match="13 is no"):
-        list(spread(ray_calls.where, [(1,), (13,)], on_ray))
+        list(spread(ray_calls.where, [(1, str(seen)), (13, str(seen))], on_ray))
 
     with subtests.test("calls tell and are answered"):
         heard: dict[str, list[int]] = {"a": [], "b": []}

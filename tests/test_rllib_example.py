@@ -18,7 +18,6 @@ def example(*words: str) -> subprocess.CompletedProcess[str]:
         cwd=Path(__file__).parent.parent,
         capture_output=True,
         text=True,
-        timeout=300,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from llmscale_env._spread import (
     versions,
 )
 from llmscale_env._spread.versions import check_code
+from tests.waiting import PATIENCE_S, command, ended, until
 
 HERE, TWO = Launcher(workers=1), Launcher(workers=2)
 
@@ -50,7 +50,8 @@ def die() -> None:
 
 def sleep(path: str) -> None:
     Path(path).touch()
-    time.sleep(600)
+    time.sleep(PATIENCE_S)
+    Path(path + ".over").touch()
 
 
 @pytest.mark.parametrize("launcher", [HERE, TWO])
@@ -108,12 +109,12 @@ def test_a_process_that_dies_is_told():
 
 
 def test_calls_under_way_are_given_up(tmp_path: Path):
-    before = time.monotonic()
     with crew(TWO, 2) as workers:
         workers.submit(0, sleep, str(tmp_path / "began"))
+        until((tmp_path / "began").exists, "the call that is to be given up")
         workers.submit(1, square, 2)
         assert next(iter(workers))[0] == 1
-    assert time.monotonic() - before < 30
+    assert [path.name for path in tmp_path.iterdir()] == ["began"]  # nobody waited for its end
 
 
 def test_processes_end_with_a_command_that_is_killed(tmp_path: Path):
@@ -124,17 +125,11 @@ def test_processes_end_with_a_command_that_is_killed(tmp_path: Path):
     )
     script = tmp_path / "script.py"
     script.write_text(program)
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-        stdout=subprocess.PIPE,
-    )
-    give_up = time.monotonic() + 60
-    while not (tmp_path / "a").exists() and time.monotonic() < give_up:
-        time.sleep(0.05)
-    assert (tmp_path / "a").exists()
-    process.kill()
-    process.communicate(timeout=60)  # ends when all who hold the pipe have ended
+    with command(script) as process:
+        until((tmp_path / "a").exists, "the first call", process)
+        process.kill()
+        ended(process)  # and all that it started
+    assert not (tmp_path / "a.over").exists()
 
 
 @pytest.mark.parametrize(
