@@ -224,7 +224,7 @@ class BurstMulticastEnv(ServingEnv):
     of four prefill instances, which no policy here learns: it meets the first seconds of a burst, and the
     rest scales, for under half of the GPU time of the fixed fleets.
 
-    Other settings of `blitzscale`, better ones among them, stand in [docs/policies.md](../policies.md).
+    Other settings of `blitzscale`, some of them better than its default, stand in docs/policies.md.
 
     ## References
 
