@@ -207,7 +207,8 @@ class MixedSLOEnv(ServingEnv):
 
     ## Version History
 
-    - v0: first version.
+    - v0: first version. After 0.1.0, class-affine routing is zero queueing: an interactive request goes on
+      to a mixed instance where another already waits.
     """
 
     scenario_name = "mixed-slo"

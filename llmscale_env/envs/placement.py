@@ -197,7 +197,8 @@ class PlacementEnv(ServingEnv):
 
     ## Version History
 
-    - v0: first version.
+    - v0: first version. After 0.1.0, `best-fit` counts prompts that are being prefilled in its TTFT limit,
+      and intervals between tokens in what running requests have saved.
     """
 
     scenario_name = "placement"
