@@ -128,7 +128,7 @@ def test_a_killed_process_is_told_and_resumed(experiment, tmp_path):
     done = runs_done(tmp_path)
     make(experiment, mine, tmp_path)
     assert done <= 2
-    assert len(list((tmp_path / "cache" / "test-example").glob("*.json"))) == 4
+    assert len(list((tmp_path / "cache" / "test-example").glob("[!.]*.json"))) == 4
 
 
 def test_sources_say_what_a_scale_changes(experiment, tmp_path):
@@ -169,14 +169,14 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
     words = ["test-example", f"out={tmp_path}", f"log={tmp_path / 'log'}", "trouble=hang"]
     kept = tmp_path / "cache" / "test-example"
     with started(script, *words, "workers=2") as process:
-        until(lambda: list(kept.glob("*.json")), "a finished run in the cache", process)
+        until(lambda: list(kept.glob("[!.]*.json")), "a finished run in the cache", process)
         process.send_signal(number)
         _, errors = ended(process)  # the processes of the pool do not outlive the command
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "the same command goes on from there" in errors
         assert "Traceback" not in errors
-    before = len(list(kept.glob("*.json")))
+    before = len(list(kept.glob("[!.]*.json")))  # no part file of one
     (tmp_path / "log.mended").touch()
     done = runs_done(tmp_path)
     mine = settings(experiment, tmp_path, trouble="hang")

@@ -284,8 +284,9 @@ def test_not_found_no_network_and_a_damaged_ledger(server, tmp_path, capsys):
     assert err.count("\n") == 1
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert traces.main(["fetch", NAME, f"to={tmp_path}", f"base_url=http://127.0.0.1:{port}"]) == 1
+        # Bound and without a listener for as long as it is asked, so that nobody else can serve there.
+        base = f"base_url=http://127.0.0.1:{free.getsockname()[1]}"
+        assert traces.main(["fetch", NAME, f"to={tmp_path}", base]) == 1
     assert "cannot be reached" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "fetched.json").write_text("{")
