@@ -14,7 +14,7 @@ from tests.blitzscale_bursts import scenario, shown
 
 def looks(base: BaseFleet, required: Any) -> list[int]:
     """The base after each look, one a second; the first one is of no time."""
-    return [base.look(float(t), float(t > 0), n) for t, n in enumerate([0, *required])]
+    return [base.look(float(t > 0), n) for t, n in enumerate([0, *required])]
 
 
 def test_the_base_is_the_average_required_rounded_up() -> None:
@@ -27,12 +27,6 @@ def test_the_fleet_at_the_start_counts_like_some_seconds() -> None:
     # (4 x 5) / 4 = 5, then 20 / 5 = 4, 20 / 6 = 3.3, 20 / 7 = 2.9, 20 / 8 = 2.5.
     base = BaseFleet(start=5, most=32, start_s=4.0)
     assert looks(base, [0, 0, 0, 0]) == [5, 4, 4, 3, 3]
-
-
-def test_a_window_forgets() -> None:
-    # The last two seconds: 6, 6 and 3, 3 and 0, 0 and 0.
-    base = BaseFleet(start=1, most=32, start_s=0.0, window_s=2.0)
-    assert looks(base, [6, 3, 0, 0]) == [1, 6, 5, 2, 1]
 
 
 def test_only_busy_time() -> None:
@@ -92,7 +86,6 @@ def test_bases_are_divided_when_there_are_too_few_gpus() -> None:
     [
         ("min_prefill=0", "min_prefill = '0': Input should be greater than or equal to 1"),
         ("base_over=night", "base_over = 'night': Input should be 'all' or 'busy'"),
-        ("base_window_s=0", "base_window_s = '0': Input should be greater than 0"),
         ("base_start_s=-1", "base_start_s = '-1': Input should be greater than or equal to 0"),
     ],
 )

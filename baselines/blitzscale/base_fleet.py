@@ -13,7 +13,6 @@ expects. That fleet counts like `start_s` seconds of looks, so that it is forgot
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 
 
@@ -25,41 +24,29 @@ class BaseFleet:
         start: instances when the episode begins.
         most: instances that there can be; a look that asks for more counts as so many.
         start_s: seconds of looks that `start` counts like.
-        window_s: looks older than this are forgotten.
         busy: only looks at which the load asked for an instance count.
     """
 
     start: int
     most: int
     start_s: float
-    window_s: float = math.inf
     busy: bool = False
-    _seen: deque[tuple[float, float, int]] = field(default_factory=deque, repr=False)
     _seconds: float = field(default=0.0, repr=False)
     _instance_s: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         self._seconds, self._instance_s = self.start_s, self.start_s * min(self.start, self.most)
 
-    def look(self, now_s: float, length_s: float, required: int) -> int:
+    def look(self, length_s: float, required: int) -> int:
         """The base from now on; to be called once per decision.
 
         Args:
-            now_s: time of the look.
-            length_s: since the last one, for which `required` counts.
+            length_s: since the last look, for which `required` counts.
             required: instances that the load asks for.
         """
-        if length_s > 0 and (required > 0 or not self.busy):
-            self._add(length_s, min(required, self.most))
-            if math.isfinite(self.window_s):
-                self._seen.append((now_s, length_s, min(required, self.most)))
-        while self._seen and self._seen[0][0] <= now_s - self.window_s + 1e-9:
-            _, seconds, instances = self._seen.popleft()
-            self._add(-seconds, instances)
-        if self._seconds <= 1e-9:
+        if required > 0 or not self.busy:
+            self._seconds += length_s
+            self._instance_s += length_s * min(required, self.most)
+        if self._seconds <= 0:
             return max(1, min(self.start, self.most))
         return max(1, math.ceil(self._instance_s / self._seconds - 1e-6))
-
-    def _add(self, seconds: float, instances: int) -> None:
-        self._seconds += seconds
-        self._instance_s += seconds * instances

@@ -14,7 +14,6 @@ scaling mechanism"), and count again when they load.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -68,7 +67,6 @@ class ScalingParameters(Parameters):
         prefill_tokens_per_s, decode_tokens: of one instance; None: profiled.
         min_prefill, min_decode: instances that always stay; None: the average number required so far
             (section 1: "the average number of instances required over the long term"; `base_fleet`).
-        base_window_s: the average forgets what is older; None: it is that of everything seen (ours).
         base_start_s: seconds for which the fleet at the start counts in it (ours).
         base_over: "all" time counts, or only "busy" time, when the load asks for an instance (ours: it keeps
             more where requests come in bursts with silence between them).
@@ -81,7 +79,6 @@ class ScalingParameters(Parameters):
     decode_tokens: Positive | None = None
     min_prefill: PositiveCount | None = None
     min_decode: PositiveCount | None = None
-    base_window_s: Positive | None = None
     base_start_s: NonNegative = 60.0
     base_over: Literal["all", "busy"] = "all"
 
@@ -165,7 +162,6 @@ class ScalingPolicy(ABC):
                 start=scenario.fleet.pools[k].initial_instances,
                 most=min(pools[k].n_slots, most // pools[k].gpus),
                 start_s=p.base_start_s,
-                window_s=p.base_window_s or math.inf,
                 busy=p.base_over == "busy",
             )
             for k in (self.pair.prefill, self.pair.decode)
@@ -202,7 +198,6 @@ class ScalingPolicy(ABC):
         p = self.parameters
         learnt = [
             base.look(
-                view.time_s,
                 view.window.length_s,
                 instances_for(load, trigger.capacity, trigger.bounds.tight),
             )
