@@ -59,8 +59,9 @@ class ChironParameters(Parameters):
             An instance counts with the share of a full batch, or of KV memory, that interactive
             requests take. A full batch is the batch limit that the pool starts with, or the
             instance's own limit where that is lower. So a limit that the local autoscaler raises
-            never shrinks the fleet. "any": instances with at least one, literally; under a router
-            that spreads requests every instance has one, and IBP says nothing.
+            never shrinks the fleet. An instance at which a request waits has no room (zero queueing,
+            footnote 3) and counts as one. "any": instances with at least one, literally; under a
+            router that spreads requests every instance has one, and IBP says nothing.
         window_s: "running" is the larger of what it is now and its mean over this time, so that a spike
             adds instances at once and a lull of one interval removes none; 0: only what it is now.
         controller: local autoscaler of all three pools. "chiron" is Algorithm 1 whose throughput
@@ -309,6 +310,7 @@ class ChironPolicy:
             return (requests > 0).astype(np.float64)
         start = self.parameters.batch_limit or self._scenario.fleet.pools[p].batch_limit
         share = requests / np.clip(states["batch_limit"], 1, start)
+        share[(states["waiting"] > 0) & (share < 1)] = 1.0
         if p == fleet.interactive and len(states):
             each = float(view.pools["kv_capacity"][p]) / len(states)
             share = np.maximum(share, states["kv_tokens"] / each)

@@ -385,6 +385,32 @@ def test_chiron_follows_the_interactive_load(short, controller):
     assert 1 / 3 - 0.1 <= ibp <= 1 / 3 + 0.1
 
 
+def test_an_instance_without_room_counts_as_one(short):
+    """Six prompts of 4,000 tokens on two instances: one each is prefilled for half a second, the others wait."""
+    scenario = load_scenario(short, control_interval_s=0.25)
+    policy = make_policy("chiron", controller="fixed")
+    found = {}
+
+    class Looks:
+        name = "looks"
+
+        def reset(self, scenario, seed):
+            policy.reset(scenario, seed)
+
+        def act(self, view):
+            (fleet,) = policy._fleets
+            found[round(view.time_s, 2)] = policy.running(view, fleet)
+            one_each = {"interactive": 1, "mixed": 1, "batch": 0}
+            return Command(targets=one_each if view.step == 0 else {})
+
+    run_episode(Looks(), scenario, requests=table(scenario, [10.0] * 6, "interactive", 4000, 400))
+    # At 10.25 a prompt is prefilled at each instance, and others wait there. Afterwards three decode at each,
+    # 3 of 64, and nobody waits.
+    assert found[10.25] == 2.0
+    assert found[12.0] == pytest.approx(2 * 3 / 64)
+    assert found[9.75] == 0.0
+
+
 def test_chiron_with_chunked_prefill_keeps_interactive_requests_on_time():
     """Limits rise with chunks, where prefill is the bottleneck; the fleet must not shrink for it."""
     chunks = {f"fleet.pools.{name}.chunk_tokens": 512 for name in ("interactive", "mixed", "batch")}
