@@ -386,7 +386,7 @@ def test_chiron_follows_the_interactive_load(short, controller):
 
 
 def test_an_instance_without_room_counts_as_one(short):
-    """Six prompts of 4,000 tokens on two instances: one each is prefilled for half a second, the others wait."""
+    """Six prompts of 4,000 tokens on two instances: one each is prefilled first, and the others wait."""
     scenario = load_scenario(short, control_interval_s=0.25)
     policy = make_policy("chiron", controller="fixed")
     found = {}

@@ -266,6 +266,13 @@ def timed() -> Any:
         ),
         ("allcache", scenario, "allcache: fleet.host_cache = 'keep-alive'.*must be 'always'"),
         ("blitzscale:min_prefill=31,min_decode=2", scenario, "must take at most 32 GPUs"),
+        (
+            "blitzscale:min_prefill=9",
+            lambda: scenario(
+                **{f"fleet.pools.{name}.max_instances": 8 for name in ("prefill", "decode")}
+            ),
+            "min_prefill = 9: pool 'prefill' has at most 8 instances",
+        ),
         ("distserve:prefill=32", scenario, "32 prefill and 0 decode instances"),
         (
             "blitzscale:mutate=any",

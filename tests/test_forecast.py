@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -563,3 +564,34 @@ def test_statsmodels_is_imported_only_for_a_fit():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_a_forecaster_of_ones_own_is_refused_in_a_line():
+    class Unfinished(LastValue):
+        def __init__(self):
+            pass
+
+    class Held(LastValue):
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()
+
+    class Told(LastValue):
+        is_clairvoyant = True
+
+    for made, why in (
+        (Unfinished(), r"super\(\).__init__"),
+        (Held(), "cannot be copied"),
+        (Told(), "only 'clairvoyant'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            make_forecaster(made)
+
+
+def test_a_silent_bin_last_season_does_not_raise_the_level_without_bound():
+    forecaster = SeasonalNaive(season_length=4, level_length=1)
+    forecaster.reset(1)
+    for value in (0.001, 100.0, 100.0, 100.0, 10.0):
+        forecaster.update(np.array([value]))
+    # 10 over 0.001 would make it a million.
+    assert forecaster.predict_path(1)[0, 0] == pytest.approx(1000.0)

@@ -198,6 +198,25 @@ def test_instances_are_dealt_by_work_and_keep_what_they_have():
         deal(np.array([9.0, 4.0, 1.0]), able, np.array([0, 1, 0, 1, 0]))
 
 
+def test_the_llm_with_the_least_choice_is_dealt_first():
+    # Instance 0 can serve both LLMs, instance 1 the busier one only.
+    able = np.array([[True, True], [True, False]])
+    assert deal(np.array([9.0, 1.0]), able, np.array([0, 0])).tolist() == [1, 0]
+    # What cannot serve yet gets none.
+    able = np.array([[True, True], [True, True], [False, False]])
+    assert deal(np.array([9.0, 1.0]), able, np.array([0, 1, 0])).tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("name", ["edf", "vllm", "no-swap"])
+def test_llms_are_dealt_to_instances_that_serve(name):
+    """Two of four instances are started: both LLMs are served."""
+    few = {"fleet.pools.a100.max_instances": 4, "fleet.pools.a100.initial_instances": 2}
+    made = scenario(horizon_s=900, **few)
+    requests = burst(made, *((float(k), k % 2, 0, 200, 80, 2) for k in range(20)))
+    found = run_episode(make_policy(name), made, requests=requests).requests
+    assert found["e2e_s"].notna().all()
+
+
 def test_a_policy_without_swapping_needs_an_instance_for_each_llm():
     alone = {"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1}
     with pytest.raises(PolicyError, match="needs an instance for each of 2 LLMs"):

@@ -75,7 +75,11 @@ def test_a_scenario_that_does_not_fit_is_refused(policy, scenario_name, message)
         ("lt-u:thresholds=code", "thresholds = 'code': Input should be 'scenario', 'paper' or"),
         ("reactive:epsilon=1", "there is no parameter 'epsilon'"),
         ("lt-u:forecast=seasonal-naive,season_s=0", "season_length = 0: must be an integer"),
-        ("lt-u:season_s=1800", "harmonics = 1: must be less than half of season_length = 2"),
+        ("lt-u:season_s=1800", "season_s = 1800.*at least three bins"),
+        ("lt-u:season_s=1e15", "season_s"),
+        ("lt-u:forecast=in-sample,season_s=86400", "season_s = 86400.*arima, holt-winters or"),
+        ("lt-u:level_s=900", "level_s = 900: for forecast = seasonal-naive only"),
+        ("lt-u:harmonics=4", "harmonics = 4: for forecast = arima with a season_s"),
     ],
 )
 def test_slips_in_parameters(text, message):
@@ -112,6 +116,8 @@ def test_thresholds_of_the_text_of_the_code_and_any_others(text, ordered, scenar
 def test_thresholds_that_contradict_the_scenario_are_refused(scenario):
     with pytest.raises(PolicyError, match=r"pool 'bloom-us-west': low = 0\.3: must be below high"):
         make_policy("lt-u:high=0.2").reset(scenario, 0)
+    with pytest.raises(PolicyError, match=r"low = 0\.3: must be below high"):
+        make_policy("lt-u:high=0.3000001").reset(scenario, 0)  # equal in millionths
     with pytest.raises(PolicyError, match="last_s = 7200"):
         make_policy("lt-ua:last_s=7200").reset(scenario, 0)
 

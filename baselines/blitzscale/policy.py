@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from baselines.blitzscale.base_fleet import BaseFleet
 from baselines.blitzscale.monitor import (
@@ -79,7 +80,7 @@ class ScalingParameters(Parameters):
     decode_tokens: Positive | None = None
     min_prefill: PositiveCount | None = None
     min_decode: PositiveCount | None = None
-    base_start_s: NonNegative = 60.0
+    base_start_s: Annotated[float, Field(ge=0, le=1e9)] = 60.0
     base_over: Literal["all", "busy"] = "all"
 
 
@@ -152,6 +153,12 @@ class ScalingPolicy(ABC):
         pools, most = self.scaler.spec.pools, self.scaler.spec.max_gpus
         self._gpus = (pools[self.pair.prefill].gpus, pools[self.pair.decode].gpus)
         self._least = (p.min_prefill or 1, p.min_decode or 1)
+        for k, asked in ((self.pair.prefill, p.min_prefill), (self.pair.decode, p.min_decode)):
+            if asked is not None and asked > pools[k].n_slots:
+                raise PolicyError(
+                    f"{self.name}: min_{'prefill' if k == self.pair.prefill else 'decode'} = {asked}: pool "
+                    f"{scenario.fleet.pools[k].name!r} has at most {pools[k].n_slots} instances"
+                )
         if self._gpus_of(self._least) > most:
             raise PolicyError(
                 f"{self.name}: min_prefill = {p.min_prefill}, min_decode = {p.min_decode}: must take at most "

@@ -25,7 +25,8 @@ def deal(
 ) -> NDArray[np.int64]:
     """The next instance to the LLM with the most work per instance, until all are given away.
 
-    An LLM without an instance comes first. It takes an instance that has it loaded, else the last one.
+    An LLM without an instance comes first, the one with the least choice before all. It takes an instance
+    that has it loaded, else the last one.
 
     Args:
         work_s: (M,) work of each LLM.
@@ -33,19 +34,22 @@ def deal(
         loaded: (I,) what they have at the start.
 
     Returns:
-        (I,) LLM of each instance.
+        (I,) LLM of each instance, -1 of those that may serve none.
 
     Raises:
         ValueError: an LLM that no instance is left for.
     """
     llm = np.full(len(loaded), -1, np.int64)
     have = np.zeros(len(work_s), np.int64)
-    for _ in range(len(llm)):
+    for _ in range(int(np.count_nonzero(able.any(axis=1)))):
         free = llm < 0
-        open_to: NDArray[np.bool_] = np.logical_or.reduce(able[free], axis=0)
-        share = np.where(have == 0, np.inf, work_s / np.maximum(have, 1))
-        order = np.lexsort((np.arange(len(work_s)), -work_s, -share))
-        m = int(next(m for m in order if open_to[m]))
+        choice = np.count_nonzero(able & free[:, None], axis=0)
+        missing = have == 0
+        if (missing & (choice == 0)).any():
+            raise ValueError(f"LLM {int(np.argmax(missing & (choice == 0)))} has no instance")
+        share = np.where(missing, np.inf, work_s / np.maximum(have, 1))
+        order = np.lexsort((-work_s, np.where(missing, choice, 0), -share))
+        m = int(next(m for m in order if choice[m] > 0))
         mine = np.flatnonzero(free & able[:, m])
         kept = mine[loaded[mine] == m]
         llm[int(kept[0]) if len(kept) else int(mine[-1])] = m
@@ -55,11 +59,13 @@ def deal(
     return llm
 
 
-def fixed_llms(scenario: Scenario) -> NDArray[np.int64]:
-    """(instances,) number of the LLM that each instance of a scenario keeps.
+def fixed_llms(scenario: Scenario, policy: str) -> NDArray[np.int64]:
+    """(instances,) number of the LLM that each instance of a scenario keeps; -1: it does not serve.
+
+    Those that a scenario starts with are dealt out: the policies that ask start none.
 
     Raises:
-        PolicyError: fewer instances than LLMs.
+        PolicyError: not every LLM can have an instance of its own.
     """
     fleet = scenario.fleet
     drawn = [draw_requests(scenario, np.random.default_rng(seed)) for seed in SEEDS]
@@ -73,13 +79,19 @@ def fixed_llms(scenario: Scenario) -> NDArray[np.int64]:
             means = float(inputs.mean()), float(outputs.mean())
             profile = profiler.profile(p, name, pool.batch_limit, *means)
             work[m] = float(outputs.sum()) / profile.tokens_per_s
-    slots = [pool for pool in fleet.pools for _ in range(pool.max_instances)]
-    able = np.array([[name in pool.llms for name in fleet.llms] for pool in slots])
-    loaded = np.array([fleet.llms.index(pool.llm) for pool in slots])
+    slots = [(pool, k) for pool in fleet.pools for k in range(pool.max_instances)]
+    able = np.array(
+        [
+            [k < pool.initial_instances and name in pool.llms for name in fleet.llms]
+            for pool, k in slots
+        ]
+    )
+    loaded = np.array([fleet.llms.index(pool.llm) for pool, _ in slots])
     try:
         return deal(work, able, loaded)
     except ValueError:
         raise PolicyError(
-            f"swapping = false: needs an instance for each of {len(fleet.llms)} LLMs; scenario "
-            f"{scenario.name!r} has {len(slots)}"
+            f"{policy}: swapping = false: needs an instance for each of {len(fleet.llms)} LLMs; scenario "
+            f"{scenario.name!r} starts {sum(pool.initial_instances for pool in fleet.pools)}, and not "
+            "every LLM can have one"
         ) from None

@@ -138,7 +138,7 @@ class QlmPolicy:
         self._pending: tuple[float, Order] | None = None
         self._turn = 0
         self._home: dict[int, int] = {}
-        self._fixed = None if p.swapping else fixed_llms(scenario)
+        self._fixed = None if p.swapping else fixed_llms(scenario, self.name)
         self._sent: dict[int, tuple[int, ...]] = {}
         self._started = False
         self._evicting: bool | None = None

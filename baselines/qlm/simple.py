@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 import numpy as np
@@ -66,8 +67,11 @@ class VllmPolicy:
         """
         self.scenario = scenario
         fleet = scenario.fleet
-        few = sum(pool.max_instances for pool in fleet.pools) < len(fleet.llms)
-        self._llm = None if self.parameters.swapping or few else fixed_llms(scenario)
+        self._llm = None
+        if not self.parameters.swapping:
+            # Where not every LLM can have an instance they have to take turns.
+            with suppress(PolicyError):
+                self._llm = fixed_llms(scenario, self.name)
         kinds = 1 if self._llm is None else len(fleet.llms)
         needed, what = len(scenario.classes) * kinds, "each LLM and class"
         if self.parameters.queues == "per-instance":
@@ -101,7 +105,7 @@ class VllmPolicy:
                     self._queues(
                         1 + i * self._per_instance()
                         if dealt
-                        else self._shared(0 if self._llm is None else int(self._llm[i]))
+                        else self._shared(0 if self._llm is None else max(0, int(self._llm[i])))
                     )
                 )
                 for i in range(len(view.instances))

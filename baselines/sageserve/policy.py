@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from baselines.parameters import NonNegative, Parameters, PolicyError, Positive, checked
 from baselines.sageserve.endpoints import Endpoints
@@ -48,6 +48,9 @@ SEES_FUTURE = ("oracle", "in-sample")
 """Forecasts that are ablations: they are told what will come."""
 
 
+LONGEST_SEASON_S = 366 * DAY_S
+
+
 class ScalingParameters(Parameters):
     """At which utilisation pools scale.
 
@@ -66,7 +69,9 @@ class ScalingParameters(Parameters):
         named = {"paper": Thresholds(), "released": RELEASED}.get(self.thresholds)
         found = {} if named is None else {"high": named.high, "low": named.low}
         own = {"high": self.high, "low": self.low}
-        return found | {name: value for name, value in own.items() if value is not None}
+        found |= {name: value for name, value in own.items() if value is not None}
+        # In millionths, as engines compare them: what is equal there is refused, not passed over.
+        return {name: round(value, 6) for name, value in found.items()}
 
 
 class ReactivePolicy:
@@ -169,8 +174,8 @@ class LongTermParameters(ScalingParameters):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     forecast: str | Forecaster = "arima"
-    season_s: NonNegative | None = None
-    level_s: NonNegative = 0.0
+    season_s: Annotated[float, Field(ge=0, le=LONGEST_SEASON_S)] | None = None
+    level_s: Annotated[float, Field(ge=0, le=LONGEST_SEASON_S)] = 0.0
     harmonics: Annotated[int, Field(ge=1, le=1000)] | None = None
     order: tuple[int, int, int] | None = None
     train_s: Positive = 2 * DAY_S
@@ -205,14 +210,33 @@ class LongTermParameters(ScalingParameters):
             raise ValueError(f"must be one of {sorted(known)}, or a Forecaster not told the future")
         return value
 
+    @model_validator(mode="after")
+    def _of_use(self) -> LongTermParameters:
+        season = f"season_s = {self.season_s}"
+        if self.season_s and self.season_s < 3 * self.bin_s:
+            raise ValueError(
+                f"{season}: must be 0 or at least three bins of bin_s = {self.bin_s:g}"
+            )
+        if self.season_s and self.forecast not in ("arima", "holt-winters", "seasonal-naive"):
+            raise ValueError(f"{season}: for forecast = arima, holt-winters or seasonal-naive only")
+        if self.level_s and self.forecast != "seasonal-naive":
+            raise ValueError(f"level_s = {self.level_s:g}: for forecast = seasonal-naive only")
+        if self.harmonics and not (self.forecast == "arima" and self.season_s):
+            raise ValueError(
+                f"harmonics = {self.harmonics}: for forecast = arima with a season_s only"
+            )
+        return self
+
     def changes(self) -> dict[str, float]:
         own = {"above": self.above, "below": self.below, "last_s": self.last_s}
-        return super().changes() | {k: value for k, value in own.items() if value is not None}
+        named = {name: round(value, 6) for name, value in own.items() if value is not None}
+        return super().changes() | named
 
     @property
     def orders(self) -> tuple[int, int, int]:
         """(p, d, q) of ARIMA."""
-        return self.order or ((2, 0, 1) if self.season_s else (3, 1, 2))
+        seasonal = self.forecast == "arima" and self.season_s
+        return self.order or ((2, 0, 1) if seasonal else (3, 1, 2))
 
     def settings(self) -> ForecastSettings:
         """For `DemandForecast`."""

@@ -53,7 +53,7 @@ from experiments.harness.execute import outcomes
 from experiments.harness.fingerprint import fingerprint
 from experiments.output import replace_file, text_table
 from llmscale_env import _spread
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options, whole
+from llmscale_env._cli import HELP_WORDS, Slip, check_folder, parse_options, whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -204,6 +204,8 @@ def _run(words: Sequence[str]) -> None:
     n_seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
     launcher = _spread.launcher_of(options)
     folder = Path(platformdirs.user_cache_dir("llmscale")) / "llumnix_sweep"
+    if "cache" in options:
+        check_folder("cache", Path(options["cache"]))
     cache = RunCache(Path(options.get("cache", folder)), fingerprint(_MODULE, "run"))
     taken: dict[str, float] = {}
 

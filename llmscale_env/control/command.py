@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from llmscale_env.control.regions import RegionOrders, ScalingOrder
 from llmscale_env.scenarios.fleet import PlacementConfig
@@ -325,7 +326,12 @@ class Dispatcher:
         now = self.engine.placement(e, llm, slo_class)
         if now is None:
             return  # no route of this LLM is by best fit
-        config = PlacementConfig(**changes)  # pydantic's error is a ValueError
+        try:
+            config = PlacementConfig(**changes)
+        except ValidationError as error:  # no cluster could carry this out
+            what = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in what["loc"])
+            raise TypeError(f"{where} = {what['input']!r}: {what['msg']}") from None
         given = {name: getattr(config, name) for name in changes}
         if "fallback" in given:
             given["fallback"] = Fallback[given["fallback"].upper()]

@@ -243,6 +243,10 @@ class RegionOrders:
         own = self.engine.spec.pools[p].scaling
         if own is None:
             raise ValueError("pool: has no scaling")
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"thresholds = {given!r}: must be a mapping of any of {list(THRESHOLDS)}"
+            )
         found = {name: getattr(own, name) for name in THRESHOLDS.values()}
         for name, value in given.items():
             field_name = _known(name, THRESHOLDS, "threshold")

@@ -187,7 +187,8 @@ class Forecaster(ABC):
         if path.shape != (steps, self.n_series) or not np.isfinite(path).all():
             raise ValueError(
                 f"{type(self).__name__}._path({steps}): must be finite and of shape "
-                f"({steps}, {self.n_series}), got {path!r}"
+                f"({steps}, {self.n_series}), got shape {path.shape} with "
+                f"{np.count_nonzero(~np.isfinite(path))} values that are not finite"
             )
         return np.maximum(path, 0.0)
 

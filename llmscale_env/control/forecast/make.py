@@ -30,7 +30,7 @@ def make_forecaster(spec: ForecasterSpec) -> Forecaster:
             and what is allowed.
     """
     if isinstance(spec, Forecaster):
-        return copy.deepcopy(spec)
+        return _copied(spec)
     if isinstance(spec, str):
         spec = {"kind": spec}
     if not isinstance(spec, Mapping) or "kind" not in spec:
@@ -55,6 +55,18 @@ def make_forecaster(spec: ForecasterSpec) -> Forecaster:
         raise ValueError(f"forecaster.{error}") from None
     except TypeError as error:
         raise ValueError(f"forecaster of kind {name}: {error}") from None
+
+
+def _copied(forecaster: Forecaster) -> Forecaster:
+    name = type(forecaster).__name__
+    if not hasattr(forecaster, "max_steps"):
+        raise ValueError(f"forecaster = {name}: its __init__ has to call super().__init__()")
+    if forecaster.is_clairvoyant and not isinstance(forecaster, Clairvoyant):
+        raise ValueError(f"forecaster = {name}: only 'clairvoyant' is told the future")
+    try:
+        return copy.deepcopy(forecaster)
+    except TypeError as error:
+        raise ValueError(f"forecaster = {name}: cannot be copied: {error}") from None
 
 
 def _arguments(kind: type[Forecaster]) -> list[str]:

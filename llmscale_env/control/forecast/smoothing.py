@@ -31,11 +31,16 @@ class LastValue(Forecaster):
         return np.broadcast_to(self._state["last"], (steps, self.n_series))
 
 
+MOST = 10.0
+"""Largest factor by which a level raises or lowers last season."""
+
+
 class SeasonalNaive(Forecaster):
     """The next intervals are as those one season before; until there is one, as the last one.
 
     With a level the profile of last season is multiplied by recent over past load: the sum of the last
-    `level_length` values over the sum of those one season before them.
+    `level_length` values over the sum of those one season before them, held between 1/10 and 10 (ours: a
+    silent hour last season says nothing about this one).
 
     Args:
         season_length: intervals of a season (a day, a week).
@@ -76,7 +81,8 @@ class SeasonalNaive(Forecaster):
         recent = np.where(known, history[rows % len(history), self._columns], 0.0).sum(axis=0)
         before = np.where(known, history[(rows - season) % len(history), self._columns], 0.0)
         total = before.sum(axis=0)
-        return np.divide(recent, total, out=np.ones(self.n_series), where=total > 0)
+        level = np.divide(recent, total, out=np.ones(self.n_series), where=total > 0)
+        return np.clip(level, 1 / MOST, MOST)
 
 
 class EWMA(Forecaster):
