@@ -50,7 +50,7 @@ def learnt(policy: str, max_gpus: int = 32) -> Any:
 @pytest.mark.parametrize("policy", ["blitzscale:live=false", "serverlessllm:keep_alive_s=300"])
 def test_instances_of_the_average_stay_when_nothing_comes(policy: str) -> None:
     # Four instances meet 2,800 tokens per second. After one such second and two without any the average is
-    # 4 / 3, so two stay; after two more 4 / 5, so one.
+    # 4 / 3, so two stay; after one more 4 / 4, so one.
     found = learnt(f"{policy},base_start_s=0")
     assert found.act(shown([0, 1, 2, 3, 63], 0.0, arrived=2_800)).drain == ()
     second = found.act(shown([0, 1, 2, 3, 63], 1.0))

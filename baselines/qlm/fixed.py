@@ -1,8 +1,8 @@
 """One LLM for each instance, for good: what a fleet without model swapping is given (ours).
 
-QLM's paper has its baselines serve "independent instances for each model" (section 1; Figure 2) and does not
-say how many each gets. Here an LLM gets instances by the work that the scenario's workload brings: the
-seconds that a full batch takes for its output tokens (Theta of Eq. 15).
+The paper says of Clockwork that it allocates "independent instances for each model" (section 1), and not how
+many each gets. Here an LLM gets instances by the work that the scenario's workload brings: the seconds that
+a full batch takes for its output tokens (Theta of Eq. 15).
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ class VllmParameters(Parameters):
 
     Attributes:
         batch_limit: running requests per instance; None: as the scenario says.
-        swapping: false: an instance keeps one LLM (`baselines.qlm.fixed`), as a vLLM instance does:
-            "independent instances for each model" (section 1; Figure 2). true: an instance without
-            running requests loads the LLM of its queue's head, request by request (section 8.2: "none of
-            them consider the impact of model swapping"), as it does anyway where there are fewer instances
-            than LLMs. With one LLM both are the same.
+        swapping: false (ours, the stronger form): an instance keeps one LLM (`baselines.qlm.fixed`), as
+            section 1 says of Clockwork. true (section 8.2: "none of them consider the impact of model
+            swapping"): an instance without running requests loads the LLM of its queue's head, request by
+            request. So it does anyway where not every LLM can have an instance. With one LLM both are
+            the same.
         queues: "shared": all instances of an LLM take from one queue (one per class with `edf`); with
             swapping all instances do. "per-instance": requests are dealt out in turn, at each decision, to
             the instances that serve their LLM, each of which serves its own in order (section 2.3:

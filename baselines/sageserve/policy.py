@@ -163,7 +163,7 @@ class LongTermParameters(ScalingParameters):
             target latency"). Ours: 20 s; within the released code's 10 s one in twenty of Bloom's prompts is
             not even prefilled. None: what an instance serves if nobody ever waits.
         theta_itl: whether they also have to keep the ITL that the scenario charges them for
-            (`baselines.sageserve.endpoints.charged_itl_s`). The paper's service levels are of TTFT only.
+            (`baselines.sageserve.endpoints.charged_itl_s`). The paper's service levels are of TTFT.
         expected: what LT-UA holds the observed load against: "then", the mean forecast of the time in which
             it looks (the last 20 minutes; released code: of that minute), or "peak", that of the hour's peak.
         above, below: of observed over expected load, at which LT-UA goes out, and in; None: the pools' own

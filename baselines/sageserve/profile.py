@@ -3,8 +3,8 @@
 Some instances of a pool are simulated by themselves, with a pool's own iteration times and limits, requests
 of the workload's lengths and Poisson arrivals, the shortest queue of predicted tokens first. Theta is
 the largest load, per instance, at which the target share of requests meets every target that is charged.
-The paper's service levels are of TTFT only. A scenario may charge ITL as well. `throughput` computes what
-instances serve if nobody ever waits.
+The paper's service levels are of TTFT (section 3.3 names E2E as a further factor). A scenario may charge
+ITL as well. `throughput` computes what instances serve if nobody ever waits.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class _Rule:
             now_s: time.
             instances: there or on their way.
             target: what the integer programme asks for.
-            forecast_tokens_per_s: the largest load that it was told, without the buffer.
+            forecast_tokens_per_s: the load that it is to hold what comes against, without the buffer.
         """
         return 0
 
