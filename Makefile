@@ -17,6 +17,8 @@ TEST_PROCESSES ?= 2
 # Generated cases of each kind on which `make engines` compares the two engines: whole instances, all that QLM does, regions, split
 # phases and placement, weights that flow, live scaling (in 91 of 200 of these a loading instance forms a batch).
 CASES ?= 2500
+# Busy loops beside `make test-busy`.
+LOOPS ?= 8
 PYTHON ?=
 TORCH_INDEX ?=
 
@@ -29,7 +31,7 @@ SUPPORTED := Python 3.11, 3.12 or 3.13
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 	--only-binary :all: --constraint constraints.txt
 
-.PHONY: help setup train evaluate test test-slow engines lint format types bench clean
+.PHONY: help setup train evaluate test test-busy test-slow engines lint format types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +83,10 @@ evaluate: $(READY) ## compare policies on the same requests: make evaluate ARGS=
 
 test: $(READY) ## run the tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
+
+test-busy: $(READY) ## run the tests beside LOOPS busy loops: no test may wait for the clock
+	@trap 'kill $$(jobs -p)' EXIT; for _ in $$(seq $(LOOPS)); do (while :; do :; done) & done; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
 test-slow: $(READY) ## run the tests that are marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m slow $(ARGS)
