@@ -379,12 +379,12 @@ class MultiRegionEnv(ServingEnv):
     | `static:each=6` (all VMs) | -99.6 [-99.9, -99.4] | 99.86 | 99.97 | 6,912 |
     | `reactive` | -606.3 [-616.1, -596.6] | 80.36 | 99.24 | 2,624 |
     | `reactive:thresholds=released` | -377.2 [-385.2, -369.4] | 89.04 | 99.42 | 4,217 |
-    | `lt-i` | -108.9 [-113.6, -104.5] | 97.53 | 99.75 | 2,657 |
-    | `lt-u` | -164.6 [-172.5, -156.9] | 95.57 | 99.67 | 2,546 |
-    | `lt-u:thresholds=released` | -114.5 [-119.3, -110.1] | 97.33 | 99.74 | 2,642 |
-    | `lt-ua` | -166.3 [-174.3, -158.4] | 95.50 | 99.67 | 2,526 |
-    | `lt-ua:thresholds=released` | -116.1 [-121.5, -111.1] | 97.27 | 99.74 | 2,627 |
-    | `lt-i:forecast=oracle` (told the future) | -79.4 [-82.3, -76.6] | 98.62 | 99.81 | 2,824 |
+    | `lt-i` | -109.4 [-115.4, -104.1] | 97.57 | 99.76 | 2,772 |
+    | `lt-u` | -164.0 [-171.5, -156.4] | 95.65 | 99.69 | 2,659 |
+    | `lt-u:thresholds=released` | -115.5 [-122.2, -109.7] | 97.36 | 99.75 | 2,754 |
+    | `lt-ua` | -165.4 [-173.3, -157.5] | 95.58 | 99.68 | 2,636 |
+    | `lt-ua:thresholds=released` | -116.5 [-123.1, -110.5] | 97.31 | 99.75 | 2,740 |
+    | `lt-i:forecast=oracle` (told the future) | -79.8 [-82.7, -76.9] | 98.67 | 99.83 | 2,949 |
 
     Defaults are the paper's text: pools scale at 70 and 30 % of their memory. Here the released code's 50
     and 25 % are better for every policy that goes by them. A likely reason is that prompts are long: an
