@@ -3,10 +3,9 @@
 One instance of each model, plain, from a batch limit of 64, under a constant rate of interactive requests
 that is some three times what it can serve. A step lasts from one change of the limit to the next, and its
 latency is the mean over the requests that run in it: the time in which they ran over the tokens that
-they received, stalls by the prefills of others included. (The controller itself leaves out the time in
-which a raised limit fills up, so it sees less.) The algorithm lowers a limit after a target was missed; how
-far latency overshoots and for how long is what is to be seen. Drawn is the first seed, for Chiron
-of the algorithm and as printed.
+they received, stalls by the prefills of others included. The algorithm lowers a limit after a target was
+missed; how far latency overshoots and for how long is what is to be seen. Drawn is the first seed, for
+Chiron and for the algorithm as printed.
 """
 
 from __future__ import annotations

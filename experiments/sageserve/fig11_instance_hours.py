@@ -327,7 +327,7 @@ SAVED_REASON = (
     "Reactive has nothing to give: its serving instances take in and put out 3,900 tokens/s, 95 % of what "
     "one can do if nobody ever waits (4,080, as fig02 has it): 70 % of the memory is 120 requests. LT "
     "spends the same hours to be there before the load. In US-West, whose clients send half of it, "
-    "LT keeps 80 % of the peak's capacity at home (epsilon), where reactive sends the excess elsewhere."
+    "LT keeps the peak's capacity at home (epsilon), where reactive sends the excess elsewhere."
 )
 RELEASED_REASON = (
     "Reactive then takes twice its hours, and they buy latency; LT plans by theta, which lower thresholds "
