@@ -138,15 +138,69 @@ def test_a_forecaster_of_ones_own_is_taken_and_copied():
 
 
 @pytest.mark.parametrize(
-    "answer", [np.zeros((2, 1)), np.zeros(3), np.full((3, 1), np.nan), np.full((3, 1), np.inf)]
+    "answer, message",
+    [
+        (np.zeros((2, 1)), r": must be of shape \(3, 1\), got \(2, 1\)"),
+        (np.zeros(3), r": must be of shape \(3, 1\), got \(3,\)"),
+        (np.full((3, 1), np.nan), r"\[0, 0\] = nan: must be finite and at most 1e\+11"),
+        ([[0], [np.inf], [0]], r"\[1, 0\] = inf: must be finite and at most 1e\+11"),
+        ([[0], [0], [-np.inf]], r"\[2, 0\] = -inf: must be finite"),
+        ([[1e300]] * 3, r"\[0, 0\] = 1e\+300: must be finite and at most 1e\+11"),
+        (None, r" = None: must be numbers of shape \(3, 1\)"),
+        ("many", r" = 'many': must be numbers of shape \(3, 1\)"),
+        ({}, r" = {}: must be numbers"),
+        ([[1], [2, 3], [4]], r" = \[\[1\], \[2, 3\], \[4\]\]: must be numbers"),
+        (np.full((3, 1), 1j), r" = array\(.*: must be numbers"),
+    ],
 )
-def test_what_a_forecaster_of_ones_own_says_is_checked(answer):
+def test_what_a_forecaster_of_ones_own_says_is_checked(answer, message):
     class Wrong(LastValue):
         def _path(self, steps):
             return answer if steps == 3 else super()._path(steps)
 
-    with pytest.raises(ValueError, match=r"Wrong._path\(3\): must be finite and of shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=rf"^Wrong\._path\(3\){message}"):
         path(fed(Wrong(), [1.0]))
+
+
+@pytest.mark.parametrize("answer", [[[2], [-3], [4]], np.array([[True], [False], [True]])])
+def test_lists_and_whole_numbers_of_ones_own_are_taken_and_negative_ones_cut_off(answer):
+    class Mine(LastValue):
+        def _path(self, steps):
+            return answer if steps == 3 else super()._path(steps)
+
+    found = path(fed(Mine(), [1.0]))
+    assert found.tolist() == [max(float(each[0]), 0.0) for each in answer]
+    assert found.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "state, message",
+    [
+        (None, r" = None: must be arrays by name whose last axis is the 2 series"),
+        ({"last": [0, 0]}, r"\['last'\] = \[0, 0\]: must be arrays by name"),
+        ({"last": np.zeros((2, 3))}, r"\['last'\] = array.*: must be arrays by name"),
+        ({"last": np.float64(3)}, r"\['last'\] = .*: must be arrays by name"),
+        ({"age": np.zeros(2)}, r"\['age'\]: must have a name other than .*'residuals'"),
+    ],
+)
+def test_the_state_of_a_forecaster_of_ones_own_is_checked(state, message):
+    class Wrong(LastValue):
+        def _allocate(self, n_series):
+            return state
+
+    with pytest.raises(ValueError, match=rf"^Wrong\._allocate\(2\){message}"):
+        Wrong().reset(2)
+
+
+@pytest.mark.parametrize("method", ["_allocate", "_observe", "_path"])
+def test_where_a_forecaster_of_ones_own_fails_is_told(method):
+    def failing(self, argument):
+        raise KeyError("model")
+
+    broken = type("Broken", (LastValue,), {method: failing})()
+    with pytest.raises(RuntimeError, match=rf"^Broken\.{method} failed: KeyError: 'model'") as told:
+        fed(broken, [1.0])
+    assert isinstance(told.value.__cause__, KeyError)
 
 
 def test_ewma_starts_at_the_first_value():
@@ -515,7 +569,9 @@ def test_a_bad_spec_is_refused(spec, message):
         make_forecaster(spec)
 
 
-@pytest.mark.parametrize("values", [[1.0], [[1.0, 2.0]], [1.0, np.nan], [1.0, -1.0], [1, np.inf]])
+@pytest.mark.parametrize(
+    "values", [[1.0], [[1.0, 2.0]], [1.0, np.nan], [1.0, -1.0], [1, np.inf], [1, 1e12]]
+)
 def test_bad_values_are_refused(values):
     forecaster = make_forecaster("last_value")
     forecaster.reset(2)

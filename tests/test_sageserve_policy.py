@@ -270,6 +270,28 @@ def test_a_forecaster_of_ones_own_is_taken(scenario, requests):
     assert targets[0] > targets[1]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_what_cannot_be_planned_for_is_told(scenario, requests, value):
+    with pytest.raises(
+        ValueError, match=r"^Line\._path\(12\)\[0, 0\] = .*: must be finite and at most"
+    ):
+        asked("lt-u", scenario, requests, forecast=Line(slope=value))
+
+
+def test_the_largest_forecast_is_planned_for(scenario, requests):
+    """Any load that is too much has the same plan: all the VMs that there are."""
+    short = load_scenario(scenario, horizon_s=900.0)
+    first = requests.between(0, 900 * PS_PER_S)
+    first = replace(first, history=requests.history)
+    targets = [
+        [order["target"] for order in result.decisions[0]["scaling"].values()]
+        for slope in (1e6, 1e9, 8e9)
+        for result in [asked("lt-u", short, first, forecast=Line(slope=slope))[1]]
+    ]
+    assert targets[0] == targets[1] == targets[2]
+    assert sum(targets[0]) > 3 * len(targets[0])
+
+
 def test_a_forecaster_that_is_told_the_future_is_refused():
     for told in (Line(0.0, sees_future=True), Clairvoyant(), 3):
         with pytest.raises(PolicyError, match="or a Forecaster not told the future"):

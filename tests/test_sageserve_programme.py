@@ -114,6 +114,15 @@ def test_too_little_capacity_serves_what_it_can():
         provision(problem(capacity=[[3], [1]], min_instances=[[4, 0]]))
 
 
+@pytest.mark.parametrize("limits", [{"capacity": [[5], [3]]}, {"max_instances": [[5, 3]]}])
+@pytest.mark.parametrize("demand", [1e3, 1e6, 1e9, 1e12, 1e14])
+def test_whatever_is_asked_for_all_that_there_is_serves(demand, limits):
+    """5 and 3 instances of 100 tokens/s at most: 1e6 and more of each region lack all but those 8, twice."""
+    plan = provision(problem(demand=np.full((1, 2, 1), demand), **limits))
+    assert plan.target.tolist() == [[[5], [3]]]
+    assert plan.missing == pytest.approx(2 * (2 * demand / 100 - 8))
+
+
 def test_an_llm_that_runs_nowhere_is_missed():
     plan = provision(problem(throughput=[[0.0]]))
     assert plan.missing > 0
@@ -193,6 +202,8 @@ def test_equals_brute_force(drawn):
     [
         ({"instances": [[2, 1]]}, "instances"),
         ({"demand": [[100.0, 1.0]]}, "demand"),
+        ({"demand": [[[1e300], [1.0]]]}, r"demand: must be in 0\.\.1e\+15"),
+        ({"demand": [[[np.nan], [1.0]]]}, "demand"),
         ({"throughput": [[-1.0]]}, "throughput"),
         ({"vm_cost": [np.nan]}, "vm_cost"),
         ({"epsilon": 0.0}, "epsilon"),

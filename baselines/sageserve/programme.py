@@ -18,6 +18,7 @@ The released code has the costs 10 and 150, epsilon = 1 and no sum across region
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,9 @@ Ints = NDArray[np.int64]
 
 RELEASED_COSTS = (10.0, 150.0)
 """alpha and sigma of the released code, for every GPU type and LLM."""
+
+LARGEST = 1e15
+"""Largest number of a problem: whole numbers up to here are exact as floats."""
 
 EXACT = SolverSettings(gap=0.0, time_limit_s=10.0)
 
@@ -99,8 +103,8 @@ class ProvisioningProblem:
             array = np.asarray(value, np.int64 if whole else np.float64)
             if array.shape != shape or 0 in shape:
                 raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-            if not (np.isfinite(array) & (array >= 0)).all():
-                raise ValueError(f"{name}: must be finite and at least 0")
+            if not ((array >= 0) & (array <= LARGEST)).all():
+                raise ValueError(f"{name}: must be in 0..{LARGEST:g}")
             object.__setattr__(self, name, array)
         if not 0 < self.epsilon <= 1:
             raise ValueError(f"epsilon = {self.epsilon}: must be above 0 and at most 1")
@@ -232,9 +236,14 @@ class _Model:
                 for j in regions
                 if unit > 0
             }
+            # What is beyond the limits of all instances is missing anyhow. Left in, it would be so large that
+            # the solver's tolerance, a share of it, hides the instances that there are.
+            most = [self._most(i, j) if soft else math.inf for j in regions]
             for j in regions:
-                self._demand(served.get(j, 0), problem.regional[i, j], unit, f"{i}_{j}", soft)
-            self._demand(pulp.lpSum(served.values()), problem.total[i], unit, f"{i}", soft)
+                region = problem.regional[i, j]
+                self._demand(served.get(j, 0), region, unit, most[j], f"{i}_{j}", soft)
+            together = pulp.lpSum(served.values())
+            self._demand(together, problem.total[i], unit, sum(most), f"{i}", soft)
         self._limits()
 
     def _change(self, i: int, j: int, k: int) -> Any:
@@ -242,10 +251,24 @@ class _Model:
         high = 0 if self.problem.throughput[i, k] == 0 else None
         return variable(self.programme, f"delta_{i}_{j}_{k}", -have, high, integer=True)
 
-    def _demand(self, served: Any, demand: float, unit: float, name: str, soft: bool) -> None:
+    def _most(self, i: int, j: int) -> float:
+        """What instances of LLM i in region j serve at most, in those of its fastest kind."""
+        p, speed = self.problem, self.problem.throughput[i]
+        if not speed.max() > 0:
+            return 0.0
+        found = math.inf if p.max_instances is None else float(p.max_instances[i, j])
+        if p.capacity is None:
+            return found
+        assert p.vms_per_instance is not None
+        held = p.capacity[j] // p.vms_per_instance[i]
+        return min(found, float((held * speed).sum() / speed.max()))
+
+    def _demand(
+        self, served: Any, demand: float, unit: float, most: float, name: str, soft: bool
+    ) -> None:
         if demand <= 0:
             return
-        needed = float(demand / unit) if unit > 0 else float(demand)
+        needed = min(float(demand / unit) if unit > 0 else float(demand), most)
         short: Any = 0
         if soft:
             short = variable(self.programme, f"short_{name}")

@@ -7,8 +7,9 @@ back without touching the others.
 
 from __future__ import annotations
 
+import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +18,20 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 State = dict[str, NDArray[Any]]
 
+LARGEST = 1e11
+"""Largest value of an interval, observed or forecast: a thousand times what a million GPUs serve in a second.
+Beyond it sums and integer programmes that are made of forecasts are no longer exact."""
+
 ERROR_BEFORE_DATA = 1.0
 """Recent error of a forecaster that has not been checked yet: that of one who always says 0."""
+
+
+_OURS = ("age", "paths", "residuals", "actuals")
+
+
+def _short(value: object) -> str:
+    """A value in a message."""
+    return textwrap.shorten(repr(value), 80, placeholder="...")
 
 
 def check_integer(name: str, value: object, low: int) -> int:
@@ -83,7 +96,7 @@ class Forecaster(ABC):
 
     @abstractmethod
     def _path(self, steps: int) -> Floats:
-        """(steps, n_series) forecasts of the next intervals; negative ones are cut off at 0."""
+        """(steps, n_series) forecasts, at most `LARGEST`, of what comes next; below 0 they are cut off."""
 
     # ---- series ----
 
@@ -110,8 +123,30 @@ class Forecaster(ABC):
             "paths": np.full((self.max_steps, self.max_steps, n), np.nan),
             "residuals": np.full((self.window, self.max_steps, n), np.nan),
             "actuals": np.zeros((self.window, n)),
-            **self._allocate(n),
+            **self._allocated(n),
         }
+
+    def _allocated(self, n: int) -> State:
+        """`_allocate`, checked: its arrays are kept beside our own and are cut by series."""
+        found = self._own("_allocate", n)
+        asked = f"must be arrays by name whose last axis is the {n} series"
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{type(self).__name__}._allocate({n}) = {_short(found)}: {asked}")
+        for name, array in found.items():
+            where = f"{type(self).__name__}._allocate({n})[{name!r}]"
+            if name in _OURS:
+                raise ValueError(f"{where}: must have a name other than {list(_OURS)}")
+            if not isinstance(array, np.ndarray) or array.shape[-1:] != (n,):
+                raise ValueError(f"{where} = {_short(array)}: {asked}")
+        return dict(found)
+
+    def _own(self, method: str, argument: Any) -> Any:
+        """What a subclass answers; where it raises, the message says whose method it was."""
+        try:
+            return getattr(self, method)(argument)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"{type(self).__name__}.{method} failed: {told}") from error
 
     def reset_series(self, which: ArrayLike) -> None:
         """Start the series `which` (indices) anew, as when one episode of many begins again."""
@@ -155,7 +190,7 @@ class Forecaster(ABC):
         """Take in what was observed in the interval that has just ended.
 
         Args:
-            values: (n_series,) finite and not negative.
+            values: (n_series,) from 0 to `LARGEST`.
 
         Raises:
             ValueError: if the shape or a value is not as stated.
@@ -164,17 +199,17 @@ class Forecaster(ABC):
         x = np.asarray(values, dtype=np.float64)
         if x.shape != (self.n_series,):
             raise ValueError(f"values: expected shape ({self.n_series},), got {x.shape}")
-        good = (x >= 0) & (x < np.inf)
+        good = (x >= 0) & (x <= LARGEST)
         if not good.all():
             first = int(np.argmin(good))
-            raise ValueError(f"values[{first}] = {x[first]}: must be finite and at least 0")
+            raise ValueError(f"values[{first}] = {x[first]}: must be in 0..{LARGEST:g}")
         state, age = self._state, self._state["age"]
         made = (age + 1 - self._steps) % self.max_steps
         forecasts = state["paths"][made, self._steps - 1, self._columns]
         row = age % self.window
         state["residuals"][row, :, self._columns] = (x - forecasts).T
         state["actuals"][row, self._columns] = x
-        self._observe(x)
+        self._own("_observe", x)
         age += 1
         state["paths"][age % self.max_steps, :, self._columns] = self.predict_path(self.max_steps).T
 
@@ -183,14 +218,24 @@ class Forecaster(ABC):
     def predict_path(self, steps: int) -> Floats:
         """(steps, n_series) forecasts of the next `steps` intervals; 0 before any is seen."""
         self._need_reset()
-        path = np.asarray(self._path(check_integer("steps", steps, 1)), np.float64)
-        if path.shape != (steps, self.n_series) or not np.isfinite(path).all():
+        shape = (check_integer("steps", steps, 1), self.n_series)
+        found = self._own("_path", steps)
+        where = f"{type(self).__name__}._path({steps})"
+        try:
+            path = np.asarray(found)
+        except ValueError:  # lists of different lengths
+            path = np.empty(0, np.object_)
+        if path.dtype.kind not in "biuf":
+            raise ValueError(f"{where} = {_short(found)}: must be numbers of shape {shape}")
+        if path.shape != shape:
+            raise ValueError(f"{where}: must be of shape {shape}, got {path.shape}")
+        good = (path > -np.inf) & (path <= LARGEST)
+        if not good.all():
+            h, i = np.argwhere(~good)[0].tolist()
             raise ValueError(
-                f"{type(self).__name__}._path({steps}): must be finite and of shape "
-                f"({steps}, {self.n_series}), got shape {path.shape} with "
-                f"{np.count_nonzero(~np.isfinite(path))} values that are not finite"
+                f"{where}[{h}, {i}] = {path[h, i]}: must be finite and at most {LARGEST:g}"
             )
-        return np.maximum(path, 0.0)
+        return np.maximum(path, 0.0, dtype=np.float64)
 
     def predict(self, steps_ahead: int = 1) -> Floats:
         """(n_series,) forecast of the mean of the interval `steps_ahead` after the last one seen."""
