@@ -86,6 +86,18 @@ def test_bases_are_divided_when_there_are_too_few_gpus() -> None:
     [
         ("min_prefill=0", "min_prefill = '0': Input should be greater than or equal to 1"),
         ("base_over=night", "base_over = 'night': Input should be 'all' or 'busy'"),
+        *(
+            (f"decode_tokens={value}", f"decode_tokens = '{value}': Input should be {allowed}")
+            for value, allowed in (
+                ("0", "greater than or equal to 1"),
+                ("-1", "greater than or equal to 1"),
+                ("1e-300", "greater than or equal to 1"),
+                ("nan", "less than or equal to 1000000000"),
+                ("1e300", "less than or equal to 1000000000"),
+            )
+        ),
+        ("prefill_tokens_per_s=0", "prefill_tokens_per_s = '0': Input should be greater"),
+        ("window_s=1e-300", "window_s = '1e-300': Input should be greater than or equal to 0.001"),
         ("base_start_s=-1", "base_start_s = '-1': Input should be greater than or equal to 0"),
     ],
 )

@@ -45,7 +45,6 @@ from baselines.parameters import (
     NonNegative,
     Parameters,
     PolicyError,
-    Positive,
     PositiveCount,
     checked,
 )
@@ -75,9 +74,9 @@ class ScalingParameters(Parameters):
 
     trigger: Literal["paper", "code"] = "paper"
     timeout_s: NonNegative | None = None
-    window_s: Positive = 1.0
-    prefill_tokens_per_s: Positive | None = None
-    decode_tokens: Positive | None = None
+    window_s: Annotated[float, Field(ge=0.001, le=3600)] = 1.0
+    prefill_tokens_per_s: Annotated[float, Field(ge=1, le=1e9)] | None = None
+    decode_tokens: Annotated[float, Field(ge=1, le=1e9)] | None = None
     min_prefill: PositiveCount | None = None
     min_decode: PositiveCount | None = None
     base_start_s: Annotated[float, Field(ge=0, le=1e9)] = 60.0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from baselines.parameters import NonNegative, Parameters, PolicyError, Positive, checked
+from baselines.parameters import NonNegative, Parameters, PolicyError, checked
 from baselines.sageserve.endpoints import Endpoints
 from baselines.sageserve.forecast import (
     DAY_S,
@@ -61,7 +61,7 @@ class ScalingParameters(Parameters):
     """
 
     thresholds: Literal["scenario", "paper", "released"] = "scenario"
-    high: Annotated[float, Field(gt=0, le=10)] | None = None
+    high: Annotated[float, Field(ge=1e-6, le=10)] | None = None
     low: Annotated[float, Field(ge=0, le=10)] | None = None
 
     def changes(self) -> dict[str, float]:
@@ -148,9 +148,10 @@ class LongTermParameters(ScalingParameters):
         level_s: "seasonal-naive" multiplies last season by the load of so long over that one season before
             (ours); 0: last season as it was.
         harmonics: pairs of Fourier terms of "arima" with a season; None: 8 for each day of it.
-        order: (p, d, q) of "arima" and "in-sample"; None: the released code's (3, 1, 2), with a season
-            (2, 0, 1), since the season leaves nothing to be differenced (ours).
-        train_s: what a fit takes in at most.
+        order: (p, d, q) of "arima" and "in-sample", at most (100, 2, 100); None: the released code's
+            (3, 1, 2), with a season (2, 0, 1), since the season leaves nothing to be differenced (ours).
+        train_s: what a fit of "arima" takes in at most, not below six hours and two seasons; None: two days,
+            or two seasons where they are longer.
         bin_s: width of the windows (15 minutes; released code: 60 s).
         lead_s: windows that begin earlier than this ahead do not count (released code: 1200).
         beta: buffer, as a share of the load of the past hour that can wait.
@@ -178,25 +179,35 @@ class LongTermParameters(ScalingParameters):
     level_s: Annotated[float, Field(ge=0, le=LONGEST_SEASON_S)] = 0.0
     harmonics: Annotated[int, Field(ge=1, le=1000)] | None = None
     order: tuple[int, int, int] | None = None
-    train_s: Positive = 2 * DAY_S
-    bin_s: Annotated[float, Field(gt=0, le=3600)] = 900.0
+    train_s: Annotated[float, Field(gt=0, le=LONGEST_SEASON_S, allow_inf_nan=False)] | None = None
+    bin_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = 900.0
     lead_s: NonNegative = 0.0
     beta: Annotated[float, Field(ge=0, le=10)] = 0.1
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1.0
     cross_region: bool = True
-    vm_cost: NonNegative = RELEASED_COSTS[0]
-    start_cost: NonNegative = RELEASED_COSTS[1]
-    theta_ttft_s: Positive | None = 20.0
+    vm_cost: Annotated[float, Field(ge=0, le=1e6)] = RELEASED_COSTS[0]
+    start_cost: Annotated[float, Field(ge=0, le=1e6)] = RELEASED_COSTS[1]
+    theta_ttft_s: Annotated[float, Field(gt=0, le=DAY_S)] | None = 20.0
     theta_itl: bool = True
     expected: Literal["then", "peak"] = "then"
-    above: Annotated[float, Field(gt=0, le=1000)] | None = None
+    above: Annotated[float, Field(ge=1e-6, le=1000)] | None = None
     below: Annotated[float, Field(ge=0, le=1000)] | None = None
     last_s: NonNegative | None = None
 
     @field_validator("order", mode="before")
     @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return value.split(",") if isinstance(value, str) else value
+    def _three(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            p, d, q = (
+                int(str(part)) for part in (value.split(",") if isinstance(value, str) else value)
+            )
+        except (TypeError, ValueError):
+            p = d = q = -1
+        if not (0 <= p <= 100 and 0 <= d <= 2 and 0 <= q <= 100):
+            raise ValueError("must be three whole numbers p,d,q: p and q in 0..100, d in 0..2")
+        return p, d, q
 
     @field_validator("forecast", mode="before")
     @classmethod
@@ -219,6 +230,17 @@ class LongTermParameters(ScalingParameters):
             )
         if self.season_s and self.forecast not in ("arima", "holt-winters", "seasonal-naive"):
             raise ValueError(f"{season}: for forecast = arima, holt-winters or seasonal-naive only")
+        if self.train_s is not None:
+            train = f"train_s = {self.train_s:g}"
+            if self.forecast != "arima":
+                raise ValueError(f"{train}: for forecast = arima only")
+            least = max(2 * (self.season_s or 0.0), DAY_S / 4)
+            if self.train_s < least:
+                raise ValueError(f"{train}: must be at least {least:g}: six hours and two seasons")
+        if self.order and self.forecast not in ("arima", "in-sample"):
+            raise ValueError(f"order = {self.order}: for forecast = arima or in-sample only")
+        if self.forecast == "seasonal-naive" and self.season_s == 0:
+            raise ValueError("season_s = 0: must be above 0 for forecast = seasonal-naive")
         if self.level_s and self.forecast != "seasonal-naive":
             raise ValueError(f"level_s = {self.level_s:g}: for forecast = seasonal-naive only")
         if self.harmonics and not (self.forecast == "arima" and self.season_s):
@@ -246,7 +268,7 @@ class LongTermParameters(ScalingParameters):
             made = arima(
                 self.orders,
                 bin_s=bin_s,
-                train_s=self.train_s,
+                train_s=2 * DAY_S if self.train_s is None else self.train_s,
                 season_s=season_s,
                 harmonics=self.harmonics,
             )
