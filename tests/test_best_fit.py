@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from baselines.aladdin.constraints import Request as AladdinRequest
+from baselines.aladdin.constraints import Rules
+from baselines.aladdin.performance import DecodeTime, PrefillTime
+from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
     ClusterSpec,
     Fallback,
@@ -256,3 +262,154 @@ def test_impossible_placements_are_refused() -> None:
             replace(LOOSE, **changes)
     with pytest.raises(ValueError, match="BEST_FIT needs one"):
         replace(cluster(LOOSE), routes=((RouteSpec(RouterKind.BEST_FIT, (0,)),),))
+
+
+# ---- constraint (d) at the ends of theta ----
+
+NEARLY_ONE = 1.0 - 2.0**-20
+
+
+@both
+@pytest.mark.parametrize(
+    "saved_over_tokens, theta, itl_ps, expected",
+    [
+        # As printed 3 T - 69 >= 35 / theta; over intervals 2 T - 69 >= 35 / theta.
+        (True, 1.0, 34, 1),  # 33 < 35
+        (True, 1.0, 35, 0),  # 36
+        (False, 1.0, 51, 1),  # 33
+        (False, 1.0, 52, 0),  # 35: just
+        (False, NEARLY_ONE, 52, 1),  # 35 are too few by a millionth
+        (False, NEARLY_ONE, 53, 0),
+        # 35 * 2**30 are 37,580,963,840.
+        (True, 2.0**-30, 12_526_987_969, 1),
+        (True, 2.0**-30, 12_526_987_970, 0),
+        (False, 2.0**-30, 18_790_481_954, 1),
+        (False, 2.0**-30, 18_790_481_955, 0),
+        # Nothing of what has been saved may be used: no target is high enough.
+        (True, 0.0, 10**15, 1),
+        (False, 0.0, 10**15, 1),
+    ],
+)
+def test_saved_time_at_the_ends_of_theta(
+    engine_class: Engine, saved_over_tokens: bool, theta: float, itl_ps: int, expected: int
+) -> None:
+    """Emitted at 35, 68 and 103; at 104 a prefill would take 35. (b) is met by far, but for theta = 0."""
+    placement = replace(
+        LOOSE,
+        theta=theta,
+        itl_ps=itl_ps,
+        gamma=0.0,
+        decode_const_ps=0.0,
+        decode_per_request_ps=0.0,
+        decode_per_token_ps=1e-3,
+        saved_over_tokens=saved_over_tokens,
+    )
+    engine = engine_class(cluster(placement, 2), table((0, 10, 50), (104, 10, 50)))
+    engine.advance(105)
+    assert placed(engine, 2) == [0, expected]
+
+
+@both
+@pytest.mark.parametrize("theta", [2.0**-30, 1.0])
+def test_a_prefill_that_costs_nothing_still_waits_for_who_is_late(
+    engine_class: Engine, theta: float
+) -> None:
+    """0 <= theta (3 T - 69) from T = 23 on, 0 <= theta (2 T - 69) from 35 on, whatever theta is."""
+    free = replace(LOOSE, prefill_const_ps=0.0, prefill_per_token_ps=0.0, gamma=0.0, theta=theta)
+    free = replace(free, decode_const_ps=0.0, decode_per_request_ps=0.0, decode_per_token_ps=1e-12)
+    for tokens, itl_ps, expected in ((True, 22, 1), (True, 23, 0), (False, 34, 1), (False, 35, 0)):
+        placement = replace(free, itl_ps=itl_ps, saved_over_tokens=tokens)
+        engine = engine_class(cluster(placement, 2), table((0, 10, 50), (104, 10, 50)))
+        engine.advance(105)
+        assert placed(engine, 2) == [0, expected]
+
+
+def held(engine_class: Engine, placement: PlacementSpec, requests: Any, where: list[int]) -> Any:
+    """The first requests are put where it is said; from then on best fit places."""
+    spec = cluster(placement, 2, RouterKind.HOLD, capacity=10**6)
+    engine = engine_class(spec, requests)
+    engine.advance(1)
+    engine.assign(list(range(len(where))), where)
+    engine.set_router(0, 0, RouterKind.BEST_FIT)
+    return engine
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("theta", [2.0**-40, 2.0**-20, 2.0**-8, 1 - 2.0**-8, NEARLY_ONE, 1.0])
+def test_engines_and_rules_agree_at_the_ends_of_theta(theta: float, tokens: bool) -> None:
+    """Targets at which (d) just holds, holds by far and fails, with requests that run and that wait."""
+    broken = []
+    for seed in range(40):
+        rng = np.random.default_rng([seed, tokens])
+        where = [int(i) for i in rng.integers(0, 2, rng.integers(1, 6))]
+        rows = [(0, int(rng.integers(1, 40)), int(rng.integers(20, 60))) for _ in where]
+        at_ps, prompt = int(rng.integers(150, 900)), int(rng.integers(1, 40))
+        while (
+            True
+        ):  # a time at which nobody has a token: it would be before the arrival, or after it
+            engine = held(ReferenceEngine, LOOSE, table(*rows), where)
+            engine.advance(at_ps)
+            before = [r.emitted for i in engine.all_instances for r in i.all_requests]
+            engine.advance(at_ps + 1)
+            if before == [r.emitted for i in engine.all_instances for r in i.all_requests]:
+                break
+            at_ps += 1
+        workers = [
+            tuple(
+                AladdinRequest(
+                    r.input_tokens,
+                    r.predicted_output_tokens,
+                    r.emitted,
+                    float(at_ps - r.first_token_ps) if r.emitted else 0.0,
+                )
+                for r in instance.all_requests
+            )
+            for instance in engine.all_instances
+        ]
+        # The target at which (d) holds on a worker: theta (T times - t_dec) >= prefill.
+        urgent = max(workers, key=len)
+        new = sum(r.input_tokens for r in urgent if r.new)
+        needed = (5 + 3 * (new + prompt)) / theta
+        just = max(
+            (
+                math.ceil((needed + r.decoding_s) / (r.emitted_tokens - (not tokens)))
+                for r in urgent
+                if r.emitted_tokens > 1
+            ),
+            default=100,
+        )
+        itl_ps = max(1, just + int(rng.choice([0, -1, 1, 5])) * max(1, just >> 16))
+        placement = replace(
+            LOOSE,
+            theta=theta,
+            itl_ps=itl_ps,
+            gamma=0.5,
+            decode_const_ps=0.0,
+            decode_per_request_ps=0.0,
+            decode_per_token_ps=1e-3,
+            saved_over_tokens=tokens,
+        )
+        rules = Rules(
+            PrefillTime(3.0, 5.0),
+            DecodeTime(1e-3, 0.0, 0.0),
+            kv_capacity=1e6,
+            ttft_slo_s=1e9,
+            itl_slo_s=float(itl_ps),
+            gamma=0.5,
+            theta=theta,
+            saved_over="tokens" if tokens else "intervals",
+        )
+        new_one = AladdinRequest(prompt, 30)
+        fullest = sorted(
+            range(2),
+            key=lambda i: len(workers[i]) ** 2 + rules.weighted_context(workers[i]) ** 2,
+            reverse=True,
+        )
+        broken += [rules.broken((*workers[i], new_one)) for i in fullest if workers[i]]
+        expected = next((i for i in fullest if rules.takes(workers[i], new_one)), -1)
+        for engine_class in ENGINES:
+            engine = held(engine_class, placement, table(*rows, (at_ps, prompt, 30)), where)
+            engine.advance(at_ps + 1)
+            assert placed(engine, len(rows) + 1)[-1] == expected, f"{engine_class}, seed {seed}"
+    assert broken.count("d") >= 5
+    assert broken.count("") >= 5
