@@ -81,7 +81,9 @@ def _run(words: list[str]) -> int:
         return 1
     warning = ""
     if result.code != fingerprint(entry.module):
-        warning = "These results were made by other code than is here now."
+        warning = (
+            "These results are of other code than is here now: CHANGELOG.md says what has changed."
+        )
         if not stale:
             print(f"leaderboard: {folder}: {warning} stale=true takes them", file=sys.stderr)
             return 1

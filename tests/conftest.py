@@ -31,8 +31,11 @@ def project_root() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _solvers_have_time() -> Iterator[None]:
-    """No solver stops by the clock: what it has found by then depends on how busy the machine is."""
+def _solvers_have_time() -> Iterator[Any]:
+    """No solver stops by the clock: what it has found by then depends on how busy the machine is.
+
+    Yields the function that makes solvers as users have it, for tests that are marked `solver_clock`.
+    """
     from baselines import solver
 
     made = solver._solver
@@ -42,7 +45,16 @@ def _solvers_have_time() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(solver, "_solver", unhurried)
-        yield
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _solver_clock(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _solvers_have_time: Any
+) -> None:
+    """Tests that are marked `solver_clock` have the limits that are set."""
+    if request.node.get_closest_marker("solver_clock"):
+        monkeypatch.setattr("baselines.solver._solver", _solvers_have_time)
 
 
 @pytest.fixture

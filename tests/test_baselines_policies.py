@@ -38,9 +38,22 @@ def short():
 
 
 @pytest.fixture(scope="module")
+def crowded(short):
+    """So many requests at once that batches reach every limit."""
+    return load_scenario(short, **{"workload.batch_queues.overnight.n_requests": 1500})
+
+
+@pytest.fixture(scope="module")
 def queues():
     return load_scenario(
-        "qlm-multi", horizon_s=150, impossible_commands="error", **{"workload.rate_scale": 1.5}
+        "qlm-multi",
+        horizon_s=150,
+        impossible_commands="error",
+        **{
+            "workload.rate_scale": 1.5,
+            # Requests of both classes for one LLM: otherwise a queue per class is a queue per LLM.
+            "workload.streams.batch-2-vicuna.llm": "llama-2-70b@a",
+        },
     )
 
 
@@ -83,10 +96,10 @@ def siloed():
 
 
 @pytest.fixture(scope="module")
-def results(short, queues, placed, flowing, regional, siloed):
+def results(crowded, queues, placed, flowing, regional, siloed):
     return {
         name: run_episode(make_policy(name), made, seed=3)
-        for made in (regional, siloed, flowing, placed, short, queues)
+        for made in (regional, siloed, flowing, placed, crowded, queues)
         for name in policies_for(made)
     }
 
@@ -107,35 +120,29 @@ def table(scenario, arrival_s, slo_class, input_tokens, output_tokens):
 
 @pytest.mark.parametrize("name", [n for n in POLICY_NAMES if n not in UNTUNED])
 def test_every_policy_keeps_to_the_contract(
-    name, short, queues, placed, flowing, regional, siloed, results
+    name, crowded, queues, placed, flowing, regional, siloed, results
 ):
     policy = make_policy(name)
-    scenarios = (short, queues, placed, flowing, regional, siloed)
-    short = next(s for s in scenarios if name in policies_for(s))
+    scenarios = (crowded, queues, placed, flowing, regional, siloed)
+    made = next(s for s in scenarios if name in policies_for(s))
     assert isinstance(policy, Policy)
     assert policy.name == name
-    again = run_episode(policy, short, seed=3)
+    again = run_episode(policy, made, seed=3)
     first = results[name]
     assert again.decisions == first.decisions  # the same, and a second episode starts from nothing
     assert again.summary["reward"] == first.summary["reward"]
     assert first.summary["clipped"] == 0
     held = sum(
         first.series[f"{pool.name}/{state}"] * pool.tp
-        for pool in short.fleet.pools
+        for pool in made.fleet.pools
         for state in ("acquiring", "loading", "active", "draining")
     )
-    assert held.max() <= short.fleet.max_gpus
-    assert (first.series[f"{short.classes[0].name}/finished"].sum()) > 0
+    assert held.max() <= made.fleet.max_gpus
+    assert (first.series[f"{made.classes[0].name}/finished"].sum()) > 0
 
 
 def test_policies_differ(results):
     rewards = {name: result.summary["reward"] for name, result in results.items()}
-    # Dynamo plans every 180 s, and HPA takes nothing away for 300 s: in 150 s both leave the fleet as it is.
-    assert rewards.pop("dynamo") == rewards["hpa"]
-    # No batch reaches Llumnix's limit of 256 in that time, and Chiron's local autoscaler only raises it.
-    assert rewards.pop("chiron-local") == rewards["llumnix"]
-    # Without swapping, and each LLM's requests of one class: a queue per class is a queue per LLM.
-    assert rewards.pop("edf") == rewards["vllm"]
     plain = [round(reward, 6) for name, reward in rewards.items() if name not in TUNED_NAMES]
     assert len(set(plain)) == len(plain)
 

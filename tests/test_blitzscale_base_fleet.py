@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from baselines import make_policy
 from baselines.blitzscale.base_fleet import BaseFleet
 from baselines.parameters import PolicyError
-from tests.blitzscale_bursts import scenario, shown
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode
+from llmscale_env.sim.compile import ps
+from tests.blitzscale_bursts import scenario, shown, workload
 
 
 def looks(base: BaseFleet, required: Any) -> list[int]:
@@ -63,15 +67,33 @@ def test_instances_of_the_average_stay_when_nothing_comes(policy: str) -> None:
     assert fixed.act(shown([0, 1, 2, 3, 63], 1.0)).drain == (3,)
 
 
-def test_the_future_and_other_decisions_change_nothing() -> None:
-    # Two futures, one past: the same decision. And the base does not count what it keeps itself.
-    one, other = (learnt("blitzscale:live=false,base_start_s=0") for _ in range(2))
-    views = [shown([0, 1, 63], 0.0, arrived=700), shown([0, 1, 63], 1.0)]
-    assert [p.act(v).drain for p in (one,) for v in views] == [
-        p.act(v).drain for p in (other,) for v in views
-    ]
-    one.act(shown([0, 63], 2.0, arrived=28_000))
-    assert other.act(shown([0, 1, 2, 63], 2.0)).drain == (2, 1)  # 1 / 3 and not 3
+def test_the_future_changes_no_decision_before_it() -> None:
+    # The same requests until 10 s; then a second burst comes, or nothing any more.
+    made = scenario(work=workload(spikes=(5.0, 12.0)))
+    every = draw_requests(made, np.random.default_rng(3))
+    decisions = []
+    for requests in (every, every.between(0, ps(10))):
+        policy = make_policy("blitzscale:live=false,base_start_s=0")
+        decisions.append(run_episode(policy, made, seed=3, requests=requests).decisions)
+    before, after = (
+        [[d for d in one if (d["time_s"] <= 10) == early] for one in decisions]
+        for early in (True, False)
+    )
+    assert before[0] == before[1] != []
+    assert after[0] != after[1]
+
+
+def test_other_decisions_change_no_base() -> None:
+    # The same loads meet one instance or six, of which other numbers are added and drained.
+    ordered = []
+    for fleet in ([0, 63], [0, 1, 2, 3, 4, 5, 63]):
+        policy = learnt("blitzscale:live=false,base_start_s=0")
+        ordered.append(
+            [policy.act(shown(fleet, t, arrived=n)) for t, n in enumerate((2_800, 0, 700))]
+        )
+        # (4 + 0 + 1 + 0) / 4 = 1.25: two stay.
+        assert policy.act(shown([0, 1, 2, 3, 63], 3.0)).drain == (3, 2)
+    assert [o.drain for o in ordered[0]] != [o.drain for o in ordered[1]]
 
 
 def test_bases_are_divided_when_there_are_too_few_gpus() -> None:

@@ -57,11 +57,12 @@ def test_a_busy_moment_begins_the_window_anew():
 
 
 def test_from_and_to_nothing():
-    rule = PaperTrigger(100, PREFILL, timeout_s=0, minimum=0)
-    assert rule.target(0, 0, 1) == 0
-    assert rule.target(1, 0, 0) == 0
-    assert rule.target(2, 1, 0) == 1
-    assert PaperTrigger(100, PREFILL, minimum=2).target(0, 0, 0) == 2
+    rule = PaperTrigger(100, PREFILL, timeout_s=0)
+    assert rule.target(0, 0, 1, minimum=0) == 0
+    assert rule.target(1, 0, 0, minimum=0) == 0
+    assert rule.target(2, 1, 0, minimum=0) == 1
+    assert rule.target(3, 0, 0, minimum=2) == 2
+    assert CodeTrigger(100, PREFILL).target(0, 0, 0, minimum=2) == 2
 
 
 def test_a_fall_never_adds():
@@ -133,7 +134,7 @@ def test_wrong_values(kind, wait):
     with pytest.raises(ValueError, match="capacity = 0"):
         kind(0, PREFILL)
     with pytest.raises(ValueError, match="minimum = -1"):
-        kind(1, PREFILL, minimum=-1)
+        kind(1, PREFILL).target(0, 1, 1, minimum=-1)
     with pytest.raises(ValueError, match=wait):
         kind(1, PREFILL, **{wait: -1})
     with pytest.raises(ValueError, match="tight"):

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.chiron import fig09_interactive_load as fig09
-from experiments.chiron.llumnix_settings import OPPONENTS
+from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS
 from experiments.harness.claims import Verdict
 
 PARAMETERS = fig09.InteractiveLoad(
@@ -54,7 +54,7 @@ def as_in_the_paper():
                 late = {"slo_attainment": 0.1} if full else {}
                 rows += [
                     row(configuration, rate, policy, seed, gpus=49 if full else 20, **late)
-                    for policy in fig09.UNTUNED
+                    for policy in UNTUNED_READINGS
                 ]
                 tuned = served - (0.02 if full else 0)
                 rows.append(row(configuration, rate, "llumnix-tuned", seed, slo_attainment=tuned))
@@ -85,7 +85,7 @@ def test_throughput_bought_with_late_requests_is_no_gain(as_in_the_paper):
     late = as_in_the_paper.copy()
     late.loc[late["policy_name"] == "chiron", "slo_attainment"] = 0.05
     found = {c.sentence: c for c in fig09.claims(late, PARAMETERS)}
-    for reading in fig09.UNTUNED:
+    for reading in UNTUNED_READINGS:
         more = found[
             f"Up to 300 % more throughput per instance than Llumnix ({OPPONENTS[reading]}), with no more "
             "late requests"
@@ -99,12 +99,12 @@ def test_throughput_bought_with_late_requests_is_no_gain(as_in_the_paper):
     assert "attainment is lower by more than 1 percentage point at 8 of 8 loads" in equal.note
 
 
-@pytest.mark.parametrize("reading", fig09.UNTUNED)
+@pytest.mark.parametrize("reading", UNTUNED_READINGS)
 def test_llumnix_that_meets_its_slos_with_all_gpus_is_not_the_papers(as_in_the_paper, reading):
     met = as_in_the_paper.copy()
     met.loc[met["policy_name"] == reading, "slo_attainment"] = 1.0
     found = {c.sentence: c for c in fig09.claims(met, PARAMETERS)}
-    for policy in fig09.UNTUNED:
+    for policy in UNTUNED_READINGS:
         name = f"Llumnix ({OPPONENTS[policy]})"
         full = found[f"Mixed: {name} exhausts the GPUs at 40 requests/s"]
         assert full.verdict is Verdict.REPRODUCED

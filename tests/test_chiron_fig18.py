@@ -12,7 +12,7 @@ from experiments.harness.claims import Verdict
 PARAMETERS = fig18.Ablation(
     seeds=2, configurations=("small",), rates_per_s=(10,), queues=(100,), static_batches=(64,)
 )  # fmt: skip
-GAINS = {"llumnix": 1.0, "local": 1.45, "global": 1.4, "chiron": 2.03}
+GAINS = {"neither": 1.0, "local": 1.45, "global": 1.4, "chiron": 2.03}
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_has_no_static_batch_is_run_and_claimed_once(as_in_the_paper):
     runs = pd.DataFrame(fig18.cases(parameters))
     # Two workloads and two seeds of each; the first two per batch size.
     counts = runs["policy_name"].value_counts()
-    assert counts.to_dict() == {"llumnix": 8, "global": 8, "local": 4, "chiron": 4}
+    assert counts.to_dict() == {"neither": 8, "global": 8, "local": 4, "chiron": 4}
     other = as_in_the_paper[as_in_the_paper["policy_name"].isin(fig18.STATIC)]
     frame = pd.concat([as_in_the_paper, other.assign(static_batch=1024, gpus=5.0)])
     found = fig18.claims(frame, parameters)

@@ -219,8 +219,8 @@ def test_settings_rest_on_several_seeds():
 
 def test_settings_become_policies():
     chosen = {
-        "llumnix-64": llumnix_settings.untuned_64(),
-        "llumnix": llumnix_settings.untuned(),
+        "llumnix-untuned-64": llumnix_settings.untuned_64(),
+        "llumnix-untuned": llumnix_settings.untuned(),
         "llumnix-tuned": llumnix_settings.tuned("W_B", "large"),
     }
     policies = llumnix_settings.llumnix_policies("W_B", "large")

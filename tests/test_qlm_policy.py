@@ -7,6 +7,7 @@ import pytest
 
 from baselines import make_policy
 from baselines.parameters import PolicyError
+from baselines.qlm import fixed
 from baselines.qlm.book import Cell, GroupBook
 from baselines.qlm.fixed import deal
 from baselines.qlm.groups import TokenClustering
@@ -645,3 +646,25 @@ def test_the_largest_group_is_an_even_share_of_the_queue_or_profiled_batches():
         policy._waiting = 500 / 3
         sizes[words] = policy._limit(0)
     assert sizes == {"qlm": 166, "qlm:average_batch=profiled": 256}
+
+
+def test_the_work_is_measured_once_on_episodes_that_no_window_has(monkeypatch):
+    drawn = []
+
+    def watched(scenario, rng):
+        drawn.append(draw_requests(scenario, rng))
+        return drawn[-1]
+
+    monkeypatch.setattr(fixed, "draw_requests", watched)
+    scenario = load_scenario(
+        "qlm-multi", horizon_s=61
+    )  # of its own, so that no other test has asked
+    first = fixed.fixed_llms(scenario, "vllm")
+    again = fixed.fixed_llms(load_scenario("qlm-multi", horizon_s=61), "edf")
+    assert (first == again).all()
+    assert len(drawn) == fixed.EPISODES
+    windows = [
+        draw_requests(scenario, np.random.default_rng(seed)) for seed in range(fixed.EPISODES)
+    ]
+    arrivals = {table.arrival_ps.tobytes() for table in [*drawn, *windows]}
+    assert len(arrivals) == 2 * fixed.EPISODES

@@ -546,6 +546,19 @@ def test_a_window_of_several_iterations() -> None:
 
 def test_a_halving_does_not_lead_to_the_next() -> None:
     """Half the batch gives less throughput; printed, that is TBP above 1 and halves once more."""
+    # 0..213: a prefill and 8 iterations of 26, 16 + 8 x 16 tokens. LBP 213 / 8 / 30 = 0.8875:
+    # 16 * (0.5 / 0.8875 + 0.5) = 17.01.
+    # ..434: one more, a prefill and 8 iterations of 27, 1 + 8 x 17 tokens: fewer per ps after a raise, so
+    # halved.
+    # ..610: 3 iterations of 27 until 16 leave, a prefill of 7 and 5 iterations of 18: 51 + 7 + 40 tokens.
+    # LBP 176 / 8 / 30 = 0.7333: 8.507 * (0.5 / 0.7333 + 0.5) = 10.05. As printed TBP is 1.113: halved.
+    # ..780: a prefill of 2, 3 iterations of 20 until one leaves, a prefill of 1, 5 of 20: 83 tokens in 170
+    # ps, fewer per ps after a raise: halved. As printed it is halved at 749 too, and so on.
+    times = (213, 434, 610, 780)
+    exact = {
+        ControllerKind.CHIRON_LITERAL: [17.01408, 8.50704, 4.25352, 2.12676],
+        ControllerKind.CHIRON: [17.01408, 8.50704, 10.05378, 5.02689],
+    }
     limits: dict[ControllerKind, list[int]] = {}
     for kind in (ControllerKind.CHIRON_LITERAL, ControllerKind.CHIRON):
         growing = profile(
@@ -554,9 +567,15 @@ def test_a_halving_does_not_lead_to_the_next() -> None:
         spec = replace(controlled(kind, 16, slo_ps=30), profiles=(growing,))
         spec = spec.with_pool(0, controller_window_iterations=8)
         engine = ReferenceEngine(spec, table(*[(0, 1, 20)] * 900))
+        found = []
+        for until in times:
+            engine.advance(until + 1)
+            found.append(engine.instances_of[0][0].controller.x)
+        assert found == pytest.approx(exact[kind], abs=1e-5)
         limits[kind] = [limit_at(engine, until) for until in range(2000, 8000, 100)]
-    assert np.median(limits[ControllerKind.CHIRON_LITERAL]) == 1
-    assert np.median(limits[ControllerKind.CHIRON]) > 4
+    assert set(limits[ControllerKind.CHIRON_LITERAL]) == {1}
+    assert min(limits[ControllerKind.CHIRON]) == 3
+    assert np.median(limits[ControllerKind.CHIRON]) == 13
 
 
 def test_limit_stays_in_its_range_and_in_the_tables() -> None:

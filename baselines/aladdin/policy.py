@@ -211,7 +211,7 @@ class AladdinPolicy:
             "gamma": p.gamma,
             "theta": p.theta,
             "scaled_norm": p.norm == "scaled",
-            "saved_over": p.saved_over,
+            "saved_over_tokens": p.saved_over == "tokens",
         }
         if p.fallback is not None:
             settings["fallback"] = p.fallback

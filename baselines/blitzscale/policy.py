@@ -4,12 +4,12 @@ All of them that scale go by the same trigger (`trigger`) above the same base fl
 says it of every service that scales, not of BlitzScale alone); they differ in where weights come from and in
 whether instances work while they load.
 
-Ours, for all of them, as the paper leaves few GPUs open: decode instances start before prefill ones; when
-nearly all decode memory is taken and more is wanted than there are GPUs for, these are divided by want
-(`trigger.divided`), where what prefill has too much becomes decode instances (BlitzScale) or drains (the
-others); what waits at full decode instances goes to those that have room (`monitor.spread`); and instances
+Ours, for all of them, as the paper leaves open what happens with few GPUs: decode instances start before
+prefill ones. GPUs are divided by want (`trigger.divided`) when nearly all decode memory is taken and more is
+wanted than there are GPUs for. What prefill then has too much becomes decode instances (BlitzScale) or drains
+(the others). What waits at full decode instances goes to those that have room (`monitor.spread`). Instances
 in repair do not count, so that others start in their place (section 5.3: "autoscale new instances using our
-scaling mechanism"), and count again when they load.
+scaling mechanism"). They count again when they load.
 """
 
 from __future__ import annotations
@@ -230,11 +230,9 @@ class ScalingPolicy(ABC):
             kv_tokens(view.weights.instances[0], slots[decode], under_way),
         )
         base = self._base(view, loads)
-        for trigger, least in zip(self._triggers, base, strict=True):
-            trigger.minimum = least
         want = [
-            trigger.target(view.time_s, load, number)
-            for trigger, load, number in zip(self._triggers, loads, have, strict=True)
+            trigger.target(view.time_s, load, number, least)
+            for trigger, load, number, least in zip(self._triggers, loads, have, base, strict=True)
         ]
         # As long as there is decode memory prefill may have more than its share: a decode instance above its
         # bound decodes all the same.

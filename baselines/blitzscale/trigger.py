@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
 
@@ -113,24 +112,14 @@ def divided(
     return found[0], found[1]
 
 
-class Trigger(Protocol):
-    """What both rules are."""
-
-    def target(self, now_s: float, load: float, instances: int) -> int:
-        """How many instances there shall be.
-
-        Args:
-            now_s: time of the look; looks come in order.
-            load: of all instances together, in the unit of the capacity.
-            instances: that serve or load.
-        """
-
-
-def _check(capacity: float, minimum: int, wait_s: float, name: str) -> None:
-    if not capacity > 0:
-        raise ValueError(f"capacity = {capacity}: must be positive")
+def _check_minimum(minimum: int) -> None:
     if minimum < 0:
         raise ValueError(f"minimum = {minimum}: must not be negative")
+
+
+def _check(capacity: float, wait_s: float, name: str) -> None:
+    if not capacity > 0:
+        raise ValueError(f"capacity = {capacity}: must be positive")
     if wait_s < 0:
         raise ValueError(f"{name} = {wait_s}: must not be negative")
 
@@ -143,29 +132,35 @@ class PaperTrigger:
         capacity: of an instance, profiled.
         bounds: shares of it.
         timeout_s: below the lower bound for so long before any stops.
-        minimum: instances that always stay.
     """
 
     capacity: float
     bounds: Bounds
     timeout_s: float = 2.0
-    minimum: int = 1
     _low_since_s: float | None = field(default=None, repr=False)
     _largest: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
-        _check(self.capacity, self.minimum, self.timeout_s, "timeout_s")
+        _check(self.capacity, self.timeout_s, "timeout_s")
 
-    def target(self, now_s: float, load: float, instances: int) -> int:
-        """See `Trigger`."""
+    def target(self, now_s: float, load: float, instances: int, minimum: int = 1) -> int:
+        """How many instances there shall be.
+
+        Args:
+            now_s: time of the look; looks come in order.
+            load: of all instances together, in the unit of the capacity.
+            instances: that serve or load.
+            minimum: instances that stay whatever the load.
+        """
+        _check_minimum(minimum)
         average = load / max(instances, 1)
         if (
-            instances < self.minimum
+            instances < minimum
             or average > self.bounds.tight * self.capacity
             or (load > 0 and instances == 0)
         ):
             self._low_since_s = None
-            return max(self.minimum, instances_for(load, self.capacity, self.bounds.tight))
+            return max(minimum, instances_for(load, self.capacity, self.bounds.tight))
         if average >= self.bounds.loose * self.capacity:
             self._low_since_s = None
             return instances
@@ -176,7 +171,7 @@ class PaperTrigger:
             return instances
         enough = instances_for(self._largest, self.capacity, self.bounds.tight)
         self._low_since_s = None
-        return min(instances, max(self.minimum, enough))
+        return min(instances, max(minimum, enough))
 
 
 @dataclass
@@ -187,29 +182,28 @@ class CodeTrigger:
         capacity: of an instance: V_p tokens per second, or KV blocks.
         bounds: shares of it.
         ttl_s: above the most for so long before one stops (0.33 to 1.5 s in the code's configurations).
-        minimum: instances that always stay.
     """
 
     capacity: float
     bounds: Bounds
     ttl_s: float = 1.5
-    minimum: int = 1
     _high_since_s: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _check(self.capacity, self.minimum, self.ttl_s, "ttl_s")
+        _check(self.capacity, self.ttl_s, "ttl_s")
 
-    def range(self, load: float) -> tuple[int, int]:
-        """The fewest and the most instances that the load asks for."""
+    def range(self, load: float, minimum: int = 1) -> tuple[int, int]:
+        """The fewest and the most instances that the load asks for, `minimum` at least."""
+        _check_minimum(minimum)
         fewest, most = (
-            max(self.minimum, instances_for(load, self.capacity, share))
+            max(minimum, instances_for(load, self.capacity, share))
             for share in (self.bounds.tight, self.bounds.loose)
         )
         return fewest, most
 
-    def target(self, now_s: float, load: float, instances: int) -> int:
-        """See `Trigger`; for prefill the load is the tokens that wait."""
-        fewest, most = self.range(load)
+    def target(self, now_s: float, load: float, instances: int, minimum: int = 1) -> int:
+        """As `PaperTrigger.target`; for prefill the load is the tokens that wait."""
+        fewest, most = self.range(load, minimum)
         if instances <= most:
             self._high_since_s = None
             return instances if instances >= fewest else (fewest + most + 1) // 2

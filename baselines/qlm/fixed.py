@@ -7,17 +7,20 @@ a full batch takes for its output tokens (Theta of Eq. 15).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from baselines.parameters import PolicyError
 from baselines.qlm.problem import Profiler
-from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.reward import ScenarioKey, draw_requests
 from llmscale_env.scenarios.schema import Scenario
 
-SEEDS = range(
-    8
-)  # of the episodes by which the work is measured; no window of a comparison has them
+EPISODES = 8
+"""By which the work is measured."""
+_OWN = 1
+"""Spawn key of their seeds: a whole number as a seed, as every window has one, never gives these episodes."""
 
 
 def deal(
@@ -59,16 +62,13 @@ def deal(
     return llm
 
 
-def fixed_llms(scenario: Scenario, policy: str) -> NDArray[np.int64]:
-    """(instances,) number of the LLM that each instance of a scenario keeps; -1: it does not serve.
-
-    Those that a scenario starts with are dealt out: the policies that ask start none.
-
-    Raises:
-        PolicyError: not every LLM can have an instance of its own.
-    """
+@lru_cache(maxsize=64)
+def _work_s(key: ScenarioKey) -> tuple[float, ...]:
+    """The work of each LLM. Kept, since a policy asks at every reset."""
+    scenario = key.scenario
     fleet = scenario.fleet
-    drawn = [draw_requests(scenario, np.random.default_rng(seed)) for seed in SEEDS]
+    seeds = (np.random.SeedSequence(k, spawn_key=(_OWN,)) for k in range(EPISODES))
+    drawn = [draw_requests(scenario, np.random.default_rng(seed)) for seed in seeds]
     profiler = Profiler(scenario)
     work = np.zeros(len(fleet.llms))
     for m, name in enumerate(fleet.llms):
@@ -79,6 +79,19 @@ def fixed_llms(scenario: Scenario, policy: str) -> NDArray[np.int64]:
             means = float(inputs.mean()), float(outputs.mean())
             profile = profiler.profile(p, name, pool.batch_limit, *means)
             work[m] = float(outputs.sum()) / profile.tokens_per_s
+    return tuple(work.tolist())
+
+
+def fixed_llms(scenario: Scenario, policy: str) -> NDArray[np.int64]:
+    """(instances,) number of the LLM that each instance of a scenario keeps; -1: it does not serve.
+
+    Those that a scenario starts with are dealt out: the policies that ask start none.
+
+    Raises:
+        PolicyError: not every LLM can have an instance of its own.
+    """
+    fleet = scenario.fleet
+    work = np.array(_work_s(ScenarioKey(scenario, scenario.model_dump_json())))
     slots = [(pool, k) for pool in fleet.pools for k in range(pool.max_instances)]
     able = np.array(
         [

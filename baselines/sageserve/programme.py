@@ -54,7 +54,7 @@ class ProvisioningProblem:
         vm_cost: alpha (k), of acquiring a VM (given back when one is released, as printed).
         start_cost: sigma (i, k), of loading an LLM onto a VM.
         epsilon: share of its peak that a region serves itself, 0 < epsilon <= 1. The paper gives no
-            number; 0.8 is ours.
+            number; the released code has 1.
         cross_region: ask that all regions together serve everything.
         capacity: (j, k) VMs that there are; None: no limit.
         vms_per_instance: (i, k); None: 1 (section 3.2: each VM is used by one instance).
@@ -69,7 +69,7 @@ class ProvisioningProblem:
     throughput: Floats
     vm_cost: Floats
     start_cost: Floats
-    epsilon: float = 0.8
+    epsilon: float = 1.0
     cross_region: bool = True
     capacity: Ints | None = None
     vms_per_instance: Ints | None = None

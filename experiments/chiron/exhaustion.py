@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from agents.statistics import Interval
 from experiments.chiron.comparison import at_load, by_load, reached
-from experiments.chiron.llumnix_settings import OPPONENTS
+from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS
 from experiments.chiron.loads import EXHAUSTED
 from experiments.harness.claims import Claim, about, at_most
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-UNTUNED = ("llumnix-64", "llumnix")
 EXHAUSTS_PER_S, VIOLATES_PER_S = 40, 100  # Llumnix's GPUs, Chiron's SLOs
 
 
@@ -41,7 +40,7 @@ def exhaustion_claims(
     limit = f"{meets:.0%}"
     shown = "; ".join(f"{name} {_rate(served[name], most_per_s)}" for name in policies)
     found = []
-    for policy in UNTUNED:
+    for policy in UNTUNED_READINGS:
         name = f"Llumnix ({OPPONENTS[policy]})"
         full = reached(share, policy, "mixed", "gpu_share", EXHAUSTED, last=False)
         found.append(

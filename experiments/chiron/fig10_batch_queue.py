@@ -34,8 +34,13 @@ from experiments.chiron.comparison import (
     share_better_served,
     share_higher,
 )
-from experiments.chiron.exhaustion import UNTUNED
-from experiments.chiron.llumnix_settings import OPPONENTS, llumnix_policies, untuned, untuned_64
+from experiments.chiron.llumnix_settings import (
+    OPPONENTS,
+    UNTUNED_READINGS,
+    llumnix_policies,
+    untuned,
+    untuned_64,
+)
 from experiments.chiron.loads import draw, run_load
 from experiments.harness.claims import Claim, about, at_least, between
 from experiments.harness.parameters import Parameters, ours
@@ -138,7 +143,7 @@ def claims(frame: DataFrame, parameters: BatchQueue) -> list[Claim]:
     slack = parameters.no_worse_points / 100
     column = "throughput_per_instance"
     found = []
-    for other in UNTUNED:
+    for other in UNTUNED_READINGS:
         name = f"Llumnix ({OPPONENTS[other]})"
         more, where = largest_gain(frame, column, "chiron", other, gain_percent, slack)
         saved, there = largest_gain(frame, "gpus", "chiron", other, saving_percent, slack)
@@ -224,7 +229,8 @@ def _limits(frame: DataFrame, parameters: BatchQueue, other: str) -> str:
 
 def _static() -> dict[str, float]:
     """Batch limits of the untuned versions of Llumnix."""
-    return {"llumnix-64": untuned_64()["batch_limit"], "llumnix": untuned()["batch_limit"]}
+    limits = (untuned_64()["batch_limit"], untuned()["batch_limit"])
+    return dict(zip(UNTUNED_READINGS, limits, strict=True))
 
 
 def _gains(frame: DataFrame, other: str) -> str:

@@ -1,6 +1,6 @@
 """Ablation: what the local and the global autoscaler contribute, in throughput and in GPUs.
 
-Four policies: neither (Llumnix, untuned), "Local" (Chiron's batch sizes under Llumnix's utilisation
+Four policies: "neither" (Llumnix, untuned), "Local" (Chiron's batch sizes under Llumnix's utilisation
 range), "Global" (Chiron's backpressures over Llumnix's batch size), and Chiron. The names are those of
 Figure 2's caption: the autoscaler that is used independently. (Section 6.3 labels them the other way
 round, by what is replaced.)
@@ -11,10 +11,12 @@ over the same time (Figure 2, right). An autoscaler's contribution is judged as 
 by how much Chiron exceeds itself with that autoscaler replaced; what each gains alone over neither stands
 beside it. Attainment stands on every bar, since throughput can be bought with late requests.
 
-Ours: the loads, low enough that Chiron's reserve does not take the whole cluster; the utilisation range,
-Llumnix's untuned one for that batch size. The paper does not give the static batch size, and what the local
-autoscaler is worth depends on it. Shown are what section 6.2 implies (64, a fiftieth of 2048 to 4096) and
-1024, about what KV memory holds, which Llumnix's sweep finds best. A contribution counts only where Chiron
+Ours: the loads, low enough that Chiron's reserve does not take the whole cluster; the utilisation range. The
+paper does not give the static batch size, and what the local autoscaler is worth depends on it. Shown are
+what section 6.2 implies (64, a fiftieth of 2048 to 4096) and 1024, about what KV memory holds, which
+Llumnix's sweep finds best. "Neither" has the untuned range that the sweep finds for its batch size. "Local"
+has no static batch size, so it is run once, with the untuned range of the whole sweep (that of 1024). Beside
+the bars of 64 it therefore differs from "neither" in its range too. A contribution counts only where Chiron
 has no fewer requests on time, to a per cent.
 """
 
@@ -43,9 +45,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 18 and Figure 2 (right)"
-POLICIES = ("llumnix", "local", "global", "chiron")
+POLICIES = ("neither", "local", "global", "chiron")
 WORKLOADS = {"W_A": ("interactive", "requests/s"), "W_B": ("batch", "requests queued")}
-STATIC = ("llumnix", "global")  # with a static batch size; the others are the same whatever it is
+STATIC = ("neither", "global")  # with a static batch size; the others are the same whatever it is
 NO_WORSE = 0.01
 """Share of requests on time by which a policy may lie below Chiron and still be compared in GPUs."""
 
@@ -100,7 +102,7 @@ def cases(parameters: Ablation) -> list[dict[str, Any]]:
     def policies(batch: int) -> dict[str, str]:
         static = untuned_64() if batch == IMPLIED_LIMIT else untuned()
         return {
-            "llumnix": policy_text("llumnix", {**static, "batch_limit": batch}),
+            "neither": policy_text("llumnix", {**static, "batch_limit": batch}),
             "local": policy_text("chiron-local", without_batch),
             "global": f"chiron-global:batch_limit={batch}",
             "chiron": "chiron",
@@ -216,7 +218,7 @@ def _contribution(frame: DataFrame, name: str, slo_class: str, at: str) -> Claim
     gain, counts = _gain(frame, column, "chiron", without), _counts(frame, attainment, without)
     beside = _beside(frame, attainment)
     if name == "local":
-        alone = f"alone it gains {_gain(frame, column, name, 'llumnix').mean:.1f} % over neither"
+        alone = f"alone it gains {_gain(frame, column, name, 'neither').mean:.1f} % over neither"
     else:
         alone = ""
     return between(

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 FIGURE = "Figure 19"
 NAMES = {
     "chiron": "Chiron",
-    "llumnix": "Llumnix (tuned)",
-    "llumnix-moving": "the same, waiting requests move to emptier instances",
+    "llumnix-tuned": "Llumnix (tuned)",
+    "llumnix-tuned-moving": "the same, waiting requests move to emptier instances",
 }
 ALL_MET = 0.995
 """What rounds to "all": the paper gives whole per cents."""
@@ -54,9 +54,9 @@ class Workflow(Parameters):
     """Parameters of this figure."""
 
     policies: Annotated[
-        tuple[Literal["chiron", "llumnix", "llumnix-moving"], ...],
-        ours("A.2 has the first two; llumnix-moving: see the text", min_length=1),
-    ] = ("chiron", "llumnix", "llumnix-moving")
+        tuple[Literal["chiron", "llumnix-tuned", "llumnix-tuned-moving"], ...],
+        ours("A.2 has the first two; llumnix-tuned-moving: see the text", min_length=1),
+    ] = ("chiron", "llumnix-tuned", "llumnix-tuned-moving")
     rate_per_s: Annotated[float, paper("A.2", gt=0)] = 30.0
     cv: Annotated[float, paper("A.2", gt=0)] = 4.0
     batch_requests: Annotated[int, paper("A.2", ge=1)] = 1_000_000
@@ -104,10 +104,10 @@ def scenario_for(case: Mapping[str, Any]) -> Scenario:
 
 
 def policy_for(case: Mapping[str, Any]) -> Policy:
-    """The case's policy; Llumnix as its sweep says, "llumnix-moving" with rebalancing."""
-    if not case["policy"].startswith("llumnix"):
+    """The case's policy; Llumnix as its sweep says, "llumnix-tuned-moving" with rebalancing."""
+    if not case["policy"].startswith("llumnix-tuned"):
         return make_policy(case["policy"])
-    moving = {"rebalance": True} if case["policy"] == "llumnix-moving" else {}
+    moving = {"rebalance": True} if case["policy"] == "llumnix-tuned-moving" else {}
     return make_policy("llumnix", **{**tuned("W_B", "small"), **moving})
 
 

@@ -148,9 +148,10 @@ def _whole_intervals(time_s: float, interval_s: float) -> float:
 STYLES: dict[str, tuple[str, str, str]] = {
     "chiron": ("Chiron", "C0", "o-"),
     "chiron-lean": ("Chiron, small reserve", "C9", "x-"),
-    "llumnix-64": (f"Llumnix ({OPPONENTS['llumnix-64']})", "C5", "P:"),
-    "llumnix": (f"Llumnix ({OPPONENTS['llumnix']})", "C3", "s--"),
+    "llumnix-untuned-64": (f"Llumnix ({OPPONENTS['llumnix-untuned-64']})", "C5", "P:"),
+    "llumnix-untuned": (f"Llumnix ({OPPONENTS['llumnix-untuned']})", "C3", "s--"),
     "llumnix-tuned": (f"Llumnix ({OPPONENTS['llumnix-tuned']})", "C1", "^-."),
+    "neither": ("neither (Llumnix)", "C3", "s--"),
     "local": ("Local alone", "C2", "D:"),
     "global": ("Global alone", "C4", "v:"),
 }

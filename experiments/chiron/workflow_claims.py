@@ -67,7 +67,9 @@ def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> list[Cla
         all_met: the share of SLOs that counts as all.
     """
     seen = Seen(frame)
-    others = [policy for policy in ("llumnix", "llumnix-moving") if policy in seen.policies]
+    others = [
+        policy for policy in ("llumnix-tuned", "llumnix-tuned-moving") if policy in seen.policies
+    ]
     found = []
     if "chiron" in seen.policies:
         found += [_fewer_hours(seen, policy, parameters) for policy in others[:1]]
@@ -95,15 +97,15 @@ def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> list[Cla
             reason=_at_first(seen, policy, parameters),
             note="all start with 15 instances, so the first two minutes are left out",
         )
-        for policy, name in (("chiron", "Chiron"), ("llumnix", "Llumnix (tuned)"))
+        for policy, name in (("chiron", "Chiron"), ("llumnix-tuned", "Llumnix (tuned)"))
         if policy in seen.policies and parameters.batch_at_s > SETTLED_S
     ]
-    if "llumnix" in seen.policies:
+    if "llumnix-tuned" in seen.policies:
         found.append(
             about(
                 "Llumnix adds instances until the cap of 50",
                 50,
-                seen.of("llumnix", "gpus_most"),
+                seen.of("llumnix-tuned", "gpus_most"),
                 nothing=None,
                 unit="GPUs at most",
             )
@@ -112,7 +114,7 @@ def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> list[Cla
 
 
 def _where(policy: str) -> str:
-    return " (waiting requests move)" if policy == "llumnix-moving" else ""
+    return " (waiting requests move)" if policy == "llumnix-tuned-moving" else ""
 
 
 def _fewer_hours(seen: Seen, policy: str, parameters: Workflow) -> Claim:

@@ -335,8 +335,6 @@ class Dispatcher:
         given = {name: getattr(config, name) for name in changes}
         if "fallback" in given:
             given["fallback"] = Fallback[given["fallback"].upper()]
-        if "saved_over" in given:
-            given["saved_over_tokens"] = given.pop("saved_over") == "tokens"
         new = {}
         for name, value in given.items():
             if not name.endswith("_s"):

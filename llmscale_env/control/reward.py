@@ -41,7 +41,7 @@ def expected_arrivals(scenario: Scenario) -> tuple[float, ...]:
     regions, classes = scenario.region_names, [c.name for c in scenario.classes]
     times = (scenario.history_s, scenario.horizon_s)
     text = repr((scenario.workload.model_dump_json(), classes, scenario.fleet.llms, regions, times))
-    return _expected_arrivals(_Key(scenario, text))
+    return _expected_arrivals(ScenarioKey(scenario, text))
 
 
 def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
@@ -50,25 +50,25 @@ def serving_cost_gpu_s(scenario: Scenario) -> tuple[tuple[float, float], ...]:
     The dearest pool of the LLM counts. A batch shares these costs, so doing the work in time is always
     cheaper than leaving it to be charged.
     """
-    return _serving_cost_gpu_s(_Key(scenario, scenario.model_dump_json()))
+    return _serving_cost_gpu_s(ScenarioKey(scenario, scenario.model_dump_json()))
 
 
-class _Key:
-    """A scenario as a key: those with the same text are one."""
+class ScenarioKey:
+    """A scenario as a key of a cache: those with the same text are one."""
 
     def __init__(self, scenario: Scenario, text: str) -> None:
         self.scenario = scenario
         self._text = text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._text == other._text
+        return isinstance(other, ScenarioKey) and self._text == other._text
 
     def __hash__(self) -> int:
         return hash(self._text)
 
 
 @lru_cache(maxsize=64)
-def _expected_arrivals(key: _Key) -> tuple[float, ...]:
+def _expected_arrivals(key: ScenarioKey) -> tuple[float, ...]:
     scenario = key.scenario
     names = [c.name for c in scenario.classes]
     counts = np.zeros(len(names))
@@ -183,7 +183,7 @@ def draw_chunks(
 
 
 @lru_cache(maxsize=64)
-def _serving_cost_gpu_s(key: _Key) -> tuple[tuple[float, float], ...]:
+def _serving_cost_gpu_s(key: ScenarioKey) -> tuple[tuple[float, float], ...]:
     scenario = key.scenario
     costs = dict.fromkeys(scenario.fleet.llms, (0.0, 0.0))
     for pool in scenario.fleet.pools:

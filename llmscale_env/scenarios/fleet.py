@@ -45,9 +45,8 @@ class PlacementConfig(Frozen):
             the least full instance.
         scaled_norm: requests and context are measured in batch limits and KV capacities before the
             fullest instance is looked for; otherwise as Aladdin prints it.
-        saved_over: what constraint (d) multiplies by the ITL target to know what a running request has
-            saved: the "intervals" between its tokens, as its mean ITL is measured, or its "tokens", as
-            printed.
+        saved_over_tokens: constraint (d) as printed: a running request has saved the ITL target times its
+            tokens. Otherwise it is times the intervals between them, as its mean ITL is measured.
     """
 
     prefill_const_s: Positive | None = None
@@ -61,7 +60,7 @@ class PlacementConfig(Frozen):
     theta: Annotated[float, Field(ge=0, le=10)] = 0.9
     fallback: Literal["wait", "least"] = "wait"
     scaled_norm: bool = False
-    saved_over: Literal["intervals", "tokens"] = "intervals"
+    saved_over_tokens: bool = False
 
 
 class RouteConfig(Frozen):

@@ -381,7 +381,7 @@ def placement_spec(
         theta=config.theta,
         fallback=Fallback[config.fallback.upper()],
         scaled_norm=config.scaled_norm,
-        saved_over_tokens=config.saved_over == "tokens",
+        saved_over_tokens=config.saved_over_tokens,
     )
 
 

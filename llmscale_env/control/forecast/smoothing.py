@@ -31,16 +31,16 @@ class LastValue(Forecaster):
         return np.broadcast_to(self._state["last"], (steps, self.n_series))
 
 
-MOST = 10.0
-"""Largest factor by which a level raises or lowers last season."""
+LARGEST_LEVEL = 10.0
+"""Factor by which a level raises or lowers last season at most."""
 
 
 class SeasonalNaive(Forecaster):
     """The next intervals are as those one season before; until there is one, as the last one.
 
-    With a level the profile of last season is multiplied by recent over past load: the sum of the last
-    `level_length` values over the sum of those one season before them, held between 1/10 and 10 (ours: a
-    silent hour last season says nothing about this one).
+    With a level the profile of last season is multiplied by recent over past load. That is the sum of the
+    last `level_length` values over the sum of those one season before them. It is held between 1/10 and 10
+    (ours), since a silent hour last season says nothing about this one.
 
     Args:
         season_length: intervals of a season (a day, a week).
@@ -82,7 +82,7 @@ class SeasonalNaive(Forecaster):
         before = np.where(known, history[(rows - season) % len(history), self._columns], 0.0)
         total = before.sum(axis=0)
         level = np.divide(recent, total, out=np.ones(self.n_series), where=total > 0)
-        return np.clip(level, 1 / MOST, MOST)
+        return np.clip(level, 1 / LARGEST_LEVEL, LARGEST_LEVEL)
 
 
 class EWMA(Forecaster):
