@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from baselines.qlm.programme import exact, plan, printed
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate, queue_waits_s
-from baselines.qlm.search import edf, search
+from baselines.qlm.search import alike_groups, edf, search
 from baselines.solver import SolverMissing, SolverSettings
 
 TIGHT = SolverSettings(gap=1e-6)
@@ -102,6 +102,20 @@ def test_only_a_group_for_which_what_runs_stays_waits_for_its_end():
         assert found.queues == ((0, 1),)
         assert found.late_s.tolist() == [0.0, 3.0]
     assert evaluate(held, [[1, 0]], "edf").late_s.tolist() == [5.0, 2.0]
+
+
+def test_edf_goes_where_what_runs_does_not_hold_a_group_up():
+    # The first instance would begin at 5 + 9, the second is ready at 2 and begins at 2 + 9. Two groups that
+    # only what runs tells apart are not alike: the one that is not held up may not change places.
+    problem = QueueProblem(
+        llm=[1, 1], slo_s=[20.0, 90.0], requests=[10, 10], work_s=[[6.0, 6.0]] * 2,
+        completion_s=[[16.0, 16.0]] * 2, swap_s=[[7.0, 9.0]] * 2, loaded=[0, 0],
+        ready_s=[0.0, 2.0], ready_tail_s=[[5.0, 0.0], [0.0, 0.0]],
+    )  # fmt: skip
+    assert edf(problem).queues == ((1,), (0,))
+    assert edf(problem).wait_s.tolist() == [11.0, 9.0]
+    assert alike_groups(problem) == []
+    assert alike_groups(replace(problem, ready_tail_s=None)) == [[0, 1]]
 
 
 def test_penalties_are_weighted_by_requests():
