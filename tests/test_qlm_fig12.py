@@ -74,6 +74,25 @@ def test_without_qlm_nothing_is_claimed():
     assert found == {}
 
 
+def test_claims_are_held_against_both_forms_and_only_the_note_tells_of_a_queue_per_instance():
+    forms = ("vllm", "vllm:swapping=true", "vllm:swapping=true,queues=per-instance")
+    met = {"qlm": (95, 90), **dict(zip(forms, ((95, 80), (60, 40), (10, 10)), strict=True))}
+    speed = {"qlm": 20.0, **dict(zip(forms, (16.0, 5.0, 2.0), strict=True))}
+    found, _ = made_up(met, **speed)
+    means = {
+        name: (
+            found[f"QLM's SLO attainment is 40 to 90 % above that of {name}"].ours.mean,
+            found[f"QLM's throughput is 3 to 4 times that of {name}"].ours.mean,
+        )
+        for name in ("vLLM", "vLLM with swapping")
+    }
+    assert means["vLLM"] == pytest.approx((10, 1.25), rel=0.01)
+    assert means["vLLM with swapping"] == pytest.approx((50, 4), rel=0.01)
+    swapping = found["QLM's throughput is 3 to 4 times that of vLLM with swapping"]
+    assert swapping.note == "10.0 times with a queue per instance"
+    assert len(found) == 5
+
+
 def test_the_other_reading_of_the_queues_is_told():
     other = "vllm:queues=per-instance"
     met = {"qlm": (95, 90), "vllm": (95, 40), other: (10, 10)}

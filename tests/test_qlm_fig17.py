@@ -65,6 +65,15 @@ def test_claims_on_made_up_rows():
     assert (high.ours.mean, high.verdict) == (pytest.approx(97), "reproduced")
 
 
+def test_the_form_that_swaps_has_claims_of_its_own():
+    found, _ = made_up(qlm=(99, 98, 97), **{"edf": (99, 99, 90), "edf:swapping=true": (80, 60, 50)})
+    for name, at_first, at_last in (("EDF", 0, 7), ("EDF with swapping", 19, 47)):
+        first = found[f"With no queue QLM meets no more SLOs than {name}"]
+        last = found[f"With the longest queue QLM meets more SLOs than {name}"]
+        assert (first.ours.mean, last.ours.mean) == pytest.approx((at_first, at_last))
+        assert ("all idle instances swap" in first.reason) == (name != "EDF")
+
+
 def test_a_qlm_that_falls_and_a_baseline_that_does_not():
     found, _ = made_up(qlm=(99, 80, 70), edf=(99, 99, 99))
     assert found["The longer the queue, the fewer SLOs EDF meets"].ours.mean == 0

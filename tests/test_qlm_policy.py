@@ -256,6 +256,41 @@ def test_what_runs_holds_up_a_swap_only_where_it_may_not_be_removed(eviction, ta
     assert all((each > 0) == tail for each in tails)
 
 
+@pytest.mark.parametrize("running, tail", [(40, (0, 1, 1)), (100, (0, 0, 0))])
+@pytest.mark.parametrize("coming", [0, 1, 2])
+def test_the_estimate_has_a_group_wait_for_what_the_engine_leaves_at_a_swap(running, tail, coming):
+    # An instance runs requests with a target of a minute, at most 64 at once; at 22 s some of the other LLM
+    # come. 40 run and none wait: their group stands before those of equal and looser targets. Of 100, 36
+    # wait: a group that came next would stand before theirs, whatever its target.
+    made = scenario(
+        horizon_s=600,
+        **{"fleet.pools.a100.max_instances": 1, "fleet.pools.a100.initial_instances": 1},
+    )
+    requests = burst(made, (0.0, 0, 1, 300, 2500, running), (22.0, 1, coming, 300, 60, 4))
+    policy = make_policy("qlm")
+    tails = []
+    inner = policy._problem
+
+    def seen(view, instances, groups):
+        problem = inner(view, instances, groups)
+        other = np.flatnonzero(problem.llm == 1)
+        if view.time_s == 25 and len(other):
+            assert view.instances["running"][0] == min(running, 64)
+            tails.append(float(problem.ready_tail[0, other[0]]))
+        return problem
+
+    policy._problem = seen
+    found = run_episode(policy, made, requests=requests).requests
+    # Eq. 4: the longest output that is assumed, at the time of a token in the average batch.
+    profile = Profiler(made).profile(0, LLMS[0], 64, 300, 300)
+    assert tails == pytest.approx([tail[coming] * 2048 * profile.decode_s_per_token])
+    if running == 40:
+        assert (found["evictions"].sum() == 0) == (tails[0] > 0)
+        first = found["arrival_s"] + found["ttft_s"]
+        ended = (found["arrival_s"] + found["e2e_s"])[found["llm"] == LLMS[0]].max()
+        assert (first[found["llm"] == LLMS[1]].min() > ended) == (tails[0] > 0)
+
+
 def test_a_swap_flushes_what_runs_whatever_the_pool_says():
     # One instance runs 40 long requests of ten minutes' SLO; interactive ones of the other LLM come after
     # 10 s. Section 5 removes what runs: they need a decision, a plan (5 s each) and a swap, not a drain.

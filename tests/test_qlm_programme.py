@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from baselines.qlm.programme import exact, plan, printed
 from baselines.qlm.schedule import Plan, QueueProblem, evaluate, queue_waits_s
-from baselines.qlm.search import edf, search
+from baselines.qlm.search import alike_groups, edf, search
 from baselines.solver import SolverMissing, SolverSettings
 
 TIGHT = SolverSettings(gap=1e-6)
@@ -32,7 +33,7 @@ def problem_of(seed: int, instances: int, groups: int, llms: int, **change) -> Q
         "swap_s": rng.uniform(5, 60, (instances, llms)),
         "loaded": rng.integers(-1, llms, instances),
         "ready_s": rng.uniform(0, 10, instances),
-        "ready_tail_s": rng.uniform(0, 10, instances),
+        "ready_tail_s": rng.uniform(0, 10, (instances, groups)),
         "own_wait_s": work * rng.uniform(0, 1, (instances, 1)),
     }
     return QueueProblem(**(values | change))
@@ -65,7 +66,7 @@ SMALL = {
     "swap_s": [[7.0, 9.0]],
     "loaded": [0],
     "ready_s": [1.0],
-    "ready_tail_s": [3.0],
+    "ready_tail_s": [[3.0, 3.0, 3.0]],
 }
 
 # ---- Eq. 10 ----
@@ -78,6 +79,43 @@ def test_waiting_in_a_virtual_queue():
     # LLM 1 first: what runs must end (1 + 3), 9 to swap; then 25 and 7 to swap back.
     assert queue_waits_s(problem, 0, [2, 0, 1]) == [13.0, 13.0 + 25 + 7, 51.0]
     assert queue_waits_s(problem, 0, []) == []
+
+
+def test_only_a_group_for_which_what_runs_stays_waits_for_its_end():
+    # LLM 0 is loaded, 3 s are left of what runs; group 0 would wait for them, group 1 would not. Swapping to
+    # LLM 1 takes 9 s. Group 0 first: 3 + 9, then 6 of its own; group 1 first: 9, then 8.
+    problem = QueueProblem(
+        llm=[1, 1], slo_s=[17.0, 12.0], requests=[10, 20], work_s=[[6.0, 8.0]],
+        completion_s=[[16.0, 18.0]], swap_s=[[7.0, 9.0]], loaded=[0], ready_tail_s=[[3.0, 0.0]],
+    )  # fmt: skip
+    assert queue_waits_s(problem, 0, [0, 1]) == [12.0, 18.0]
+    assert queue_waits_s(problem, 0, [1, 0]) == [9.0, 17.0]
+    # In time only with group 1 first, and only as nothing stays for it.
+    for found in (edf(problem), search(problem), exact(problem, TIGHT)):
+        assert found.queues == ((1, 0),)
+        assert found.feasible
+        assert found.wait_s.tolist() == [17.0, 9.0]
+    held = replace(problem, ready_tail_s=[[0.0, 5.0]])
+    # Group 1 would begin at 5 + 9, group 0 behind it at 14 + 8: late by 2 s of 20 requests and 5 s of 10.
+    # Behind group 0 it begins at 9 + 6, late by 3 s of 20 requests, and group 0 is in time.
+    for found in (search(held), exact(held, TIGHT)):
+        assert found.queues == ((0, 1),)
+        assert found.late_s.tolist() == [0.0, 3.0]
+    assert evaluate(held, [[1, 0]], "edf").late_s.tolist() == [5.0, 2.0]
+
+
+def test_edf_goes_where_what_runs_does_not_hold_a_group_up():
+    # The first instance would begin at 5 + 9, the second is ready at 2 and begins at 2 + 9. Two groups that
+    # only what runs tells apart are not alike: the one that is not held up may not change places.
+    problem = QueueProblem(
+        llm=[1, 1], slo_s=[20.0, 90.0], requests=[10, 10], work_s=[[6.0, 6.0]] * 2,
+        completion_s=[[16.0, 16.0]] * 2, swap_s=[[7.0, 9.0]] * 2, loaded=[0, 0],
+        ready_s=[0.0, 2.0], ready_tail_s=[[5.0, 0.0], [0.0, 0.0]],
+    )  # fmt: skip
+    assert edf(problem).queues == ((1,), (0,))
+    assert edf(problem).wait_s.tolist() == [11.0, 9.0]
+    assert alike_groups(problem) == []
+    assert alike_groups(replace(problem, ready_tail_s=None)) == [[0, 1]]
 
 
 def test_penalties_are_weighted_by_requests():
@@ -130,7 +168,7 @@ def test_alike_groups_and_instances():
             seed, 2, 4, 2,
             llm=[0, 0, 0, 1], requests=[5, 5, 5, 9], work_s=np.full((2, 4), 9.0),
             completion_s=np.full((2, 4), 20.0), swap_s=[[5.0, 8.0]] * 2, loaded=[0, 0],
-            slo_s=rng.uniform(0, 30, 4), ready_s=[1.0, 1.0], ready_tail_s=[2.0, 2.0],
+            slo_s=rng.uniform(0, 30, 4), ready_s=[1.0, 1.0], ready_tail_s=np.full((2, 4), 2.0),
             own_wait_s=np.full((2, 4), 3.0),
         )  # fmt: skip
         found = exact(problem, TIGHT)
@@ -182,7 +220,7 @@ def test_order_of_groups_and_instances_does_not_matter(seed: int):
         llm=problem.llm[i], slo_s=problem.slo_s[i], requests=problem.requests[i],
         work_s=problem.work_s[g][:, i], completion_s=problem.completion_s[g][:, i],
         swap_s=problem.swap_s[g], loaded=problem.loaded[g], ready_s=problem.ready[g],
-        ready_tail_s=problem.ready_tail[g], own_wait_s=problem.own_wait[g][:, i],
+        ready_tail_s=problem.ready_tail[g][:, i], own_wait_s=problem.own_wait[g][:, i],
     )  # fmt: skip
     a, b = exact(problem, TIGHT), exact(other, TIGHT)
     assert a.objective == pytest.approx(b.objective, rel=1e-5)

@@ -17,13 +17,13 @@ from baselines.parameters import (
     PositiveCount,
     checked,
 )
-from baselines.qlm.book import Changes, GroupBook, LiveGroup
+from baselines.qlm.book import Cell, Changes, GroupBook, LiveGroup
 from baselines.qlm.fixed import fixed_llms
 from baselines.qlm.groups import TokenClustering, size_limit
 from baselines.qlm.history import OutputHistory
 from baselines.qlm.problem import Profiler, queue_problem, serving_instances
 from baselines.qlm.programme import plan
-from baselines.qlm.schedule import Plan, QueueProblem, evaluate
+from baselines.qlm.schedule import Plan, QueueProblem, evaluate, queue_waits_s
 from baselines.qlm.search import edf
 from baselines.qlm.waiting import batch_size
 from baselines.solver import SolverSettings
@@ -242,12 +242,34 @@ class QlmPolicy:
             decode=p.decode,
             reserve=p.reserve,
             fixed_llm=None if self._fixed is None else self._fixed[instances],
-            flushes=p.eviction,
+            staying=self._staying(view, instances, groups),
         )
         if p.placement == "plan":
             return problem
         here = self._dealt(problem, instances, groups)
         return replace(problem, work_s=np.where(here, problem.work_s, np.inf))
+
+    def _staying(
+        self, view: ClusterView, instances: NDArray[np.int64], waiting: list[LiveGroup]
+    ) -> NDArray[np.bool_]:
+        """(I, N) whether requests that run on an instance stay there if a group comes next.
+
+        The engine removes what runs if all of it stands later on the instance's list (engine.md, section
+        9). A group of the instance's own virtual queue that still waits stands behind the one that comes
+        next, whatever its SLO; any other stands where `_with_running` puts it.
+        """
+        if not self.parameters.eviction:
+            busy = view.instances["running"][instances] > 0
+            return np.repeat(busy[:, None], len(waiting), axis=1)
+        targets = np.array([self._target_s(group.cell) for group in waiting])
+        queued = {group.queue for group in waiting}
+        staying = np.zeros((len(instances), len(waiting)), np.bool_)
+        for k, instance in enumerate(instances.tolist()):
+            behind = queued.intersection(self._order[instance])
+            for queue in np.flatnonzero(view.running_from[instance]).tolist():
+                if queue in self._book.cell_of and queue not in behind:
+                    staying[k] |= targets >= self._target_s(self._book.cell_of[queue])
+        return staying
 
     def _dealt(
         self, problem: QueueProblem, instances: NDArray[np.int64], groups: list[LiveGroup]
@@ -311,31 +333,15 @@ class QlmPolicy:
             able = np.flatnonzero(problem.allowed[:, n])
             if n in placed or len(able) == 0:
                 continue
-            k = min(able.tolist(), key=lambda k: (self._end_s(problem, k, queues[k], n), k))
+            k = min(
+                able.tolist(), key=lambda k: (queue_waits_s(problem, k, [*queues[k], n])[-1], k)
+            )
             queues[k].append(n)
             for other in self._order.values():
                 if queue in other:
                     other.remove(queue)
             self._order[int(instances[k])].append(queue)
         return queues
-
-    @staticmethod
-    def _end_s(problem: QueueProblem, k: int, queue: list[int], n: int) -> float:
-        """When group `n` would begin at the end of instance `k`'s queue."""
-        now, llm, tail = (
-            float(problem.ready[k]),
-            int(problem.loaded[k]),
-            float(problem.ready_tail[k]),
-        )
-        for group in [*queue, n]:
-            wanted = int(problem.llm[group])
-            if wanted != llm:
-                now += tail + float(problem.swap_s[k, wanted])
-                llm = wanted
-            begin = now
-            now += float(problem.work_s[k, group])
-            tail = float(problem.completion_s[k, group] - problem.work_s[k, group])
-        return begin
 
     def _adopt(self, order: Order) -> None:
         """A plan takes effect; what came since it was called for stays where it is, behind."""
@@ -424,8 +430,9 @@ class QlmPolicy:
 
     def _deadline(self, group: LiveGroup, now_s: float) -> float:
         """Of its oldest request, or of one that would come now."""
-        ttft_s = self.scenario.classes[group.cell.slo_class].ttft_s
-        return ttft_s + (float(group.arrival_s[0]) if len(group.arrival_s) else now_s)
+        return self._target_s(group.cell) + (
+            float(group.arrival_s[0]) if len(group.arrival_s) else now_s
+        )
 
     @staticmethod
     def _oldest(group: LiveGroup) -> float:
@@ -453,13 +460,15 @@ class QlmPolicy:
         """
         placed = list(queues)
         here = set(queues)
-        classes = self.scenario.classes
         for queue in np.flatnonzero(running).tolist():
             if queue in here or queue not in known:
                 continue
-            mine = classes[known[queue].cell.slo_class].ttft_s
+            mine = self._target_s(known[queue].cell)
             at = 0
-            while at < len(placed) and classes[known[placed[at]].cell.slo_class].ttft_s < mine:
+            while at < len(placed) and self._target_s(known[placed[at]].cell) < mine:
                 at += 1
             placed.insert(at, queue)
         return placed
+
+    def _target_s(self, cell: Cell) -> float:
+        return self.scenario.classes[cell.slo_class].ttft_s

@@ -101,7 +101,7 @@ def queue_problem(
     decode: Decode = "maximum",
     reserve: float = 0.0,
     fixed_llm: NDArray[np.int64] | None = None,
-    flushes: bool = True,
+    staying: NDArray[np.bool_] | None = None,
 ) -> QueueProblem:
     """Groups that wait, and instances, as the scheduler takes them.
 
@@ -120,9 +120,9 @@ def queue_problem(
         decode: how long the last request of a group is taken to decode (`waiting.outlook`).
         reserve: share of a TTFT target that is to stay free.
         fixed_llm: (I,) the only LLM that an instance may serve; None: all of its pool's.
-        flushes: a swap removes what runs (section 5), so that a group of another LLM need not wait for it:
-            Eq. 10 counts groups of the virtual queue only. False: it waits for the decode time of the
-            last one (Eq. 4).
+        staying: (I, N) whether requests that run on an instance stay there if the group comes next. If it
+            is of another LLM it waits for the decode time of the last of them (Eq. 4). None: a swap
+            removes all that run.
     """
     fleet = view.scenario.fleet
     pools = fleet.pools
@@ -131,7 +131,7 @@ def queue_problem(
     g, i, m = len(instances), len(groups), len(fleet.llms)
     work, completion, own = (np.full((g, i), np.inf) for _ in range(3))
     swap = np.full((g, m), np.inf)
-    ready_tail = np.zeros(g)
+    ready_tail = np.zeros((g, i))
     weights = view.weights_ready_s[instances]
     memo: dict[tuple[int, int, int], tuple[float, float, float]] = {}
     for k in range(g):
@@ -165,12 +165,12 @@ def queue_problem(
                 memo[key] = (group.waiting * each, tail, max(0.0, wait) + profile.prefill_s)
             takes, tail, wait = memo[key]
             work[k, n], completion[k, n], own[k, n] = takes, takes + tail, wait
-        if slots["running"][k] > 0 and not flushes:
+        if staying is not None and staying[k].any():
             llm = fleet.llms[int(slots["llm"][k])]
             stats = history.statistics(int(slots["llm"][k]))
             profile = profiler.profile(p, llm, limit, mean_input, stats.mean)
             tokens = max_output if decode == "maximum" else stats.mean
-            ready_tail[k] = tokens * profile.decode_s_per_token
+            ready_tail[k, staying[k]] = tokens * profile.decode_s_per_token
     loading = np.maximum(slots["loaded_ps"] / 1e12 - view.time_s, 0.0)
     slo = np.array(
         [

@@ -99,8 +99,9 @@ def _canonical(problem: QueueProblem, queues: Sequence[Sequence[int]]) -> list[l
 def _alike_instances(problem: QueueProblem) -> list[list[int]]:
     kinds: dict[bytes, list[int]] = {}
     for g in range(problem.instances):
-        rows = (problem.work_s[g], problem.completion_s[g], problem.swap_s[g], problem.own_wait[g])
-        own = np.array([problem.loaded[g], problem.ready[g], problem.ready_tail[g]])
+        tables = (problem.work_s, problem.completion_s, problem.own_wait, problem.ready_tail)
+        rows = [table[g] for table in (*tables, problem.swap_s)]
+        own = np.array([problem.loaded[g], problem.ready[g]])
         kinds.setdefault(np.concatenate([*rows, own]).tobytes(), []).append(g)
     return [some for some in kinds.values() if len(some) > 1]
 
@@ -137,8 +138,8 @@ def _solve(problem: QueueProblem, settings: SolverSettings, start: Plan, hard: b
         begins = queue_waits_s(problem, g, queues[g])
         now: Any = float(problem.ready[g])  # when the position before is served
         before = {m: float(problem.loaded[g] == m) for m in llms}
-        before_tail: Any = float(problem.ready_tail[g])
-        largest_tail = max(tail[g, some].max() if some else 0.0, problem.ready_tail[g])
+        before_tail: Any = pulp.lpSum(float(problem.ready_tail[g, i]) * x[i, 0] for i in some)
+        largest_tail = max((max(tail[g, i], problem.ready_tail[g, i]) for i in some), default=0.0)
         steps = np.sort(problem.work_s[g, some])[::-1].cumsum() if some else np.zeros(0)
         swap = max((float(problem.swap_s[g, m]) for m in llms), default=0.0) + float(largest_tail)
         at_end = float(problem.ready[g])
@@ -163,7 +164,7 @@ def _solve(problem: QueueProblem, settings: SolverSettings, start: Plan, hard: b
                 at = queues[g][j]
                 m = int(problem.llm[at])
                 last = int(problem.llm[queues[g][j - 1]]) if j else int(problem.loaded[g])
-                last_tail = tail[g, queues[g][j - 1]] if j else problem.ready_tail[g]
+                last_tail = tail[g, queues[g][j - 1]] if j else problem.ready_tail[g, at]
                 values[t[m]] = float(m != last)
                 values[drain] = float(last_tail) * (m != last)
                 values[begin] = begins[j]

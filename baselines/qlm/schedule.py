@@ -35,7 +35,8 @@ class QueueProblem:
             can.
         loaded: (G,) LLM that each serves now, -1: none.
         ready_s: (G,) seconds until a group of the loaded LLM could begin. None: 0.
-        ready_tail_s: (G,) seconds more until what runs now is done, if another LLM comes next. None: 0.
+        ready_tail_s: (G, I) seconds more until what runs now is done, as far as it stays, if the group comes
+            next and is of another LLM. None: 0.
         own_wait_s: (G, I) from the begin of a group to the first token of its last request. The paper
             compares the begin of a group with its SLO; with this, its last request is. None: 0.
         waiting_weight: a second of waiting counts as so many seconds of lateness, which orders what is
@@ -73,7 +74,7 @@ class QueueProblem:
         m = self.swap_s.shape[1]
         for name, given, shape in (
             ("ready", self.ready_s, (g,)),
-            ("ready_tail", self.ready_tail_s, (g,)),
+            ("ready_tail", self.ready_tail_s, (g, i)),
             ("own_wait", self.own_wait_s, (g, i)),
         ):
             put(self, name, np.zeros(shape) if given is None else np.asarray(given, np.float64))
@@ -85,7 +86,7 @@ class QueueProblem:
             "swap_s": (g, m),
             "loaded": (g,),
             "ready": (g,),
-            "ready_tail": (g,),
+            "ready_tail": (g, i),
             "own_wait": (g, i),
         }
         for name, wanted in shapes.items():
@@ -171,8 +172,8 @@ class Plan:
 
 def queue_waits_s(problem: QueueProblem, instance: int, queue: Sequence[int]) -> list[float]:
     """When each group of a virtual queue begins (Eq. 10, see the module)."""
-    tail = problem.ready_tail[instance]
     now, llm = float(problem.ready[instance]), int(problem.loaded[instance])
+    tail = float(problem.ready_tail[instance, queue[0]]) if len(queue) else 0.0
     waits = []
     for group in queue:
         wanted = int(problem.llm[group])

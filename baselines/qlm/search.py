@@ -69,8 +69,9 @@ def alike_groups(problem: QueueProblem) -> list[list[int]]:
     """Sets of groups that differ in nothing but their deadline, earliest first."""
     kinds: dict[bytes, list[int]] = {}
     for i in problem.servable[np.argsort(problem.slo_s[problem.servable], kind="stable")].tolist():
-        columns = (problem.work_s[:, i], problem.completion_s[:, i], problem.own_wait[:, i])
+        tables = (problem.work_s, problem.completion_s, problem.own_wait, problem.ready_tail)
         own = np.array([problem.llm[i], problem.requests[i]])
+        columns = [table[:, i] for table in tables]
         kinds.setdefault(np.concatenate([*columns, own]).tobytes(), []).append(i)
     return [some for some in kinds.values() if len(some) > 1]
 
@@ -98,15 +99,17 @@ def in_deadline_order(problem: QueueProblem, queues: Queues) -> list[list[int]]:
 def _edf_queues(problem: QueueProblem) -> list[list[int]]:
     queues: list[list[int]] = [[] for _ in range(problem.instances)]
     end = problem.ready.copy()
-    tail = problem.ready_tail.copy()
+    tail = np.zeros(problem.instances)
+    empty = np.ones(problem.instances, np.bool_)
     llm = problem.loaded.copy()
     for group in deadline_order(problem):
         wanted = problem.llm[group]
-        begin = end + np.where(llm != wanted, tail + problem.swap_s[:, wanted], 0.0)
+        drain = np.where(empty, problem.ready_tail[:, group], tail)
+        begin = end + np.where(llm != wanted, drain + problem.swap_s[:, wanted], 0.0)
         done = np.where(problem.allowed[:, group], begin + problem.work_s[:, group], np.inf)
         g = int(done.argmin())
         queues[g].append(group)
-        end[g], llm[g] = done[g], wanted
+        end[g], llm[g], empty[g] = done[g], wanted, False
         tail[g] = problem.completion_s[g, group] - problem.work_s[g, group]
     return queues
 
@@ -201,7 +204,9 @@ class _Tours:
         wanted = p.llm[group]
         places = int(max(len(queue) for queue in self.queues)) + 1
         here = slice(0, places)
-        swap_in = (self._tail_before[:, here] + self._swap[:, wanted, None]) * (
+        tail_before = self._tail_before[:, here].copy()
+        tail_before[:, 0] = p.ready_tail[:, group]
+        swap_in = (tail_before + self._swap[:, wanted, None]) * (
             self._llm_before[:, here] != wanted
         )
         begin = self._end_before[:, here] + swap_in
@@ -255,7 +260,7 @@ class _Tours:
             self.where[group] = g
         llm = p.llm[queue]
         before = np.concatenate([p.loaded[g : g + 1], llm])
-        tail = np.concatenate([p.ready_tail[g : g + 1], self._tail[g, queue]])
+        tail = np.concatenate([p.ready_tail[g, queue[:1]], self._tail[g, queue]])
         swap = self._swap[g, llm]
         work = self._work[g, queue]
         gap = np.where(before[:-1] != llm, tail[:-1] + swap, 0.0)
@@ -267,7 +272,7 @@ class _Tours:
         self._begin[g, :n] = begin
         self._end_before[g, 0] = p.ready[g]
         self._end_before[g, 1 : n + 1] = begin + work
-        self._tail_before[g, : n + 1] = tail
+        self._tail_before[g, : len(tail)] = tail
         self._llm_before[g, : n + 1] = before
         self._llm_after[g, :n], self._llm_after[g, n], self._llm_after[g, n + 1 :] = (
             llm,

@@ -11,7 +11,8 @@ LLM": all requests are for one Llama-2-70B; "several": the interactive ones for 
 batch requests for three others. What arrives in the first two minutes is served, but does not count. The
 paper gives neither rates nor queues nor numbers of GPUs: those are ours; the requests take the time of some
 8 instances. At this rate a group of interactive requests (delta = 4, on one virtual queue as long as it
-takes arrivals) fills slowly, so QLM is shown with delta = 1 as well.
+takes arrivals) fills slowly, so QLM is shown with delta = 1 as well. The other systems keep one LLM on each
+instance, as section 1 says of previous systems ("independent instances for each model").
 """
 
 from __future__ import annotations

@@ -38,8 +38,14 @@ STYLES = {
     "vllm": ("vLLM", "C3", "^"),
     "edf:by=slo": ("EDF by SLO", "C4", "v"),
     "shepherd": ("SHEPHERD", "C1", "D"),
-    "edf:queues=per-instance": ("EDF, a queue per instance", "C8", "s"),
-    "vllm:queues=per-instance": ("vLLM, a queue per instance", "C6", "^"),
+    "edf:swapping=true": ("EDF with swapping", "C9", "s"),
+    "vllm:swapping=true": ("vLLM with swapping", "C5", "^"),
+    "edf:swapping=true,queues=per-instance": ("EDF with swapping, a queue per instance", "C8", "s"),
+    "vllm:swapping=true,queues=per-instance": (
+        "vLLM with swapping, a queue per instance",
+        "C6",
+        "^",
+    ),
 }
 """Name in pictures, colour, marker."""
 
