@@ -1,6 +1,6 @@
 """Compare policies on the same episodes.
 
-    python -m agents.evaluate env=mixed-slo policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
+    python -m agents.evaluate env=mixed-slo-v0 policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
 
     policies=A,B,C         names of reference policies, run folders or models (*.zip), `pretrained` (the
                            trained policy that ships; pretrained:NAME where there are several); the others
@@ -64,7 +64,7 @@ def _evaluate(words: Sequence[str]) -> int:
         words, ("env", "policies", "episodes", "seed", "out", *_spread.WORDS)
     )
     if "env" not in options:
-        raise Slip("env= is missing, such as env=mixed-slo")
+        raise Slip("env= is missing, such as env=mixed-slo-v0")
     environment_id(options["env"])
     episodes = whole(options, "episodes", 20, 1, 100_000)
     seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)

@@ -1,6 +1,6 @@
 """Train a policy on an environment, watch it pass the reference policies, compare them at the end.
 
-    python -m agents.train env=mixed-slo [KEY=VALUE ...]
+    python -m agents.train env=mixed-slo-v0 [KEY=VALUE ...]
 
     out=FOLDER             run folder (default: runs/ENV-AGENT-seedSEED, numbered if it is taken)
     recipe=NAME|FILE.yaml  options that belong together (agents/recipes); what is given besides wins

@@ -1,6 +1,6 @@
 """Whose time training is, by `python -m experiments.bench what=training`.
 
-Learners as `agents.train` makes them, on `mixed-slo` with its own hyperparameters, but without validation:
+Learners as `agents.train` makes them, on `mixed-slo-v0` with its own hyperparameters, but without validation:
 with the environment's own observation, with blocks of any cluster size added, and on changing scenarios.
 Beside them PPO of the same network, `n_envs`, `n_steps` and batch on CartPole-v1.
 
@@ -46,7 +46,7 @@ VARIED = {
     "randomise.groups": 12,
     "randomise.ranges.workload": {
         "choices": [
-            f"mixed-slo/train-{name}" for name in ("poisson", "diurnal", "gamma-2", "mmpp-fast")
+            f"mixed-slo-v0/train-{name}" for name in ("poisson", "diurnal", "gamma-2", "mmpp-fast")
         ]
     },
 }
@@ -114,14 +114,16 @@ class Ledger:
 
 
 def _config(changes: dict[str, Any], quick: bool) -> Any:
-    """Defaults of `mixed-slo` with changes, the engine on one thread; `hyper.` is the learner's section."""
+    """Defaults of `mixed-slo-v0` with changes, one engine thread; `hyper.` is the learner's section."""
     from agents.config import make_config
 
     given = {"env_threads": 1, **changes, **(QUICK if quick else {})}
     if quick and "randomise.groups" in given:
         given["randomise.groups"] = given["n_envs"]
     agent = given.get("agent", "ppo")
-    return make_config("mixed-slo", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()})
+    return make_config(
+        "mixed-slo-v0", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()}
+    )
 
 
 def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
@@ -149,7 +151,7 @@ def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
 def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> tuple[Any, ...]:
     """A row of `HEAD`: `model` learns on `venv` for about `seconds`, after a rollout to warm up.
 
-    Whole episodes of `mixed-slo`, so that starting them has its share.
+    Whole episodes of `mixed-slo-v0`, so that starting them has its share.
     """
     from agents.vec_adapter import NativeVecEnv
 
@@ -179,7 +181,7 @@ def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> 
 
 
 def ours(what: str, changes: dict[str, Any], quick: bool) -> tuple[Any, ...]:
-    """A learner of `agents.train` on `mixed-slo`."""
+    """A learner of `agents.train` on `mixed-slo-v0`."""
     from stable_baselines3.common.logger import configure
 
     from agents.callbacks import RolloutTags
@@ -200,7 +202,7 @@ def ours(what: str, changes: dict[str, Any], quick: bool) -> tuple[Any, ...]:
 
 
 def cartpole(quick: bool) -> tuple[Any, ...]:
-    """PPO with the settings of `mixed-slo` on CartPole-v1."""
+    """PPO with the settings of `mixed-slo-v0` on CartPole-v1."""
     import gymnasium as gym
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env import DummyVecEnv
@@ -222,14 +224,14 @@ def bench_training(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]
     """Steps per second of learners, and whose time it is."""
     import torch
 
-    from llmscale_env.envs.mixed_slo import MixedSLOEnv
+    from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
 
     torch.set_num_threads(1)
-    more = (*MixedSLOEnv.observation, *SIZE_FREE)
+    more = (*MixedSLOV0Env.observation, *SIZE_FREE)
     rows = [cartpole(quick)]
     for agent in ("ppo", "maskable-ppo"):
         for seen, changes in (("", {}), (" and size-free blocks", {"observation": more})):
-            what = f"{agent}, mixed-slo{seen}"
+            what = f"{agent}, mixed-slo-v0{seen}"
             rows.append(ours(what, {"agent": agent, **changes}, quick))
     varied = {"agent": "maskable-ppo", "observation": more, **VARIED}
     rows.append(ours("maskable-ppo, 12 groups of changing scenarios", varied, quick))

@@ -43,7 +43,7 @@ def _users(what: str, name: str) -> str:
 
 def _entries() -> str:
     """Entries of the size-free blocks, of one class and one pool."""
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     names = {scenario.classes[0].name: "CLASS", scenario.fleet.pools[0].name: "POOL"}
     rows = []
     for block in SIZE_FREE:
@@ -71,7 +71,7 @@ def forms() -> str:
     heads = "\n".join(
         f"| `{name}` | {_first(kind)} | {_users('action', name)} |" for name, kind in HEADS.items()
     )
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     factors, residuals = (", ".join(h(scenario).choices[0]) for h in (ScaledChanges, Residual))
     potential = _text(Shaping).partition("\n\n")[2]  # without the heading
     return f"""<!-- Made by `python -m experiments.manual` from docstrings. -->

@@ -25,7 +25,7 @@ class EnvironmentEntry(NamedTuple):
 
     Attributes:
         id: the id that `gymnasium.make` and `gymnasium.make_vec` take.
-        short_name: the name on the command line (`env=mixed-slo`).
+        short_name: the name on the command line (`env=mixed-slo-v0`).
         entry_point, vector_entry_point: `module:class`, imported when an environment is made.
     """
 
@@ -38,9 +38,9 @@ class EnvironmentEntry(NamedTuple):
 ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
     EnvironmentEntry(
         id="llmscale/MixedSLO-v0",
-        short_name="mixed-slo",
-        entry_point="llmscale_env.envs.mixed_slo:MixedSLOEnv",
-        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOVectorEnv",
+        short_name="mixed-slo-v0",
+        entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0Env",
+        vector_entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0VectorEnv",
     ),
     EnvironmentEntry(
         id="llmscale/MultiModelQueue-v0",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from llmscale_env.envs.burst_multicast import BurstMulticastEnv, BurstMulticastVectorEnv
-from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
+from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
 from llmscale_env.envs.multi_region import MultiRegionEnv, MultiRegionVectorEnv
 from llmscale_env.envs.placement import PlacementEnv, PlacementVectorEnv
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 MIXED = Kind(
-    "llmscale/MixedSLO-v0", MixedSLOEnv, MixedSLOVectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0]
+    "llmscale/MixedSLO-v0", MixedSLOV0Env, MixedSLOV0VectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0]
 )
 QUEUE = Kind(
     "llmscale/MultiModelQueue-v0",

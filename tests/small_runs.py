@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 SMALL_RUN = (
-    "env=mixed-slo",
+    "env=mixed-slo-v0",
     "scenario.horizon_s=60",
     "scenario.fleet.max_gpus=4",
     "scenario.fleet.pools.interactive.initial_instances=2",

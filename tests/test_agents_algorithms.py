@@ -18,7 +18,7 @@ from llmscale_env._cli import Slip
 from llmscale_env.control.run import run_episode
 
 SMALL = [
-    "env=mixed-slo",
+    "env=mixed-slo-v0",
     "scenario.horizon_s=120",
     "scenario.workload=chat",
     "scenario.fleet.max_gpus=6",
@@ -48,7 +48,7 @@ def tiny(agent: str, *words: str) -> list[str]:
 
 def config_of(*words: str) -> Any:
     changes, _ = parse_words(words, ("env",))
-    return make_config("mixed-slo", changes)
+    return make_config("mixed-slo-v0", changes)
 
 
 @pytest.mark.parametrize("agent", ["maskable-ppo", "recurrent-ppo"])
@@ -59,7 +59,7 @@ def test_train_resume_evaluate(agent: str, tmp_path: Path, capsys: pytest.Captur
     assert config.agent == agent
     assert config.ppo is None
     # What is left out stays as it was, the agent included.
-    words = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=192"]
+    words = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=192"]
     assert train.main(words) == 0
     assert json.loads((folder / "state.json").read_text()) == {"timesteps": 192}
     capsys.readouterr()
@@ -67,7 +67,7 @@ def test_train_resume_evaluate(agent: str, tmp_path: Path, capsys: pytest.Captur
     assert evaluate.main(words) == 0
     assert f"{folder.name} " in capsys.readouterr().out
     with pytest.raises(Slip, match="agent cannot change"):
-        train.plan(["env=mixed-slo", f"out={folder}", "resume=true", "agent=ppo"])
+        train.plan(["env=mixed-slo-v0", f"out={folder}", "resume=true", "agent=ppo"])
 
 
 def test_masks_reach_the_learner_through_the_adapter():
@@ -222,7 +222,7 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
         ("recurrent-ppo", 0.5, "quantile = 0.5"),
     ):
         with pytest.raises(Slip, match=said):
-            make_config("mixed-slo", {"agent": agent, "quantile": value})
+            make_config("mixed-slo-v0", {"agent": agent, "quantile": value})
 
 
 def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
@@ -241,7 +241,7 @@ def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
     assert capsys.readouterr().err == f"train: {said}\n"
     assert not folder.exists()
     # A quantile of changes does something, if not the same.
-    train.check(make_config("mixed-slo", {"action": ("instances",), "quantile": 0.8}))
+    train.check(make_config("mixed-slo-v0", {"action": ("instances",), "quantile": 0.8}))
 
 
 # ---- what is seen and decided ----

@@ -7,7 +7,7 @@ import pytest
 from agents.comparison import metrics_of, summarise, table
 from llmscale_env.scenarios import load_scenario
 
-SCENARIO = load_scenario("mixed-slo")
+SCENARIO = load_scenario("mixed-slo-v0")
 
 
 def shown(episodes: int) -> list[str]:

@@ -34,7 +34,7 @@ from llmscale_env._cli import Slip, parse_scenario_words, run_command, split_sce
 
 
 def config(*words: str):
-    return make_config("mixed-slo", parse_words(words, ())[0])
+    return make_config("mixed-slo-v0", parse_words(words, ())[0])
 
 
 @pytest.mark.parametrize("env", environment_names())
@@ -63,7 +63,7 @@ def test_words_change_the_defaults():
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_recipes_that_ship_make_a_run(name: str):
-    env = "mixed-slo"
+    env = "mixed-slo-v0"
     config = make_config(env, parse_words([f"recipe={name}", "seed=3"], ("env",))[0])
     assert config.seed == 3
     assert config == parse_config(yaml.safe_load(config.to_yaml()), "")
@@ -75,7 +75,7 @@ def test_words_win_over_a_recipe(tmp_path: Path):
         "agent: ppo\nppo.gamma: 0.5\nppo.net: [8]\nreferences: [static]\nscenario.horizon_s: 60\n"
     )
     for words in (["ppo.gamma=0.6", f"recipe={path}"], [f"recipe={path}", "ppo.gamma=0.6"]):
-        config = make_config("mixed-slo", parse_words(words, ("env",))[0])
+        config = make_config("mixed-slo-v0", parse_words(words, ("env",))[0])
         assert (config.hyper.gamma, config.hyper.net) == (0.6, (8,))
         assert config.references == ("static",)
         assert config.overrides == {"horizon_s": 60}
@@ -100,7 +100,9 @@ def test_a_slip_in_a_recipe_names_it(tmp_path: Path, text: str, said: str):
     with pytest.raises(Slip, match="no such file, nor one of"):
         parse_words(["recipe=nothing"], ("env",))
     with pytest.raises(Slip, match="recipe is given twice"):
-        parse_words(["recipe=mixed-slo-per-workload", "recipe=mixed-slo-per-workload"], ("env",))
+        parse_words(
+            ["recipe=mixed-slo-v0-per-workload", "recipe=mixed-slo-v0-per-workload"], ("env",)
+        )
 
 
 def test_a_recipe_may_have_sections(tmp_path: Path):
@@ -116,7 +118,7 @@ def test_a_recipe_may_have_sections(tmp_path: Path):
     one, two = (parse_words([f"recipe={path}"], ())[0] for path in (flat, sections))
     assert one.pop("scenario") == "chat.yaml"
     assert one == two
-    assert make_config("mixed-slo", two).randomise.ranges["workload.rate_scale"].high == 2
+    assert make_config("mixed-slo-v0", two).randomise.ranges["workload.rate_scale"].high == 2
 
 
 def test_an_empty_section_of_a_recipe_says_nothing(tmp_path: Path):
@@ -136,8 +138,9 @@ def test_an_empty_section_of_a_recipe_says_nothing(tmp_path: Path):
         ),
         ("randomise.ranges.horizon_s=[1]", "[1]: must be [low, high], two numbers, or have low"),
         (
-            "randomise.ranges.workload=[mixed-slo/val-chat, chat]",
-            "randomise.ranges.workload = ['mixed-slo/val-chat', 'chat']: must be [low, high], two numbers, "
+            "randomise.ranges.workload=[mixed-slo-v0/val-chat, chat]",
+            "randomise.ranges.workload = ['mixed-slo-v0/val-chat', 'chat']: must be [low, high], two "
+            "numbers, "
             "or have low and high, or choices, as {choices: [A, B, C]}",
         ),
         ("lagrangian.attainment=high", "lagrangian.attainment = 'high': must be a share"),
@@ -191,7 +194,7 @@ def test_prices_of_workloads_need_an_attainment():
 
 
 def test_a_word_switches_off_what_a_recipe_says_of_a_section():
-    words = ["recipe=mixed-slo-per-workload", "warm_start.policy=null"]
+    words = ["recipe=mixed-slo-v0-per-workload", "warm_start.policy=null"]
     made = config(*words)
     assert made.warm_start == WarmStartConfig()
     assert made.lagrangian.start == 5
@@ -236,9 +239,9 @@ def test_an_option_twice_is_a_slip():
 
 def test_scenario_words_are_told_from_options():
     options, name, overrides = parse_scenario_words(
-        ["env=mixed-slo", "scenario=mine.yaml", "scenario.horizon_s=600"], ("env",)
+        ["env=mixed-slo-v0", "scenario=mine.yaml", "scenario.horizon_s=600"], ("env",)
     )
-    assert options == {"env": "mixed-slo"}
+    assert options == {"env": "mixed-slo-v0"}
     assert name == "mine.yaml"
     assert overrides == {"horizon_s": 600}
     with pytest.raises(Slip, match="did you mean episodes"):
@@ -289,12 +292,12 @@ def test_seeds_of_training_validation_and_evaluation_never_meet():
 def test_a_folder_in_use_is_a_slip(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Slip, match="is in use"):
-        plan(["env=mixed-slo", f"out={tmp_path}"])
+        plan(["env=mixed-slo-v0", f"out={tmp_path}"])
 
 
 def test_resume_keeps_what_the_run_was_made_with(tmp_path: Path):
     (tmp_path / "config.yaml").write_text(config("seed=3", "total_timesteps=1000").to_yaml())
-    words = ["env=mixed-slo", f"out={tmp_path}", "resume=true"]
+    words = ["env=mixed-slo-v0", f"out={tmp_path}", "resume=true"]
     found, folder, resumes = plan([*words, "total_timesteps=5000"])
     assert (found.seed, found.total_timesteps, folder, resumes) == (3, 5000, tmp_path, True)
     plan([*words, "seed=3"])
@@ -307,21 +310,21 @@ def test_resume_keeps_what_the_run_was_made_with(tmp_path: Path):
 def test_resume_without_a_run_is_a_slip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Slip, match="no unfinished run"):
-        plan(["env=mixed-slo", "resume=true"])
+        plan(["env=mixed-slo-v0", "resume=true"])
     with pytest.raises(Slip, match="no run folder"):
-        plan(["env=mixed-slo", "resume=true", f"out={tmp_path}"])
+        plan(["env=mixed-slo-v0", "resume=true", f"out={tmp_path}"])
 
 
 SLIPS = [
-    ("train", ["env=mixed-slo", "total_timestep=5"], "did you mean total_timesteps?"),
-    ("train", ["env=mixed-sol"], "did you mean mixed-slo?"),
+    ("train", ["env=mixed-slo-v0", "total_timestep=5"], "did you mean total_timesteps?"),
+    ("train", ["env=mixed-sol"], "did you mean mixed-slo-v0?"),
     ("train", ["total_timesteps=5"], "env= is missing"),
-    ("train", ["env=mixed-slo", "scenario.fleet.max_gpu=5"], "fleet.max_gpu: there is no"),
-    ("train", ["env=mixed-slo", "references=chirn"], "did you mean chiron?"),
-    ("evaluate", ["env=mixed-slo", "policies=chirn"], "did you mean chiron?"),
-    ("evaluate", ["env=mixed-slo", "policies=static,runs/no/model.zip"], "there is no such"),
-    ("evaluate", ["env=mixed-slo", "policies=static,static"], "given twice"),
-    ("evaluate", ["env=mixed-slo", "episodes=0"], "episodes = '0'"),
+    ("train", ["env=mixed-slo-v0", "scenario.fleet.max_gpu=5"], "fleet.max_gpu: there is no"),
+    ("train", ["env=mixed-slo-v0", "references=chirn"], "did you mean chiron?"),
+    ("evaluate", ["env=mixed-slo-v0", "policies=chirn"], "did you mean chiron?"),
+    ("evaluate", ["env=mixed-slo-v0", "policies=static,runs/no/model.zip"], "there is no such"),
+    ("evaluate", ["env=mixed-slo-v0", "policies=static,static"], "given twice"),
+    ("evaluate", ["env=mixed-slo-v0", "episodes=0"], "episodes = '0'"),
     ("pictures", ["run=nowhere"], "no run folder"),
 ]
 PROGRAM = """
@@ -349,7 +352,7 @@ def test_slips_are_answered_in_one_line_before_torch(project_root: Path):
 
 def test_a_slip_ends_the_command_with_code_2(project_root: Path):
     done = subprocess.run(
-        [sys.executable, "-m", "agents.train", "env=mixed-slo", "total_timestep=5"],
+        [sys.executable, "-m", "agents.train", "env=mixed-slo-v0", "total_timestep=5"],
         cwd=project_root,
         capture_output=True,
         text=True,
@@ -372,7 +375,7 @@ def test_a_place_that_takes_nothing_is_told_before_the_first_episode(
         (tmp_path / "file", "is a file, and no folder"),
         (tmp_path / "file" / "below", f"nothing can be written to {tmp_path / 'file' / 'below'} ("),
     ):
-        assert evaluate.main(["env=mixed-slo", "policies=static", f"out={out}"]) == 2
+        assert evaluate.main(["env=mixed-slo-v0", "policies=static", f"out={out}"]) == 2
         assert capsys.readouterr().err.startswith(f"evaluate: out = {str(out)!r}: {said}")
 
 

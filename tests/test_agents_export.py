@@ -30,7 +30,7 @@ def run_of(agent: str, folder: Path, quantile: float | None = None) -> Path:
 
     words = [*SMALL, f"agent={agent}", f"{agent}.net=[16]", "n_envs=1", f"{agent}.batch_size=8"]
     words += [f"{agent}.n_steps=8", f"quantile={'null' if quantile is None else quantile}"]
-    config = make_config("mixed-slo", parse_words(words, ())[0])
+    config = make_config("mixed-slo-v0", parse_words(words, ())[0])
     env = NativeVecEnv(make_vector_env(config, make_scenario(config), 1))
     model = make_model(config, env)
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_a_policy_that_ships(
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
-    ships = find("pretrained:mixed-slo-maskable-ppo")
+    ships = find("pretrained:mixed-slo-v0-maskable-ppo")
     before = sorted(path.name for path in ships.folder.iterdir())
     assert export.main([f"model=pretrained:{ships.name}"]) == 0, capsys.readouterr().err
     assert find_model(ships.folder) == ships.model
@@ -165,7 +165,7 @@ def test_slips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert export.main([f"model={tmp_path}"]) == 2
         assert "the folder holds none of" in capsys.readouterr().err
         assert export.main(["model=pretrained:nobody"]) == 2
-        assert "mixed-slo-maskable-ppo" in capsys.readouterr().err
+        assert "mixed-slo-v0-maskable-ppo" in capsys.readouterr().err
 
 
 def test_a_place_that_takes_nothing_is_told_before_the_export(

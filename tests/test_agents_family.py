@@ -44,7 +44,7 @@ PRICES = ["lagrangian.attainment=0.99", "lagrangian.per=workload"]
 
 def config_of(*words: str) -> Any:
     last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
-    return make_config("mixed-slo", parse_words(list(last.values()), ())[0])
+    return make_config("mixed-slo-v0", parse_words(list(last.values()), ())[0])
 
 
 def test_a_group_is_called_by_what_it_has_drawn():
@@ -58,7 +58,7 @@ def test_a_group_is_called_by_what_it_has_drawn():
         drawn = source.scenario(group, 0, 0)
         assert drawn.workload.streams == by_name[source.label(group, 0)].workload.streams
         assert drawn.workload.rate_scale != 1.0
-    plain = make_config("mixed-slo", parse_words(SMALL[:-2], ())[0])
+    plain = make_config("mixed-slo-v0", parse_words(SMALL[:-2], ())[0])
     assert ScenarioSource(plain, scenario).label(0, 0) == ""
 
 
@@ -121,14 +121,14 @@ def test_what_is_lacking_on_one_workload_is_not_made_up_for_by_another():
 def test_a_run_on_a_family(tmp_path: Path):
     out = tmp_path / "run"
     words = [
-        *("env=mixed-slo", *SMALL, *PRICES, "total_timesteps=24", f"out={out}"),
+        *("env=mixed-slo-v0", *SMALL, *PRICES, "total_timesteps=24", f"out={out}"),
         "validation_workloads=spike,chat",
         "warm_start.policy=static:{workload}=1",
         "warm_start.episodes=4",
         "warm_start.epochs=1",
     ]
     with pytest.raises(Slip, match=r"warm_start.policy: .*chat"):
-        train.check(make_config("mixed-slo", parse_words(words[1:], ("out",))[0]))
+        train.check(make_config("mixed-slo-v0", parse_words(words[1:], ("out",))[0]))
     words = [w for w in words if not w.startswith("warm_start.policy")]
     words.append("warm_start.policy=static:interactive=1")
     words[words.index("references=none")] = "references=static"
@@ -140,7 +140,7 @@ def test_a_run_on_a_family(tmp_path: Path):
     state = json.loads((out / "state.json").read_text())
     assert np.shape(state["multipliers"]) == (2, 2)
     assert json.loads((out / "warm_start.json").read_text())["episodes"] == 4
-    more = ["env=mixed-slo", f"out={out}", "resume=true", "total_timesteps=48"]
+    more = ["env=mixed-slo-v0", f"out={out}", "resume=true", "total_timesteps=48"]
     assert train.main(more) == 0
 
 
@@ -161,4 +161,4 @@ def test_slips(words: list[str], said: str):
 )
 def test_what_wants_drawn_workloads_says_so(word: str):
     with pytest.raises(Slip, match=r"randomise\.ranges\.workload\.choices"):
-        make_config("mixed-slo", parse_words([*SMALL[:-2], word], ())[0])
+        make_config("mixed-slo-v0", parse_words([*SMALL[:-2], word], ())[0])

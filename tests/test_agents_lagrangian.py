@@ -43,7 +43,7 @@ TINY = [
 
 
 def config_of(*words: str) -> Any:
-    return make_config("mixed-slo", parse_words([*TINY, *words], ("env",))[0])
+    return make_config("mixed-slo-v0", parse_words([*TINY, *words], ("env",))[0])
 
 
 def play(settings: LagrangianConfig, multipliers: list[float], steps: int = 12) -> Any:
@@ -172,11 +172,11 @@ def test_without_a_rate_the_price_is_fixed():
 
 def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
-    words = ["env=mixed-slo", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
+    words = ["env=mixed-slo-v0", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
     assert train.main([*words, f"out={folder}"]) == 0
     state = json.loads((folder / "state.json").read_text())
     assert state["multipliers"][0][0] > 1.0
-    more = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=36"]
+    more = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=36"]
     assert train.main(more) == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -251,7 +251,7 @@ def test_a_run_at_fixed_prices_and_several_loads(
     folder = tmp_path / "run"
     words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "validation_rate_scales=0.5,1.5"]
     words += ["total_timesteps=24", f"out={folder}"]
-    assert train.main(["env=mixed-slo", *TINY, *words]) == 0
+    assert train.main(["env=mixed-slo-v0", *TINY, *words]) == 0
     assert "at its price" in capsys.readouterr().err
     rows = read_csv(folder / "validation.csv")
     loads = {row["workload"]: row["joint/arrivals"] for row in rows if row["timesteps"] == 0}

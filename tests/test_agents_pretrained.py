@@ -51,16 +51,16 @@ def test_the_only_one_the_recommended_one_and_one_by_name(tmp_path: Path):
 def test_one_clear_error_where_none_ships(tmp_path: Path):
     with pytest.raises(PretrainedError, match=r"none ships at all\. Train one: .* env=placement"):
         find("pretrained", "placement", tmp_path)
-    ship(tmp_path, "a", "mixed-slo")
+    ship(tmp_path, "a", "mixed-slo-v0")
     with pytest.raises(
-        PretrainedError, match=r"for 'placement'; there are some for \['mixed-slo'\]"
+        PretrainedError, match=r"for 'placement'; there are some for \['mixed-slo-v0'\]"
     ):
         find("pretrained", "placement", tmp_path)
-    with pytest.raises(PretrainedError, match=r"'mixed-slo'; there are \['a'\]"):
-        find("pretrained:bcd", "mixed-slo", tmp_path)
-    ship(tmp_path, "small-seed0", "mixed-slo")
+    with pytest.raises(PretrainedError, match=r"'mixed-slo-v0'; there are \['a'\]"):
+        find("pretrained:bcd", "mixed-slo-v0", tmp_path)
+    ship(tmp_path, "small-seed0", "mixed-slo-v0")
     with pytest.raises(PretrainedError, match=r"did you mean small-seed0\?"):
-        find("pretrained:small-sed0", "mixed-slo", tmp_path)
+        find("pretrained:small-sed0", "mixed-slo-v0", tmp_path)
 
 
 def test_several_without_a_recommendation_are_named(tmp_path: Path):
@@ -112,7 +112,7 @@ def test_the_command_of_a_card_makes_its_configuration(each: Pretrained):
 
 def test_nobody_is_a_slip():
     with pytest.raises(Slip, match="policies = ',': names nobody"):
-        make_policies(",", "mixed-slo", load_scenario("mixed-slo"))
+        make_policies(",", "mixed-slo-v0", load_scenario("mixed-slo-v0"))
 
 
 def test_evaluate_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

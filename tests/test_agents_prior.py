@@ -12,10 +12,10 @@ from llmscale_env.scenarios import load_scenario
 
 def test_as_is_choices_are_the_scenarios_own():
     scenario = load_scenario(
-        "mixed-slo",
+        "mixed-slo-v0",
         **{"fleet.pools.mixed.batch_limit": 100, "fleet.routes.0.overflow_share": 0.7},
     )
-    decoder = make_codec("mixed-slo", scenario).decoder
+    decoder = make_codec("mixed-slo-v0", scenario).decoder
     chosen = as_is_choices(decoder.parts, decoder.choices, scenario)
     named = {
         part: options[choice]
@@ -46,7 +46,7 @@ def test_as_is_choices_of_placement():
 
 
 def test_unknown_parts_are_left_alone():
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     assert as_is_choices(["colour"], [["red", "blue"]], scenario) == [None]
 
 

@@ -17,7 +17,7 @@ SMALL = ["scenario.horizon_s=60", "scenario.workload=chat", "n_envs=4", "ppo.n_s
 
 
 def config_of(*words: str) -> Any:
-    return make_config("mixed-slo", parse_words([*SMALL, "ppo.batch_size=12", *words], ())[0])
+    return make_config("mixed-slo-v0", parse_words([*SMALL, "ppo.batch_size=12", *words], ())[0])
 
 
 def test_neighbours_get_the_same_requests_in_every_episode():
@@ -81,7 +81,7 @@ def test_every_learner_gets_them(agent: str):
 
     words = [f"agent={agent}", f"{agent}.n_steps=6", f"{agent}.batch_size=12", f"{agent}.net=[8]"]
     changes = parse_words([*SMALL[:3], *words, "same_arrivals=2", "group_baseline=true"], ())[0]
-    config = make_config("mixed-slo", changes)
+    config = make_config("mixed-slo-v0", changes)
     env = NativeVecEnv(make_vector_env(config, make_scenario(config), 4))
     model = make_model(config, env)
     seen = []

@@ -47,10 +47,10 @@ def card(tmp_path: Path) -> Path:
 def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
     home = tmp_path / "home"
     assert ship.main([f"runs={run}", f"card={card}", "name=tiny", f"out={home}"]) == 0
-    (found,) = pretrained.shipped("mixed-slo", home)
+    (found,) = pretrained.shipped("mixed-slo-v0", home)
     assert found.name == "tiny"
     assert found.model.stat().st_size < 0.5 * (run / "model_last.zip").stat().st_size
-    short = load_scenario("mixed-slo", horizon_s=60.0)
+    short = load_scenario("mixed-slo-v0", horizon_s=60.0)
     one, other = (run_episode(LearnedPolicy(path), short, 5).summary for path in (run, found.model))
     assert one == other
 
@@ -58,9 +58,9 @@ def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
 def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path):
     folder = ship.ship(run, tmp_path / "tiny", SAID)
     said = yaml.safe_load((folder / "card.yaml").read_text())
-    assert said["environment"] == "mixed-slo"
+    assert said["environment"] == "mixed-slo-v0"
     assert said["seeds"] == [3]
-    assert said["command"].startswith("python -m agents.train env=mixed-slo")
+    assert said["command"].startswith("python -m agents.train env=mixed-slo-v0")
     assert str(run) not in said["command"]
     session = json.loads((run / "run.json").read_text())["sessions"][0]
     assert said["revision"] == session["git"]
@@ -86,7 +86,7 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "little.yaml").write_text("about: it scales")
     message = said(f"runs={run}", f"card={tmp_path / 'little.yaml'}")
     assert "lacks ['data', 'limits']" in message
-    assert "several are 'mixed-slo-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
+    assert "several are 'mixed-slo-v0-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
     assert "is no run folder" in said(f"runs={tmp_path}", f"card={card}")
     assert "names no folder" in said("runs=,", f"card={card}")
     for name in ("../evil", "a:b", "-x"):
@@ -96,7 +96,7 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert ship.main([f"runs={run}", f"card={card}", f"out={out}"]) == 0
     capsys.readouterr()
     again = tmp_path / "again"
-    shipped = out / "mixed-slo-ppo"
+    shipped = out / "mixed-slo-v0-ppo"
     message = said(f"runs={shipped}", f"card={card}", f"out={again}")
     assert "has no run.json" in message
     assert not again.exists()
@@ -141,11 +141,11 @@ def test_the_best_validated_seed_is_recommended(run: Path, tmp_path: Path, capsy
     card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
     home = tmp_path / "home"
     assert ship.main([f"runs={run},{better}", f"card={card}", f"out={home}"]) == 0
-    assert pretrained.find("pretrained", "mixed-slo", home).name == "mixed-slo-ppo-seed4"
+    assert pretrained.find("pretrained", "mixed-slo-v0", home).name == "mixed-slo-v0-ppo-seed4"
     # Another one is not silently recommended beside it.
     capsys.readouterr()
     assert ship.main([f"runs={run}", f"card={card}", f"out={home}", "name=other"]) == 2
-    assert "'mixed-slo-ppo-seed4' is recommended" in capsys.readouterr().err
+    assert "'mixed-slo-v0-ppo-seed4' is recommended" in capsys.readouterr().err
     assert not (home / "other").exists()
 
 
@@ -165,7 +165,11 @@ def copied(run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
     [
         ("  start: 1.0", "  start: 0.5", "lagrangian.start is 1.0 and 0.5"),
         ("horizon_s: 60", "horizon_s: 90", "scenario.horizon_s is 60 and 90"),
-        ("scenario: mixed-slo", "scenario: chiron-wa", "scenario is 'mixed-slo' and 'chiron-wa'"),
+        (
+            "scenario: mixed-slo-v0",
+            "scenario: chiron-wa",
+            "scenario is 'mixed-slo-v0' and 'chiron-wa'",
+        ),
         ("  horizon_s: 60\n", "", "scenario.horizon_s is 60 and None"),
         ("gamma: 0.995", "gamma: 0.99", "ppo.gamma is 0.995 and 0.99"),
     ],

@@ -20,7 +20,7 @@ from tests.waiting import command, ended, until
 
 # Two minutes of a small cluster under a light load: an episode takes milliseconds.
 SMALL = [
-    "env=mixed-slo",
+    "env=mixed-slo-v0",
     "scenario.horizon_s=120",
     "scenario.workload=chat",
     "scenario.fleet.max_gpus=6",
@@ -83,7 +83,7 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
     assert read_config(folder).total_timesteps == 256
     assert json.loads((folder / "state.json").read_text()) == {"timesteps": 256}
     (session,) = json.loads((folder / "run.json").read_text())["sessions"]
-    assert session["command"].startswith("python -m agents.train env=mixed-slo")
+    assert session["command"].startswith("python -m agents.train env=mixed-slo-v0")
     assert {"torch", "stable-baselines3", "gymnasium", "llmscale"} <= set(session["versions"])
     steps = [row["timesteps"] for row in rows(folder / "validation.csv")]
     assert steps == ["0", "0", "128", "128", "256", "256"]
@@ -187,7 +187,7 @@ def test_learned_policy_acts_as_the_network_does_in_the_environment(trained: Sim
 def test_resume_goes_on_where_the_run_stopped(trained: SimpleNamespace, tmp_path: Path):
     folder = tmp_path / "run"
     shutil.copytree(trained.folder, folder)
-    words = ["env=mixed-slo", f"out={folder}", "resume=true", "evaluation_episodes=0"]
+    words = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "evaluation_episodes=0"]
     assert train.main([*words, "total_timesteps=384"]) == 0
     steps = [int(row["timesteps"]) for row in rows(folder / "validation.csv")]
     assert steps == [0, 0, 128, 128, 256, 256, 384, 384]
@@ -233,7 +233,7 @@ def test_an_interrupt_saves_whole_rollouts(tmp_path: Path):
     assert (
         train.main(
             [
-                "env=mixed-slo",
+                "env=mixed-slo-v0",
                 f"out={folder}",
                 "resume=true",
                 f"total_timesteps={steps + 64}",

@@ -34,7 +34,7 @@ STILL = np.array([[2, 1, 0, 3, 3, 3, 0, 0]] * 4)
 
 def config_of(*words: str) -> Any:
     last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
-    return make_config("mixed-slo", parse_words(list(last.values()), ())[0])
+    return make_config("mixed-slo-v0", parse_words(list(last.values()), ())[0])
 
 
 def made(*words: str, began: int = 0) -> tuple[Any, VarietyVectorEnv]:
@@ -69,7 +69,7 @@ def test_fields_by_path():
 
 def test_factors_multiply_and_whole_numbers_stay_whole():
     config = config_of(
-        "scenario.workload=mixed-slo",
+        "scenario.workload=mixed-slo-v0",
         "randomise.ranges.workload.streams.*.rate_per_s={low: 2, high: 2, times: true}",
         "randomise.ranges.workload.batch_queues.*.n_requests={low: 0.3333, high: 0.3333, times: true}",
         "randomise.ranges.fleet.pools.*.acquire_s=[5, 5]",
@@ -84,7 +84,7 @@ def test_factors_multiply_and_whole_numbers_stay_whole():
 
 def test_a_range_changes_what_those_before_it_made():
     config = config_of(
-        "randomise.ranges.workload={choices: [mixed-slo, mixed-slo]}",
+        "randomise.ranges.workload={choices: [mixed-slo-v0, mixed-slo-v0]}",
         "randomise.ranges.workload.rate_scale=[0.5, 0.5]",
         "randomise.ranges.workload.streams.code.rate_per_s={low: 3, high: 3, times: true}",
     )
@@ -205,11 +205,11 @@ def test_infos_of_which_some_lack_a_key():
             "(low ends of its ranges): workload.rate",
         ),
         (
-            ["randomise.ranges.workload={choices: [chat, nonsense, mixed-slo]}"],
+            ["randomise.ranges.workload={choices: [chat, nonsense, mixed-slo-v0]}"],
             "(workload = 'nonsense'): ",
         ),
         (
-            ["randomise.ranges.workload={choices: [mixed-slo, nope]}"],
+            ["randomise.ranges.workload={choices: [mixed-slo-v0, nope]}"],
             "(workload = 'nope'): workload: mix = 'nope': unknown",
         ),
         (
@@ -249,7 +249,7 @@ def test_prices_are_those_of_the_groups_scenarios():
 @pytest.mark.slow
 def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     common = [
-        "env=mixed-slo",
+        "env=mixed-slo-v0",
         *SMALL,
         "total_timesteps=32",
         "validation_every=32",
@@ -265,7 +265,7 @@ def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     first = [(f / "validation.csv").read_text().splitlines()[1] for f in (plain, varied)]
     assert first[0] == first[1]  # untrained, on the same episodes
     assert read_config(varied).randomise.ranges["workload.rate_scale"].high == 2.0
-    more = ["env=mixed-slo", f"out={varied}", "resume=true", "total_timesteps=64"]
+    more = ["env=mixed-slo-v0", f"out={varied}", "resume=true", "total_timesteps=64"]
     assert train.main(more) == 0
     assert json.loads((varied / "state.json").read_text())["timesteps"] == 64
 

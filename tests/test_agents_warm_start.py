@@ -33,7 +33,7 @@ from tests.warm_starts import SMALL, config_of
 def test_a_run_that_cannot_copy_says_so_before_it_begins(tmp_path: Path, capsys):
     out = tmp_path / "run"
     words = ["warm_start.policy=hpa", "action=residual", "reference=chiron", f"out={out}"]
-    assert train.main(["env=mixed-slo", *words]) == 2
+    assert train.main(["env=mixed-slo-v0", *words]) == 2
     assert "warm_start.policy = 'hpa': parts" in capsys.readouterr().err
     assert not out.exists()
 
@@ -337,7 +337,7 @@ def test_a_large_coefficient_draws_the_policy_to_the_copy(agent: str):
 def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
     words = [
-        "env=mixed-slo",
+        "env=mixed-slo-v0",
         *SMALL,
         "n_envs=2",
         "ppo.n_steps=8",
@@ -358,7 +358,7 @@ def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
     assert told["policy"] == "llumnix"
     assert told["decisions"] == 12
     copied = (folder / "model_copy.zip").read_bytes()
-    more = ["env=mixed-slo", f"out={folder}", "resume=true", "total_timesteps=80"]
+    more = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=80"]
     assert train.main(more) == 0
     assert (folder / "model_copy.zip").read_bytes() == copied
     assert json.loads((folder / "state.json").read_text()) == {"timesteps": 80}

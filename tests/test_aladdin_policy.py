@@ -256,7 +256,7 @@ def test_history_is_the_same_for_all_episodes():
         ("machine-wide:workers=2", "aladdin-13b-a100", "workers = 2: must be at most 1 of 4 GPUs"),
         ("aladdin", "chiron-8b", "no placement on its routes"),
         ("jsq", "chiron-both", "serves one LLM, scenario 'chiron-both' has"),
-        ("jsq", "mixed-slo", "all classes need routes to the same pools"),
+        ("jsq", "mixed-slo-v0", "all classes need routes to the same pools"),
         ("jsq:by=age", "aladdin-13b-a100", "by = 'age'"),
         ("power-of-two:by=tokens", "aladdin-13b-a100", "by = 'tokens': must be 'requests'"),
         ("jsq:prefill_workers=2", "aladdin-13b-a100", "prefill_workers = 2: must be left out"),

@@ -1,7 +1,7 @@
 """Nobody gains by not doing the work: cheats score below a tuned heuristic, or the exception is named.
 
-On the workloads by which policies are chosen (`mixed-slo/val-*`) the tuned heuristic is the fixed fleet that
-`baselines.tune` found, of all heuristics the best there; on the shipped mixes a fixed fleet too, the best of
+On the workloads by which policies are chosen (`mixed-slo-v0/val-*`) the tuned heuristic is the fixed fleet
+that `baselines.tune` found, of all heuristics the best there; on the shipped mixes a fixed fleet too, the best of
 ten by mean reward over the episodes of seeds 0 to 7, and Llumnix with the shipped settings. The episodes here
 are others.
 """
@@ -20,7 +20,7 @@ from llmscale_env.scenarios import load_scenario
 
 SEEDS = (100, 101)
 TUNED = {
-    "mixed-slo": "static:interactive=2,mixed=5,batch=0",
+    "mixed-slo-v0": "static:interactive=2,mixed=5,batch=0",
     "spike": "static:interactive=4,mixed=6,batch=0",
     "code-burst": "static:interactive=4,mixed=6,batch=0",
 }
@@ -72,7 +72,7 @@ def returns(
     seeds: tuple[int, ...] = SEEDS,
 ) -> np.ndarray:
     """(seeds,) sums of rewards."""
-    scenario = load_scenario("mixed-slo", workload=workload, **{"workload.rate_scale": scale})
+    scenario = load_scenario("mixed-slo-v0", workload=workload, **{"workload.rate_scale": scale})
     made = StopsBefore(policy, stops_s) if stops_s else make_policy(policy)
     found = [run_episode(made, scenario, seed).series["reward"].sum() for seed in seeds]
     return np.array(found)
@@ -81,7 +81,7 @@ def returns(
 @pytest.mark.parametrize("name", CHOSEN_BY)
 def test_cheats_score_below_the_heuristic_tuned_for_the_workload(name: str):
     # On every single episode, by more than a hundredth; to stop before the end, by anything.
-    workload = f"mixed-slo/val-{name}"
+    workload = f"mixed-slo-v0/val-{name}"
     tuned = f"static-tuned:workload={workload}"
     best = returns(tuned, workload)
     for cheat in CHEATS.values():
@@ -97,7 +97,7 @@ def test_cheats_score_below_the_heuristic_tuned_for_the_workload(name: str):
                 assert stops - serves == pytest.approx(gains, abs=1e-4), (heuristic, left_s)
 
 
-@pytest.mark.parametrize("workload", ["mixed-slo", "spike"])
+@pytest.mark.parametrize("workload", ["mixed-slo-v0", "spike"])
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_scores_below_the_tuned_heuristic(cheat: str, workload: str):
     # On every single episode, by more than a hundredth.
@@ -112,7 +112,7 @@ def test_serving_too_little_does_not_pay_in_bursts_beyond_the_fleet(cheat: str):
         assert (returns(CHEATS[cheat], "code-burst") < best - 0.01 * np.abs(best)).all()
 
 
-@pytest.mark.parametrize("workload", ["mixed-slo", "spike"])
+@pytest.mark.parametrize("workload", ["mixed-slo-v0", "spike"])
 @pytest.mark.parametrize("left_s", [10.0, 30.0, 60.0])
 def test_to_stop_serving_at_the_end_does_not_pay(workload: str, left_s: float):
     for heuristic in (TUNED[workload], "llumnix-tuned"):

@@ -24,7 +24,7 @@ BUSY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STARTS)
 def test_instances_load_from_where_the_policy_says(name: str):
-    scenario = load_scenario("mixed-slo", **BUSY)
+    scenario = load_scenario("mixed-slo-v0", **BUSY)
     loads: dict[str, tuple[float, float, float]] = {}
     for words in ("", ":load_source=ssd", ":load_source=multicast"):
         found = run_episode(make_policy(name + words), scenario, 3).summary
@@ -40,15 +40,15 @@ def test_instances_load_from_where_the_policy_says(name: str):
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_search_tries_both(name: str):
-    assert "load_source" in space_of(TUNABLE[name], load_scenario("mixed-slo"))
+    assert "load_source" in space_of(TUNABLE[name], load_scenario("mixed-slo-v0"))
 
 
 def test_a_fleet_that_stays_has_no_source():
-    assert "load_source" not in space_of(TUNABLE["static"], load_scenario("mixed-slo"))
+    assert "load_source" not in space_of(TUNABLE["static"], load_scenario("mixed-slo-v0"))
 
 
 def test_chiron_reckons_with_the_time_that_its_loads_take():
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     pool = scenario.fleet.pools[2]
     times = pool_load_times_s(scenario, pool)
     assert times["multicast"] < times["ssd"]

@@ -20,14 +20,14 @@ from llmscale_env.workload.requests import RequestTable
 UNTUNED = [
     name
     for name in TUNED_NAMES
-    if not settings_path(name.removesuffix("-tuned"), "mixed-slo").exists()
+    if not settings_path(name.removesuffix("-tuned"), "mixed-slo-v0").exists()
 ]
 
 
 @pytest.fixture(scope="module")
 def short():
     return load_scenario(
-        "mixed-slo",
+        "mixed-slo-v0",
         horizon_s=150,
         impossible_commands="error",  # an order that would be clipped fails the test
         **{
@@ -421,7 +421,7 @@ def test_an_instance_without_room_counts_as_one(short):
 def test_chiron_with_chunked_prefill_keeps_interactive_requests_on_time():
     """Limits rise with chunks, where prefill is the bottleneck; the fleet must not shrink for it."""
     chunks = {f"fleet.pools.{name}.chunk_tokens": 512 for name in ("interactive", "mixed", "batch")}
-    scenario = load_scenario("mixed-slo", **chunks)
+    scenario = load_scenario("mixed-slo-v0", **chunks)
     on_time = [
         run_episode(make_policy("chiron"), scenario, seed).summary["interactive/slo_attainment"]
         for seed in (10_000, 10_001)
@@ -449,7 +449,7 @@ def test_chiron_sets_the_local_autoscalers(results):
 def test_tuned_settings_are_those_of_the_file(short):
     policy = make_policy("llumnix-tuned")
     policy.reset(short, 0)
-    found = read_settings("llumnix", "mixed-slo")
+    found = read_settings("llumnix", "mixed-slo-v0")
     assert policy._inner.parameters.high == found["high"]
 
 

@@ -35,7 +35,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 def test_grid_points_are_settings():
     values = {"high": [0.4], "batch_limit": [64, 128]}
-    points = grid_points(LlumnixPolicy, values, load_scenario("mixed-slo"))
+    points = grid_points(LlumnixPolicy, values, load_scenario("mixed-slo-v0"))
     assert len(points) == 2 * len(LlumnixPolicy.GRID["low_share"]) * 2
     assert points[0] == {"high": 0.4, "batch_limit": 64, "rebalance": True, "low": 0.1}
 
@@ -93,7 +93,7 @@ def test_order_and_table():
         (["policy=hpa", "score=gpu-hours", "attainment=2"], "attainment = '2': must be above 0"),
         (["policy=hpa", "workload=spike", "workloads=chat"], "workload and workloads"),
         (["policy=hpa", "workload=spik"], "workload = 'spik'"),
-        (["policy=llumnix", "env=mixd-slo"], "did you mean 'mixed-slo'"),
+        (["policy=llumnix", "env=mixd-slo"], "did you mean 'mixed-slo-v0'"),
         (["policy=llumnix", "seeds=0"], "seeds = '0': must be an integer in 1..1000"),
         (["policy=llumnix", "hihg=1"], "unknown argument 'hihg=1'"),
         (["policy=llumnix", "score=best"], "score = 'best': must be one of"),
@@ -126,8 +126,8 @@ def test_help(capsys):
 # ---- what can be tuned ----
 
 
-def test_every_heuristic_of_mixed_slo_can_be_tuned():
-    scenario = load_scenario("mixed-slo")
+def test_every_heuristic_of_mixed_slo_v0_can_be_tuned():
+    scenario = load_scenario("mixed-slo-v0")
     plain = {n for n in policies_for(scenario) if not n.endswith("-tuned")}
     # Another one with a setting of its own, and halves of another.
     assert plain - set(TUNABLE) == {"llumnix-64", "chiron-local", "chiron-global"}
@@ -138,7 +138,7 @@ def test_every_heuristic_of_mixed_slo_can_be_tuned():
 
 @pytest.mark.parametrize("name", TUNABLE)
 def test_every_point_is_a_setting_that_runs_the_scenario(name):
-    scenario, kind = load_scenario("mixed-slo"), TUNABLE[name]
+    scenario, kind = load_scenario("mixed-slo-v0"), TUNABLE[name]
     space, rng = space_of(kind, scenario), np.random.default_rng(0)
     words = set(tune._WORDS)
     assert not words & {*space, *grid_of(kind, scenario), *kind.parameters_type.model_fields}
@@ -163,23 +163,23 @@ def test_every_point_is_a_setting_that_runs_the_scenario(name):
 
 
 def test_how_classes_are_served_is_searched_where_there_is_a_choice():
-    assert "serving" in space_of(TUNABLE["kpa"], load_scenario("mixed-slo"))
-    assert "serving" not in space_of(TUNABLE["static"], load_scenario("mixed-slo"))
+    assert "serving" in space_of(TUNABLE["kpa"], load_scenario("mixed-slo-v0"))
+    assert "serving" not in space_of(TUNABLE["static"], load_scenario("mixed-slo-v0"))
     one = load_scenario(
-        "mixed-slo", **{"fleet.routes.0.overflow": [], "fleet.routes.1.pools": ["batch"]}
+        "mixed-slo-v0", **{"fleet.routes.0.overflow": [], "fleet.routes.1.pools": ["batch"]}
     )
     assert "serving" not in space_of(TUNABLE["kpa"], one)
 
 
 def test_a_static_fleet_never_takes_more_gpus_than_there_are():
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     point = {"interactive": 16, "mixed": 8, "batch": 8, "batch_limit": 64}
     made = settings_of(TUNABLE["static"], point, scenario)
     assert made == {"interactive": 8, "mixed": 4, "batch": 4, "batch_limit": 64}
 
 
 def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     point = {"gpus": 10, "interactive.share": 0.8, "mixed.share": 0.0, "batch.share": 0.2}
     made = settings_of(TUNABLE["static"], {**point, "interactive.batch_limit": 32}, scenario)
     assert made == {"interactive": 8, "mixed": 0, "batch": 2, "interactive.batch_limit": 32}
@@ -198,7 +198,7 @@ def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
 
 
 def test_a_search_of_static_fleets_begins_with_one_pool():
-    scenario = load_scenario("mixed-slo")
+    scenario = load_scenario("mixed-slo-v0")
     kind = TUNABLE["static"]
     space = space_of(kind, scenario)
     first = begins_with(kind, scenario, space)
@@ -220,7 +220,7 @@ def test_a_search_of_static_fleets_begins_with_one_pool():
 @pytest.mark.parametrize("name", TUNABLE)
 def test_nobody_who_is_tuned_reads_the_forecast(name: str):
     policy = make_policy(name)
-    short = load_scenario("mixed-slo", horizon_s=300.0)
+    short = load_scenario("mixed-slo-v0", horizon_s=300.0)
     with_one, without = (
         run_episode(policy, short, 3, forecaster=f).summary for f in ("ewma", None)
     )
@@ -402,8 +402,8 @@ def test_without_optuna_one_line_says_so(monkeypatch, capsys):
 
 def test_any_tuned_policy_reads_its_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tuned_settings, "FOLDER", tmp_path)
-    scenario = load_scenario("mixed-slo")
-    file = tmp_path / "keda_mixed-slo_spike.yaml"
+    scenario = load_scenario("mixed-slo-v0")
+    file = tmp_path / "keda_mixed-slo-v0_spike.yaml"
     file.write_text("parameters: {queue_target: 7.5}\n")
     policy = make_policy("keda-tuned:workload=spike", settings=str(file))
     policy.reset(scenario, 0)
@@ -411,5 +411,5 @@ def test_any_tuned_policy_reads_its_file(tmp_path, monkeypatch, capsys):
     over = make_policy("keda-tuned", settings=str(file), queue_target=3)
     over.reset(scenario, 0)
     assert over._inner.parameters.queue_target == 3
-    with pytest.raises(ValueError, match="policy=keda env=mixed-slo workload=chat"):
+    with pytest.raises(ValueError, match="policy=keda env=mixed-slo-v0 workload=chat"):
         make_policy("keda-tuned:workload=chat").reset(scenario, 0)

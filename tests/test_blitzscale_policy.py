@@ -251,7 +251,7 @@ def timed() -> Any:
     "policy, of, message",
     [
         ("blitzscale", timed, "blitzscale: needs one pool of phase 'prefill'.*weights.*timed"),
-        ("distserve", lambda: load_scenario("mixed-slo"), "distserve: needs one pool"),
+        ("distserve", lambda: load_scenario("mixed-slo-v0"), "distserve: needs one pool"),
         ("serverlessllm", lambda: load_scenario("qlm-multi"), "serves one LLM"),
         ("serverlessllm:keep_alive_s=301", scenario, "keep_alive_s = 301: must be at most 300"),
         (
@@ -301,4 +301,4 @@ def test_names() -> None:
     )
     assert "allcache" in policies_for(scenario(**{"fleet.host_cache": "always"}))
     assert "blitzscale" not in policies_for(timed())
-    assert "blitzscale" not in policies_for(load_scenario("mixed-slo"))
+    assert "blitzscale" not in policies_for(load_scenario("mixed-slo-v0"))

@@ -277,13 +277,13 @@ def test_what_is_not_covered_is_refused():
     with pytest.raises(NotSupported, match="flow"):
         clairvoyant_bound(load_scenario("blitzscale-azure-code-7b"))
     with pytest.raises(ValueError, match="attainment"):
-        clairvoyant_bound(load_scenario("mixed-slo"), attainment=0.0)
+        clairvoyant_bound(load_scenario("mixed-slo-v0"), attainment=0.0)
     with pytest.raises(ValueError, match="slot_s"):
-        clairvoyant_bound(load_scenario("mixed-slo"), slot_s=0.0)
+        clairvoyant_bound(load_scenario("mixed-slo-v0"), slot_s=0.0)
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]):
-    words = ["env=mixed-slo", "scenario.horizon_s=60", "seeds=1", "policies=static"]
+    words = ["env=mixed-slo-v0", "scenario.horizon_s=60", "seeds=1", "policies=static"]
     assert main(words) == 0
     text = capsys.readouterr().out
     assert "bound GPU-h" in text
@@ -293,11 +293,11 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["env=mixed-slo", "attainment=2"], "attainment = 2.0: must be above 0 and at most 1"),
-        (["env=mixed-slo", "attainment=most"], "attainment = 'most': must be a number"),
-        (["env=mixed-slo", "slot_s=nan"], "slot_s = nan: must be in 0.01..1800"),
+        (["env=mixed-slo-v0", "attainment=2"], "attainment = 2.0: must be above 0 and at most 1"),
+        (["env=mixed-slo-v0", "attainment=most"], "attainment = 'most': must be a number"),
+        (["env=mixed-slo-v0", "slot_s=nan"], "slot_s = nan: must be in 0.01..1800"),
         (["env=multi-region"], "the clairvoyant bound is for one LLM"),
-        (["env=mixed-slo", "scenario.horizon_s="], "expected scenario.FIELD=VALUE"),
+        (["env=mixed-slo-v0", "scenario.horizon_s="], "expected scenario.FIELD=VALUE"),
         (["seeds=1"], "env= is missing"),
     ],
 )

@@ -363,10 +363,10 @@ POOL = "fleet.pools.0"
 
 
 def test_a_pool_names_its_optimisations():
-    plain = load_scenario("mixed-slo")
+    plain = load_scenario("mixed-slo-v0")
     assert plain.fleet.pools[0].prefix_cache is plain.fleet.pools[0].speculative is None
     # a whole object, or one field of an object that was not there
-    whole = load_scenario("mixed-slo", **{f"{POOL}.prefix_cache": {"hit_share": 0.3}})
+    whole = load_scenario("mixed-slo-v0", **{f"{POOL}.prefix_cache": {"hit_share": 0.3}})
     field = load_scenario(plain, **{"fleet.pools.interactive.prefix_cache.hit_share": 0.3})
     assert whole.fleet.pools[0] == field.fleet.pools[0]
     assert field.fleet.pools[0].prefix_cache == PrefixCacheConfig(hit_share=0.3)
@@ -393,7 +393,7 @@ def test_a_pool_names_its_optimisations():
 )
 def test_scenario_errors_name_the_field(field, value, message):
     with pytest.raises(ScenarioError, match=message):
-        load_scenario("mixed-slo", **{f"{POOL}.{field}": value})
+        load_scenario("mixed-slo-v0", **{f"{POOL}.{field}": value})
 
 
 def test_a_draft_that_leaves_no_memory_is_refused():
@@ -401,12 +401,12 @@ def test_a_draft_that_leaves_no_memory_is_refused():
     changes = {"fleet.pools.0": pool, f"{POOL}.speculative": {"draft_llm": "llama-3.2-3b"}}
     routes = [{"pools": ["small"], "queue": "batch"}]
     with pytest.raises(ScenarioError, match=r"with draft llama-3.2-3b does not fit on a10-24gb"):
-        load_scenario("mixed-slo", **changes, **{"fleet.routes": routes})
+        load_scenario("mixed-slo-v0", **changes, **{"fleet.routes": routes})
 
 
 def optimised_scenario(**changes: object):
     return load_scenario(
-        "mixed-slo",
+        "mixed-slo-v0",
         **{
             "horizon_s": 60,
             "fleet.pools.interactive.prefix_cache": {},
@@ -420,7 +420,7 @@ def optimised_scenario(**changes: object):
 
 
 def test_profiles_differ_where_optimisations_do():
-    plain = compile_cluster(load_scenario("mixed-slo"))
+    plain = compile_cluster(load_scenario("mixed-slo-v0"))
     assert len(plain.profiles) == 1
     spec = compile_cluster(optimised_scenario())
     assert [pool.profile for pool in spec.pools] == [0, 1, 2]
@@ -443,11 +443,11 @@ def test_profiles_differ_where_optimisations_do():
     assert spec.profiles[0].kv_bytes_per_token == kv_bytes
     # a chunk budget makes a profile of its own only where the tables depend on it
     chunked = {"fleet.pools.batch.chunk_tokens": 256, "fleet.pools.mixed.chunk_tokens": 512}
-    assert len(compile_cluster(load_scenario("mixed-slo", **chunked)).profiles) == 1
+    assert len(compile_cluster(load_scenario("mixed-slo-v0", **chunked)).profiles) == 1
 
 
 def test_a_draft_is_loaded_and_its_work_is_charged():
-    plain, scenario = load_scenario("mixed-slo"), optimised_scenario()
+    plain, scenario = load_scenario("mixed-slo-v0"), optimised_scenario()
     before, after = (pool_load_times_s(s, s.fleet.pools[0]) for s in (plain, scenario))
     shard = llm_card("llama-3.2-3b").weight_bytes / plain.network.ssd_bytes_per_s
     assert after["ssd"] - before["ssd"] == pytest.approx(shard)

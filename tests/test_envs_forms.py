@@ -13,7 +13,7 @@ from baselines import make_policy
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
 from llmscale_env.envs.actions import HEADS, FineInstanceCounts, InstanceCounts
-from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
+from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.envs.size_free_blocks import binned_quantile
@@ -37,7 +37,7 @@ SIZES = {
 
 def make(size=16, **arguments):
     defaults = {"observation": BLOCKS, "action": ("instance_changes_scaled", "routing_share")}
-    return MixedSLOEnv(overrides=SIZES[size], **(defaults | arguments))
+    return MixedSLOV0Env(overrides=SIZES[size], **(defaults | arguments))
 
 
 # ---- blocks ----
@@ -78,7 +78,7 @@ def test_three_times_the_cluster_at_three_times_the_rate_looks_much_the_same():
 
 
 def test_load_is_tokens_asked_for_over_what_instances_serve():
-    scenario = load_scenario("mixed-slo", **SHORT)
+    scenario = load_scenario("mixed-slo-v0", **SHORT)
     service = Service(scenario)
     assert service.serves.tolist() == [[True, True, False], [True, True, True]]
     a, b = service.per_input_s[0, 0], service.per_output_s[0, 0]
@@ -222,7 +222,7 @@ def test_factors_round_away_and_leave_one():
 
 @pytest.mark.parametrize("head", ["instances", "instance_counts", "instance_changes_scaled"])
 def test_masked_choices_of_counts_are_never_clipped_one_pool_at_a_time(head):
-    env = MixedSLOEnv(overrides={**SHORT, "fleet.max_gpus": 11}, action=(head,))
+    env = MixedSLOV0Env(overrides={**SHORT, "fleet.max_gpus": 11}, action=(head,))
     rng = np.random.default_rng(0)
     neutral = {"instances": 3, "instance_changes_scaled": 3}
     tried = 0
@@ -257,7 +257,10 @@ def test_scaled_changes_say_what_they_do():
 
 
 def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
-    coarse, fine = MixedSLOEnv(action=("batch_limits",)), MixedSLOEnv(action=("batch_limits_fine",))
+    coarse, fine = (
+        MixedSLOV0Env(action=("batch_limits",)),
+        MixedSLOV0Env(action=("batch_limits_fine",)),
+    )
     fine.reset(seed=0)
     few, many = coarse.codec.decoder, fine.codec.decoder
     assert few.parts == many.parts
@@ -269,8 +272,8 @@ def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
 
 
 def test_fine_counts_know_every_small_fleet():
-    coarse = MixedSLOEnv(action=("instance_counts",)).codec.decoder
-    env = MixedSLOEnv(action=("instance_counts_fine",))
+    coarse = MixedSLOV0Env(action=("instance_counts",)).codec.decoder
+    env = MixedSLOV0Env(action=("instance_counts_fine",))
     env.reset(seed=0)
     fine = env.codec.decoder
     assert coarse.parts == fine.parts
@@ -284,11 +287,11 @@ def test_fine_counts_know_every_small_fleet():
 
 def test_two_heads_for_the_same_counts_are_refused():
     with pytest.raises(ValueError, match="name one of them"):
-        MixedSLOEnv(action=("instances", "instance_changes_scaled"))
+        MixedSLOV0Env(action=("instances", "instance_changes_scaled"))
     with pytest.raises(ValueError, match="name one of them"):
-        MixedSLOEnv(action=("instance_counts_fine", "instance_counts"))
+        MixedSLOV0Env(action=("instance_counts_fine", "instance_counts"))
     with pytest.raises(ValueError, match="batch limits; name one of them"):
-        MixedSLOEnv(action=("batch_limits", "batch_limits_fine"))
+        MixedSLOV0Env(action=("batch_limits", "batch_limits_fine"))
     assert "residual" in HEADS
 
 
@@ -299,7 +302,7 @@ REFERENCES = ("llumnix-tuned", "chiron", "static:interactive=3,mixed=5,mixed.bat
 
 def residual(policy, **arguments):
     given = {"action": ("residual",), "reference": make_policy(policy)} | arguments
-    return MixedSLOEnv(overrides={**SHORT, "horizon_s": 300, "workload.rate_scale": 1.0}, **given)
+    return MixedSLOV0Env(overrides={**SHORT, "horizon_s": 300, "workload.rate_scale": 1.0}, **given)
 
 
 @pytest.mark.parametrize("policy", REFERENCES)
@@ -357,8 +360,8 @@ def test_each_episode_of_the_vectorised_form_has_its_own_reference():
         "reference": make_policy("llumnix-tuned"),
         "observation": (*BLOCKS, "wishes"),
     }
-    vector, n = MixedSLOVectorEnv(3, **arguments), 3
-    singles = [MixedSLOEnv(**arguments) for _ in range(n)]
+    vector, n = MixedSLOV0VectorEnv(3, **arguments), 3
+    singles = [MixedSLOV0Env(**arguments) for _ in range(n)]
     observation, _ = vector.reset(seed=7)
     for e, env in enumerate(singles):
         assert (env.reset(seed=7 + e)[0] == observation[e]).all()
@@ -418,7 +421,7 @@ class Draws:
 
 def test_a_reference_draws_from_the_seed_and_leaves_the_requests_alone():
     env = residual("static", reference=Draws())
-    plain = MixedSLOEnv(env.scenario)
+    plain = MixedSLOV0Env(env.scenario)
     counts = []
     for seed in (5, 5, None, None):
         env.reset(seed=seed)
@@ -434,12 +437,12 @@ def test_a_reference_draws_from_the_seed_and_leaves_the_requests_alone():
 
 def test_a_reference_without_a_use_and_a_use_without_a_reference_are_refused():
     with pytest.raises(ValueError, match="'residual' needs a policy"):
-        MixedSLOEnv(action=("residual",))
+        MixedSLOV0Env(action=("residual",))
     with pytest.raises(ValueError, match="'wishes' needs a policy"):
-        MixedSLOEnv(observation=("wishes",))
+        MixedSLOV0Env(observation=("wishes",))
     with pytest.raises(ValueError, match="only the action head 'residual'"):
-        MixedSLOEnv(reference=make_policy("llumnix"))
+        MixedSLOV0Env(reference=make_policy("llumnix"))
     told = Draws()
     told.is_clairvoyant = True
     with pytest.raises(ValueError, match="told the future"):
-        MixedSLOEnv(action=("residual",), reference=told)
+        MixedSLOV0Env(action=("residual",), reference=told)

@@ -194,7 +194,7 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         (["chiron-fig03", "seeds=0"], "seeds = '0': must be an integer in 1..1000"),
         (["chiron-fig03", "workers=x"], "workers = 'x'"),
         (["chiron-fig03", "batch_limit=8"], "has no parameter 'batch_limit' (did you mean"),
-        (["learned-mixed-slo", "workload.trce=x"], "(did you mean workload.trace?)"),
+        (["learned-mixed-slo-v0", "workload.trce=x"], "(did you mean workload.trace?)"),
         (["chiron-fig03", "batch_limits=a,b"], "batch_limits.0 = 'a'"),
         (["chiron-fig03", "lengths="], "lengths= lacks a value"),
         (["blitzscale-fig15"], "blitzscale-fig15 is part of blitzscale-fig14"),
@@ -209,12 +209,15 @@ def test_a_stopped_command_goes_on_where_it_was(experiment, tmp_path, number):
         (["blitzscale-fig09", "workloads=foo"], "workloads.0 = 'foo'"),
         (["blitzscale-fig16", "workloads=foo"], "workloads.0 = 'foo'"),
         (
-            ["learned-mixed-slo", "workloads=foo"],
+            ["learned-mixed-slo-v0", "workloads=foo"],
             "run: workloads = ['foo']: unknown ['foo']; there are [",
         ),
-        (["learned-mixed-slo", "workload.trace=none.csv"], "'none.csv': there is no such file\n"),
         (
-            ["learned-mixed-slo", "learned=none.zip"],
+            ["learned-mixed-slo-v0", "workload.trace=none.csv"],
+            "'none.csv': there is no such file\n",
+        ),
+        (
+            ["learned-mixed-slo-v0", "learned=none.zip"],
             "'none.zip': there is no such file or folder\n",
         ),
         (["learned-window", "training_seed=99"], "training_seed = 99: must be one of ["),

@@ -115,7 +115,7 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
         assert train.main([*train_words, f"out={tmp_path / 'away'}", *words]) == 0
         assert train.main([*train_words, f"out={tmp_path / 'home'}", "workers=1"]) == 0
         for seed in (0, 1):
-            away, home = (tmp_path / w / f"mixed-slo-ppo-seed{seed}" for w in ("away", "home"))
+            away, home = (tmp_path / w / f"mixed-slo-v0-ppo-seed{seed}" for w in ("away", "home"))
             assert same_numbers(away, home)
             assert same_network(away, home)
             assert names_below(away) == names_below(home)
@@ -129,7 +129,7 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
         assert json.loads((away / "state.json").read_text())["timesteps"] == 96
 
     with subtests.test("evaluation, of a model that lies here alone"):
-        made_by = ["env=mixed-slo", *SMALL, f"policies={home},llumnix", "episodes=3"]
+        made_by = ["env=mixed-slo-v0", *SMALL, f"policies={home},llumnix", "episodes=3"]
         for out, where in (("on-ray", words), ("in-one", ["workers=1"])):
             assert evaluate.main([*made_by, f"out={tmp_path / out}", *where]) == 0
         one, two = (tmp_path / out / "evaluation.csv" for out in ("on-ray", "in-one"))

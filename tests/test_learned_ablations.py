@@ -15,7 +15,7 @@ from experiments.learned.family import scenario_of
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_every_ablation_is_a_scenario(name: str):
     case = ABLATIONS[name].of({"overrides": {}})
-    scenario = scenario_of("mixed-slo/test-spikes", case["overrides"])
+    scenario = scenario_of("mixed-slo-v0/test-spikes", case["overrides"])
     if name.startswith("load-"):
         for pool in scenario.fleet.pools:
             assert set(pool.load_s.values()) == {float(name.removeprefix("load-"))}

@@ -72,7 +72,7 @@ def test_a_schedule_is_followed_and_played_once(monkeypatch: pytest.MonkeyPatch)
     from experiments.learned import hindsight
 
     scenario = scenario_of(
-        "mixed-slo/test-mmpp", {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
+        "mixed-slo-v0/test-mmpp", {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
     )
     play = player(scenario, 30000, 20.0)
     found = play((3, 1, 1), 64)
@@ -88,7 +88,7 @@ def test_a_schedule_is_followed_and_played_once(monkeypatch: pytest.MonkeyPatch)
 def test_counts_by_slot_and_nothing_in_other_pools():
     from types import SimpleNamespace
 
-    scenario = scenario_of("mixed-slo/test-mmpp")
+    scenario = scenario_of("mixed-slo-v0/test-mmpp")
     policy = Planned((3, 1), 900.0, 64)
     policy.reset(scenario, 0)
     asked = [policy.act(SimpleNamespace(time_s=t)) for t in (0.0, 890.0, 900.0, 1799.0)]

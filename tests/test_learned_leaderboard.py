@@ -26,7 +26,7 @@ def board_rows() -> DataFrame:
                 rows.append(
                     {
                         "kind": "policy",
-                        "environment": "mixed-slo",
+                        "environment": "mixed-slo-v0",
                         "policy": policy,
                         "learned": learned,
                         "training_seed": seed,
@@ -41,14 +41,14 @@ def board_rows() -> DataFrame:
                     }
                 )
     rows += [
-        {"kind": "bound", "environment": "mixed-slo", "window": w, "bound_gpu_hours": 2.0}
+        {"kind": "bound", "environment": "mixed-slo-v0", "window": w, "bound_gpu_hours": 2.0}
         for w in range(3)
     ]
     return DataFrame(rows)
 
 
 def test_the_board_counts_wins_and_losses():
-    made = {row["policy"]: row for row in study_leaderboard.board(board_rows(), "mixed-slo")}
+    made = {row["policy"]: row for row in study_leaderboard.board(board_rows(), "mixed-slo-v0")}
     assert [row["place"] for row in made.values()] == [1, 2, 3]
     assert next(iter(made)) == "ppo, as configured"
     # 5, 5 and 6 better than static; against each other 1, -0.5 and 0: nobody's.
@@ -62,7 +62,7 @@ def test_no_interval_of_a_share_leaves_0_to_100():
     rows = board_rows()
     mine = rows["policy"] == "ppo, as configured"
     rows.loc[mine, "joint_attainment"] = 1.0 - 0.02 * rows.loc[mine, "training_seed"]
-    made = {row["policy"]: row for row in study_leaderboard.board(rows, "mixed-slo")}
+    made = {row["policy"]: row for row in study_leaderboard.board(rows, "mixed-slo-v0")}
     found = made["ppo, as configured"]["on time %"]
     assert found.mean == pytest.approx(96.0)
     # Seeds of 100, 98, ... 92 %, three windows: 4.303 * sqrt(3/2) * 2.83 / sqrt(5) = 6.67.
@@ -71,7 +71,7 @@ def test_no_interval_of_a_share_leaves_0_to_100():
 
 
 def test_the_board_judges_the_best_of_each_kind():
-    settings = study_leaderboard.Settings(environments=("mixed-slo",))
+    settings = study_leaderboard.Settings(environments=("mixed-slo-v0",))
     (claim,) = study_leaderboard.claims(board_rows(), settings)
     assert claim.verdict is Verdict.NOT
     assert claim.ours.mean == pytest.approx(1 / 6)
@@ -82,7 +82,7 @@ def test_the_board_judges_the_best_of_each_kind():
 def test_the_board_is_not_won_by_a_lucky_seed():
     rows = board_rows()
     rows.loc[(rows["policy"] == "ppo, as configured") & (rows["training_seed"] == 4), "reward"] = 20
-    settings = study_leaderboard.Settings(environments=("mixed-slo",))
+    settings = study_leaderboard.Settings(environments=("mixed-slo-v0",))
     (claim,) = study_leaderboard.claims(rows, settings)
     assert claim.ours.mean > 1
     assert claim.ours.low < 0
@@ -93,26 +93,26 @@ def test_the_board_is_not_won_by_a_lucky_seed():
     assert claim.verdict is Verdict.NOT
     assert "one training seed" in claim.reason
     assert "(1 training seed) against" in claim.note
-    made = {row["policy"]: row for row in study_leaderboard.board(one, "mixed-slo")}
+    made = {row["policy"]: row for row in study_leaderboard.board(one, "mixed-slo-v0")}
     assert (made["ppo, as configured"]["wins"], made["static"]["losses"]) == (0, 1)
     twice = DataFrame([*rows.to_dict("records"), rows.iloc[0].to_dict()])
     with pytest.raises(ValueError, match="two runs are static"):
-        study_leaderboard.board(twice, "mixed-slo")
+        study_leaderboard.board(twice, "mixed-slo-v0")
 
 
 def test_learned_policies_of_other_workloads_have_names_of_their_own():
     from types import SimpleNamespace
 
-    run = SimpleNamespace(policy="ppo", setting="at 0.99", trained_on=("mixed-slo",))
-    assert study_leaderboard.name_of(run, "mixed-slo") == "ppo, at 0.99"
-    run.trained_on = ("chat", "mixed-slo")
-    assert study_leaderboard.name_of(run, "mixed-slo") == "ppo, at 0.99, trained on chat"
+    run = SimpleNamespace(policy="ppo", setting="at 0.99", trained_on=("mixed-slo-v0",))
+    assert study_leaderboard.name_of(run, "mixed-slo-v0") == "ppo, at 0.99"
+    run.trained_on = ("chat", "mixed-slo-v0")
+    assert study_leaderboard.name_of(run, "mixed-slo-v0") == "ppo, at 0.99, trained on chat"
 
 
 def test_every_environment_is_on_the_board():
     made = study_leaderboard.cases(study_leaderboard.Settings(learned=(), seeds=3))
     assert {case["environment"] for case in made} == set(study_leaderboard.ENVIRONMENTS)
-    assert {c["environment"] for c in made if c["kind"] == "bound"} >= {"mixed-slo"}
+    assert {c["environment"] for c in made if c["kind"] == "bound"} >= {"mixed-slo-v0"}
     assert {len(c["windows"]) for c in made if c["kind"] == "policy"} == {3}
 
 
@@ -129,16 +129,18 @@ def test_the_page_of_the_board(tmp_path: Path):
     from experiments.leaderboard import page
 
     claim_rows = study_leaderboard.tables(
-        board_rows(), study_leaderboard.Settings(environments=("mixed-slo",))
+        board_rows(), study_leaderboard.Settings(environments=("mixed-slo-v0",))
     )
     result = Result(
         *("leaderboard", "quick", "Leaderboard", (), {}, "python -m x", 3, 1.0, "code", {}, ()),
         tmp_path / "leaderboard" / "quick",
-        ("leaderboard-mixed-slo.csv",),
+        ("leaderboard-mixed-slo-v0.csv",),
     )
-    write_result(result, board_rows(), {}, {"leaderboard-mixed-slo.csv": claim_rows["mixed-slo"]})
+    write_result(
+        result, board_rows(), {}, {"leaderboard-mixed-slo-v0.csv": claim_rows["mixed-slo-v0"]}
+    )
     text = page(result, "images/x.png", "What is shown.")
-    assert "## mixed-slo" in text
+    assert "## mixed-slo-v0" in text
     assert "| 3 | static | handwritten | 1 | -20.33 [" in text
 
 

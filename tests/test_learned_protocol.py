@@ -11,7 +11,7 @@ from pandas import DataFrame
 from agents.config import read_config
 from experiments.harness.catalogue import entries, load, matching
 from experiments.harness.claims import Verdict
-from experiments.learned import study_mixed_slo
+from experiments.learned import study_mixed_slo_v0
 from experiments.learned.choices import choose, settings_of
 from experiments.learned.family import dropped_in, scenario_of, workloads
 from experiments.learned.knobs import HEURISTICS, base_of, turned
@@ -74,13 +74,13 @@ def frame(learned_hours: float = 2.0, learned_share: float = 0.995) -> DataFrame
     return DataFrame(rows)
 
 
-SETTINGS = study_mixed_slo.Settings(workloads=("test-spikes",), resamples=20)
+SETTINGS = study_mixed_slo_v0.Settings(workloads=("test-spikes",), resamples=20)
 
 
 def test_the_names_are_those_of_the_issue():
     names = {entry.name for entry in entries()}
-    assert {"learned-mixed-slo", "leaderboard", "learned-ablations"} <= names
-    assert {e.name for e in matching(["learned"])} >= {"learned-mixed-slo", "leaderboard"}
+    assert {"learned-mixed-slo-v0", "leaderboard", "learned-ablations"} <= names
+    assert {e.name for e in matching(["learned"])} >= {"learned-mixed-slo-v0", "leaderboard"}
 
 
 def test_the_setting_is_chosen_in_validation_alone():
@@ -126,7 +126,7 @@ def test_a_standing_by_hand():
 
 
 def test_claims_say_who_won():
-    better, distance = study_mixed_slo.claims(frame(), SETTINGS)
+    better, distance = study_mixed_slo_v0.claims(frame(), SETTINGS)
     assert better.verdict is Verdict.REPRODUCED
     assert better.ours.mean == pytest.approx(3.0)
     assert distance.ours.mean == pytest.approx((2 - 1) / (5 - 1))
@@ -141,26 +141,26 @@ def test_on_a_smooth_workload_the_mean_difference_decides():
     ):
         rows = frame(learned_hours=hours)
         rows["workload"] = rows["workload"].str.replace("spikes", "chat")
-        claim = study_mixed_slo.claims(rows, settings)[0]
+        claim = study_mixed_slo_v0.claims(rows, settings)[0]
         assert (claim.verdict, claim.reason) == (verdict, said)
         assert claim.ours.mean == pytest.approx(hours - 5.0, abs=1e-9)
     # Seeds far apart: the interval holds 0.
     rows.loc[(rows["policy"] == "ppo") & (rows["training_seed"] == 1), "gpu_hours"] = 4.0
     rows.loc[(rows["policy"] == "ppo") & (rows["training_seed"] == 0), "gpu_hours"] = 6.4
-    claim = study_mixed_slo.claims(rows, settings)[0]
+    claim = study_mixed_slo_v0.claims(rows, settings)[0]
     assert claim.verdict is Verdict.NOT
     assert claim.reason == "worse by 4.0 %; the interval holds 0"
 
 
 def test_claims_say_who_lost():
-    better, distance = study_mixed_slo.claims(frame(learned_hours=7.0), SETTINGS)
+    better, distance = study_mixed_slo_v0.claims(frame(learned_hours=7.0), SETTINGS)
     assert better.verdict is Verdict.NOT
     assert distance.ours.mean == pytest.approx(6 / 4)
     assert distance.verdict is Verdict.NOT
 
 
 def test_a_learned_policy_that_never_reaches_the_target_has_lost():
-    better, distance = study_mixed_slo.claims(frame(learned_share=0.97), SETTINGS)
+    better, distance = study_mixed_slo_v0.claims(frame(learned_share=0.97), SETTINGS)
     assert better.verdict is Verdict.NOT
     assert "never 99%; best 97.00 %" in better.reason
     assert distance.verdict is Verdict.NOT
@@ -171,7 +171,7 @@ def test_a_loss_on_one_workload_is_not_made_up_for_on_another():
     won, lost = frame(), frame(learned_share=0.97)
     lost["workload"] = lost["workload"].str.replace("spikes", "mmpp")
     settings = SETTINGS.model_copy(update={"workloads": ("test-spikes", "test-mmpp")})
-    distance = study_mixed_slo.claims(
+    distance = study_mixed_slo_v0.claims(
         DataFrame([*won.to_dict("records"), *lost.to_dict("records")]), settings
     )[-1]
     assert distance.verdict is Verdict.NOT
@@ -180,50 +180,50 @@ def test_a_loss_on_one_workload_is_not_made_up_for_on_another():
 
 def test_without_a_learned_policy_nothing_is_claimed():
     rows = frame()
-    claims = study_mixed_slo.claims(rows[~(rows["policy"] == "ppo")], SETTINGS)
+    claims = study_mixed_slo_v0.claims(rows[~(rows["policy"] == "ppo")], SETTINGS)
     assert {c.verdict for c in claims} == {Verdict.UNMEASURED}
     assert claims[0].reason == "no learned policy was compared"
 
 
 def test_a_policy_that_was_trained_on_the_test_says_so():
     rows = frame()
-    rows.loc[rows["policy"] == "ppo", "base"] = "leaks mixed-slo/test-spikes"
-    assert "Not a fair test" in study_mixed_slo.claims(rows, SETTINGS)[0].note
+    rows.loc[rows["policy"] == "ppo", "base"] = "leaks mixed-slo-v0/test-spikes"
+    assert "Not a fair test" in study_mixed_slo_v0.claims(rows, SETTINGS)[0].note
 
 
 def test_the_judged_policy_is_one_that_has_not_seen_the_test():
     rows = frame()
     better = rows[rows["policy"] == "ppo"].assign(
-        policy="seen", base="leaks mixed-slo", gpu_hours=1.5
+        policy="seen", base="leaks mixed-slo-v0", gpu_hours=1.5
     )
     both = DataFrame([*rows.to_dict("records"), *better.to_dict("records")])
-    claim = study_mixed_slo.claims(both, SETTINGS)[0]
+    claim = study_mixed_slo_v0.claims(both, SETTINGS)[0]
     assert claim.note.startswith("Learned: ppo, as configured, 2 ")
     assert "Not a fair test" not in claim.note
 
 
 def test_tables_and_pictures_of_all_kinds_of_rows():
     rows = frame(learned_share=0.97)
-    made = study_mixed_slo.tables(rows, SETTINGS)
+    made = study_mixed_slo_v0.tables(rows, SETTINGS)
     assert made["workloads"][1]["matched GPU-h"] == "never 99%; best 97.00 %"
     row = made["overall"][1]
     assert row["P(better reward than chiron)"].mean == 1.0  # reward -2 against -6
     assert row["reward above chiron %, IQM"].mean == pytest.approx(100 * 4 / 6)
     assert made["workloads"][0]["seed by seed"] == "-"
     assert made["workloads"][1]["seed by seed"] == "0 of 2"
-    assert set(study_mixed_slo.plot(rows, SETTINGS)) == {"pareto", "matched", "distance"}
+    assert set(study_mixed_slo_v0.plot(rows, SETTINGS)) == {"pareto", "matched", "distance"}
 
 
 def test_without_bounds_there_are_tables_and_claims_all_the_same():
     rows = frame()
     rows = rows[rows["kind"] == "policy"].drop(columns="bound_gpu_hours")
     settings = SETTINGS.model_copy(update={"bound": False})
-    better, distance = study_mixed_slo.claims(rows, settings)
+    better, distance = study_mixed_slo_v0.claims(rows, settings)
     assert better.verdict is Verdict.REPRODUCED
     assert distance.verdict is Verdict.UNMEASURED
-    made = study_mixed_slo.tables(rows, settings)
+    made = study_mixed_slo_v0.tables(rows, settings)
     assert np.isnan(made["workloads"][0]["over bound"])
-    assert set(study_mixed_slo.plot(rows, settings)) == {"pareto", "matched"}
+    assert set(study_mixed_slo_v0.plot(rows, settings)) == {"pareto", "matched"}
 
 
 # ---------------------------------------------------------------- settings and cases
@@ -231,7 +231,7 @@ def test_without_bounds_there_are_tables_and_claims_all_the_same():
 
 @pytest.mark.parametrize("policy", HEURISTICS)
 def test_every_knob_turns(policy: str):
-    scenario = scenario_of("mixed-slo/test-chat")
+    scenario = scenario_of("mixed-slo-v0/test-chat")
     for workload in ("val-code", "val-chat", None):
         base = base_of(policy, workload).parameters
         made = [turned(policy, base, factor, scenario) for factor in (0.35, 0.7, 1.0, 1.4, 3.0)]
@@ -240,7 +240,7 @@ def test_every_knob_turns(policy: str):
 
 
 def test_a_knob_asks_for_a_larger_fleet():
-    scenario = scenario_of("mixed-slo/test-chat")
+    scenario = scenario_of("mixed-slo-v0/test-chat")
     assert turned("kpa", {"target": 70.0}, 2.0, scenario) == {"target": 35.0}
     assert turned("dynamo", {}, 2.0, scenario) == {"margin": 2.0}
     # 1.2 is no share, and the range about it ends at 1.
@@ -283,9 +283,11 @@ def test_the_table_says_where_a_setting_comes_from(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(knobs, "settings_path", path_in)
     monkeypatch.setattr(knobs, "read_settings", read_in)
     assert base_of("kpa", "val-code").source == "defaults"
-    (tmp_path / "kpa_mixed-slo.yaml").write_text("workload: a,b\nparameters: {target: 9}\n")
+    (tmp_path / "kpa_mixed-slo-v0.yaml").write_text("workload: a,b\nparameters: {target: 9}\n")
     assert base_of("kpa", "val-code") == knobs.Base("tuned on a,b", {"target": 9})
-    (tmp_path / "kpa_mixed-slo_mixed-slo-val-code.yaml").write_text("parameters: {target: 5}\n")
+    (tmp_path / "kpa_mixed-slo-v0_mixed-slo-v0-val-code.yaml").write_text(
+        "parameters: {target: 5}\n"
+    )
     assert base_of("kpa", "val-code") == knobs.Base("tuned on val-code", {"target": 5})
     assert base_of("kpa").parameters == {"target": 9}
 
@@ -346,10 +348,10 @@ TRACE = "arrival_time_s,input_tokens,output_tokens\n" + "".join(
 def test_a_trace_that_nobody_has_seen_is_one_more_workload(tmp_path: Path):
     path = tmp_path / "mine.csv"
     path.write_text(TRACE)
-    settings = load(matching(["learned-mixed-slo"])[0]).settings(
+    settings = load(matching(["learned-mixed-slo-v0"])[0]).settings(
         "quick", {"workload.trace": str(path), "trace.rate_per_s": "4", "learned": ""}
     )
-    made = study_mixed_slo.cases(settings)
+    made = study_mixed_slo_v0.cases(settings)
     mine = [case for case in made if case["workload"] == "trace"]
     assert {case["kind"] for case in mine} == {"policy", "bound"}
     assert {len(case["content"]) for case in mine} == {16}
@@ -366,20 +368,20 @@ def test_a_trace_that_nobody_has_seen_is_one_more_workload(tmp_path: Path):
         assert sorted(on) == sorted(["trace", *validated])
     # Other content, another case: a cached run of the old file is not taken.
     path.write_text(TRACE + "2000.0,1,1\n")
-    again = [case for case in study_mixed_slo.cases(settings) if case["workload"] == "trace"]
+    again = [case for case in study_mixed_slo_v0.cases(settings) if case["workload"] == "trace"]
     assert again[0]["content"] != mine[0]["content"]
 
 
 def test_a_quick_table_with_a_trace_has_one_network_per_workload(tmp_path: Path):
     path = tmp_path / "mine.csv"
     path.write_text(TRACE)
-    experiment = load(matching(["learned-mixed-slo"])[0])
+    experiment = load(matching(["learned-mixed-slo-v0"])[0])
 
     def networks(scale: str, **more: str) -> dict[str, set[str]]:
         """Models that run, by test workload; those that have seen the test left aside."""
         options = {"workloads": "test-chat,test-spikes", "policies": "", "bound": "false", **more}
         found: dict[str, set[str]] = {}
-        for case in study_mixed_slo.cases(experiment.settings(scale, options)):
+        for case in study_mixed_slo_v0.cases(experiment.settings(scale, options)):
             if case["split"] == "test" and "leaks" not in case["base"]:
                 found.setdefault(case["workload"], set()).add(case["model"])
         return found
@@ -424,7 +426,7 @@ def test_a_dropped_in_trace_has_the_rate_that_is_asked_for(tmp_path: Path):
 
 
 def test_slips_of_parameters_are_named():
-    experiment = load(matching(["learned-mixed-slo"])[0])
+    experiment = load(matching(["learned-mixed-slo-v0"])[0])
     for changes, said in (
         ({"workloads": "test-nothing"}, "test-nothing"),
         ({"policies": "chirno"}, "chirno"),

@@ -32,19 +32,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("runs")
     small = {"n_envs": 2, "ppo.net": [8], "ppo.n_steps": 16, "ppo.batch_size": 32}
     drawn = {
-        "randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}},
+        "randomise.ranges": {"workload": {"choices": ["mixed-slo-v0/train-poisson"]}},
         "randomise.groups": 1,
-        "validation_workloads": ["mixed-slo/val-spikes"],
+        "validation_workloads": ["mixed-slo-v0/val-spikes"],
     }
     for name, changes in {
         "a": {**drawn, "seed": 0},
         "b": {**drawn, "seed": 1},
         "c": {"seed": 0, "scenario.classes.batch.weight": 3.0},
-        "d": {"seed": 0, "scenario.workload": "mixed-slo/val-mmpp"},
-        "e": {"seed": 0, "scenario.workload": "mixed-slo/val-code"},
-        "f": {"seed": 0, "scenario.workload": "mixed-slo/test-code"},
+        "d": {"seed": 0, "scenario.workload": "mixed-slo-v0/val-mmpp"},
+        "e": {"seed": 0, "scenario.workload": "mixed-slo-v0/val-code"},
+        "f": {"seed": 0, "scenario.workload": "mixed-slo-v0/test-code"},
     }.items():
-        config = make_config("mixed-slo", {**small, **changes})
+        config = make_config("mixed-slo-v0", {**small, **changes})
         env = NativeVecEnv(make_vector_env(config, make_scenario(config), 2))
         (home / name).mkdir()
         make_model(config, env).save(home / name / "model_best.zip")
@@ -55,26 +55,28 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_runs_are_settings_of_a_policy_with_seeds(runs: Path, tmp_path: Path):
     from experiments.learned.runs import find_runs
 
-    found = find_runs([str(runs / name) for name in "abc"], "mixed-slo")
+    found = find_runs([str(runs / name) for name in "abc"], "mixed-slo-v0")
     assert [(r.policy, r.setting, r.training_seed) for r in found] == [
         ("ppo", "as configured", 0),
         ("ppo", "as configured", 1),
         ("ppo", "classes.batch.weight 3", 0),
     ]
     assert found[0].leaks == ()
-    assert found[2].leaks == ("mixed-slo",)  # the plain scenario, which has the traces' test times
-    assert find_runs([str(runs / "b")], "mixed-slo")[0].training_seed == 1
+    assert found[2].leaks == (
+        "mixed-slo-v0",
+    )  # the plain scenario, which has the traces' test times
+    assert find_runs([str(runs / "b")], "mixed-slo-v0")[0].training_seed == 1
     assert find_runs([str(runs)], "placement") == []
     with pytest.raises(ValueError, match="no such file or folder"):
-        find_runs([str(runs / "nothing")], "mixed-slo")
-    assert len(find_runs([str(runs)], "mixed-slo")) == 6
-    with pytest.raises(ValueError, match="no such policy ships for mixed-slo"):
-        find_runs(["pretrained:placement"], "mixed-slo")
+        find_runs([str(runs / "nothing")], "mixed-slo-v0")
+    assert len(find_runs([str(runs)], "mixed-slo-v0")) == 6
+    with pytest.raises(ValueError, match="no such policy ships for mixed-slo-v0"):
+        find_runs(["pretrained:placement"], "mixed-slo-v0")
     shutil.copytree(runs / "a", tmp_path / "of" / "val-code" / "seed0")
-    assert len(find_runs([str(tmp_path)], "mixed-slo")) == 1  # however deep
-    assert find_runs(["none"], "mixed-slo") == []
+    assert len(find_runs([str(tmp_path)], "mixed-slo-v0")) == 1  # however deep
+    assert find_runs(["none"], "mixed-slo-v0") == []
     with pytest.raises(ValueError, match="no such policy ships"):
-        find_runs(["pretrained:mixed-slo-maskable-pp"], "mixed-slo")
+        find_runs(["pretrained:mixed-slo-v0-maskable-pp"], "mixed-slo-v0")
 
 
 def test_a_damaged_model_is_told_before_anything_runs(runs: Path, tmp_path: Path):
@@ -83,7 +85,7 @@ def test_a_damaged_model_is_told_before_anything_runs(runs: Path, tmp_path: Path
     shutil.copy(runs / "a" / "config.yaml", tmp_path)
     (tmp_path / "model_best.zip").write_bytes(b"junk")
     with pytest.raises(ValueError, match=r"model_best\.zip.*not a model file"):
-        find_runs([str(tmp_path)], "mixed-slo")
+        find_runs([str(tmp_path)], "mixed-slo-v0")
 
 
 def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
@@ -98,48 +100,48 @@ def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
         key = changes.partition(":")[0]
         folder.joinpath("config.yaml").write_text(re.sub(rf"{key}: \S+", changes, text, count=1))
         (folder / "model_best.zip").write_bytes((runs / "b" / "model_best.zip").read_bytes())
-    found = find_runs([str(runs / "a"), str(tmp_path / "priced")], "mixed-slo")
+    found = find_runs([str(runs / "a"), str(tmp_path / "priced")], "mixed-slo-v0")
     assert [run.training_seed for run in found] == [0, 7]
     with pytest.raises(ValueError, match=r"differ in ppo.gamma \(0.5 and "):
-        find_runs([str(runs / "a"), str(tmp_path / "hasty")], "mixed-slo")
+        find_runs([str(runs / "a"), str(tmp_path / "hasty")], "mixed-slo-v0")
 
 
 @pytest.mark.parametrize(
     "changes, made_for, leaks",
     [
-        ({"scenario.workload": "mixed-slo/val-code"}, "val-code", ()),
+        ({"scenario.workload": "mixed-slo-v0/val-code"}, "val-code", ()),
         (
-            {"scenario.workload": "mixed-slo/val-code", "scenario.workload.rate_scale": 1.2},
+            {"scenario.workload": "mixed-slo-v0/val-code", "scenario.workload.rate_scale": 1.2},
             "val-code",
             (),
         ),
         # Another part of the trace is another workload.
         (
             {
-                "scenario.workload": "mixed-slo/val-code",
+                "scenario.workload": "mixed-slo-v0/val-code",
                 "scenario.workload.streams.code.arrivals.to_s": 3600.0,
             },
             "",
-            ("mixed-slo/val-code", "unnamed"),
+            ("mixed-slo-v0/val-code", "unnamed"),
         ),
         # The best model was chosen by the test.
         (
             {
-                "scenario.workload": "mixed-slo/val-code",
-                "validation_workloads": ["mixed-slo/test-code"],
+                "scenario.workload": "mixed-slo-v0/val-code",
+                "validation_workloads": ["mixed-slo-v0/test-code"],
             },
             "",
-            ("mixed-slo/test-code", "mixed-slo/val-code"),
+            ("mixed-slo-v0/test-code", "mixed-slo-v0/val-code"),
         ),
         (
-            {"randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}}},
+            {"randomise.ranges": {"workload": {"choices": ["mixed-slo-v0/train-poisson"]}}},
             "",
-            ("mixed-slo",),
+            ("mixed-slo-v0",),
         ),
         (
             {
-                "randomise.ranges": {"workload": {"choices": ["mixed-slo/train-poisson"]}},
-                "validation_workloads": ["mixed-slo/val-code", "mixed-slo/val-mmpp"],
+                "randomise.ranges": {"workload": {"choices": ["mixed-slo-v0/train-poisson"]}},
+                "validation_workloads": ["mixed-slo-v0/val-code", "mixed-slo-v0/val-mmpp"],
             },
             "",
             (),
@@ -153,7 +155,7 @@ def test_what_a_run_has_seen(
     from experiments.learned.runs import run_of
 
     grouped = {"randomise.groups": 1} if "randomise.ranges" in changes else {}
-    config = make_config("mixed-slo", {**changes, **grouped})
+    config = make_config("mixed-slo-v0", {**changes, **grouped})
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "model_best.zip").write_bytes(b"")
     run = run_of(config, tmp_path / "model_best.zip")
@@ -164,10 +166,10 @@ def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
     from experiments.learned.protocol import learned_who
     from experiments.learned.runs import find_runs
 
-    fair, leak = find_runs([str(runs / "a"), str(runs / "f")], "mixed-slo")
+    fair, leak = find_runs([str(runs / "a"), str(runs / "f")], "mixed-slo-v0")
     assert (fair.policy, leak.policy) == ("ppo", "ppo")
     assert learned_who(fair)["policy"] == "ppo"
-    assert learned_who(leak)["policy"] == "ppo, leaks mixed-slo/test-code"
+    assert learned_who(leak)["policy"] == "ppo, leaks mixed-slo-v0/test-code"
 
 
 @pytest.mark.parametrize(
@@ -200,14 +202,14 @@ def test_a_setting_is_what_a_run_was_told_of_attainment(changes: dict[str, Any],
     from agents.config import make_config
     from experiments.learned.runs import setting_of
 
-    assert setting_of(make_config("mixed-slo", changes)) == setting
+    assert setting_of(make_config("mixed-slo-v0", changes)) == setting
 
 
 def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(runs: Path):
     from experiments.learned.protocol import learned_cases
     from experiments.learned.runs import find_runs
 
-    found = find_runs([str(runs / name) for name in "de"], "mixed-slo")
+    found = find_runs([str(runs / name) for name in "de"], "mixed-slo-v0")
     assert [(r.policy, r.made_for, r.leaks) for r in found] == [
         ("ppo per workload", "val-mmpp", ()),
         ("ppo per workload", "val-code", ()),
@@ -236,8 +238,8 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
         for workload in ("trace", "val-mmpp", "val-code")
     ]
     # What was trained on a workload of the test is for nobody.
-    (leak,) = find_runs([str(runs / "f")], "mixed-slo")
-    assert (leak.policy, leak.made_for, leak.leaks) == ("ppo", "", ("mixed-slo/test-code",))
+    (leak,) = find_runs([str(runs / "f")], "mixed-slo-v0")
+    assert (leak.policy, leak.made_for, leak.leaks) == ("ppo", "", ("mixed-slo-v0/test-code",))
 
 
 def test_one_network_of_each_workload():
@@ -269,7 +271,7 @@ def test_quantiles_are_settings_of_networks_that_decide_counts(
     from experiments.learned.protocol import learned_cases
     from experiments.learned.runs import run_of
 
-    config = make_config("mixed-slo", {"scenario.workload": "mixed-slo/val-code", **changes})
+    config = make_config("mixed-slo-v0", {"scenario.workload": "mixed-slo-v0/val-code", **changes})
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "model_best.zip").touch()
     run = run_of(config, tmp_path / "model_best.zip")
@@ -299,7 +301,7 @@ def test_a_learned_policy_runs_under_the_protocol(runs: Path):
     from experiments.learned.runs import find_runs
 
     tests = [w for w in workloads("test") if w.name == "test-mmpp"]
-    found = find_runs([str(runs / "a")], "mixed-slo")
+    found = find_runs([str(runs / "a")], "mixed-slo-v0")
     made = learned_cases(found, tests, workloads("validation"), {"test": 1, "validation": 1})
     assert [case["workload"] for case in made] == ["test-mmpp", "val-mmpp"]
     short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
@@ -318,7 +320,7 @@ def test_what_a_policy_sees_without_a_forecast_with_an_oracles_and_blind(
     from experiments.learned.runs import find_runs
 
     tests = [w for w in workloads("test") if w.name == "test-mmpp"]
-    found = find_runs([str(runs / "a")], "mixed-slo")
+    found = find_runs([str(runs / "a")], "mixed-slo-v0")
     case = learned_cases(found, tests, (), {"test": 1, "validation": 1})[0]
     short = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
     choose, spans = LearnedPolicy.choose, {}
@@ -362,7 +364,7 @@ def test_blocks_are_taken_from_those_who_have_them(runs: Path):
     made = study_ablations.cases(settings)
     of = {k: {c["ablation"] for c in made if c["learned"] is k} for k in (True, False)}
     assert {"blind-queues", "blind-last_action", "load-60"} <= of[True]
-    assert "blind-urgency" not in of[True]  # not among mixed-slo's own blocks
+    assert "blind-urgency" not in of[True]  # not among mixed-slo-v0's own blocks
     assert "forecast-none" in of[True]
     assert not any(name.startswith("blind") for name in of[False])
 
@@ -379,7 +381,7 @@ def test_a_run_comes_before_its_copy_that_ships(
     one = SimpleNamespace(name="shipped", model=copy / "model.zip")
     monkeypatch.setattr(found_in, "shipped", lambda env=None: [one])
     for words in (["pretrained", str(runs / "a")], [str(runs / "a"), "pretrained"]):
-        (found,) = found_in.find_runs(words, "mixed-slo")
+        (found,) = found_in.find_runs(words, "mixed-slo-v0")
         assert found.path == str(runs / "a" / "model_best.zip")
 
 
@@ -400,7 +402,7 @@ def test_the_blind_see_a_block_at_its_mean(runs: Path):
     from llmscale_env.scenarios import load_scenario
 
     overrides = {"horizon_s": 60.0, "workload.batch_queues.overnight.at_s": 10.0}
-    scenario = load_scenario("mixed-slo", workload="mixed-slo/test-mmpp", **overrides)
+    scenario = load_scenario("mixed-slo-v0", workload="mixed-slo-v0/test-mmpp", **overrides)
     policy, simulation = LearnedPolicy(runs / "a"), ClusterSimulation(scenario)
     with pytest.raises(ValueError, match="block = 'urgency'"):
         blind(policy, "urgency", simulation, 1)
@@ -426,11 +428,11 @@ def test_a_shipped_policy_is_evaluated_beside_others(
     home = tmp_path / "shipped"
     shutil.copytree(runs / "a", home / "small")
     (home / "small" / "model_best.zip").rename(home / "small" / "model.zip")
-    card = {**dict.fromkeys(KEYS, "said"), "environment": "mixed-slo"}
+    card = {**dict.fromkeys(KEYS, "said"), "environment": "mixed-slo-v0"}
     (home / "small" / "card.yaml").write_text(yaml.safe_dump(card))
     monkeypatch.setattr("agents.pretrained.FOLDER", home)
     words = [
-        "env=mixed-slo",
+        "env=mixed-slo-v0",
         "policies=pretrained,chiron,dynamo",
         "episodes=1",
         f"out={tmp_path / 'o'}",

@@ -14,10 +14,10 @@ from scipy.stats import t
 
 from agents.statistics import Interval
 from experiments.harness.claims import Claim, Verdict
-from experiments.learned import study_mixed_slo
+from experiments.learned import study_mixed_slo_v0
 from experiments.learned.choices import choose, settings_of
 from experiments.learned.standings import impossible, overall, standings
-from experiments.learned.study_mixed_slo import best_heuristic_overall
+from experiments.learned.study_mixed_slo_v0 import best_heuristic_overall
 from experiments.learned.verdicts import difference, verdicts, why_not
 
 WINDOWS = 20
@@ -97,8 +97,8 @@ def bound(hours: ArrayLike, on: str = SPIKES, windows: int = WINDOWS) -> list[di
 
 def judge(rows: list[dict[str, Any]], on: Sequence[str] = (SPIKES,)) -> list[Claim]:
     """The claims, through the study."""
-    settings = study_mixed_slo.Settings(workloads=tuple(on), resamples=400)
-    return study_mixed_slo.claims(DataFrame(rows), settings)
+    settings = study_mixed_slo_v0.Settings(workloads=tuple(on), resamples=400)
+    return study_mixed_slo_v0.claims(DataFrame(rows), settings)
 
 
 def test_a_win_is_one_over_every_heuristic_intervals_apart():

@@ -139,7 +139,7 @@ def test_masks_go_by_spot_vms_and_by_the_rules_bounds() -> None:
 
 def test_pools_without_spot_vms_are_refused() -> None:
     with pytest.raises(ValueError, match="action = 'endpoints': pool 'interactive' has no spot"):
-        Codec(load_scenario("mixed-slo"), ["clock"], ["endpoints"])
+        Codec(load_scenario("mixed-slo-v0"), ["clock"], ["endpoints"])
 
 
 def test_a_history_that_is_no_whole_number_of_intervals_is_refused() -> None:

@@ -12,7 +12,7 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.mixed_slo import MixedSLOEnv
+from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
@@ -255,5 +255,5 @@ def test_work_left_in_the_gateway_is_charged():
 
 
 def test_other_environments_do_not_report_a_gateway():
-    env = MixedSLOEnv(overrides={"horizon_s": 20})
+    env = MixedSLOV0Env(overrides={"horizon_s": 20})
     assert "queue/gateway" not in env.reset(seed=0)[1]["metrics"]

@@ -24,11 +24,11 @@ ALL = (
 
 
 def slow_loads(load_s, **changes):
-    """mixed-slo where an instance takes `load_s` to load."""
+    """mixed-slo-v0 where an instance takes `load_s` to load."""
     pools = {
         f"fleet.pools.{name}.load_s": {"ssd": load_s} for name in ("interactive", "mixed", "batch")
     }
-    return load_scenario("mixed-slo", **{"impossible_commands": "error", **pools, **changes})
+    return load_scenario("mixed-slo-v0", **{"impossible_commands": "error", **pools, **changes})
 
 
 def requests(scenario, arrival_s, input_tokens, output_tokens):
@@ -51,7 +51,7 @@ def counts(result):
 
 
 def test_they_are_compared_where_classes_share_a_pool():
-    assert set(ALL) <= set(policies_for(load_scenario("mixed-slo")))
+    assert set(ALL) <= set(policies_for(load_scenario("mixed-slo-v0")))
     assert not set(ALL) & set(policies_for(load_scenario("qlm-multi")))
 
 
@@ -262,6 +262,6 @@ def test_dynamo_load_without_a_profile_waits_for_samples_of_both_kinds():
 
 
 def test_dynamo_load_needs_iterations_of_one_kind():
-    chunked = load_scenario("mixed-slo", **{"fleet.pools.interactive.chunk_tokens": 512})
+    chunked = load_scenario("mixed-slo-v0", **{"fleet.pools.interactive.chunk_tokens": 512})
     with pytest.raises(PolicyError, match="chunk_tokens = 512"):
         make_policy("dynamo-load").reset(chunked, 0)

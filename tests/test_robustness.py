@@ -13,7 +13,7 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
+from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.scenarios import ScenarioError, load_scenario
 from llmscale_env.sim.compile import compile_cluster, pool_load_times_s, pool_times, ps
 from llmscale_env.sim.fast import FastEngine
@@ -24,7 +24,7 @@ WRONG = {"fleet.pools.*.time_factor": 1.2, "fleet.pools.*.load_time_factor": 0.8
 
 
 def short(**changes):
-    return load_scenario("mixed-slo", **SHORT, **changes)
+    return load_scenario("mixed-slo-v0", **SHORT, **changes)
 
 
 # ---- calibration errors ----
@@ -75,7 +75,7 @@ def test_a_pool_by_itself_can_be_slow():
 
 
 def test_both_engines_agree_on_a_cluster_that_is_not_as_calibrated():
-    scenario = load_scenario("mixed-slo", horizon_s=40, **{"workload.rate_scale": 0.2}, **WRONG)
+    scenario = load_scenario("mixed-slo-v0", horizon_s=40, **{"workload.rate_scale": 0.2}, **WRONG)
     requests = draw_requests(scenario, np.random.default_rng(0))
     spec = compile_cluster(scenario)
     results = []
@@ -160,7 +160,7 @@ def test_forecasts_are_as_late_and_look_as_much_further_ahead():
 
 
 def test_the_environment_with_late_metrics_is_the_codec_with_run_episode():
-    env = MixedSLOEnv(
+    env = MixedSLOV0Env(
         overrides={**SHORT, "metric_delay_s": 30}, action=("instances", "routing_share")
     )
     rng = np.random.default_rng(4)
@@ -192,8 +192,8 @@ def test_the_environment_with_late_metrics_is_the_codec_with_run_episode():
 
 def test_late_metrics_in_the_vectorised_form_and_after_a_restore():
     late = {**SHORT, "metric_delay_s": 20}
-    vector = MixedSLOVectorEnv(2, overrides=late)
-    singles = [MixedSLOEnv(overrides=late) for _ in range(2)]
+    vector = MixedSLOV0VectorEnv(2, overrides=late)
+    singles = [MixedSLOV0Env(overrides=late) for _ in range(2)]
     observation, _ = vector.reset(seed=5)
     for e, env in enumerate(singles):
         assert (env.reset(seed=5 + e)[0] == observation[e]).all()

@@ -44,7 +44,7 @@ def asked(policy, scenario, requests, **parameters):
 def test_who_is_for_which_scenario():
     assert policies_for(load_scenario("sageserve-day")) == ("static", "reactive", *LONG_TERM)
     assert policies_for(load_scenario("sageserve-siloed-day")) == ("static", "siloed")
-    assert "lt-u" not in policies_for(load_scenario("mixed-slo"))
+    assert "lt-u" not in policies_for(load_scenario("mixed-slo-v0"))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_who_is_for_which_scenario():
         ("reactive", "sageserve-siloed-day", "needs no pools of role batch"),
         ("siloed", "sageserve-day", "needs pools of role batch, as sageserve-siloed-day has"),
         ("lt-u", "sageserve-siloed-day", "is siloed"),
-        ("reactive", "mixed-slo", "has no scaling"),
-        ("lt-i", "mixed-slo", "has no scaling"),
+        ("reactive", "mixed-slo-v0", "has no scaling"),
+        ("lt-i", "mixed-slo-v0", "has no scaling"),
     ],
 )
 def test_a_scenario_that_does_not_fit_is_refused(policy, scenario_name, message):

@@ -115,7 +115,7 @@ def test_queue_number_out_of_range() -> None:
 
 
 def test_a_view_gives_requests_and_runs_of_a_queue() -> None:
-    scenario = load_scenario("mixed-slo", horizon_s=600)
+    scenario = load_scenario("mixed-slo-v0", horizon_s=600)
     sim = ClusterSimulation(scenario)
     sim.start(0, draw_requests(scenario, np.random.default_rng(1)))
     for _ in range(33):  # the batch queue has appeared, and nobody pulls but the mixed instances

@@ -14,7 +14,7 @@ from llmscale_env.workload.families import SPLITS, common_data, member_data, mem
 from llmscale_env.workload.mixes import mix_data
 from llmscale_env.workload.tables import load_counts
 
-FAMILY = "mixed-slo"
+FAMILY = "mixed-slo-v0"
 
 
 def streams(split: str) -> list[dict]:
@@ -80,31 +80,31 @@ def test_a_stream_takes_the_place_of_the_common_one():
     assert common == ["documents"]
     rates = {
         name: [s["rate_per_s"] for s in member_data(name)["streams"] if s["name"] == "documents"]
-        for name in ("mixed-slo/test-chat", "mixed-slo/test-documents")
+        for name in ("mixed-slo-v0/test-chat", "mixed-slo-v0/test-documents")
     }
-    assert rates == {"mixed-slo/test-chat": [2.0], "mixed-slo/test-documents": [4.0]}
+    assert rates == {"mixed-slo-v0/test-chat": [2.0], "mixed-slo-v0/test-documents": [4.0]}
 
 
 def test_a_member_is_a_copy():
-    member_data("mixed-slo/test-chat")["streams"][0]["rate_per_s"] = 0.1
-    assert member_data("mixed-slo/test-chat")["streams"][0]["rate_per_s"] == 20.0
-    assert mix_data("mixed-slo/test-chat") == member_data("mixed-slo/test-chat")
+    member_data("mixed-slo-v0/test-chat")["streams"][0]["rate_per_s"] = 0.1
+    assert member_data("mixed-slo-v0/test-chat")["streams"][0]["rate_per_s"] == 20.0
+    assert mix_data("mixed-slo-v0/test-chat") == member_data("mixed-slo-v0/test-chat")
 
 
 def test_slips_are_named():
-    with pytest.raises(ValueError, match=r"mixed-slo has \['train-poisson'"):
-        member_data("mixed-slo/nothing")
+    with pytest.raises(ValueError, match=r"mixed-slo-v0 has \['train-poisson'"):
+        member_data("mixed-slo-v0/nothing")
     with pytest.raises(ValueError, match="family = 'nothing'"):
         mix_data("nothing/at-all")
     with pytest.raises(ValueError, match="split = 'dev'"):
         members(FAMILY, "dev")
-    with pytest.raises(ScenarioError, match="workload: workload = 'mixed-slo/nothing'"):
-        load_scenario(FAMILY, workload="mixed-slo/nothing")
+    with pytest.raises(ScenarioError, match="workload: workload = 'mixed-slo-v0/nothing'"):
+        load_scenario(FAMILY, workload="mixed-slo-v0/nothing")
 
 
 def test_settings_of_a_member_have_a_file_of_one_folder():
-    path = settings_path("hpa", FAMILY, "mixed-slo/val-code")
-    assert path.name == "hpa_mixed-slo_mixed-slo-val-code.yaml"
+    path = settings_path("hpa", FAMILY, "mixed-slo-v0/val-code")
+    assert path.name == "hpa_mixed-slo-v0_mixed-slo-v0-val-code.yaml"
 
 
 def test_windows_come_from_their_part_alone():
@@ -113,7 +113,7 @@ def test_windows_come_from_their_part_alone():
 
     scenario = load_scenario(
         FAMILY,
-        workload="mixed-slo/test-code",
+        workload="mixed-slo-v0/test-code",
         **{"workload.streams.code.arrivals.start_s": 0.0, "horizon_s": 600},
     )
     alone = scenario.workload.model_copy(

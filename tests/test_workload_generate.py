@@ -74,7 +74,7 @@ def test_one_seed_is_one_table(name):
 
 def test_tables_are_the_same_on_every_machine():
     # Counts, uniforms and integers only: any machine and any NumPy of the pinned stream agree.
-    workload = load_mix("mixed-slo")
+    workload = load_mix("mixed-slo-v0")
     assert digest(generate(workload, seed=0)) == GOLDEN_MIXED_SLO
 
 
@@ -106,7 +106,7 @@ def test_episodes_of_one_generator_differ_and_follow_from_its_state():
 
 
 def test_what_is_generated_does_not_depend_on_the_policy_or_on_reads():
-    table = generate(load_mix("mixed-slo"))
+    table = generate(load_mix("mixed-slo-v0"))
     with pytest.raises(ValueError, match="read-only"):
         table.output_tokens[0] = 1
 
@@ -168,8 +168,8 @@ def test_ties_keep_the_order_of_the_workload():
 
 
 def test_rate_scale():
-    mix = load_mix("mixed-slo")
-    base, double = generate(mix), generate(load_mix("mixed-slo", rate_scale=2.0))
+    mix = load_mix("mixed-slo-v0")
+    base, double = generate(mix), generate(load_mix("mixed-slo-v0", rate_scale=2.0))
     assert len(double) == pytest.approx(2 * len(base), rel=0.03)
     assert mix.scaled(2.0).scaled(0.5).rate_scale == 1.0
     assert same(generate(mix.scaled(2.0)), double)
@@ -181,9 +181,9 @@ def test_mixes_have_their_rates_and_llm():
     # A count window of another part of the trace has another rate: mean over many seeds.
     sizes = [len(generate(load_mix("chat"), seed, horizon_s=600.0)) for seed in range(40)]
     assert np.mean(sizes) == pytest.approx(30 * 600, rel=0.05)
-    table = generate(load_mix("mixed-slo", llm=LLMS[1]), horizon_s=60.0)
+    table = generate(load_mix("mixed-slo-v0", llm=LLMS[1]), horizon_s=60.0)
     assert set(table.llm) == {1}
-    said = r"mix = 'chatt'.*'chat', 'code-burst'.*, of families, .*'mixed-slo/val-chat'"
+    said = r"mix = 'chatt'.*'chat', 'code-burst'.*, of families, .*'mixed-slo-v0/val-chat'"
     with pytest.raises(ValueError, match=said):
         load_mix("chatt")
 
@@ -276,7 +276,7 @@ def test_unknown_names_and_horizons():
 
 
 def test_configs_are_frozen_and_survive_a_round_trip():
-    mix = load_mix("mixed-slo")
+    mix = load_mix("mixed-slo-v0")
     with pytest.raises(ValidationError, match="frozen"):
         mix.rate_scale = 2.0
     assert WorkloadConfig.model_validate(mix.model_dump()) == mix

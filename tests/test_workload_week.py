@@ -344,15 +344,15 @@ def test_a_scenario_says_regions_by_name():
         "workload.streams.1.region": "east",
         "horizon_s": 120.0,
     }
-    scenario = load_scenario("mixed-slo", **overrides)
+    scenario = load_scenario("mixed-slo-v0", **overrides)
     table = draw_requests(scenario, np.random.default_rng(0))
     assert table.region_names == ("west", "east")
     assert set(table.region) == {0, 1}
-    alone = draw_requests(load_scenario("mixed-slo", horizon_s=120.0), np.random.default_rng(0))
+    alone = draw_requests(load_scenario("mixed-slo-v0", horizon_s=120.0), np.random.default_rng(0))
     assert alone.region_names == ("region",)
     assert np.array_equal(alone.arrival_ps, table.arrival_ps)
     assert np.array_equal(alone.output_tokens, table.output_tokens)
     with pytest.raises(ScenarioError, match="east"):
-        load_scenario("mixed-slo", **{"workload.streams.1.region": "east"})
+        load_scenario("mixed-slo-v0", **{"workload.streams.1.region": "east"})
     with pytest.raises(ScenarioError, match="unique"):
-        load_scenario("mixed-slo", regions=("a", "a"))
+        load_scenario("mixed-slo-v0", regions=("a", "a"))

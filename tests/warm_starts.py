@@ -22,4 +22,4 @@ def config_of(*words: str, agent: str = "ppo") -> Any:
     if any(key.startswith("warm_start.") for key in given) and "warm_start.policy" not in given:
         small.append("warm_start.policy=static")  # tests bring teachers of their own
     changes, _ = parse_words([*small, *plain, f"{agent}.n_steps=8", *words], ("env",))
-    return make_config("mixed-slo", changes)
+    return make_config("mixed-slo-v0", changes)

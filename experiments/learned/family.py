@@ -1,4 +1,4 @@
-"""Workloads of a table: the shipped family mixed-slo, and one more trace that somebody drops in."""
+"""Workloads of a table: the shipped family mixed-slo-v0, and one more trace that somebody drops in."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from llmscale_env.workload.families import common_data, members
 from llmscale_env.workload.readers import load_trace
 from llmscale_env.workload.requests import PS_PER_S
 
-FAMILY = "mixed-slo"
-SCENARIO = "mixed-slo"
+FAMILY = "mixed-slo-v0"
+SCENARIO = "mixed-slo-v0"
 DROPPED_IN = "trace"
 """Name of the workload of a dropped-in trace."""
 

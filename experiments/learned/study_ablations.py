@@ -53,7 +53,7 @@ class Settings(Parameters):
         Names,
         ours("heuristics of different kinds: none, of load and deadlines, of use, of backpressure"),
     ] = ("static", "paced", "llumnix", "chiron")
-    learned: Annotated[Names, ours('as in learned-mixed-slo; "pretrained": all that ship')] = (
+    learned: Annotated[Names, ours('as in learned-mixed-slo-v0; "pretrained": all that ship')] = (
         "pretrained",
     )
     ablations: Annotated[Names, ours("all, with the world as it is")] = tuple(ABLATIONS)
@@ -98,7 +98,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
     if not tests:
         raise ValueError("workloads: there must be one")
     made = heuristic_cases(parameters.policies, (1.0,), tests, (), windows)
-    made += learned_cases(find_runs(parameters.learned, "mixed-slo"), tests, (), windows)
+    made += learned_cases(find_runs(parameters.learned, "mixed-slo-v0"), tests, (), windows)
     return [
         {**ABLATIONS[name].of(case), "ablation": name}
         for case in made

@@ -40,7 +40,7 @@ Names = tuple[str, ...]
 class Settings(Parameters):
     """Attributes are explained where they are declared."""
 
-    seeds: Annotated[int, ours("test windows, the first ones of learned-mixed-slo", ge=1)] = 5
+    seeds: Annotated[int, ours("test windows, the first ones of learned-mixed-slo-v0", ge=1)] = 5
     workloads: Annotated[Names, ours("test workloads; empty: all")] = ()
     episodes: Annotated[int, ours("schedules that a search tries", ge=1)] = 500
     slot_control_s: Annotated[float, ours("of a schedule", gt=0)] = 30.0
@@ -53,7 +53,7 @@ class Settings(Parameters):
     @field_validator("slot_control_s")
     @classmethod
     def _slots(cls, seconds: float) -> float:
-        horizon = scenario_of("mixed-slo/test-chat").horizon_s
+        horizon = scenario_of("mixed-slo-v0/test-chat").horizon_s
         if not horizon / 1000 <= seconds <= horizon / 3:
             raise ValueError(f"must make 3 to 1000 slots of an episode of {horizon:g} s")
         return seconds

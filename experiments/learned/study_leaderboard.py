@@ -72,7 +72,7 @@ class Settings(Parameters):
 PARAMETERS = {
     "quick": Settings(
         seeds=2,
-        environments=("mixed-slo", "placement", "burst-multicast"),
+        environments=("mixed-slo-v0", "placement", "burst-multicast"),
         bound_windows=0,
     ),
     "paper": Settings(),

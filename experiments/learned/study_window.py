@@ -2,7 +2,7 @@
 
 Policies on the same requests: what arrives, how many instances serve and load, how many requests wait for
 their first admission, and the share of the last half minute's arrivals that end on time. A heuristic's factor
-and the learned policy's quantile are told: column `chosen` of learned-mixed-slo's table has those that
+and the learned policy's quantile are told: column `chosen` of learned-mixed-slo-v0's table has those that
 validation chose. Without a learned policy heuristics are compared.
 Instances are seen at the control intervals (10 s), all else every second. Attainment falls at the very end
 since requests that are not done by then count as missed.
@@ -46,7 +46,7 @@ class Settings(Parameters):
         ours("names, with a factor of its knob where it is not 1: static,paced:1.2"),
     ] = ("static", "paced")
     learned: Annotated[
-        tuple[str, ...], ours("as in learned-mixed-slo; of what competes there one is shown")
+        tuple[str, ...], ours("as in learned-mixed-slo-v0; of what competes there one is shown")
     ] = ("pretrained",)
     setting: Annotated[str, ours("of the learned policy; empty: the only one that there is")] = ""
     training_seed: Annotated[int, ours("of the learned policy", ge=0)] = 0
@@ -94,7 +94,7 @@ def split(name: str) -> tuple[str, float]:
 
 
 CHOSEN = Settings(heuristics=("static", "paced:1.2"), setting="misses at 2.5", quantile=0.1)
-"""What validation chose for test-spikes (column `chosen` of learned-mixed-slo's table)."""
+"""What validation chose for test-spikes (column `chosen` of learned-mixed-slo-v0's table)."""
 
 PARAMETERS = {"quick": CHOSEN, "paper": CHOSEN}
 
@@ -116,7 +116,7 @@ def cases(parameters: Settings) -> list[dict[str, Any]]:
         if found is None:
             raise ValueError(f"heuristics = {text!r}: there is no such setting")
         made.append({**where, "policy": text, "learned": False, "parameters": found})
-    runs = find_runs(parameters.learned, "mixed-slo")
+    runs = find_runs(parameters.learned, "mixed-slo-v0")
     run = shown(runs, workload, parameters.training_seed, parameters.setting)
     if run is not None:
         made.append({**where, **learned_who(run, parameters.quantile or None)})

@@ -1,6 +1,6 @@
 """Families of workloads: what policies are trained, chosen and tested on, apart in time and in source.
 
-`mixed-slo/test-spikes` is a name like that of a mix: `load_scenario("mixed-slo", workload=...)`.
+`mixed-slo-v0/test-spikes` is a name like that of a mix: `load_scenario("mixed-slo-v0", workload=...)`.
 """
 
 from __future__ import annotations
