@@ -1,9 +1,9 @@
 """Nobody gains by not doing the work: cheats score below a tuned heuristic, or the exception is named.
 
 On the workloads by which policies are chosen (`mixed-slo-v0/val-*`) the tuned heuristic is the fixed fleet
-that `baselines.tune` found, of all heuristics the best there; on the shipped mixes a fixed fleet too, the best of
-ten by mean reward over the episodes of seeds 0 to 7, and Llumnix with the shipped settings. The episodes here
-are others.
+that `baselines.tune` found, of all heuristics the best there; on the shipped mixes a fixed fleet too, the
+best of ten by mean reward over the episodes of seeds 0 to 7, and Llumnix with the shipped settings. The
+episodes here are others.
 """
 
 from __future__ import annotations

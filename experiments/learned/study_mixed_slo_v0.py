@@ -2,9 +2,9 @@
 
 Every policy runs on the same windows of six test workloads, whose times and parameters neither training nor
 tuning has seen (`llmscale_env/workload/families/mixed-slo-v0.yaml`). A heuristic runs at several factors of
-its knob around its tuned setting (column `base` says whether a search has found one), a learned policy at every
-price or target it was trained for, at several quantiles of its instance counts, and with all its training
-seeds.
+its knob around its tuned setting (column `base` says whether a search has found one), a learned policy at
+every price or target it was trained for, at several quantiles of its instance counts, and with all its
+training seeds.
 
 Two answers per workload. *Chosen*: the cheapest setting that keeps both classes at 99 % on the validation
 windows, run on the test windows: what an operator gets, who may then miss 99 %. *Matched*: GPU-hours at
