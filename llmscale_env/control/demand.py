@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.picoseconds import ps
+from llmscale_env.workload.days import PastRequests
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 WHOLE = 1e-9
@@ -64,6 +65,7 @@ class DemandRecord:
         self._end_ps = ps(history_s)
         if requests.history is not None:
             self._keep(0, requests.history)
+        self._past = requests.past
         self.add(requests)
 
     def add(self, requests: RequestTable) -> None:
@@ -118,8 +120,21 @@ class DemandRecord:
             total = np.zeros((self._n_bins(bin_s), *self._sizes), np.int64)
             for piece in self._pieces:
                 total += self._counted(piece, bin_s)
+            if self._past is not None:
+                total[: round(before)] += self._counted_past(self._past, bin_s)
             self._binned[bin_s] = total
         return self._binned[bin_s]
+
+    def _counted_past(self, past: PastRequests, bin_s: float) -> NDArray[np.int64]:
+        """(k, M, R, C) tokens of what came before, bin after bin."""
+        each = bin_s / past.bin_s
+        if abs(each - round(each)) > WHOLE * each:
+            raise ValueError(
+                f"bin_s = {bin_s}: what came before is counted by {past.bin_s} s; must be a whole number "
+                "of these"
+            )
+        tokens = past.input_tokens + past.predicted_tokens
+        return tokens.reshape(-1, round(each), *self._sizes).sum(axis=1)
 
     def _n_bins(self, bin_s: float) -> int:
         """Bins until the last arrival."""

@@ -25,7 +25,13 @@ from llmscale_env.control.failures import draw_failures
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times, ps, serving
 from llmscale_env.workload import RequestTable, generate_requests
-from llmscale_env.workload.config import HourlyArrivals, StreamConfig
+from llmscale_env.workload.config import (
+    DayArrivals,
+    HourlyArrivals,
+    PoissonArrivals,
+    StreamConfig,
+)
+from llmscale_env.workload.days import expected_jobs, expected_requests
 from llmscale_env.workload.generate import queue_size, request_chunks
 from llmscale_env.workload.hourly import HOUR_S, MINUTE_S, expected_rates, hourly_rate
 
@@ -73,10 +79,12 @@ def _expected_arrivals(key: ScenarioKey) -> tuple[float, ...]:
     names = [c.name for c in scenario.classes]
     counts = np.zeros(len(names))
     # A queue's size is no matter of chance, and it may hold a million requests.
-    known = {s.name: _expected_hourly(scenario, s) for s in scenario.workload.streams}
+    known = {s.name: _expected_of(scenario, s) for s in scenario.workload.streams}
     drawn = tuple(s for s in scenario.workload.streams if known[s.name] is None)
-    streams = scenario.workload.model_copy(update={"batch_queues": (), "streams": drawn})
-    alone = scenario.model_copy(update={"workload": streams})
+    streams = scenario.workload.model_copy(
+        update={"batch_queues": (), "jobs": (), "streams": drawn}
+    )
+    alone = scenario.model_copy(update={"workload": streams, "history_s": _drawn_history_s(scenario)})
     for seed in _ESTIMATION_SEEDS if drawn else ():
         table = draw_requests(alone, np.random.default_rng(seed))
         counts += np.bincount(table.slo_class, minlength=len(names))
@@ -89,15 +97,28 @@ def _expected_arrivals(key: ScenarioKey) -> tuple[float, ...]:
         counts[names.index(queue.slo_class)] += queue_size(
             scenario.workload, queue, scenario.horizon_s
         )
+    targets = {c.name: c.ttft_s for c in scenario.classes}
+    for job in scenario.workload.jobs:
+        mine = [targets[name] for name in job.classes]
+        scale = scenario.workload.rate_scale
+        each = expected_jobs(job, mine, scale, scenario.horizon_s)
+        counts[[names.index(name) for name in job.classes]] += each
     return tuple(np.maximum(counts, 1.0).tolist())
 
 
-def _expected_hourly(scenario: Scenario, stream: StreamConfig) -> float | None:
-    """Requests of a stream whose hourly rates are known, bursts included; None of other streams.
+def _expected_of(scenario: Scenario, stream: StreamConfig) -> float | None:
+    """Requests of a stream whose rates are known, bursts included; None of other streams.
 
     Not drawn, since they may be millions.
     """
     arrivals = stream.arrivals
+    if isinstance(arrivals, DayArrivals):
+        assert stream.rate_per_s is not None
+        rate = stream.rate_per_s * scenario.workload.rate_scale
+        return expected_requests(arrivals, rate, scenario.horizon_s)
+    if isinstance(arrivals, PoissonArrivals) and scenario.workload.counts_history:
+        assert stream.rate_per_s is not None
+        return stream.rate_per_s * scenario.workload.rate_scale * scenario.horizon_s
     if not isinstance(arrivals, HourlyArrivals) or arrivals.start_s == "random":
         return None
     begin, end = scenario.history_s, scenario.history_s + scenario.horizon_s
@@ -119,17 +140,24 @@ def _expected_hourly(scenario: Scenario, stream: StreamConfig) -> float | None:
     return found
 
 
+def _drawn_history_s(scenario: Scenario) -> float:
+    """Length of the history whose requests are drawn one by one; a counted one is not."""
+    return 0.0 if scenario.workload.counts_history else scenario.history_s
+
+
 def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
     """The requests of one episode of `scenario`, and what else chance does to it."""
+    drawn_s = _drawn_history_s(scenario)
     table = generate_requests(
         scenario.workload,
         classes=scenario.classes,
         llms=scenario.fleet.llms,
-        horizon_s=scenario.history_s + scenario.horizon_s,
+        horizon_s=drawn_s + scenario.horizon_s,
         rng=rng,
         regions=scenario.region_names,
+        history_s=scenario.history_s - drawn_s,
     )
-    if scenario.history_s > 0:
+    if drawn_s > 0:
         begin, end = (ps(s) for s in (scenario.history_s, scenario.history_s + scenario.horizon_s))
         table = replace(table.between(begin, end), history=table.between(0, begin))
     if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
@@ -150,15 +178,17 @@ def draw_chunks(
     Raises:
         ValueError: a `chunk_s` that is not positive.
     """
-    begin, end = (ps(s) for s in (scenario.history_s, scenario.history_s + scenario.horizon_s))
+    drawn_s = _drawn_history_s(scenario)
+    begin, end = (ps(s) for s in (drawn_s, drawn_s + scenario.horizon_s))
     chunks = request_chunks(
         scenario.workload,
         classes=scenario.classes,
         llms=scenario.fleet.llms,
-        horizon_s=scenario.history_s + scenario.horizon_s,
+        horizon_s=drawn_s + scenario.horizon_s,
         rng=rng,
         regions=scenario.region_names,
         chunk_s=chunk_s,
+        history_s=scenario.history_s - drawn_s,
     )
     before: list[RequestTable] = []
     is_first = True
@@ -176,7 +206,7 @@ def draw_chunks(
                 for later in before[1:]:
                     history = history.followed_by(later)
                 history = history.between(0, begin)
-            table = replace(table, history=history)
+            table = replace(table, history=history, past=chunk.requests.past)
             if any(pool.mtbf_s is not None for pool in scenario.fleet.pools):
                 table = replace(table, failures=draw_failures(scenario, rng))
         yield min(ps(chunk.to_s), end) - begin, table

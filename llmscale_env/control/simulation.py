@@ -37,6 +37,7 @@ from llmscale_env.sim.fast import EngineBatch, gateways
 from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
+from llmscale_env.workload.days import DAY_S, PastRequests
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 NEXT_IN_GATEWAY_S = 0.001
@@ -376,7 +377,13 @@ class ClusterSimulation:
             partial(self.demand, e),
             see_quantiles,
             lambda: self.token_history[e, :interval].copy(),
+            *self._before(e),
         )
+
+    def _before(self, e: int) -> tuple[float, PastRequests | None]:
+        """Time of day at the start of episode `e`, and what came before; nothing before it is started."""
+        requests = self.requests[e]
+        return (0.0, None) if requests is None else (requests.clock_s, requests.past)
 
     def snapshot(
         self,
@@ -386,8 +393,12 @@ class ClusterSimulation:
     ) -> Snapshot:
         """The numbers of all episodes as they stand (views of live arrays: read them at once)."""
         states = self.engine.states
+        time_s = states.glob["now_ps"][:, 0] / PS_PER_S
+        begin_s, pasts = zip(*(self._before(e) for e in range(self.n_episodes)), strict=True)
         return Snapshot(
-            time_s=states.glob["now_ps"][:, 0] / PS_PER_S,
+            time_s=time_s,
+            clock_s=(np.array(begin_s) + time_s) % DAY_S,
+            pasts=pasts,
             length_s=self.length_s,
             by_class=self.by_class,
             by_pool=self.by_pool,

@@ -14,6 +14,7 @@ from llmscale_env.control.endpoints import EndpointsSeen
 from llmscale_env.control.gateways import Gateways
 from llmscale_env.control.virtual import VirtualQueues
 from llmscale_env.control.weights import Weights
+from llmscale_env.workload.days import PastRequests
 
 FORECAST_QUANTILES = (0.5, 0.9)
 """Quantiles of the forecast that a controller may ask for."""
@@ -25,6 +26,8 @@ class Snapshot:
 
     Attributes:
         time_s: (E,) present time.
+        clock_s: (E,) present time of day.
+        pasts: (E,) what came before each episode, where it is counted; else None.
         length_s: (E,) length of the last interval, 0 at the start.
         by_class: name -> (E, C) counts of the last interval (names as in `TALLY`).
         by_pool: name -> (E, P) counts of the last interval.
@@ -43,6 +46,8 @@ class Snapshot:
     """
 
     time_s: NDArray[np.float64]
+    clock_s: NDArray[np.float64]
+    pasts: tuple[PastRequests | None, ...]
     length_s: NDArray[np.float64]
     by_class: dict[str, NDArray[np.int64]]
     by_pool: dict[str, NDArray[np.int64]]

@@ -23,6 +23,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.fast.fleet import will_have
 from llmscale_env.sim.fast.records import TALLY
+from llmscale_env.workload.days import DAY_S, PastRequests
 from llmscale_env.workload.requests import PS_PER_S
 
 SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end", "cursor"))
@@ -137,6 +138,8 @@ class ClusterView:
             instance ordered now would serve, from the run's forecaster; None without one.
         forecast_error: (C,) its recent weighted absolute percentage error.
         history: (k, C) arrivals of every control interval that has ended, oldest first.
+        clock_s: present time of day.
+        past: what came before the episode, where it is counted (`workload.days`); else None.
     """
 
     def __init__(
@@ -154,6 +157,8 @@ class ClusterView:
         demand: Callable[[], DemandRecord] | None = None,
         see_quantiles: Callable[[], NDArray[np.float64]] | None = None,
         see_tokens: Callable[[], NDArray[np.int64]] | None = None,
+        begin_clock_s: float = 0.0,
+        past: PastRequests | None = None,
     ) -> None:
         self._demand = demand
         self._see_quantiles = see_quantiles
@@ -169,6 +174,8 @@ class ClusterView:
         self._engine = engine
         self._e = e
         self.time_s = engine.now_ps(e) / PS_PER_S
+        self.clock_s = (begin_clock_s + self.time_s) % DAY_S
+        self.past = past
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
         totals = np.empty(engine.states.tally.shape[1], _PACKED)
         totals[...] = engine.states.tally[e][_SEEN]
@@ -211,6 +218,8 @@ class ClusterView:
         quantiles = self._see_quantiles
         return Snapshot(
             time_s=np.array([self.time_s]),
+            clock_s=np.array([self.clock_s]),
+            pasts=(self.past,),
             length_s=np.array([self.window.length_s]),
             by_class=self._counts[0],
             by_pool=self._counts[1],

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.envs.day_blocks import DayClock, Deferrable, Felt, Load, Pools
 from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, WeekClock
 from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, past_means, ranges, share
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
@@ -437,6 +438,11 @@ BLOCKS = {
     "urgency": Urgency,
     "pool_state": PoolState,
     "slo_tails": SLOTails,
+    "day_clock": DayClock,
+    "load": Load,
+    "deferrable": Deferrable,
+    "felt": Felt,
+    "pools": Pools,
     "wishes": Wishes,
     "last_action": LastAction,
 }

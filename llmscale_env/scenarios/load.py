@@ -32,7 +32,8 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
 
     Args:
         name: one of `scenario_names()`, or a path ending in .yaml or .yml. A `Scenario` is taken as
-            the starting point itself.
+            the starting point itself. A file with `like: NAME` has the fields of that shipped scenario
+            but for those that it names itself, by dotted path where it is a part of one.
         overrides: dotted paths of fields with their values; a part is changed after the whole, whichever
             is named first. Since a keyword has no dots, pass
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
@@ -68,6 +69,15 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
         ) from None
     if not isinstance(data, dict):
         raise ScenarioError(f"{path.name}: must hold a mapping of fields")
+    if "like" in data:
+        changes = dict(data)
+        original = str(changes.pop("like"))
+        if original not in scenario_names() or original == path.stem:
+            raise ScenarioError(
+                f"{path.name}: like = {original!r}: must be another shipped scenario, one of "
+                f"{[name for name in scenario_names() if name != path.stem]}"
+            )
+        return load_scenario(original, **{**changes, **overrides})
     return _build(data, overrides)
 
 

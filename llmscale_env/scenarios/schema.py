@@ -26,9 +26,8 @@ from llmscale_env.scenarios.fleet import FleetConfig, RouteConfig
 from llmscale_env.scenarios.regions import LatencyConfig
 from llmscale_env.workload.config import (
     DEFAULT_CLASSES,
-    BatchQueueConfig,
+    JobsConfig,
     SLOClass,
-    StreamConfig,
     WorkloadConfig,
 )
 
@@ -120,10 +119,6 @@ class Scenario(Frozen):
                 f"horizon_s = {self.horizon_s}"
             )
         self._check_delay()
-        parts: list[StreamConfig | BatchQueueConfig] = [
-            *self.workload.streams,
-            *self.workload.batch_queues,
-        ]
         if len(set(self.regions)) < len(self.regions):
             raise ValueError(f"regions = {list(self.regions)}: names must be unique")
         for name in self.workload.regions:
@@ -136,8 +131,11 @@ class Scenario(Frozen):
             raise ValueError(
                 f"history_s = {self.history_s}: not together with batch queues, which come at once"
             )
-        for part in parts:
-            if part.slo_class is not None:
+        for job in self.workload.jobs:
+            for name in job.classes:
+                known_by(name, classes, f"workload.{job.name}.classes")
+        for part in self.workload.parts:
+            if not isinstance(part, JobsConfig) and part.slo_class is not None:
                 known_by(part.slo_class, classes, f"workload.{part.name}.slo_class")
             if part.llm is not None and llm_card(part.llm).name not in llms:
                 raise ValueError(

@@ -91,6 +91,7 @@ _PROFILES = {
     "m-large": "servegen_m_large_rate",
     "deepseek-r1": "servegen_deepseek_r1_rate",
 }
+_DAYS = {"servegen-m-large": "m-large", "servegen-m-small": "m-small"}
 _WEEK = (
     "sageserve-week",
     "sageserve_week_hourly.csv",
@@ -190,6 +191,18 @@ def build_tables(source: Path, to: Path = DATA) -> list[Path]:
         ("kind", "mean relative rate by hour of the day, 0 to 23, local time"),
     )
     write_rows(written[-1], about, profiles)
+    for name, profile in _DAYS.items():
+        rates = raw(_PROFILES[profile])["relative_rate"].to_numpy()
+        per_day = 86_400 // 600
+        days = (rates / rates.mean()).reshape(-1, per_day)
+        about = (
+            ("name", name),
+            ("source", _SERVEGEN[1].format(f"rates of all clients of {profile} per 600 s")),
+            ("licence", _SERVEGEN[0]),
+            ("kind", "relative rate by ten minutes, a row per day, local time; 0: an outage in the data"),
+        )
+        written.append(to / f"days_{name}.csv")
+        write_rows(written[-1], about, [(f"day_{k + 1}", row) for k, row in enumerate(days)])
     name, file, licence, origin, kind = _WEEK
     if not (source / file).is_file():
         raise FileNotFoundError(f"source = {source}: {file} is missing there")

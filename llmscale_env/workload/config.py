@@ -213,6 +213,49 @@ class HourlyArrivals(_Frozen):
         return self
 
 
+DAYS = 14
+"""Days of a shipped table of days."""
+
+TEN_MINUTES_S = 600
+"""Length of a window of such a table."""
+
+
+class DayArrivals(_Frozen):
+    """A Poisson process at the ten-minute rates of real days, with the seconds of a real trace within them.
+
+    The stream's `rate_per_s` is the mean over all days of the table. Every `days` stream of a workload is
+    at the same time of the same day, which one draw decides. It is drawn window by window, each from a
+    generator of its own, so that a long episode can be drawn in pieces (`request_chunks`).
+
+    Attributes:
+        table: name of a shipped table of days (`tables.load_days`).
+        days: days (1 to 14) in which the whole episode lies; days that follow each other are one stretch.
+            What came before the episode (`history_s`) may be of the day before; that before day 1 is taken
+            from day 7, a week after it.
+        start_s: time of day at which the episode starts, a whole number of ten minutes, or "random": any
+            such time of these days.
+        seconds: a shipped count table. Within each window arrivals follow a stretch of ten minutes of it,
+            from a random second, divided by its own mean: bursts are the trace's, the window's rate is the
+            day's. None: even.
+    """
+
+    kind: Literal["days"] = "days"
+    table: Name
+    days: Annotated[tuple[Annotated[int, Field(ge=1, le=DAYS)], ...], Field(min_length=1)] = tuple(
+        range(1, DAYS + 1)
+    )
+    start_s: Literal["random"] | Annotated[float, Field(ge=0, lt=86_400)] = "random"
+    seconds: Name | None = None
+
+    @model_validator(mode="after")
+    def _starts_with_a_window(self) -> DayArrivals:
+        if isinstance(self.start_s, float) and self.start_s % TEN_MINUTES_S:
+            raise ValueError(
+                f"start_s = {self.start_s:g}: must be a whole number of {TEN_MINUTES_S} s"
+            )
+        return self
+
+
 class SpikeArrivals(_Frozen):
     """A Poisson process of the stream's rate, multiplied by `factor` during spikes.
 
@@ -302,6 +345,7 @@ ArrivalConfig = Annotated[
     | LevelArrivals
     | DiurnalArrivals
     | HourlyArrivals
+    | DayArrivals
     | SpikeArrivals
     | CountArrivals
     | TraceArrivals,
@@ -446,37 +490,104 @@ class BatchQueueConfig(_Frozen):
         return _named(value, "table")
 
 
-class WorkloadConfig(_Frozen):
-    """Streams and batch queues, and how their output lengths are predicted.
+class JobsConfig(_Frozen):
+    """Batch jobs at odd hours: each is many requests that arrive at once and are due together.
 
     Attributes:
-        rate_scale: multiplies every stream's rate and every batch queue's size (one knob for
+        name: unique in the workload.
+        llm: name.
+        classes: names of SLO classes, of which each job draws one; its TTFT target is the job's deadline.
+        per_day: mean number of jobs in 24 hours (Poisson, at any time alike).
+        n_requests: smallest and largest number of requests of a job (uniform).
+        lengths: of its requests.
+        backlog: what is left of jobs that came before the episode waits at its start. Of a job that came
+            `a` seconds before and has `d` seconds, the share 1 - a / d is left: the work had been spread
+            evenly. It is of the class (of these) with the longest target that is no longer than the time
+            left; where none is that short, the job is taken to be done.
+        region: as for a stream.
+    """
+
+    name: Name
+    llm: Name
+    classes: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
+    per_day: Annotated[float, Field(ge=0, le=100_000)]
+    n_requests: tuple[
+        Annotated[int, Field(ge=0, le=10_000_000)], Annotated[int, Field(ge=0, le=10_000_000)]
+    ]
+    lengths: Annotated[
+        TableLengths | FixedLengths | LognormalLengths, Field(discriminator="kind")
+    ] = TableLengths()
+    backlog: bool = True
+    region: Regions | None = None
+
+    @field_validator("lengths", mode="before")
+    @classmethod
+    def _short_lengths(cls, value: Any) -> Any:
+        return _named(value, "table")
+
+    @model_validator(mode="after")
+    def _smallest_first(self) -> JobsConfig:
+        if self.n_requests[0] > self.n_requests[1]:
+            raise ValueError(f"n_requests = {list(self.n_requests)}: the first is the smallest")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes = {list(self.classes)}: names must be unique")
+        return self
+
+
+class WorkloadConfig(_Frozen):
+    """Streams, batch queues and jobs, and how their output lengths are predicted.
+
+    Attributes:
+        rate_scale: multiplies every stream's rate and every batch queue's and job's size (one knob for
             "the same service, busier").
     """
 
     streams: tuple[StreamConfig, ...] = ()
     batch_queues: tuple[BatchQueueConfig, ...] = ()
+    jobs: tuple[JobsConfig, ...] = ()
     predictor: PredictorConfig = PredictorConfig()
     rate_scale: Annotated[float, Field(gt=0, le=10_000)] = 1.0
 
     @model_validator(mode="after")
     def _names(self) -> WorkloadConfig:
         seen: set[str] = set()
-        names = [s.name for s in self.streams] + [q.name for q in self.batch_queues]
-        for name in names:
+        for name in [part.name for part in self.parts]:
             if name in seen:
                 raise ValueError(
-                    f"name = {name!r}: two streams or batch queues are called so; "
+                    f"name = {name!r}: two streams, batch queues or jobs are called so; "
                     "names must be unique"
                 )
             seen.add(name)
+        days = self.day_arrivals
+        for other in days[1:]:
+            if (other.days, other.start_s) != (days[0].days, days[0].start_s):
+                raise ValueError(
+                    f"days = {list(other.days)}, start_s = {other.start_s}: all streams of kind days must "
+                    f"have the same, and one has {list(days[0].days)}, {days[0].start_s}"
+                )
         return self
+
+    @property
+    def parts(self) -> tuple[StreamConfig | BatchQueueConfig | JobsConfig, ...]:
+        """Everything that brings requests."""
+        return (*self.streams, *self.batch_queues, *self.jobs)
+
+    @property
+    def day_arrivals(self) -> tuple[DayArrivals, ...]:
+        """The arrivals of streams that follow days."""
+        found = (stream.arrivals for stream in self.streams)
+        return tuple(arrivals for arrivals in found if isinstance(arrivals, DayArrivals))
+
+    @property
+    def counts_history(self) -> bool:
+        """Whether what came before an episode is counted (`PastRequests`) and not drawn one by one."""
+        return bool(self.day_arrivals or self.jobs)
 
     @property
     def regions(self) -> tuple[str, ...]:
         """Names of the regions that are mentioned, in order of first mention."""
         mentioned: list[str] = []
-        for region in [s.region for s in self.streams] + [q.region for q in self.batch_queues]:
+        for region in [part.region for part in self.parts]:
             if region is not None:
                 mentioned += [region] if isinstance(region, str) else list(region)
         return tuple(dict.fromkeys(mentioned))

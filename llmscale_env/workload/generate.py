@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -13,9 +14,13 @@ from numpy.typing import NDArray
 from llmscale_env.workload.arrivals import Arrivals, generate_arrivals, hourly_rates, to_ps
 from llmscale_env.workload.config import (
     MAX_TOKENS,
+    TEN_MINUTES_S,
     BatchQueueConfig,
+    DayArrivals,
     FixedLengths,
     HourlyArrivals,
+    JobsConfig,
+    LoadBurst,
     LognormalLengths,
     PredictorConfig,
     Regions,
@@ -24,6 +29,19 @@ from llmscale_env.workload.config import (
     TableLengths,
     TraceLengths,
     WorkloadConfig,
+)
+from llmscale_env.workload.days import (
+    DAY_S,
+    PAST_BIN_S,
+    WINDOW_PS,
+    Jobs,
+    PastRequests,
+    draw_jobs,
+    draw_start,
+    left_over,
+    longest_target_s,
+    past_counts,
+    window_arrivals,
 )
 from llmscale_env.workload.hourly import HOUR_PS, hour_arrivals
 from llmscale_env.workload.readers import Labels
@@ -269,6 +287,38 @@ def _batch_queue(
     )
 
 
+def _job_rows(
+    where: str,
+    job: JobsConfig,
+    workload: WorkloadConfig,
+    names: Names,
+    jobs: Jobs,
+    targets_s: Sequence[float],
+    rngs: Rngs,
+) -> _Part:
+    """Requests of jobs, what is left of earlier ones first."""
+    left, of_class = left_over(job, targets_s, jobs)
+    new = jobs.time_s >= 0
+    size = np.concatenate([left, jobs.requests[new]])
+    begin_ps = np.rint(jobs.time_s[new] * PS_PER_S).astype(np.int64)
+    arrival_ps = np.repeat(np.concatenate([np.zeros(len(left), np.int64), begin_ps]), size)
+    which = np.repeat(np.concatenate([of_class, jobs.which[new]]), size)
+    known = [_index(f"{where}.classes", name, names[1]) for name in job.classes]
+    n = len(arrival_ps)
+    arrivals = Arrivals(arrival_ps)
+    inputs, outputs = draw_lengths(job.lengths, arrivals, rngs[1])
+    predicted = predict_outputs(workload.predictor, job.lengths, arrivals, inputs, outputs, rngs[2])
+    return _Part(
+        arrival_ps,
+        np.full(n, _index(f"{where}.llm", job.llm, names[0]), dtype=np.int16),
+        _regions(where, job.region, n, names[2], rngs[3]),
+        np.array(known, dtype=np.int16)[which],
+        inputs,
+        outputs,
+        predicted,
+    )
+
+
 class _Whole:
     """A stream or batch queue that is drawn at once."""
 
@@ -279,8 +329,8 @@ class _Whole:
         return [self._part.between(from_ps, to_ps)]
 
 
-class _Hourly:
-    """A stream with hourly rates: each hour is drawn when it is needed, and the last one kept."""
+class _Pieces:
+    """A stream that is drawn piece by piece, each when it is needed; the last one is kept."""
 
     def __init__(
         self,
@@ -288,32 +338,85 @@ class _Hourly:
         stream: StreamConfig,
         workload: WorkloadConfig,
         names: Names,
-        horizon_s: float,
         children: _Children,
+        length_ps: int,
+        draw: Callable[[int, np.random.Generator], NDArray[np.int64]],
     ) -> None:
-        assert isinstance(stream.arrivals, HourlyArrivals)
-        self._bursts = stream.arrivals.bursts
-        self._rates = hourly_rates(
-            stream.arrivals,
-            stream.rate_per_s,
-            workload.rate_scale,
-            to_ps(horizon_s),
-            children.of(stream.name)[0],
-        )
         self._what = (where, stream, workload, names)
         self._children = children
+        self._length_ps = length_ps
+        self._draw = draw
         self._kept: tuple[int, _Part] | None = None
 
     def parts(self, from_ps: int, to_ps: int) -> list[_Part]:
-        hours = range(from_ps // HOUR_PS, -(-to_ps // HOUR_PS))
-        return [self._hour(hour).between(from_ps, to_ps) for hour in hours]
+        pieces = range(from_ps // self._length_ps, -(-to_ps // self._length_ps))
+        return [self._piece(k).between(from_ps, to_ps) for k in pieces]
 
-    def _hour(self, hour: int) -> _Part:
-        if self._kept is None or self._kept[0] != hour:
-            rngs = self._children.of(self._what[1].name, hour)
-            arrivals = Arrivals(hour_arrivals(self._rates, hour, self._bursts, rngs[0]))
-            self._kept = hour, _rows(*self._what, arrivals, rngs)
+    def _piece(self, k: int) -> _Part:
+        if self._kept is None or self._kept[0] != k:
+            rngs = self._children.of(self._what[1].name, k)
+            arrivals = Arrivals(self._draw(k, rngs[0]))
+            self._kept = k, _rows(*self._what, arrivals, rngs)
         return self._kept[1]
+
+
+class _Past:
+    """Counts what came before an episode, bin by bin: `PastRequests`."""
+
+    def __init__(self, workload: WorkloadConfig, names: Names, history_s: float) -> None:
+        if history_s % TEN_MINUTES_S:
+            raise ValueError(
+                f"history_s = {history_s:g}: must be a whole number of {TEN_MINUTES_S} s where arrivals "
+                "follow days or jobs come"
+            )
+        self._workload = workload
+        self._names = names
+        n_bins = round(history_s) // PAST_BIN_S
+        shape = (n_bins, *(len(each) for each in names[:1] + names[2:] + names[1:2]))
+        self._requests, self._inputs, self._predicted = (np.zeros(shape, np.int64) for _ in range(3))
+
+    def add(
+        self,
+        where: str,
+        part: StreamConfig | JobsConfig,
+        slo_class: str,
+        counts: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> None:
+        """(bins,) requests of a part and a class."""
+        if part.llm is None:
+            raise ValueError(f"{where}.llm is missing: what came before is counted by LLM")
+        inputs, predicted = _mean_tokens(part.lengths, self._workload.predictor)
+        llm = _index(f"{where}.llm", part.llm, self._names[0])
+        c = _index(f"{where}.slo_class", slo_class, self._names[1])
+        regions = np.bincount(
+            _regions(where, part.region, int(counts.sum()), self._names[2], rng),
+            minlength=len(self._names[2]),
+        )
+        for r in np.flatnonzero(regions):
+            # One region takes all; of several each has its share of every bin.
+            mine = counts if len(np.flatnonzero(regions)) == 1 else rng.binomial(
+                counts, regions[r] / regions.sum()
+            )
+            self._requests[:, llm, r, c] += mine
+            self._inputs[:, llm, r, c] += np.rint(mine * inputs).astype(np.int64)
+            self._predicted[:, llm, r, c] += np.rint(mine * predicted).astype(np.int64)
+
+    def result(self) -> PastRequests:
+        return PastRequests(self._requests, self._inputs, self._predicted)
+
+
+@lru_cache(maxsize=64)
+def _mean_tokens(lengths: AnyLengths, predictor: PredictorConfig) -> tuple[float, float]:
+    """Mean prompt and mean predicted output tokens, of a fixed sample."""
+    rng = np.random.default_rng(_SAMPLE_SEED)
+    arrivals = Arrivals(np.zeros(_SAMPLE, np.int64))
+    inputs, outputs = draw_lengths(lengths, arrivals, rng)
+    predicted = predict_outputs(predictor, lengths, arrivals, inputs, outputs, rng)
+    return float(inputs.mean()), float(predicted.mean())
+
+
+_SAMPLE, _SAMPLE_SEED = 20_000, 990_100
 
 
 class _Draw:
@@ -327,6 +430,7 @@ class _Draw:
         regions: Sequence[str] | None,
         horizon_s: float,
         rng: np.random.Generator,
+        history_s: float,
     ) -> None:
         if not 0 < horizon_s < np.inf:
             raise ValueError(f"horizon_s = {horizon_s}: must be positive and finite")
@@ -335,27 +439,115 @@ class _Draw:
         self.names: Names = (tuple(llms), class_names, known or ("region",))
         children = _Children(rng)
         self.salt = children.salt
-        self._sources: list[_Whole | _Hourly] = []
+        self._sources: list[_Whole | _Pieces] = []
+        self._start = 0  # window of the tables of days
+        days = workload.day_arrivals
+        if days:
+            self._start = draw_start(days[0], horizon_s, children.of(_DAY)[0])
+        past = _Past(workload, self.names, history_s) if history_s > 0 else None
         for k, stream in enumerate(workload.streams):
-            where = f"streams[{k}]"
-            if isinstance(stream.arrivals, HourlyArrivals):
-                source = _Hourly(where, stream, workload, self.names, horizon_s, children)
-                self._sources.append(source)
-                continue
-            rngs = children.of(stream.name)
-            arrivals = generate_arrivals(
-                stream.arrivals,
-                stream.rate_per_s,
-                horizon_s,
-                rngs[0],
-                rate_scale=workload.rate_scale,
-            )
-            part = _rows(where, stream, workload, self.names, arrivals, rngs)
-            self._sources.append(_Whole(part))
+            self._add_stream(f"streams[{k}]", stream, workload, horizon_s, children)
+            if past is not None:
+                counts = self._past_of(stream, workload, history_s, children)
+                if stream.slo_class is None:
+                    raise ValueError(
+                        f"streams[{k}].slo_class is missing: what came before is counted by class"
+                    )
+                rng = children.of(f"{stream.name}{_BEFORE}")[3]
+                past.add(f"streams[{k}]", stream, stream.slo_class, counts, rng)
         for k, queue in enumerate(workload.batch_queues):
             rngs = children.of(queue.name)
             part = _batch_queue(f"batch_queues[{k}]", queue, workload, self.names, horizon_s, rngs)
             self._sources.append(_Whole(part))
+        targets = {c.name: c.ttft_s for c in classes if not isinstance(c, str)}
+        for k, job in enumerate(workload.jobs):
+            where = f"jobs[{k}]"
+            for name in job.classes:
+                _index(f"{where}.classes", name, class_names)
+                if name not in targets:
+                    raise ValueError(f"{where}.classes: {name!r} needs a class with its target")
+            rngs = children.of(job.name)
+            back_s = max(history_s, longest_target_s(workload, _with_targets(classes)))
+            jobs = draw_jobs(job, workload.rate_scale, back_s, horizon_s, rngs[0])
+            mine = [targets[name] for name in job.classes]
+            self._sources.append(_Whole(_job_rows(where, job, workload, self.names, jobs, mine, rngs)))
+            if past is not None:
+                bins = np.floor((jobs.time_s + history_s) / PAST_BIN_S).astype(np.int64)
+                seen = (jobs.time_s < 0) & (bins >= 0)
+                for c, name in enumerate(job.classes):
+                    of_class = seen & (jobs.which == c)
+                    n_bins = round(history_s) // PAST_BIN_S
+                    counts = np.bincount(
+                        bins[of_class], jobs.requests[of_class], minlength=n_bins
+                    ).astype(np.int64)
+                    rng = children.of(f"{job.name}{_BEFORE}", c)[3]
+                    past.add(where, job, name, counts, rng)
+        self._past = None if past is None else past.result()
+        self._clock_s = float(self._start * TEN_MINUTES_S % DAY_S)
+
+    def _add_stream(
+        self,
+        where: str,
+        stream: StreamConfig,
+        workload: WorkloadConfig,
+        horizon_s: float,
+        children: _Children,
+    ) -> None:
+        arrivals, name = stream.arrivals, stream.name
+        if isinstance(arrivals, HourlyArrivals):
+            rates = hourly_rates(
+                arrivals,
+                stream.rate_per_s,
+                workload.rate_scale,
+                to_ps(horizon_s),
+                children.of(name)[0],
+            )
+            draw = partial(_hour, rates, arrivals.bursts)
+            self._sources.append(
+                _Pieces(where, stream, workload, self.names, children, HOUR_PS, draw)
+            )
+        elif isinstance(arrivals, DayArrivals):
+            assert stream.rate_per_s is not None
+            rate = stream.rate_per_s * workload.rate_scale
+            window = partial(window_arrivals, arrivals, rate, self._start)
+            self._sources.append(
+                _Pieces(where, stream, workload, self.names, children, WINDOW_PS, window)
+            )
+        else:
+            rngs = children.of(name)
+            found = generate_arrivals(
+                arrivals, stream.rate_per_s, horizon_s, rngs[0], rate_scale=workload.rate_scale
+            )
+            self._sources.append(
+                _Whole(_rows(where, stream, workload, self.names, found, rngs))
+            )
+
+    def _past_of(
+        self,
+        stream: StreamConfig,
+        workload: WorkloadConfig,
+        history_s: float,
+        children: _Children,
+    ) -> NDArray[np.int64]:
+        """(bins,) requests before the episode; of arrivals that follow no days, a draw of their own."""
+        arrivals, name = stream.arrivals, f"{stream.name}{_BEFORE}"
+        if isinstance(arrivals, DayArrivals):
+            assert stream.rate_per_s is not None
+            rate = stream.rate_per_s * workload.rate_scale
+            windows = [
+                past_counts(arrivals, rate, self._start, k, children.of(name, k)[0])
+                for k in reversed(range(round(history_s) // TEN_MINUTES_S))
+            ]
+            return np.concatenate(windows)
+        found = generate_arrivals(
+            arrivals,
+            stream.rate_per_s,
+            history_s,
+            children.of(name)[0],
+            rate_scale=workload.rate_scale,
+        )
+        n_bins = round(history_s) // PAST_BIN_S
+        return np.bincount(found.arrival_ps // (PAST_BIN_S * PS_PER_S), minlength=n_bins)
 
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
         """The requests that arrive in [from, to)."""
@@ -374,8 +566,27 @@ class _Draw:
             class_names=self.names[1],
             region_names=self.names[2],
             salt=self.salt,
+            past=self._past,
+            clock_s=self._clock_s,
             **columns,
         )
+
+
+_DAY = "\0day"
+"""Stands for the draw of the day, which belongs to no part; names of parts have no such letter."""
+
+_BEFORE = "\0before"
+"""Behind a part's name: for what it brought before the episode."""
+
+
+def _hour(
+    rates: NDArray[np.float64], bursts: tuple[LoadBurst, ...], hour: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    return hour_arrivals(rates, hour, bursts, rng)
+
+
+def _with_targets(classes: Sequence[SLOClass | str]) -> list[SLOClass]:
+    return [c for c in classes if not isinstance(c, str)]
 
 
 def generate_requests(
@@ -386,6 +597,7 @@ def generate_requests(
     horizon_s: float,
     rng: np.random.Generator,
     regions: Sequence[str] | None = None,
+    history_s: float = 0.0,
 ) -> RequestTable:
     """Draw the requests of an episode.
 
@@ -397,16 +609,17 @@ def generate_requests(
         rng: moved on by four 32-bit draws; every draw of the table follows from them.
         regions: names of the clients' regions, in the order of the table's `region` index; None: those
             that the workload mentions.
+        history_s: so much of what came before is counted (`RequestTable.past`); 0: nothing is.
 
     Returns:
-        The requests sorted by arrival; ties in the order streams, then batch queues, as listed.
+        The requests sorted by arrival; ties in the order streams, batch queues, jobs, as listed.
 
     Raises:
         ValueError: an LLM, class, region, table or profile that is not there, a malformed trace, a
             horizon that is not positive; the message names the field.
         OSError: a trace file that cannot be read.
     """
-    draw = _Draw(workload, classes, llms, regions, horizon_s, rng)
+    draw = _Draw(workload, classes, llms, regions, horizon_s, rng, history_s)
     return draw.between(0, to_ps(horizon_s))
 
 
@@ -434,14 +647,15 @@ def request_chunks(
     rng: np.random.Generator,
     regions: Sequence[str] | None = None,
     chunk_s: float = 3600.0,
+    history_s: float = 0.0,
 ) -> Iterator[RequestChunk]:
     """The table of `generate_requests` in pieces, bit for bit, for episodes too long to be held at once.
 
-    Streams of kind `hourly` are drawn hour by hour and forgotten; others, and batch queues, are drawn
-    whole before the first piece.
+    Streams of kind `hourly` and `days` are drawn hour by hour or window by window and forgotten; others,
+    batch queues and jobs are drawn whole before the first piece.
 
     Args:
-        workload, classes, llms, horizon_s, rng, regions: as in `generate_requests`.
+        workload, classes, llms, horizon_s, rng, regions, history_s: as in `generate_requests`.
         chunk_s: length of a piece; the last one may be shorter.
 
     Raises:
@@ -450,7 +664,7 @@ def request_chunks(
     """
     if not 0 < chunk_s < np.inf:
         raise ValueError(f"chunk_s = {chunk_s}: must be positive and finite")
-    draw = _Draw(workload, classes, llms, regions, horizon_s, rng)
+    draw = _Draw(workload, classes, llms, regions, horizon_s, rng, history_s)
     end_ps, step_ps = to_ps(horizon_s), max(to_ps(chunk_s), 1)
     first_id = 0
     for from_ps in range(0, end_ps, step_ps):

@@ -7,10 +7,13 @@ table gives the same episode whichever policy runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from llmscale_env.workload.days import PastRequests
 
 PS_PER_S = 1_000_000_000_000
 """Picoseconds per second: engine time is an int64 count of picoseconds."""
@@ -45,6 +48,8 @@ class RequestTable:
         salt: seed (64 bits) of the hashes by which engines find network latencies and reclaim times.
         history: requests that came before the episode, its times counted from the earliest that are known of;
             None: nothing is known.
+        past: what came before the episode where it is counted and not drawn, in place of `history`.
+        clock_s: time of day at time 0, in [0, 86400).
 
     Raises:
         ValueError: if a column has the wrong length or a value out of range (the message names the
@@ -64,6 +69,8 @@ class RequestTable:
     failures: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     salt: int = 0
     history: RequestTable | None = None
+    past: PastRequests | None = None
+    clock_s: float = 0.0
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
@@ -96,12 +103,12 @@ class RequestTable:
             )
 
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
-        """Those that arrive in [from, to), their times counted from there; without failures and history."""
+        """Those that arrive in [from, to), their times counted from there; without failures and what came before."""
         first, last = np.searchsorted(self.arrival_ps, (from_ps, to_ps))
         columns = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
         columns["arrival_ps"] = columns["arrival_ps"] - from_ps
         none = np.zeros((0, 2), np.int64)
-        return replace(self, **columns, failures=none, history=None)
+        return replace(self, **columns, failures=none, history=None, past=None)
 
     def take(self, rows: NDArray[np.intp]) -> RequestTable:
         """Those in these rows (ascending); failures and history stay."""

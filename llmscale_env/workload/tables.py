@@ -231,7 +231,7 @@ class RateTable:
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Names of the shipped tables of a kind ("lengths", "counts" or "rates")."""
+    """Names of the shipped tables of a kind ("lengths", "counts", "rates" or "days")."""
     return tuple(sorted(p.stem.removeprefix(f"{kind}_") for p in DATA.glob(f"{kind}_*.csv")))
 
 
@@ -316,6 +316,19 @@ def load_rates(name: str) -> RateTable:
         rpm[series] = np.array(values)
         rpm[series].setflags(write=False)
     return RateTable(rpm, about)
+
+
+@lru_cache(maxsize=16)
+def load_days(name: str) -> NDArray[np.float64]:
+    """(days, 144) a shipped table of days: the rate of every ten minutes over the mean of all.
+
+    Raises:
+        ValueError: if there is none of this name (the message lists them).
+    """
+    _, rows = read_rows(_shipped("days", name))
+    days = np.array([values for _, values in rows])
+    days.setflags(write=False)
+    return days
 
 
 @lru_cache(maxsize=1)

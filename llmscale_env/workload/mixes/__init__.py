@@ -52,8 +52,9 @@ def load_mix(name: str, *, rate_scale: float = 1.0, llm: str | None = None) -> W
     """
     data = mix_data(name)
     if llm is not None:
-        for part in (*data.get("streams", []), *data.get("batch_queues", [])):
-            part["llm"] = llm
+        for kind in ("streams", "batch_queues", "jobs"):
+            for part in data.get(kind, []):
+                part["llm"] = llm
     return _validated({**data, "rate_scale": rate_scale})
 
 
