@@ -165,7 +165,7 @@ def forecaster_of(policy: Policy) -> Any:
 
 def metrics_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
     """Metrics of the table: key of the summary to heading and factor."""
-    classes = {f"{c.name}/slo_attainment": (f"{c.name} %", 100.0) for c in scenario.classes}
+    classes = {f"{name}/slo_attainment": (f"{name} %", 100.0) for name in scenario.class_groups}
     return {"reward": ("reward", 1.0), **classes, **COLUMNS}
 
 

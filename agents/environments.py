@@ -102,7 +102,9 @@ def shaping_of(config: TrainConfig, scenario: Scenario) -> Shaping | None:
         return None
     prices = config.lagrangian
     multiplier = 1.0 if prices.attainment is None else prices.start
-    weight = config.shaping * multiplier * scenario.reward.violation_weight
+    reward = scenario.reward
+    own = 1.0 if reward.prices is not None else reward.violation_weight
+    weight = config.shaping * multiplier * own
     return Shaping(weight, config.hyper.gamma)
 
 

@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from agents.settings import LagrangianConfig
 from agents.vec_adapter import NativeVecEnv
-from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.control.reward import violation_prices
 from llmscale_env.scenarios import Scenario
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def fixed_multipliers(settings: LagrangianConfig, scenario: Scenario) -> NDArray
 
 def prices(scenario: Scenario) -> NDArray[np.float64]:
     """(C,) what the scenario's reward takes for one violation of each class."""
-    per_interval = np.array(expected_arrivals(scenario)) / scenario.n_steps
-    weights = np.array([c.weight for c in scenario.classes])
-    return scenario.reward.violation_weight * weights / per_interval
+    return violation_prices(scenario)
 
 
 def priced_return(

@@ -50,7 +50,7 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
     learner = str(rows[0]["policy"])
     panels = [("reward", "reward per episode", 1.0)]
     panels += [
-        (f"{c.name}/slo_attainment", f"{c.name}: on time, %", 100.0) for c in scenario.classes
+        (f"{name}/slo_attainment", f"{name}: on time, %", 100.0) for name in scenario.class_groups
     ]
     panels += [("gpu_hours", "GPU-hours", 1.0)]
     figure = _figure(11.0, 7.0)

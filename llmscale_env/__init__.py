@@ -37,6 +37,36 @@ class EnvironmentEntry(NamedTuple):
 
 ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
     EnvironmentEntry(
+        id="llmscale/MixedSLO-v1",
+        short_name="mixed-slo",
+        entry_point="llmscale_env.envs.mixed_slo:MixedSLOEnv",
+        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOVectorEnv",
+    ),
+    EnvironmentEntry(
+        id="llmscale/MixedSLO-Hours-v1",
+        short_name="mixed-slo-hours",
+        entry_point="llmscale_env.envs.mixed_slo:MixedSLOHoursEnv",
+        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOHoursVectorEnv",
+    ),
+    EnvironmentEntry(
+        id="llmscale/MixedSLO-Bursty-v1",
+        short_name="mixed-slo-bursty",
+        entry_point="llmscale_env.envs.mixed_slo:MixedSLOBurstyEnv",
+        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOBurstyVectorEnv",
+    ),
+    EnvironmentEntry(
+        id="llmscale/MixedSLO-Constrained-v1",
+        short_name="mixed-slo-constrained",
+        entry_point="llmscale_env.envs.mixed_slo:MixedSLOConstrainedEnv",
+        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOConstrainedVectorEnv",
+    ),
+    EnvironmentEntry(
+        id="llmscale/MixedSLO-Large-v1",
+        short_name="mixed-slo-large",
+        entry_point="llmscale_env.envs.mixed_slo:MixedSLOLargeEnv",
+        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOLargeVectorEnv",
+    ),
+    EnvironmentEntry(
         id="llmscale/MixedSLO-v0",
         short_name="mixed-slo-v0",
         entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0Env",

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.reward import PARTS, RewardParts, serving_cost_gpu_s
+from llmscale_env.control.leftover import leftover_gpu_s, lost_at_horizon
+from llmscale_env.control.reward import PARTS, RewardParts
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.sim.metrics import Outcome, doomed, judge, leftover_gpu_seconds
+from llmscale_env.sim.metrics import Outcome, doomed, judge
 from llmscale_env.sim.picoseconds import seconds
-from llmscale_env.sim.spec import RequestState
 
 _COLUMNS = (
     "arrival_ps",
@@ -82,6 +82,8 @@ class RegionCosts:
         how = (scenario.classes, now_ps, scenario.itl_statistic)
         verdicts = judge(few, results[which], *how)
         missed = np.isin(verdicts.outcome, (Outcome.LATE, Outcome.REJECTED))
+        if done:
+            missed |= lost_at_horizon(scenario, requests, results, now_ps)[which]
         if not done:  # a hopeless ITL is charged when the request finishes, or at the horizon
             missed &= ~(verdicts.ttft_met & doomed(few, results[which], *how))
         self._open = which[~missed & (verdicts.outcome != Outcome.ON_TIME)]
@@ -94,13 +96,10 @@ class RegionCosts:
         """(R,) GPU-seconds that serving what is unfinished would take."""
         requests = self.sim.requests[self.e]
         assert requests is not None, "an episode is started before it is judged"
-        per_input, per_output = np.array(serving_cost_gpu_s(self.sim.scenario)).T
-        region, found = self._region(), np.zeros(len(self._names))
-        for j in range(len(found)):
-            mine = results.copy()
-            mine["state"][region != j] = RequestState.FUTURE
-            found[j] = leftover_gpu_seconds(requests, mine, per_input, per_output).sum()
-        return found
+        each = leftover_gpu_s(self.sim.scenario, requests, results)
+        region, n_llms = self._region(), len(self.sim.scenario.fleet.llms)
+        mine = [np.where(region == j, each, 0.0) for j in range(len(self._names))]
+        return np.array([np.bincount(requests.llm, x, n_llms).sum() for x in mine])
 
 
 def by_region(costs: RewardParts, j: int) -> dict[str, float]:

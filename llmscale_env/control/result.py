@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llmscale_env.control.leftover import lost_at_horizon
 from llmscale_env.control.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps
@@ -164,7 +165,12 @@ class EpisodeResult:
             policy=policy,
             seed=seed,
             requests=request_columns(
-                requests, results, scenario.classes, horizon_ps, scenario.itl_statistic
+                requests,
+                results,
+                scenario.classes,
+                horizon_ps,
+                scenario.itl_statistic,
+                lost=lost_at_horizon(scenario, requests, results, horizon_ps),
             ),
             frame=request_frame(requests, results, scenario, horizon_ps),
             series=series,
@@ -242,6 +248,8 @@ class EpisodeResult:
             llms,
             scenario.horizon_s,
             instance_s=None if swapping else np.bincount(of_llm, serving_s, minlength=len(llms)),
+            groups=scenario.named_groups,
+            decided=scenario.reward.prices is not None,
         )
         summary |= {name: float(value) for name, value in (extra or {}).items()}
         return cls(
@@ -390,7 +398,9 @@ def request_frame(
     """`EpisodeResult.requests`, from arguments as `EpisodeResult.build` has them."""
     import pandas as pd
 
-    verdicts = judge(requests, results, scenario.classes, horizon_ps, scenario.itl_statistic)
+    lost = lost_at_horizon(scenario, requests, results, horizon_ps)
+    how = (scenario.classes, horizon_ps, scenario.itl_statistic)
+    verdicts = judge(requests, results, *how, lost)
     came = verdicts.outcome != Outcome.NOT_ARRIVED
 
     def named(codes: NDArray[Any], names: Sequence[str]) -> Any:

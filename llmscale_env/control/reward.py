@@ -8,6 +8,13 @@ GPU-seconds count loading and draining. Every arrival that misses a target, or i
 violation, charged in the interval in which it becomes certain. Dividing by *expected* arrivals, a
 constant of the scenario, leaves nothing to gain by serving fewer. Work left over when the horizon cuts
 the episode is charged the GPU-seconds that serving it one by one would have taken.
+
+With prices (`reward.prices`) it is, in units of `unit_usd`,
+
+cost = gpu_hour_usd * GPU-hours + sum over classes of weight * late_request_usd * violations
+     + start_usd * instances started
+
+and `control.leftover` says what of the work left over is charged and late.
 """
 
 from __future__ import annotations
@@ -244,33 +251,63 @@ class RewardParts:
         return np.stack([self.gpu, self.violations, self.loads, self.leftover])
 
 
+def violation_prices(scenario: Scenario) -> NDArray[np.float64]:
+    """(C,) what one violation of each class costs by the scenario's own reward, class weights included."""
+    weights = np.array([c.weight for c in scenario.classes])
+    prices = scenario.reward.prices
+    if prices is not None:
+        late_usd = prices.late_request_usd
+        if isinstance(late_usd, dict):
+            each = np.array([late_usd.get(c.name, 0.0) for c in scenario.classes])
+        else:
+            each = np.full(len(weights), late_usd)
+        return each * weights / prices.unit_usd
+    expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
+    return scenario.reward.violation_weight * weights / expected
+
+
 class RewardModel:
     """Turns counts into costs, for any number of episodes at once."""
 
     def __init__(self, scenario: Scenario) -> None:
         config = scenario.reward
+        self._prices = config.prices
         self._reference = config.reference_gpus or float(scenario.fleet.max_gpus)
         self._interval_s = scenario.control_interval_s
-        self._expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
-        self._class_weights = np.array([c.weight for c in scenario.classes])
         self._classes = [c.name for c in scenario.classes]
+        self._class_weights = np.array([c.weight for c in scenario.classes])
+        if self._prices is None:
+            self._expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
+            own = (config.gpu_weight, config.violation_weight, config.load_weight)
+        else:
+            self._late = violation_prices(scenario)
+            own = (1.0, 1.0, 1.0)
         self._weights: dict[str, Any] = {
-            "gpu": config.gpu_weight,
-            "violations": dict.fromkeys(self._classes, config.violation_weight),
-            "loads": config.load_weight,
+            "gpu": own[0],
+            "violations": dict.fromkeys(self._classes, own[1]),
+            "loads": own[2],
         }
         self._weigh()
 
     def _weigh(self) -> None:
         gpu, by_class, loads = self._weights.values()
-        self._per_gpu_s = gpu / (self._reference * self._interval_s)
         violations = np.array([by_class[name] for name in self._classes])
+        prices = self._prices
+        if prices is not None:
+            self._per_gpu_s = gpu * prices.gpu_hour_usd / 3600.0 / prices.unit_usd
+            self._per_violation = violations * self._late
+            self._per_load = loads * prices.start_usd / prices.unit_usd
+            return
+        self._per_gpu_s = gpu / (self._reference * self._interval_s)
         self._per_violation = violations * self._class_weights / self._expected
         self._per_load = loads
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Weights now: `gpu` (of unfinished work too), `violations` by class, `loads`."""
+        """Weights now: `gpu` (of unfinished work too), `violations` by class, `loads`.
+
+        With prices they are multiples of these, 1 at first.
+        """
         return {**self._weights, "violations": dict(self._weights["violations"])}
 
     def set_weights(
@@ -283,9 +320,10 @@ class RewardModel:
         """Other weights from now on; what is left out stays as it is.
 
         Args:
-            gpu, loads: in place of `gpu_weight` and `load_weight` of the scenario's reward.
-            violations: in place of its `violation_weight`, for all classes or by class; a class's own
-                weight counts besides.
+            gpu, loads: in place of `gpu_weight` and `load_weight` of the scenario's reward; with prices,
+                times the price.
+            violations: in place of its `violation_weight`, for all classes or by class; with prices, times
+                the price. A class's own weight counts besides.
 
         Raises:
             ValueError: an unknown class, or a weight that is negative or not finite.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.behind import Behind
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.kept import KeptRequests
+from llmscale_env.control.leftover import lost_at_horizon
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
 from llmscale_env.control.reward import draw_chunks, draw_requests
@@ -104,7 +105,12 @@ def run_episode(
     horizon_ps = ps(scenario.horizon_s)
     results = sim.engine.results(0)
     columns = request_columns(
-        requests, results, scenario.classes, horizon_ps, scenario.itl_statistic
+        requests,
+        results,
+        scenario.classes,
+        horizon_ps,
+        scenario.itl_statistic,
+        lost=lost_at_horizon(scenario, requests, results, horizon_ps),
     )
     return EpisodeResult.from_columns(
         requests=columns,
@@ -157,11 +163,17 @@ def run_streamed(
         )
     kept = KeptRequests()
 
-    def keep(table: RequestTable, results: NDArray[Any]) -> None:
+    def keep(table: RequestTable, results: NDArray[Any], at_end: bool = False) -> None:
         now_ps = sim.engine.now_ps(0)
         kept.add(
             request_columns(
-                table, results, scenario.classes, now_ps, scenario.itl_statistic, np.float32
+                table,
+                results,
+                scenario.classes,
+                now_ps,
+                scenario.itl_statistic,
+                np.float32,
+                lost_at_horizon(scenario, table, results, now_ps) if at_end else None,
             )
         )
 
@@ -178,7 +190,7 @@ def run_streamed(
     series, decisions = _play(policy, sim, forecasts, feed)
     known = sim.requests[0]
     assert known is not None, "it has been started above"
-    keep(known, sim.engine.results(0))
+    keep(known, sim.engine.results(0), at_end=True)
     columns = kept.all()
     return EpisodeResult.from_columns(
         requests=columns, **_outcome(policy, scenario, seed, columns, sim, series, decisions)

@@ -24,7 +24,8 @@ from llmscale_env.control.endpoints import (
     see_endpoints,
 )
 from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
-from llmscale_env.control.reward import RewardModel, RewardParts, serving_cost_gpu_s
+from llmscale_env.control.leftover import leftover_gpu_s, lost_at_horizon
+from llmscale_env.control.reward import RewardModel, RewardParts
 from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView
@@ -34,7 +35,7 @@ from llmscale_env.control.window import IntervalCounts, Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.fast import EngineBatch, gateways
-from llmscale_env.sim.metrics import doomed, leftover_gpu_seconds
+from llmscale_env.sim.metrics import doomed
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.days import DAY_S, PastRequests
@@ -83,7 +84,6 @@ class ClusterSimulation:
         self.history = np.zeros((n_episodes, scenario.n_steps + 1, n_classes), np.int64)
         self.token_history = np.zeros_like(self.history)
         self.clipped = np.zeros(n_episodes, np.int64)
-        self._costs = np.array(serving_cost_gpu_s(scenario))
         self._finished_before = np.zeros(n_episodes, np.int64)
         self.looks = 0
         self._virtual: VirtualQueues | None = None
@@ -281,7 +281,7 @@ class ClusterSimulation:
                     self.engine.fail(e, instance)
 
     def _charge_doomed(self, e: int) -> None:
-        """At the horizon: who can no longer meet the ITL target is late, finished or not."""
+        """At the horizon: who can no longer meet a target is late, finished or not."""
         scenario = self.scenario
         requests, results = self._unfinished(e)
         horizon = self.engine.now_ps(e)
@@ -290,9 +290,11 @@ class ClusterSimulation:
         lost &= (
             results["first_token_ps"] - requests.arrival_ps <= ttft
         )  # others are charged already
-        count = np.bincount(requests.slo_class[lost], minlength=len(scenario.classes))
-        self.by_class["itl_late"][e] += count
-        self.engine.states.tally["itl_late"][e] += count
+        never = lost_at_horizon(scenario, requests, results, horizon)
+        for name, which in (("itl_late", lost), ("ttft_late", never)):
+            count = np.bincount(requests.slo_class[which], minlength=len(scenario.classes))
+            self.by_class[name][e] += count
+            self.engine.states.tally[name][e] += count
 
     # ---- what it brought ----
 
@@ -324,10 +326,10 @@ class ClusterSimulation:
         return [model.parts(gpu_s, violations, loads, leftover) for model in models]
 
     def leftover_gpu_s(self, e: int) -> float:
-        """GPU-seconds that serving episode `e`'s unfinished requests one by one would take."""
-        per_input, per_output = self._costs.T
-        each = leftover_gpu_seconds(*self._unfinished(e), per_input, per_output)
-        return float(each.sum())
+        """GPU-seconds that serving episode `e`'s unfinished requests would take (`control.leftover`)."""
+        requests, results = self._unfinished(e)
+        each = leftover_gpu_s(self.scenario, requests, results)
+        return float(np.bincount(requests.llm, each, len(self.scenario.fleet.llms)).sum())
 
     def _unfinished(self, e: int) -> tuple[RequestTable, NDArray[Any]]:
         """Requests of episode `e` that have not finished, and how they stand; of many there are few."""

@@ -302,6 +302,12 @@ class ServingCore:
         for c, slo_class in enumerate(self.scenario.classes):
             for name, values in of_classes.items():
                 out[f"{slo_class.name}/{name}"] = values[:, c]
+        for group, members in self.scenario.named_groups.items():
+            rows = list(members)
+            of_group = tally["on_time"][:, rows].sum(axis=1), known[:, rows].sum(axis=1)
+            out[f"{group}/slo_attainment"] = _ratio(*of_group)
+            out[f"{group}/violations"] = late[:, rows].sum(axis=1).astype(float)
+            out[f"{group}/arrived"] = tally["arrived"][:, rows].sum(axis=1).astype(float)
         out["joint/slo_attainment"] = _ratio(tally["on_time"].sum(axis=1), known.sum(axis=1))
         out["gpu_hours"] = seconds(pools, "gpu").sum(axis=1) / 3600.0
         out["loads"] = pools["started"].sum(axis=1).astype(float)
@@ -334,13 +340,19 @@ class ServingCore:
         """`metrics` at the end of an episode, attainment as the share of all arrivals.
 
         While an episode runs, the fate of some arrivals is open and they are left out; at its end
-        whoever is not on time counts, as in `EpisodeResult`.
+        whoever is not on time counts, as in `EpisodeResult`. With prices what is open stays left out.
         """
         out = self.metrics()
+        if self.scenario.reward.prices is not None:
+            return out
         tally = self.sim.engine.states.tally
         for c, slo_class in enumerate(self.scenario.classes):
             share = _ratio(tally["on_time"][:, c], tally["arrived"][:, c])
             out[f"{slo_class.name}/slo_attainment"] = share
+        for group, members in self.scenario.named_groups.items():
+            rows = list(members)
+            of_group = tally["on_time"][:, rows].sum(axis=1), tally["arrived"][:, rows].sum(axis=1)
+            out[f"{group}/slo_attainment"] = _ratio(*of_group)
         on_time, arrived = tally["on_time"].sum(axis=1), tally["arrived"].sum(axis=1)
         out["joint/slo_attainment"] = _ratio(on_time, arrived)
         return out

@@ -14,7 +14,6 @@ from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, past_means, share
 from llmscale_env.envs.service import Service
 from llmscale_env.envs.size_free_blocks import TOP_BATCH, binned_quantile
-from llmscale_env.scenarios.groups import class_groups
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.workload.requests import PS_PER_S
@@ -63,7 +62,7 @@ class _Work:
         self.per_input_s = np.where(service.serves, service.per_input_s, 0.0).max(axis=1)
         self.per_output_s = np.where(service.serves, service.per_output_s, 0.0).max(axis=1)
         self.most = _max_instances(scenario)
-        self.groups = class_groups(scenario)
+        self.groups = scenario.class_groups
         self.urgent = {
             name: all(scenario.classes[c].priority == 0 for c in rows)
             for name, rows in self.groups.items()
@@ -75,7 +74,7 @@ class _Work:
 
     def by_group(self, values: Floats) -> list[Floats]:
         """Sums over the classes of each group, from (..., C)."""
-        return [values[..., rows].sum(axis=-1) for rows in self.groups.values()]
+        return [values[..., list(rows)].sum(axis=-1) for rows in self.groups.values()]
 
 
 class Load:
@@ -134,7 +133,7 @@ class Load:
             out += [x[k] for x in always]
             if work.urgent[name]:
                 out += [x[k] for x in urgent]
-                out.append(now.forecast_error[:, rows].max(axis=1) / 2.0)
+                out.append(now.forecast_error[:, list(rows)].max(axis=1) / 2.0)
         return np.stack(out, axis=1)
 
     def _yesterday(self, now: Snapshot, after_s: float) -> Floats:
@@ -212,7 +211,7 @@ class Felt:
     quantile = 0.95
 
     def __init__(self, scenario: Scenario) -> None:
-        self._groups = class_groups(scenario)
+        self._groups = scenario.class_groups
         self._urgent = [
             c for c, slo_class in enumerate(scenario.classes) if slo_class.priority == 0
         ]
@@ -240,8 +239,10 @@ class Felt:
         waiting = (tally["arrived"] - tally["started"] - tally["rejected"])[:, rows]
         late = w["rejected"] + w["ttft_late"] + w["itl_late"]
         missed = [
-            share(late[:, group].sum(axis=1), (late + w["on_time"])[:, group].sum(axis=1))
-            for group in self._groups.values()
+            share(
+                late[:, list(rows)].sum(axis=1), (late + w["on_time"])[:, list(rows)].sum(axis=1)
+            )
+            for rows in self._groups.values()
         ]
         felt = np.stack([*tails, log_scale(waiting, 1024.0)], axis=2).reshape(len(late), -1)
         return np.concatenate([felt, np.stack(missed, axis=1)], axis=1)

@@ -7,18 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.control.leftover import seconds_per_token
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Floats
-from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import pool_tables, pool_times, serving
+from llmscale_env.sim.compile import serving
 from llmscale_env.sim.fast.queues import SLACK_BOUNDS
 from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
 from llmscale_env.workload.requests import PS_PER_S
-
-TOKENS = 1024
-"""Length of a prompt and of a context for which times per token are stated."""
 
 LEAST_FREE = 0.05
 """Share of the fleet that is taken to be left to a class, however much those before it ask for."""
@@ -44,7 +41,7 @@ class Service:
     """Capacity and delay by class, for any number of episodes at once.
 
     An instance serves a request of a class in so many seconds of its own: prompt tokens at the pace of a
-    prefill of `TOKENS`, predicted output tokens at that of the largest batch of contexts of `TOKENS` that
+    prefill of 1,024, predicted output tokens at that of the largest batch of contexts of 1,024 that
     fits the KV cache, the pool's `max_batch` and the class's ITL target. That pace is the machine's: it
     does not depend on the batch limits of the moment. Of several LLMs of a pool the dearest counts.
 
@@ -225,18 +222,3 @@ class Service:
         """(E, C, bins) requests in shared queues by slack; (E, C) those of them without a first token."""
         bins = np.einsum("eqb,cq->ecb", now.queues["slack_bins"].astype(np.float64), self._of_queue)
         return bins, now.queues["fresh"] @ self._of_queue.T
-
-
-def seconds_per_token(scenario: Scenario, pool: PoolConfig, itl_s: float) -> tuple[float, float]:
-    """Seconds of an instance per prompt token and per output token of a class with this ITL target."""
-    times, tables = pool_times(scenario, pool), pool_tables(scenario, pool)
-    most = max(1, min(pool.max_batch, tables.kv_capacity_tokens // TOKENS))
-    # The time of an iteration rises with the batch: the largest that meets the target by bisection.
-    low, high = 1, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if times.decode_s(middle, middle * TOKENS) <= itl_s:
-            low = middle
-        else:
-            high = middle - 1
-    return times.prefill_s(TOKENS) / TOKENS, times.decode_s(low, low * TOKENS) / low

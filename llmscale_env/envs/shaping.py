@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
@@ -26,7 +26,7 @@ class Shaping:
     so discounted.
 
     Attributes:
-        weight: as the scenario's `violation_weight`: with the same number, a request costs when it is
+        weight: as the scenario's `violation_weight`, with prices times the price (1 there): with the same number, a request costs when it is
             foreseen to be late what it will cost when it is, and the violation itself is taken back then.
         gamma: the learner's discount.
 
@@ -66,9 +66,10 @@ class LateBacklog:
     def __init__(self, scenario: Scenario, settings: Shaping, n: int) -> None:
         self.settings = settings
         self._service = Service(scenario)
-        expected = np.array(expected_arrivals(scenario)) / scenario.n_steps
-        weights = np.array([c.weight for c in scenario.classes])
-        self._each = settings.weight * weights / expected
+        own = scenario.reward
+        one = own if own.prices is not None else own.model_copy(update={"violation_weight": 1.0})
+        at_weight_one = scenario.model_copy(update={"reward": one})
+        self._each = settings.weight * violation_prices(at_weight_one)
         self.now = np.zeros(n)
 
     def start(self, e: int) -> None:

@@ -48,7 +48,12 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
     """
     if isinstance(name, Scenario):
         return with_overrides(name, overrides)
-    text = str(name)
+    data, changes = _read(str(name))
+    return _build(data, {**changes, **overrides})
+
+
+def _read(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A scenario's file, or the one that it is like, and what it changes of that."""
     if text.endswith((".yaml", ".yml")):
         path = Path(text)
         if not path.is_file():
@@ -69,16 +74,16 @@ def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
         ) from None
     if not isinstance(data, dict):
         raise ScenarioError(f"{path.name}: must hold a mapping of fields")
-    if "like" in data:
-        changes = dict(data)
-        original = str(changes.pop("like"))
-        if original not in scenario_names() or original == path.stem:
-            raise ScenarioError(
-                f"{path.name}: like = {original!r}: must be another shipped scenario, one of "
-                f"{[name for name in scenario_names() if name != path.stem]}"
-            )
-        return load_scenario(original, **{**changes, **overrides})
-    return _build(data, overrides)
+    if "like" not in data:
+        return data, {}
+    original = str(data.pop("like"))
+    others = [name for name in scenario_names() if name != path.stem]
+    if original not in others:
+        raise ScenarioError(
+            f"{path.name}: like = {original!r}: must be another shipped scenario, one of {others}"
+        )
+    base, changes = _read(original)
+    return base, {**changes, **data}
 
 
 def with_overrides(scenario: Scenario, overrides: Mapping[str, Any]) -> Scenario:

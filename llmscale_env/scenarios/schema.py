@@ -35,10 +35,30 @@ MAX_HORIZON_S = 30 * 86_400.0
 """Engine time would last for 53 days; a scenario may use 30."""
 
 
+class PriceConfig(Frozen):
+    """What an episode costs in dollars.
+
+    Attributes:
+        gpu_hour_usd: a GPU held for an hour, loading and draining included.
+        late_request_usd: a request that misses a target or is rejected, times the weight of its class; or by
+            class, 0 for those that are not named.
+        start_usd: an instance that is started.
+        unit_usd: so many dollars are a reward of -1.
+    """
+
+    gpu_hour_usd: NonNegative = 2.5
+    late_request_usd: NonNegative | dict[Name, NonNegative] = 0.002
+    start_usd: NonNegative = 0.0
+    unit_usd: Positive = 1.0
+
+
 class RewardConfig(Frozen):
     """What an episode costs; the reward of a step is minus the step's cost (`control.reward`).
 
     Attributes:
+        prices: costs in dollars, in place of all that follows. Work that the horizon leaves is charged its
+            share of a full batch then, and who can no longer be served in time is late
+            (`control.leftover`).
         gpu_weight: cost of holding `reference_gpus` GPUs (loading and draining included) for one
             control interval.
         violation_weight: cost of violating as many requests of a class as are expected to arrive
@@ -47,10 +67,20 @@ class RewardConfig(Frozen):
         reference_gpus: see `gpu_weight`; the fleet's `max_gpus` if None.
     """
 
+    prices: PriceConfig | None = None
     gpu_weight: NonNegative = 1.0
     violation_weight: NonNegative = 10.0
     load_weight: NonNegative = 0.02
     reference_gpus: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> RewardConfig:
+        if self.prices is None:
+            return self
+        for name in ("gpu_weight", "violation_weight", "load_weight", "reference_gpus"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {getattr(self, name)}: not together with prices")
+        return self
 
 
 class Scenario(Frozen):
@@ -111,6 +141,19 @@ class Scenario(Frozen):
             if name == "joint" or not re.fullmatch(NAME_PATTERN, name):
                 raise ValueError(
                     f"classes: name {name!r} must be letters, digits, '_', '.', '-', and not 'joint'"
+                )
+        prices = self.reward.prices
+        if prices is not None and isinstance(prices.late_request_usd, dict):
+            for name in prices.late_request_usd:
+                known_by(name, classes, "reward.prices.late_request_usd")
+        for slo_class in self.classes:
+            group = slo_class.group
+            if group is None:
+                continue
+            if group in classes or group == "joint" or not re.fullmatch(NAME_PATTERN, group):
+                raise ValueError(
+                    f"classes.{slo_class.name}.group = {group!r}: must be letters, digits, '_', '.', '-', "
+                    "and not 'joint' or the name of a class"
                 )
         llms = self.fleet.llms
         if self.control_interval_s > self.horizon_s:
@@ -206,6 +249,21 @@ class Scenario(Frozen):
                     f"fleet.routes.{k}.region_queues = {route.region_queues}: must have a queue for each "
                     f"of {list(self.region_names)}"
                 )
+
+    @property
+    def class_groups(self) -> dict[str, tuple[int, ...]]:
+        """Numbers of the classes of each group, in order; a class without one stands for itself."""
+        found: dict[str, tuple[int, ...]] = {}
+        for c, slo_class in enumerate(self.classes):
+            name = slo_class.group or slo_class.name
+            found[name] = (*found.get(name, ()), c)
+        return found
+
+    @property
+    def named_groups(self) -> dict[str, tuple[int, ...]]:
+        """The same without those that are classes."""
+        names = {c.name for c in self.classes}
+        return {name: rows for name, rows in self.class_groups.items() if name not in names}
 
     def region_of(self, name: str | None) -> str:
         """The region that a part of the fleet names, or the first one."""

@@ -6,7 +6,7 @@ all arrivals, so that what was never served counts as missed; latencies are of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
@@ -63,6 +63,7 @@ def judge(
     classes: Sequence[SLOClass],
     horizon_ps: int,
     itl_statistic: ItlStatistic = "mean",
+    lost: Bools | None = None,
 ) -> Verdicts:
     """Hold every request against its class's targets.
 
@@ -78,6 +79,7 @@ def judge(
         horizon_ps: when the results were read; arrivals from then on have not arrived.
         itl_statistic: which ITL of a request its target holds for: "mean", the time from the first
             token to the last over the tokens after the first (0 for one token), or "max".
+        lost: (n,) requests that are late too, if they would be unfinished.
 
     Raises:
         ValueError: lengths differ, or the results were read at another time than `horizon_ps`.
@@ -105,7 +107,7 @@ def judge(
     late = finished | (started & ~ttft_met) | (~started & overdue)
     late |= ttft_met & doomed(requests, results, classes, horizon_ps, itl_statistic)
     outcome = np.full(len(requests), Outcome.UNFINISHED, np.int8)
-    outcome[late] = Outcome.LATE
+    outcome[late if lost is None else late | lost] = Outcome.LATE
     outcome[itl_met & ttft_met] = Outcome.ON_TIME
     outcome[rejected] = Outcome.REJECTED
     outcome[~arrived] = Outcome.NOT_ARRIVED
@@ -219,9 +221,10 @@ def request_columns(
     horizon_ps: int,
     itl_statistic: ItlStatistic = "mean",
     precision: type = np.float64,
+    lost: Bools | None = None,
 ) -> RequestColumns:
     """Of those that have arrived; `precision`: of the latencies. The other arguments are those of `judge`."""
-    verdicts = judge(requests, results, classes, horizon_ps, itl_statistic)
+    verdicts = judge(requests, results, classes, horizon_ps, itl_statistic, lost)
     came = verdicts.outcome != Outcome.NOT_ARRIVED
     measured = latencies(requests, results)
     finished = results["state"] == RequestState.FINISHED
@@ -299,8 +302,15 @@ def summarise_columns(
     horizon_s: float,
     *,
     instance_s: ArrayLike | None = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    decided: bool = False,
 ) -> dict[str, float]:
-    """The same from columns; arguments and errors as there."""
+    """The same from columns; arguments and errors as there.
+
+    Args:
+        groups: further groups of classes by name, with the numbers of their classes.
+        decided: unfinished requests count in no share.
+    """
     _check_names(classes)
     served = _instance_seconds(instance_s, len(llm_names))
     several = len(llm_names) > 1  # the only LLM's groups would repeat the others
@@ -309,9 +319,11 @@ def summarise_columns(
     for m, prefix in [(None, ""), *((m, f"{n}/") for m, n in enumerate(llm_names) if several)]:
         mine = everybody if m is None else columns.llm == m
         time_s = None if served is None else float(served.sum() if m is None else served[m])
-        groups = {c.name: mine & (columns.slo_class == k) for k, c in enumerate(classes)}
-        for name, group in (groups | {JOINT: mine}).items():
-            found = _group(columns, group, classes, horizon_s, time_s)
+        found_in = {c.name: mine & (columns.slo_class == k) for k, c in enumerate(classes)}
+        for name, members in (groups or {}).items():
+            found_in[name] = mine & np.isin(columns.slo_class, members)
+        for name, group in (found_in | {JOINT: mine}).items():
+            found = _group(columns, group, classes, horizon_s, time_s, decided)
             summary |= {f"{prefix}{name}/{key}": float(x) for key, x in found.items()}
     return summary
 
@@ -337,6 +349,7 @@ def _group(
     classes: Sequence[SLOClass],
     horizon_s: float,
     instance_s: float | None,
+    decided: bool = False,
 ) -> dict[str, float]:
     """Metrics of a group of arrivals; one column of it at a time, as there may be millions."""
     n = int(group.sum())
@@ -347,11 +360,13 @@ def _group(
     on_time = outcome == Outcome.ON_TIME
     weight = np.array([c.weight for c in classes])[columns.slo_class[group]]
     found: dict[str, float] = {"arrivals": n, **dict(zip(OUTCOMES, counts, strict=True))}
-    found["slo_attainment"] = _share(counts[Outcome.ON_TIME], n)
-    found["ttft_attainment"] = _share(int(columns.ttft_met[group].sum()), n)
-    found["itl_attainment"] = _share(int(columns.itl_met[group].sum()), n)
+    counted = np.full(len(outcome), True) if not decided else outcome != Outcome.UNFINISHED
+    whole = int(counted.sum())
+    found["slo_attainment"] = _share(counts[Outcome.ON_TIME], whole)
+    found["ttft_attainment"] = _share(int((columns.ttft_met[group] & counted).sum()), whole)
+    found["itl_attainment"] = _share(int((columns.itl_met[group] & counted).sum()), whole)
     # Weights added in another order differ in the last bit.
-    weighted = _share(float(weight[on_time].sum()), float(weight.sum()))
+    weighted = _share(float(weight[on_time].sum()), float(weight[counted].sum()))
     del weight
     found["weighted_slo_attainment"] = min(weighted, 1.0)
     for name in LATENCIES:
@@ -424,6 +439,15 @@ def leftover_gpu_seconds(
                 f"{name}_gpu_s_per_token = {cost!r}: must be {n_llms} numbers of at least 0"
             )
         costs.append(array)
+    prefill, decode = leftover_tokens(requests, results)
+    each = prefill * costs[0][requests.llm] + decode * costs[1][requests.llm]
+    return np.bincount(requests.llm, weights=each, minlength=n_llms).astype(np.float64)
+
+
+def leftover_tokens(
+    requests: RequestTable, results: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(n,) tokens still to be prefilled, (n,) to be decoded: see `leftover_gpu_seconds`."""
     state = results["state"]
     over = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
     left = ~np.isin(state, [int(s) for s in over])
@@ -432,5 +456,4 @@ def leftover_gpu_seconds(
     prefills = left & ~(decodes | (state == RequestState.HANDOVER))
     prefill = np.where(prefills, requests.input_tokens + emitted, 0)
     decode = np.where(left, requests.output_tokens - emitted - prefills, 0)
-    each = prefill * costs[0][requests.llm] + decode * costs[1][requests.llm]
-    return np.bincount(requests.llm, weights=each, minlength=n_llms).astype(np.float64)
+    return prefill, decode

@@ -34,6 +34,7 @@ class SLOClass(_Frozen):
         itl_s: target for a request's inter-token latency.
         priority: 0 before 1; only priority-1 requests can be evicted.
         weight: weight of a violation in a reward, relative to the other classes.
+        group: classes of one group are shown together, besides each by itself.
     """
 
     name: Name
@@ -41,6 +42,7 @@ class SLOClass(_Frozen):
     itl_s: Positive
     priority: Literal[0, 1] = 0
     weight: NonNegative = 1.0
+    group: Name | None = None
 
 
 INTERACTIVE = SLOClass(name="interactive", ttft_s=10.0, itl_s=0.2, priority=0)
