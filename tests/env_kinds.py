@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from llmscale_env.envs.burst_multicast import BurstMulticastEnv, BurstMulticastVectorEnv
+from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
 from llmscale_env.envs.multi_region import MultiRegionEnv, MultiRegionVectorEnv
@@ -29,6 +30,13 @@ class Kind(NamedTuple):
     action: list[int]
 
 
+DAY = Kind(
+    "llmscale/MixedSLO-v1",
+    MixedSLOEnv,
+    MixedSLOVectorEnv,
+    {"horizon_s": 360, "workload": "mixed-slo-hours", "workload.rate_scale": 0.3},
+    [4, 4, 0, 3, 3, 5, 0, 0],
+)
 MIXED = Kind(
     "llmscale/MixedSLO-v0", MixedSLOV0Env, MixedSLOV0VectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0]
 )
@@ -67,7 +75,7 @@ REGION = Kind(
     {"horizon_s": 10_800, "workload.rate_scale": 0.5},
     [*[3, 2] * 3, *[4, 0, 2, 1, 3, 2], *[3, 0, 2, 2, 5, 2], *[2] * 5, 0],
 )
-KINDS = (MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST, REGION)
+KINDS = (DAY, MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST, REGION)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id.partition("/")[2])
 
 

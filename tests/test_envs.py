@@ -63,6 +63,7 @@ def test_an_environment_takes_a_forecaster_of_ones_own():
 
 
 @each_kind
+@pytest.mark.filterwarnings("ignore:.*MixedSLO-v0 is out of date:DeprecationWarning")
 @pytest.mark.filterwarnings("error")
 def test_gymnasium_check_env_passes_without_warnings(kind):
     env = gym.make(kind.id, overrides=kind.short, render_mode="rgb_array").unwrapped
@@ -369,6 +370,11 @@ def test_the_manual_lists_every_entry_and_every_choice(kind):
 def test_the_manual_has_the_weights_of_the_reward(kind):
     env = kind.single()
     config, manual = env.scenario.reward, kind.single.__doc__
+    if config.prices is not None:
+        assert f"in units of {config.prices.unit_usd:g} $" in manual
+        assert f"{config.prices.gpu_hour_usd:.2f} $ per GPU-hour" in manual
+        assert f"{config.prices.late_request_usd:g} $ per request" in manual
+        return
     (violations,) = re.findall(r"- `violations`: ([\d.]+) x", manual)
     assert float(violations) == config.violation_weight
     for load in re.findall(r"- `loads`: ([\d.]+) ", manual):
@@ -380,7 +386,8 @@ def test_the_manual_has_the_weights_of_the_reward(kind):
 def test_every_registered_environment_can_be_made():
     short = {kind.id: kind.short for kind in KINDS}
     for entry in llmscale_env.ENVIRONMENTS:
-        env = gym.make(entry.id, overrides=short[entry.id])
+        given = short.get(entry.id, {"horizon_s": 600, "workload.rate_scale": 0.1})
+        env = gym.make(entry.id, overrides=given)
         env.reset(seed=0)
         env.close()
 

@@ -54,7 +54,9 @@ def jobs(**values) -> JobsConfig:
     )
 
 
-def draw(workload: WorkloadConfig, seed: int = 0, horizon_s: float = HOUR_S, **more) -> RequestTable:
+def draw(
+    workload: WorkloadConfig, seed: int = 0, horizon_s: float = HOUR_S, **more
+) -> RequestTable:
     return generate_requests(
         workload,
         classes=CLASSES,
@@ -90,9 +92,15 @@ def test_days_differ_in_level_and_shape_as_the_data_do():
     rates = load_days(M_LARGE)
     assert rates.shape == (14, 144)
     level = rates.mean(axis=1)
-    assert (level.min(), level.max()) == (pytest.approx(0.54, abs=0.01), pytest.approx(1.43, abs=0.01))
+    assert (level.min(), level.max()) == (
+        pytest.approx(0.54, abs=0.01),
+        pytest.approx(1.43, abs=0.01),
+    )
     shape = rates.max(axis=1) / level
-    assert (shape.min(), shape.max()) == (pytest.approx(1.2, abs=0.02), pytest.approx(2.72, abs=0.02))
+    assert (shape.min(), shape.max()) == (
+        pytest.approx(1.2, abs=0.02),
+        pytest.approx(2.72, abs=0.02),
+    )
 
 
 def test_a_window_without_load_in_the_data_brings_nothing():
@@ -208,7 +216,7 @@ def test_what_is_left_of_earlier_jobs_by_hand():
     )
     requests, of_class = days.left_over(jobs(), [3600.0, 14_400.0], drawn)
     # 1 h of 4 left: a quarter, due in an hour; 2 of 4: half; 11,400 s of 14,400: 79 %, due in an hour (4 h is
-    # longer than what is left); 1 h, come 5,000 s ago: over; 900 s of 3,600 left: no target is so short, done.
+    # longer than what is left); 1 h, come 5,000 s ago: over; 900 s of 3,600 left: none so short: done.
     assert requests.tolist() == [25, 50, 79, 0, 0]
     assert of_class.tolist()[:3] == [0, 0, 0]
     none, _ = days.left_over(jobs(backlog=False), [3600.0, 14_400.0], drawn)
@@ -318,7 +326,7 @@ def test_streamed_pieces_of_a_scenario_have_its_past():
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "values, message",
     [
         ({"days": ()}, "at least 1 item"),
         ({"days": (0,)}, "greater than or equal to 1"),
@@ -333,7 +341,7 @@ def test_wrong_days_are_refused(values, message):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "values, message",
     [
         ({"n_requests": (9, 3)}, r"n_requests = \[9, 3\]: the first is the smallest"),
         ({"classes": ("batch-1h", "batch-1h")}, "names must be unique"),
@@ -352,10 +360,14 @@ def test_what_does_not_fit_together_is_refused():
     with pytest.raises(ValueError, match="history_s = 100: must be a whole number of 600 s"):
         draw(WorkloadConfig(streams=(chat(),)), history_s=100.0)
     with pytest.raises(ValueError, match="table = 'nowhere': no such days table"):
-        draw(WorkloadConfig(streams=(chat().model_copy(update={"arrivals": DayArrivals(table="nowhere")}),)))
-    with pytest.raises(ValueError, match=r"jobs\[0\].classes = 'gold': unknown"):
+        draw(
+            WorkloadConfig(
+                streams=(chat().model_copy(update={"arrivals": DayArrivals(table="nowhere")}),)
+            )
+        )
+    with pytest.raises(ValueError, match=r"jobs\[0\]\.classes = 'gold': unknown"):
         draw(WorkloadConfig(jobs=(jobs(classes=("gold",)),)))
-    with pytest.raises(ScenarioError, match="workload.jobs.classes = 'gold'"):
+    with pytest.raises(ScenarioError, match=r"workload\.jobs\.classes = 'gold'"):
         load_scenario("mixed-slo", **{"workload.jobs.jobs.classes": ["gold"]})
     with pytest.raises(ScenarioError, match="two streams, batch queues or jobs are called so"):
         load_scenario("mixed-slo", **{"workload.jobs.jobs.name": "chat"})

@@ -1,8 +1,8 @@
 """What the horizon leaves behind: what serving it still takes, and who of it counts as late.
 
 Without prices every unfinished request is charged what serving it alone would take. With prices
-(`reward.prices`) it is charged its share of a full batch, which is what an operator would pay, and whoever can
-no longer be served in time is late:
+(`reward.prices`) it is charged its share of a full batch, which is what an operator would pay, and requests
+that can no longer be served in time are late:
 
 - an interactive request (priority 0) without its first token;
 - a deferrable one (priority 1) without its first token, if all GPUs of the scenario together, serving what is

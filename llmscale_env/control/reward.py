@@ -91,7 +91,9 @@ def _expected_arrivals(key: ScenarioKey) -> tuple[float, ...]:
     streams = scenario.workload.model_copy(
         update={"batch_queues": (), "jobs": (), "streams": drawn}
     )
-    alone = scenario.model_copy(update={"workload": streams, "history_s": _drawn_history_s(scenario)})
+    alone = scenario.model_copy(
+        update={"workload": streams, "history_s": _drawn_history_s(scenario)}
+    )
     for seed in _ESTIMATION_SEEDS if drawn else ():
         table = draw_requests(alone, np.random.default_rng(seed))
         counts += np.bincount(table.slo_class, minlength=len(names))

@@ -98,11 +98,11 @@ class Load:
                 Entry(f"{g}/load_30m", "the same, mean of half an hour"),
             ]
             if urgent:
-                later = f"{self._ahead_s:g} s from now, when an instance ordered now serves"
+                soon = f"{self._ahead_s:g} s on"
                 out += [
                     Entry(f"{g}/yesterday", "the same, ten minutes from this time yesterday"),
-                    Entry(f"{g}/yesterday_soon", f"the same, from yesterday's time of {later}"),
-                    Entry(f"{g}/forecast", f"the same, forecast for {later}"),
+                    Entry(f"{g}/yesterday_soon", f"the same, ten minutes of yesterday from {soon}"),
+                    Entry(f"{g}/forecast", f"the same, forecast for {soon} (when an order serves)"),
                     Entry(f"{g}/forecast_error", "recent weighted absolute percentage error / 2"),
                 ]
         return out
@@ -161,7 +161,8 @@ class Deferrable:
                 next(
                     c
                     for c, slo_class in enumerate(scenario.classes)
-                    if queue.name in scenario.route_of(scenario.fleet.llms[0], slo_class.name).queues
+                    if queue.name
+                    in scenario.route_of(scenario.fleet.llms[0], slo_class.name).queues
                 )
                 for queue in scenario.fleet.queues
             ],
@@ -227,21 +228,25 @@ class Felt:
                 Entry(f"{c}/itl_p95", "the same of mean ITL of requests that finished"),
                 Entry(f"{c}/waiting", "requests without a token, log scale to 1024"),
             ]
-        return [*out, *(Entry(f"{g}/missed", "violations / (violations + on time)") for g in self._groups)]
+        return [
+            *out,
+            *(Entry(f"{g}/missed", "violations / (violations + on time)") for g in self._groups),
+        ]
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
         tally, w, rows = now.tally, now.by_class, self._urgent
         bins = np.stack([tally["ttft_bins"][:, rows], tally["itl_bins"][:, rows]])
         largest = np.stack(
-            [tally["ttft_max_ps"][:, rows] / self._ttft_ps, tally["itl_max_ps"][:, rows] / self._itl_ps]
+            [
+                tally["ttft_max_ps"][:, rows] / self._ttft_ps,
+                tally["itl_max_ps"][:, rows] / self._itl_ps,
+            ]
         )
         tails = binned_quantile(bins, largest, self.quantile) / 2.0
         waiting = (tally["arrived"] - tally["started"] - tally["rejected"])[:, rows]
         late = w["rejected"] + w["ttft_late"] + w["itl_late"]
         missed = [
-            share(
-                late[:, list(rows)].sum(axis=1), (late + w["on_time"])[:, list(rows)].sum(axis=1)
-            )
+            share(late[:, list(rows)].sum(axis=1), (late + w["on_time"])[:, list(rows)].sum(axis=1))
             for rows in self._groups.values()
         ]
         felt = np.stack([*tails, log_scale(waiting, 1024.0)], axis=2).reshape(len(late), -1)

@@ -26,8 +26,9 @@ class Shaping:
     so discounted.
 
     Attributes:
-        weight: as the scenario's `violation_weight`, with prices times the price (1 there): with the same number, a request costs when it is
-            foreseen to be late what it will cost when it is, and the violation itself is taken back then.
+        weight: as the scenario's `violation_weight`; with prices, 1 is the price. With the scenario's own
+            number a request costs when it is foreseen to be late what it will cost when it is, and the
+            violation itself is taken back then.
         gamma: the learner's discount.
 
     Raises:

@@ -436,7 +436,9 @@ def generate_arrivals(
         ps = np.concatenate(hours)
         return Arrivals(ps[: np.searchsorted(ps, horizon_ps)])
     if isinstance(config, DayArrivals):
-        raise ValueError("arrivals of kind days are drawn with all of a workload (`generate_requests`)")
+        raise ValueError(
+            "arrivals of kind days are drawn with all of a workload (`generate_requests`)"
+        )
     if rate_per_s is None:
         raise ValueError(f"rate_per_s is missing: arrivals of kind {config.kind} need one")
     rate_per_s *= rate_scale

@@ -199,7 +199,10 @@ def build_tables(source: Path, to: Path = DATA) -> list[Path]:
             ("name", name),
             ("source", _SERVEGEN[1].format(f"rates of all clients of {profile} per 600 s")),
             ("licence", _SERVEGEN[0]),
-            ("kind", "relative rate by ten minutes, a row per day, local time; 0: an outage in the data"),
+            (
+                "kind",
+                "relative rate by ten minutes, a row per day, local time; 0: an outage in the data",
+            ),
         )
         written.append(to / f"days_{name}.csv")
         write_rows(written[-1], about, [(f"day_{k + 1}", row) for k, row in enumerate(days)])

@@ -373,7 +373,9 @@ class _Past:
         self._names = names
         n_bins = round(history_s) // PAST_BIN_S
         shape = (n_bins, *(len(each) for each in names[:1] + names[2:] + names[1:2]))
-        self._requests, self._inputs, self._predicted = (np.zeros(shape, np.int64) for _ in range(3))
+        self._requests, self._inputs, self._predicted = (
+            np.zeros(shape, np.int64) for _ in range(3)
+        )
 
     def add(
         self,
@@ -395,8 +397,10 @@ class _Past:
         )
         for r in np.flatnonzero(regions):
             # One region takes all; of several each has its share of every bin.
-            mine = counts if len(np.flatnonzero(regions)) == 1 else rng.binomial(
-                counts, regions[r] / regions.sum()
+            mine = (
+                counts
+                if len(np.flatnonzero(regions)) == 1
+                else rng.binomial(counts, regions[r] / regions.sum())
             )
             self._requests[:, llm, r, c] += mine
             self._inputs[:, llm, r, c] += np.rint(mine * inputs).astype(np.int64)
@@ -470,7 +474,9 @@ class _Draw:
             back_s = max(history_s, longest_target_s(workload, _with_targets(classes)))
             jobs = draw_jobs(job, workload.rate_scale, back_s, horizon_s, rngs[0])
             mine = [targets[name] for name in job.classes]
-            self._sources.append(_Whole(_job_rows(where, job, workload, self.names, jobs, mine, rngs)))
+            self._sources.append(
+                _Whole(_job_rows(where, job, workload, self.names, jobs, mine, rngs))
+            )
             if past is not None:
                 bins = np.floor((jobs.time_s + history_s) / PAST_BIN_S).astype(np.int64)
                 seen = (jobs.time_s < 0) & (bins >= 0)
@@ -518,9 +524,7 @@ class _Draw:
             found = generate_arrivals(
                 arrivals, stream.rate_per_s, horizon_s, rngs[0], rate_scale=workload.rate_scale
             )
-            self._sources.append(
-                _Whole(_rows(where, stream, workload, self.names, found, rngs))
-            )
+            self._sources.append(_Whole(_rows(where, stream, workload, self.names, found, rngs)))
 
     def _past_of(
         self,

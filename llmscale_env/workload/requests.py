@@ -103,7 +103,7 @@ class RequestTable:
             )
 
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
-        """Those that arrive in [from, to), their times counted from there; without failures and what came before."""
+        """Those of [from, to), times counted from there, without failures and what came before."""
         first, last = np.searchsorted(self.arrival_ps, (from_ps, to_ps))
         columns = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
         columns["arrival_ps"] = columns["arrival_ps"] - from_ps
