@@ -107,6 +107,9 @@ MECHANISMS = frozenset(
         ),
         "limit_below_batch",
         "halved_for_throughput",
+        "raise_taken_back",
+        "settling",
+        "settled",
         "loss_without_raise",
         # life of instances
         "load_ssd",
@@ -211,6 +214,8 @@ class _Generator:
 
     def __init__(self, seed: int, qlm: bool = False) -> None:
         self.rng = np.random.default_rng(seed)
+        # Of its own generator: one draw more would move all that follow, and with them what a seed reaches.
+        self.controller_rng = np.random.default_rng([seed, 2])
         self.qlm = qlm
         self.tiny = self.chance(0.5)
         # Realistic times are milliseconds with all their picoseconds.
@@ -303,6 +308,8 @@ class _Generator:
             controller_min_batch=lowest,
             controller_max_batch=self.pick(4096, self.int(lowest, largest)),
             controller_window_iterations=self.pick(1, 1, 2, 5),
+            controller_settles=bool(self.controller_rng.random() < 0.4),
+            controller_reverts=bool(self.controller_rng.random() < 0.4),
             pull=self.some(queues) if self.chance(0.8) else (),
             chunk_tokens=chunk_tokens,
             prefill_tokens=self.pick(1, 16, 40, 4096),

@@ -72,6 +72,8 @@ class LocalParameters(Parameters):
     window_iterations: Annotated[
         int, ours("a step is seen at a sample; 1: the printed one, at each change", ge=1)
     ] = 16
+    settles: Annotated[bool, ours("the window after a raise begins once the batch is full")] = False
+    reverts: Annotated[bool, ours("a raise that brings no throughput is taken back")] = False
     kv_watermark: Annotated[float, ours("vLLM's default", ge=0, lt=1)] = 0.01
     preemption: Annotated[Literal["recompute", "swap"], ours("vLLM's default")] = "recompute"
     duration_s: Annotated[int, ours("several times the paper's longest convergence", ge=1)] = 1800
@@ -80,7 +82,7 @@ class LocalParameters(Parameters):
     def shared(self) -> dict[str, Any]:
         """What every case holds."""
         names = {"lengths", "first_limit", "window_iterations", "kv_watermark", "preemption"}
-        return self.model_dump(include=names | {"duration_s", "sample_s"})
+        return self.model_dump(include=names | {"settles", "reverts", "duration_s", "sample_s"})
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,8 @@ def _spec(case: Mapping[str, Any]) -> ClusterSpec:
         controller=CONTROLLERS[case["controller"]],
         controller_max_batch=MAX_BATCH,
         controller_window_iterations=case["window_iterations"],
+        controller_settles=case["settles"],
+        controller_reverts=case["reverts"],
         preemption=PreemptionMode[case["preemption"].upper()],
         watermark_tokens=round(case["kv_watermark"] * profile.kv_capacity_tokens),
     )

@@ -24,6 +24,8 @@ class PoolConfig(Frozen):
         batch_limit: running requests per instance at the start.
         max_batch: the largest batch limit that anybody may set.
         controller: who moves the limit (docs/engine.md, section 7); `controller_*` its parameters.
+        controller_settles: the window after a raise begins once the batch is full. Ours; Algorithm 1 has none.
+        controller_reverts: a raise that brings no throughput is taken back, in place of a halving. Likewise.
         pull: shared queues that the instances pull from, in order.
         chunk_tokens: token budget of a chunked-prefill iteration; 0: prefill first.
         prefill_tokens: token budget of a prefill-first iteration.
@@ -85,6 +87,8 @@ class PoolConfig(Frozen):
     controller_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
     controller_min_batch: Annotated[int, Field(ge=1, le=4096)] = 1
     controller_window_iterations: Annotated[int, Field(ge=1, le=100_000)] = 1
+    controller_settles: bool = False
+    controller_reverts: bool = False
     pull: tuple[Name, ...] = ()
     chunk_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     prefill_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096

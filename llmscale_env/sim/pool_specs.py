@@ -97,6 +97,8 @@ class PoolSpec:
     controller_min_batch: int = 1
     controller_max_batch: int = 4096
     controller_window_iterations: int = 1
+    controller_settles: bool = False
+    controller_reverts: bool = False
     pull: tuple[int, ...] = ()
     chunk_tokens: int = 0
     prefill_tokens: int = 4096

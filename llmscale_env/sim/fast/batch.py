@@ -117,6 +117,7 @@ def enter(S, i, r, t):
     inst.n_run += 1
     inst.kv += kv
     inst.changed = 1
+    inst.joined = 1
     inst.fit_valid = 0
     inst.admissions += 1
     req.admission = inst.admissions

@@ -27,6 +27,7 @@ def forget(S, i, t):
     inst = inst_at(S, i)
     inst.raised = 0
     inst.restart = 0
+    inst.settling = 0
 
 
 @njit
@@ -53,19 +54,31 @@ def update_limit(S, i, t):
     """Step 4 of a boundary with something running: lines 4 to 15 of Algorithm 1."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
+    if inst.settling:
+        inst.settling = inst.joined and inst.n_run < inst.limit
+        inst.joined = 0
+        new_window(S, i, t)
+        return
     if not inst.changed or inst.w_iter < pool.window:
         return
-    before = inst.limit
+    before, x = inst.limit, inst.x
     elapsed = np.float64(t - inst.w_start)
-    pressure = elapsed / np.float64(inst.w_iter) / np.float64(tightest_itl_slo(S, i))
+    latency = elapsed / np.float64(inst.w_iter) / np.float64(tightest_itl_slo(S, i))
     throughput = np.float64(inst.w_tokens) / elapsed
+    pressure = latency
     if inst.thr_prev > 0.0 and (inst.raised or pool.controller == _LITERAL):
         pressure = max(pressure, inst.thr_prev / throughput)
     if pressure < 1.0:
         a = pool.alpha
         set_limit(S, i, a * (1.0 / pressure) * inst.x + (1.0 - a) * inst.x)
+    elif pool.reverts and inst.raised and latency < 1.0:
+        set_limit(S, i, inst.x_before)
     else:
         set_limit(S, i, inst.x / 2.0)
     inst.thr_prev = throughput
     inst.raised = inst.limit > before
+    if inst.raised:
+        inst.x_before = x
+        inst.settling = pool.settles
+        inst.joined = 0
     new_window(S, i, t)

@@ -117,11 +117,14 @@ INST = np.dtype(
         # controller
         ("limit", np.int64),
         ("x", np.float64),
+        ("x_before", np.float64),  # the limit that the last raise raised
         ("thr_prev", np.float64),  # throughput of the window before, 0: none
         ("w_start", np.int64),
         ("w_iter", np.int64),
         ("w_tokens", np.int64),
-        # flags; four of them in two words keep the record short, which is scanned
+        # flags; two of them in a word keep the record short, which is scanned
+        ("settling", np.int32),  # the batch is being filled up to a raised limit
+        ("joined", np.int32),  # a request joined the batch since the last boundary
         ("changed", np.int32),
         ("raised", np.int32),  # the last update raised the limit
         ("restart", np.int32),
@@ -191,6 +194,8 @@ POOL = np.dtype(
         ("min_batch", np.int64),
         ("max_batch", np.int64),
         ("window", np.int64),
+        ("settles", np.int64),
+        ("reverts", np.int64),
         ("chunk", np.int64),
         ("prefill", np.int64),
         ("swap", np.int64),

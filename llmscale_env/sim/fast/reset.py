@@ -213,6 +213,8 @@ def reset_episode(
             pool.controller_min_batch,
             min(pool.controller_max_batch, spec.profiles[pool.profile].max_batch),
             pool.controller_window_iterations,
+            pool.controller_settles,
+            pool.controller_reverts,
             pool.chunk_tokens,
             pool.prefill_tokens,
             pool.preemption,

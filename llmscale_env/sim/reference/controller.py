@@ -21,6 +21,9 @@ class BatchController:
         x: the float64 limit, of which `batch_limit` is the whole part.
         changed: a request joined or left the running batch in this window.
         raised: the last update raised the batch limit.
+        x_before: the limit that it raised.
+        settling: the batch is being filled up to a raised limit (`controller_settles`).
+        joined: a request joined the running batch since the last boundary.
         throughput_before: tokens per picosecond of the window before; None: there was none.
         restart: limit or kind was set by command, so what was measured so far is forgotten.
     """
@@ -29,6 +32,8 @@ class BatchController:
         self.instance = instance
         self.throughput_before: float | None = None
         self.changed = self.raised = self.restart = False
+        self.settling = self.joined = False
+        self.x_before = 0.0
         self.start_ps = 0
         self.decode_iterations = 0
         self.tokens = 0
@@ -56,22 +61,33 @@ class BatchController:
     def forget(self) -> None:
         """Measure anew; a throughput that follows is not the effect of the last raise."""
         self.start_window()
-        self.raised = self.restart = False
+        self.raised = self.restart = self.settling = False
 
     def step(self, kind: ControllerKind) -> None:
         """Step 4 of a boundary."""
         if self.restart or not self.instance.running:
             self.forget()
             return
+        if self.settling:
+            self._settle()
+            return
         enough = self.decode_iterations >= self.instance.pool.controller_window_iterations
         if kind != ControllerKind.FIXED and self.changed and enough:
             self._update(kind)
             self.start_window()
 
+    def _settle(self) -> None:
+        """The window of a raised limit begins when the batch is full, or nobody joined it for an iteration."""
+        full = len(self.instance.running) >= self.batch_limit
+        self.settling = self.joined and not full
+        self.joined = False
+        self.instance.engine.events["settling" if self.settling else "settled"] += 1
+        self.start_window()
+
     def _update(self, kind: ControllerKind) -> None:
         """Lines 4 to 15 of Algorithm 1."""
         instance = self.instance
-        before = self.batch_limit
+        before, x = self.batch_limit, self.x
         elapsed_ps = float(instance.engine.now_ps - self.start_ps)
         itl_ps = elapsed_ps / float(self.decode_iterations)
         slo_ps = min(instance.engine.itl_slo_ps(r) for r in instance.running)
@@ -86,11 +102,18 @@ class BatchController:
         if pressure < 1.0:
             alpha = instance.pool.controller_alpha
             self._set_held(alpha * (1.0 / pressure) * self.x + (1.0 - alpha) * self.x)
+        elif instance.pool.controller_reverts and self.raised and latency_pressure < 1.0:
+            instance.engine.events["raise_taken_back"] += 1
+            self._set_held(self.x_before)
         else:
             instance.engine.events["halved_for_throughput"] += latency_pressure < 1.0
             self._set_held(self.x / 2.0)
         self.throughput_before = throughput
         self.raised = self.batch_limit > before
+        if self.raised:
+            self.x_before = x
+            self.settling = instance.pool.controller_settles
+            self.joined = False
         moved = self.raised - (self.batch_limit < before)
         name = "literal" if kind == ControllerKind.CHIRON_LITERAL else "chiron"
         instance.engine.events[f"limit_{('kept', 'raised', 'lowered')[moved]}_{name}"] += 1

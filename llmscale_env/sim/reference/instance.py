@@ -321,7 +321,7 @@ class Instance(SlotLife):
         request.at = None
         request.state = RequestState.RUNNING
         self.running.append(request)
-        self.controller.changed = True
+        self.controller.changed = self.controller.joined = True
 
     @staticmethod
     def _drop_copy(request: Request) -> None:

@@ -1,0 +1,93 @@
+"""The two departures from Algorithm 1 that are off by default: by hand, in both engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_reference_engine import controlled, profile, table
+
+from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.reference import ReferenceEngine
+from llmscale_env.sim.spec import ControllerKind
+
+ENGINES = {"reference": ReferenceEngine, "fast": FastEngine}
+both_engines = pytest.mark.parametrize("engine_type", ENGINES.values(), ids=ENGINES)
+
+
+def limits(engine_type, spec, rows, times) -> list[int]:
+    engine = engine_type(spec, table(*rows))
+    found = []
+    for until in times:
+        engine.advance(until)
+        found.append(int(engine.instances()[0]["batch_limit"]))
+    return found
+
+
+@both_engines
+@pytest.mark.parametrize("settles", [False, True])
+def test_the_window_after_a_raise_begins_when_the_batch_is_full(engine_type, settles):
+    """Iterations of 10 ps and 1 per request, prefills of 5 ps and 10 per token; ITL target 240 ps.
+
+    0..117: a prefill of 10 tokens and an iteration of two. LBP 117 / 240 = 0.4875:
+    2 * (0.5 / 0.4875 + 0.5) = 3.05. The third request has 30 tokens: its prefill ends at 422, the next
+    iteration at 435. Seen from 117 that is an ITL of 318 ps, LBP 1.325: halved to 1.53. The batch is full at
+    422. Seen from there nothing has changed, and the limit stays.
+    """
+    growing = profile(
+        max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=10
+    )
+    spec = replace(controlled(ControllerKind.CHIRON, 2, slo_ps=240), profiles=(growing,))
+    spec = spec.with_pool(0, controller_settles=settles)
+    rows = [(0, 5, 200), (0, 5, 200), (0, 30, 200)]
+    found = limits(engine_type, spec, rows, (116, 118, 434, 436, 1000))
+    assert found == [2, 3, 3, *((3, 3) if settles else (1, 1))]
+
+
+@both_engines
+def test_a_batch_that_nobody_joins_has_settled(engine_type):
+    """The same without the third request: raised to 3 at 117, nobody waits, so the window begins at 129.
+
+    A request that comes at 150 joins at 153, and its prefill ends at 308. From 117 on that is 7 tokens in
+    191 ps, more than the 4 in 117 before the raise: TBP 0.933, 3.05 * (0.5 / 0.933 + 0.5) = 3.16. From 129 on
+    it is 5 in 179, fewer: halved to 1.53.
+    """
+    growing = profile(
+        max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=10
+    )
+    spec = replace(controlled(ControllerKind.CHIRON, 2, slo_ps=240), profiles=(growing,))
+    rows = [(0, 5, 200), (0, 5, 200), (150, 15, 200)]
+    times = (118, 307, 309)
+    assert limits(engine_type, spec, rows, times) == [3, 3, 3]
+    assert limits(engine_type, spec.with_pool(0, controller_settles=True), rows, times) == [3, 3, 1]
+
+
+@both_engines
+@pytest.mark.parametrize(
+    ("reverts", "kind", "after"),
+    [
+        (False, ControllerKind.CHIRON, 8),
+        (True, ControllerKind.CHIRON, 16),
+        (True, ControllerKind.CHIRON_LITERAL, 16),
+    ],
+)
+def test_a_raise_without_gain_is_taken_back(engine_type, reverts, kind, after):
+    """`test_a_halving_does_not_lead_to_the_next`: 17.01 at 213, and less throughput at 434."""
+    growing = profile(
+        max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=0
+    )
+    spec = replace(controlled(kind, 16, slo_ps=30), profiles=(growing,))
+    spec = spec.with_pool(0, controller_window_iterations=8, controller_reverts=reverts)
+    assert limits(engine_type, spec, [(0, 1, 20)] * 900, (214, 435)) == [17, after]
+
+
+@both_engines
+def test_a_raise_that_breaks_the_itl_target_is_halved_all_the_same(engine_type):
+    """The first case above: LBP, not TBP, speaks at 435."""
+    growing = profile(
+        max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=10
+    )
+    spec = replace(controlled(ControllerKind.CHIRON, 2, slo_ps=240), profiles=(growing,))
+    rows = [(0, 5, 200), (0, 5, 200), (0, 30, 200)]
+    spec = spec.with_pool(0, controller_reverts=True)
+    assert limits(engine_type, spec, rows, (118, 436)) == [3, 1]
