@@ -64,7 +64,7 @@ def test_a_batch_that_nobody_joins_has_settled(engine_type):
 
 @both_engines
 @pytest.mark.parametrize(
-    ("reverts", "kind", "after"),
+    "reverts, kind, after",
     [
         (False, ControllerKind.CHIRON, 8),
         (True, ControllerKind.CHIRON, 16),
@@ -91,3 +91,22 @@ def test_a_raise_that_breaks_the_itl_target_is_halved_all_the_same(engine_type):
     rows = [(0, 5, 200), (0, 5, 200), (0, 30, 200)]
     spec = spec.with_pool(0, controller_reverts=True)
     assert limits(engine_type, spec, rows, (118, 436)) == [3, 1]
+
+
+@both_engines
+@pytest.mark.parametrize("settles", [False, True])
+def test_a_lowered_limit_is_judged_by_the_batch_that_it_leaves(engine_type, settles):
+    """Iterations of 10 ps and 1 per request, prefills of 5; ITL target 13 ps.
+
+    0..19: a prefill and an iteration of four, LBP 19 / 13: halved to 2. One leaves at 33, one at 46, one at
+    58. Seen from 19 the first of these is an ITL of 14 ps, LBP 1.08: halved to 1. Seen from 33 the second is
+    13, halved too. The batch has settled at 46, when two run: 12 / 13 = 0.92, and the limit stays.
+    """
+    growing = profile(
+        max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=0
+    )
+    spec = replace(controlled(ControllerKind.CHIRON, 4, slo_ps=13), profiles=(growing,))
+    spec = spec.with_pool(0, controller_settles=settles)
+    rows = [(0, 1, 3), (0, 1, 4), (0, 1, 5), (0, 1, 60)]
+    times = (18, 20, 34, 47, 59, 300)
+    assert limits(engine_type, spec, rows, times) == [4, 2, *([2] * 4 if settles else [1] * 4)]

@@ -72,7 +72,7 @@ class LocalParameters(Parameters):
     window_iterations: Annotated[
         int, ours("a step is seen at a sample; 1: the printed one, at each change", ge=1)
     ] = 16
-    settles: Annotated[bool, ours("the window after a raise begins once the batch is full")] = False
+    settles: Annotated[bool, ours("a window begins once the batch has the new size")] = False
     reverts: Annotated[bool, ours("a raise that brings no throughput is taken back")] = False
     kv_watermark: Annotated[float, ours("vLLM's default", ge=0, lt=1)] = 0.01
     preemption: Annotated[Literal["recompute", "swap"], ours("vLLM's default")] = "recompute"

@@ -24,8 +24,8 @@ class PoolConfig(Frozen):
         batch_limit: running requests per instance at the start.
         max_batch: the largest batch limit that anybody may set.
         controller: who moves the limit (docs/engine.md, section 7); `controller_*` its parameters.
-        controller_settles: the window after a raise begins once the batch is full. Ours; Algorithm 1 has none.
-        controller_reverts: a raise that brings no throughput is taken back, in place of a halving. Likewise.
+        controller_settles: the window after a move begins once the batch has the new size. Ours.
+        controller_reverts: a raise that brings no throughput is taken back, in place of a halving. Ours.
         pull: shared queues that the instances pull from, in order.
         chunk_tokens: token budget of a chunked-prefill iteration; 0: prefill first.
         prefill_tokens: token budget of a prefill-first iteration.

@@ -164,7 +164,7 @@ def _launch_decode(S, i, t, once):
     n = min(n, (prof_at(S, inst.profile).cap - inst.kv - inst.n_pre) // inst.n_dec)
     if pool.controller != 0 and inst.changed:
         n = min(n, max(1, pool.window - inst.w_iter))
-    if inst.settling:
+    if inst.settling and inst.n_run <= inst.limit:
         n = 1  # the next boundary sees whether anybody joined
     reopens = inst.closed and not pool.static
     if once or reopens or inst.pull_until < inst.n_pull:

@@ -55,7 +55,8 @@ def update_limit(S, i, t):
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     if inst.settling:
-        inst.settling = inst.joined and inst.n_run < inst.limit
+        room = inst.limit - inst.n_run
+        inst.settling = room < 0 or (room > 0 and inst.joined)
         inst.joined = 0
         new_window(S, i, t)
         return
@@ -79,6 +80,6 @@ def update_limit(S, i, t):
     inst.raised = inst.limit > before
     if inst.raised:
         inst.x_before = x
-        inst.settling = pool.settles
-        inst.joined = 0
+    inst.settling = pool.settles and inst.limit != before
+    inst.joined = 0
     new_window(S, i, t)

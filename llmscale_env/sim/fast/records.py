@@ -123,7 +123,7 @@ INST = np.dtype(
         ("w_iter", np.int64),
         ("w_tokens", np.int64),
         # flags; two of them in a word keep the record short, which is scanned
-        ("settling", np.int32),  # the batch is being filled up to a raised limit
+        ("settling", np.int32),  # the batch is on its way to a limit that has moved
         ("joined", np.int32),  # a request joined the batch since the last boundary
         ("changed", np.int32),
         ("raised", np.int32),  # the last update raised the limit

@@ -22,7 +22,7 @@ class BatchController:
         changed: a request joined or left the running batch in this window.
         raised: the last update raised the batch limit.
         x_before: the limit that it raised.
-        settling: the batch is being filled up to a raised limit (`controller_settles`).
+        settling: the batch is on its way to a limit that has moved (`controller_settles`).
         joined: a request joined the running batch since the last boundary.
         throughput_before: tokens per picosecond of the window before; None: there was none.
         restart: limit or kind was set by command, so what was measured so far is forgotten.
@@ -77,9 +77,9 @@ class BatchController:
             self.start_window()
 
     def _settle(self) -> None:
-        """The window of a raised limit begins when the batch is full, or nobody joined it for an iteration."""
-        full = len(self.instance.running) >= self.batch_limit
-        self.settling = self.joined and not full
+        """The window of a limit that has moved begins when the batch has its size, or grows no more."""
+        room = self.batch_limit - len(self.instance.running)
+        self.settling = room < 0 or (room > 0 and self.joined)
         self.joined = False
         self.instance.engine.events["settling" if self.settling else "settled"] += 1
         self.start_window()
@@ -112,8 +112,8 @@ class BatchController:
         self.raised = self.batch_limit > before
         if self.raised:
             self.x_before = x
-            self.settling = instance.pool.controller_settles
-            self.joined = False
+        self.settling = instance.pool.controller_settles and self.batch_limit != before
+        self.joined = False
         moved = self.raised - (self.batch_limit < before)
         name = "literal" if kind == ControllerKind.CHIRON_LITERAL else "chiron"
         instance.engine.events[f"limit_{('kept', 'raised', 'lowered')[moved]}_{name}"] += 1
