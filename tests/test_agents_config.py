@@ -317,7 +317,7 @@ def test_resume_without_a_run_is_a_slip(tmp_path: Path, monkeypatch: pytest.Monk
 
 SLIPS = [
     ("train", ["env=mixed-slo-v0", "total_timestep=5"], "did you mean total_timesteps?"),
-    ("train", ["env=mixed-sol"], "did you mean mixed-slo-v0?"),
+    ("train", ["env=mixed-sol"], "did you mean mixed-slo?"),
     ("train", ["total_timesteps=5"], "env= is missing"),
     ("train", ["env=mixed-slo-v0", "scenario.fleet.max_gpu=5"], "fleet.max_gpu: there is no"),
     ("train", ["env=mixed-slo-v0", "references=chirn"], "did you mean chiron?"),

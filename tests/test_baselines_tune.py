@@ -93,7 +93,7 @@ def test_order_and_table():
         (["policy=hpa", "score=gpu-hours", "attainment=2"], "attainment = '2': must be above 0"),
         (["policy=hpa", "workload=spike", "workloads=chat"], "workload and workloads"),
         (["policy=hpa", "workload=spik"], "workload = 'spik'"),
-        (["policy=llumnix", "env=mixd-slo"], "did you mean 'mixed-slo-v0'"),
+        (["policy=llumnix", "env=mixd-slo"], "did you mean 'mixed-slo'"),
         (["policy=llumnix", "seeds=0"], "seeds = '0': must be an integer in 1..1000"),
         (["policy=llumnix", "hihg=1"], "unknown argument 'hihg=1'"),
         (["policy=llumnix", "score=best"], "score = 'best': must be one of"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from llmscale_env.control.command import Command, CommandError
+from llmscale_env.control.reward import serving_cost_gpu_s
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import validate_scenario
 from llmscale_env.sim.compile import compile_cluster
@@ -202,5 +203,5 @@ def test_leftover_work_of_handed_over_requests_is_decoding_only() -> None:
     route = {**ROUTE, "decode_kind": "hold"}
     simulation = started(scenario(route=route), requests(1))
     simulation.advance()
-    _, per_output = simulation._costs.T
+    _, per_output = np.array(serving_cost_gpu_s(simulation.scenario)).T
     assert simulation.leftover_gpu_s(0) == pytest.approx(19 * per_output[0])

@@ -63,8 +63,10 @@ def stream(name="a", **keys):
 @pytest.mark.parametrize("name", mix_names())
 def test_one_seed_is_one_table(name):
     mix = load_mix(name)
-    llms = tuple(dict.fromkeys(str(part.llm) for part in (*mix.streams, *mix.batch_queues)))
-    classes = tuple(dict.fromkeys(str(p.slo_class) for p in (*mix.streams, *mix.batch_queues)))
+    llms = tuple(dict.fromkeys(str(part.llm) for part in mix.parts))
+    names = [str(part.slo_class) for part in (*mix.streams, *mix.batch_queues)]
+    names += [name for job in mix.jobs for name in job.classes]
+    classes = [SLOClass(name=name, ttft_s=3600, itl_s=2) for name in dict.fromkeys(names)]
     first = generate(mix, llms=llms, classes=classes)
     assert same(first, generate(mix, llms=llms, classes=classes))
     assert not same(first, generate(mix, seed=1, llms=llms, classes=classes))

@@ -32,7 +32,7 @@ from llmscale_env.workload.week import (
 )
 
 DAY_S = 86_400.0
-NO_COLUMNS = ("salt", "history")
+NO_COLUMNS = ("salt", "history", "past", "clock_s")
 COLUMNS = [
     f.name
     for f in fields(RequestTable)

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, field_validator
 
-import llmscale_env
-from agents.config import make_config
+from agents.config import environment_names, make_config
 from agents.statistics import Interval
 from baselines import make_policy, policies_for
 from experiments.harness.claims import Claim, more
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 NAME = "leaderboard"
 FIGURE = "Leaderboard"
 
-ENVIRONMENTS = tuple(entry.short_name for entry in llmscale_env.ENVIRONMENTS)
+ENVIRONMENTS = environment_names()
 Names = tuple[str, ...]
 
 

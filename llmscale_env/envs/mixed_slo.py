@@ -202,9 +202,15 @@ class MixedSLOVectorEnv(ServingVectorEnv):
 
 
 class MixedSLOHoursEnv(MixedSLOEnv):
-    """Two hours of `MixedSLO-v1`, from any time of day: 240 decisions, the same spaces and prices.
+    """Two hours of `MixedSLO-v1`, from any time of day: for learning and quick tests.
 
-    What is learned on it runs on whole days.
+    All is as in `llmscale/MixedSLO-v1` ([its page](mixed-slo.md)): observations, actions, prices, what is
+    known of the day before. Episodes begin at any ten minutes of the days and have 240 decisions. What is
+    learned here runs on whole days.
+
+    ## Version History
+
+    - v1: first version.
     """
 
     scenario_name = "mixed-slo-hours"
@@ -217,7 +223,15 @@ class MixedSLOHoursVectorEnv(MixedSLOVectorEnv):
 
 
 class MixedSLOBurstyEnv(MixedSLOEnv):
-    """Two hours in which the code service, with the bursts of its trace, asks for most of the work."""
+    """Two hours in which the code service, with the bursts of its trace, asks for most of the requests.
+
+    As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), with a third of the chat
+    requests (14/s in the mean) and four times the code requests (14.4/s).
+
+    ## Version History
+
+    - v1: first version.
+    """
 
     scenario_name = "mixed-slo-bursty"
 
@@ -229,7 +243,15 @@ class MixedSLOBurstyVectorEnv(MixedSLOVectorEnv):
 
 
 class MixedSLOLargeEnv(MixedSLOEnv):
-    """The day of `MixedSLO-v1` with 50 GPUs and 3.125 times its load."""
+    """The day of `MixedSLO-v1` with 50 GPUs, the most of Chiron's experiments, and 3.125 times its load.
+
+    All else is as in `llmscale/MixedSLO-v1` ([its page](mixed-slo.md)). Instance counts have the choices that
+    its pools of 50 slots give; 9 interactive and 9 mixed instances serve at the start.
+
+    ## Version History
+
+    - v1: first version.
+    """
 
     scenario_name = "mixed-slo-large"
 
@@ -247,8 +269,13 @@ BUDGET_SHARE = 0.01
 class MixedSLOConstrainedEnv(MixedSLOHoursEnv):
     """Two hours of `MixedSLO-v1` whose reward is GPU cost alone; late requests are a cost with a budget.
 
-    `info["cost"]` has the requests that became late in the interval, `info["cost_budget"]` (and
-    `cost_budget`) how many may in an episode: 1 % of those expected.
+    As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), for constrained RL. The
+    reward has no part for violations. `info["cost"]` has the requests that became late in the interval,
+    `info["cost_budget"]` and the attribute `cost_budget` how many may in an episode: 1 % of those expected.
+
+    ## Version History
+
+    - v1: first version.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
