@@ -223,10 +223,10 @@ class MixedSLOHoursVectorEnv(MixedSLOVectorEnv):
 
 
 class MixedSLOBurstyEnv(MixedSLOEnv):
-    """Two hours in which the code service, with the bursts of its trace, asks for most of the requests.
+    """Two hours in which the code service, with the bursts of its trace, brings most of the prompts.
 
-    As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), with a third of the chat
-    requests (14/s in the mean) and four times the code requests (14.4/s).
+    As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), with a third of the
+    chat requests (14/s in the mean) and twice the code requests (7.2/s).
 
     ## Version History
 
@@ -269,8 +269,8 @@ BUDGET_SHARE = 0.01
 class MixedSLOConstrainedEnv(MixedSLOHoursEnv):
     """Two hours of `MixedSLO-v1` whose reward is GPU cost alone; late requests are a cost with a budget.
 
-    As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), for constrained RL. The
-    reward has no part for violations. `info["cost"]` has the requests that became late in the interval,
+    As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), for constrained RL.
+    The reward has no part for violations. `info["cost"]` has the requests that became late in the interval,
     `info["cost_budget"]` and the attribute `cost_budget` how many may in an episode: 1 % of those expected.
 
     ## Version History

@@ -125,14 +125,14 @@ def _rates_at(config: DayArrivals, windows: NDArray[np.int64]) -> NDArray[np.flo
 
 def _seconds(config: DayArrivals, rng: np.random.Generator) -> NDArray[np.float64]:
     """(600,) rate of each second of a window over the window's."""
-    even = np.ones(TEN_MINUTES_S)
+    even: NDArray[np.float64] = np.ones(TEN_MINUTES_S)
     if config.seconds is None:
         return even
     counts = load_counts(config.seconds).counts
     first = int(rng.integers(len(counts)))
     shape = counts[(first + np.arange(TEN_MINUTES_S)) % len(counts)]
     total = int(shape.sum())
-    return shape * (TEN_MINUTES_S / total) if total else even
+    return shape.astype(np.float64) * (TEN_MINUTES_S / total) if total else even
 
 
 def window_arrivals(
