@@ -199,15 +199,17 @@ class Validation(BaseCallback):
             key: float(np.mean([row[key] for row in rows])) for key in metrics_of(self.scenario)
         }
         classes = ", ".join(
-            f"{c.name} {100 * mean[f'{c.name}/slo_attainment']:.1f} %"
-            for c in self.scenario.classes
+            f"{name} {100 * mean[f'{name}/slo_attainment']:.1f} %"
+            for name in self.scenario.class_groups
         )
         at_price = ""
         if self.prices is not None and self.prices.fixed:
             at_price = f", at its price {self._priced(rows):.1f}"
         beaten = [name for name, level in self.levels.items() if mean["reward"] > level]
+        decimals = 1 if abs(mean["reward"]) >= 10 else 3
         return (
-            f"{steps:>11,} steps  reward {mean['reward']:8.1f}{' (best)' if is_best else '       '}  "
+            f"{steps:>11,} steps  reward {mean['reward']:8.{decimals}f}"
+            f"{' (best)' if is_best else '       '}  "
             f"{classes}, {mean['gpu_hours']:.2f} GPU-h{at_price}"
             + (f"  above {', '.join(beaten)}" if beaten else "")
         )

@@ -88,6 +88,8 @@ class TrainConfig(Frozen):
         validation_rate_scales: loads of validation (`workload.rate_scale`), with so many episodes each;
             empty: the scenario's own.
         evaluation_episodes: episodes of the table at the end (seeds from 10,000); 0: no table.
+        evaluation_scenario, evaluation_workload: what that table is about, in place of the scenario and of
+            its workload: whole days for what has learned on hours, say. `overrides` count there too.
         references: policies that the learner is compared with.
         scenario: name of a shipped scenario, or path of a YAML file.
         overrides: changed fields of it, by dotted path (`scenario.fleet.max_gpus=12`).
@@ -123,6 +125,8 @@ class TrainConfig(Frozen):
     validation_workloads: tuple[str, ...] = ()
     validation_rate_scales: tuple[Positive, ...] = ()
     evaluation_episodes: Annotated[int, Field(ge=0, le=10_000)]
+    evaluation_scenario: str | None = None
+    evaluation_workload: str | None = None
     references: tuple[str, ...]
     scenario: str
     overrides: dict[str, Any] = {}

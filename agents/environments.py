@@ -46,6 +46,24 @@ def make_scenario(config: TrainConfig) -> Scenario:
     return load_scenario(config.scenario, **config.overrides)
 
 
+def evaluation_scenario(config: TrainConfig, scenario: Scenario) -> Scenario:
+    """What the table at the end of a run is about.
+
+    Args:
+        config: of the run.
+        scenario: its own.
+
+    Raises:
+        ScenarioError: there is no such scenario or workload, or it cannot have the changed fields.
+    """
+    if config.evaluation_scenario is None and config.evaluation_workload is None:
+        return scenario
+    changes = dict(config.overrides)
+    if config.evaluation_workload is not None:
+        changes["workload"] = config.evaluation_workload
+    return load_scenario(config.evaluation_scenario or config.scenario, **changes)
+
+
 def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, Scenario]:
     """What a run is validated on, by workload and load, as "chat x1.2" or "x1.2".
 

@@ -140,7 +140,13 @@ def check(config: TrainConfig) -> Scenario:
         Slip: an unknown scenario, field, policy, observation block, action head or forecaster, a policy
             that cannot run the scenario, or a quantile of instance counts where none are decided.
     """
-    from agents.environments import check_quantile, codec_of, make_scenario, validation_scenarios
+    from agents.environments import (
+        check_quantile,
+        codec_of,
+        evaluation_scenario,
+        make_scenario,
+        validation_scenarios,
+    )
     from agents.translation import TranslationError, Translator
     from agents.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy
@@ -166,9 +172,13 @@ def check(config: TrainConfig) -> Scenario:
         validated = validation_scenarios(config, scenario)
     except ScenarioError as error:
         raise Slip(f"validation_workloads, validation_rate_scales: {error}") from None
+    try:
+        judged = evaluation_scenario(config, scenario)
+    except ScenarioError as error:
+        raise Slip(f"evaluation_scenario, evaluation_workload: {error}") from None
     for where, name in policies:
         try:
-            for each in (scenario, *validated.values()):
+            for each in (scenario, *validated.values(), judged):
                 make_policy(name).reset(each, 0)
         except PolicyError as error:
             raise Slip(f"{where}: {error}") from None
@@ -264,21 +274,26 @@ def _finish(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> None:
     """Table on episodes that nothing was chosen by, pictures, and where everything is."""
+    from agents.environments import evaluation_scenario
     from agents.evaluate import compare, draw_episode
     from agents.learned import BEST, LearnedPolicy
     from agents.plots import learning_curve
     from baselines import make_policy
+    from llmscale_env.control.simulation import ClusterSimulation
 
     learned = LearnedPolicy(folder, name=config.agent)
+    judged = evaluation_scenario(config, scenario)
+    if judged is not scenario:
+        simulation = ClusterSimulation(judged)
     places = [("model", folder / BEST), ("TensorBoard", folder / "tb")]
     curve = learning_curve(folder, folder / "learning_curve.png", scenario)
     places += [("learning curve", curve)]
     if config.evaluation_episodes:
         policies = [learned, *(make_policy(name) for name in config.references)]
-        text, files = compare(policies, scenario, config.evaluation_seeds(), folder, simulation)
+        text, files = compare(policies, judged, config.evaluation_seeds(), folder, simulation)
         print(text, flush=True)
         places += files
-    path = draw_episode(learned, scenario, config.evaluation_seeds().start, folder, simulation)
+    path = draw_episode(learned, judged, config.evaluation_seeds().start, folder, simulation)
     places += [("an episode", path)]
     width = max(len(what) for what, _ in places)
     print("\n".join(f"{what:<{width}}  {place}" for what, place in places), flush=True)

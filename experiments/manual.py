@@ -26,9 +26,12 @@ from experiments.manual_forms import forms
 from experiments.output import replace_file
 from llmscale_env import EnvironmentEntry
 from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options
+from llmscale_env.control.reward import expected_arrivals
 
 PICTURE_SEED = 0
 """Of the requests and of the orders in the picture."""
+
+MANY_REQUESTS = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,9 +138,15 @@ from those that are possible.
 
 
 def frame(entry: EnvironmentEntry) -> NDArray[np.uint8]:
-    """(H, W, 3) the picture at the end of an episode under random possible orders."""
+    """(H, W, 3) the picture at the end of an episode under random possible orders.
+
+    Of one that brings a million requests or more, two hours.
+    """
     module, _, name = entry.entry_point.partition(":")
-    env = getattr(import_module(module), name)(render_mode="rgb_array")
+    env_class = getattr(import_module(module), name)
+    env = env_class(render_mode="rgb_array")
+    if sum(expected_arrivals(env.scenario)) >= MANY_REQUESTS:
+        env = env_class(render_mode="rgb_array", overrides={"horizon_s": 7200})
     rng = np.random.default_rng(PICTURE_SEED)
     env.reset(seed=PICTURE_SEED)
     truncated = False

@@ -18,8 +18,8 @@ from llmscale_env.scenarios import load_scenario
 
 SEEDS = (300, 301, 302)
 HEURISTIC = {"mixed-slo-hours": "paced", "mixed-slo-bursty": "paced:peak_s=1200"}
-"""By scenario. Where bursts are shorter than a start, `paced` remembers peaks for longer: of three settings the
-best by mean reward over the seeds 310 to 315."""
+"""By scenario. Where bursts are shorter than a start, `paced` remembers peaks for longer: of three settings
+the best by mean reward over the seeds 310 to 315."""
 POOLS = ("interactive", "mixed", "batch")
 
 
