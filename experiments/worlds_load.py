@@ -76,7 +76,7 @@ def _at(day: int, start_s: float, horizon_s: float, n: int) -> Scenario:
 def peak(days: Sequence[int], fleets: Sequence[int]) -> list[str]:
     """Lines about the busiest ten minutes of the chat service."""
     rates = load_days("servegen-m-large")[np.array(days) - 1]
-    row, window = np.unravel_index(int(rates.argmax()), rates.shape)
+    row, window = divmod(int(rates.argmax()), rates.shape[1])
     start_s = float(max(window - 1, 0) * TEN_MINUTES_S)
     lines = [
         f"day {days[row]}, {window // 6:02d}:{window % 6}0, {rates.max():.2f} times the mean; "
@@ -84,7 +84,7 @@ def peak(days: Sequence[int], fleets: Sequence[int]) -> list[str]:
     ]
     needed = None
     for n in fleets:
-        scenario = _at(int(days[row]), start_s, 3 * TEN_MINUTES_S, n)
+        scenario = _at(days[row], start_s, 3 * TEN_MINUTES_S, n)
         summary = run_episode(_fixed(n), scenario, 0).summary
         on_time = summary["interactive/slo_attainment"]
         lines.append(
