@@ -75,11 +75,11 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 	@echo "setup: done"
 
-train: $(READY) ## train a PPO autoscaler on mixed-slo-v0 and compare it with the reference policies
-	@$(BIN)/python -m agents.train env=mixed-slo-v0 $(ARGS)
+train: $(READY) ## train a PPO autoscaler on mixed-slo and compare it with the reference policies
+	@$(BIN)/python -m agents.train env=mixed-slo $(ARGS)
 
 evaluate: $(READY) ## compare policies on the same requests: make evaluate ARGS="policies=chiron,hpa"
-	@$(BIN)/python -m agents.evaluate env=mixed-slo-v0 $(ARGS)
+	@$(BIN)/python -m agents.evaluate env=mixed-slo-hours $(ARGS)
 
 test: $(READY) ## run the tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)

@@ -258,6 +258,13 @@ def environment_id(env: str) -> str:
     return ids[env]
 
 
+def _defaults(env: str) -> dict[str, Any]:
+    """Options of an environment; a file with `like: NAME` has those of that one but for its own."""
+    data: dict[str, Any] = yaml.safe_load((_HERE / f"{env}.yaml").read_text(encoding="utf-8"))
+    like = data.pop("like", None)
+    return data if like is None else {**_defaults(like), **data}
+
+
 def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     """The environment's defaults with changes by dotted path.
 
@@ -273,7 +280,7 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
         raise Slip(
             f"env = {env!r}: has no training configuration{closest(env, environment_names())}"
         )
-    defaults = yaml.safe_load((_HERE / f"{env}.yaml").read_text(encoding="utf-8"))
+    defaults = _defaults(env)
     data = {"env": env, "scenario": env, **defaults}
     overrides = dict(data.pop("overrides", None) or {})
     agent = changes.get("agent", data.get("agent"))

@@ -29,10 +29,16 @@ def read_settings(
 ) -> dict[str, Any]:
     """The parameters that a sweep found best.
 
+    A world of days takes what was found on its two-hour windows (scenario NAME-hours), unless it has a file
+    of its own.
+
     Raises:
         PolicyError: there was no sweep for this scenario, or the file is malformed.
     """
     where = path or settings_path(policy, scenario, workload)
+    windows = settings_path(policy, f"{scenario}-hours", workload)
+    if path is None and not where.is_file() and windows.is_file():
+        where = windows
     of = "" if workload is None else f" workload={workload}"
     try:
         data = yaml.safe_load(where.read_text(encoding="utf-8"))

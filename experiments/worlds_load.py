@@ -1,12 +1,15 @@
 """What the world mixed-slo asks for, from its load alone: how many GPUs, and what a late request is worth.
 
-    python -m experiments.worlds_load show=peak|prices [days=1,2,...] [fleets=8,10,...]
+    python -m experiments.worlds_load show=peak|prices|picture [days=1,2,...] [fleets=8,10,...]
+                                      [policies=A,B,C] [out=docs/images/day.png]
 
 `peak`: fixed fleets of mixed instances in the half hour around the busiest ten minutes of the training days,
 and the smallest that serves 99 % of the interactive requests.
 `prices`: fixed fleets on whole training days: GPU-hours, share on time, dollars, and between neighbours what
 one more GPU costs and what the late requests that it saves cost. They break even at the attainment in the
 last line.
+`picture`: one whole day (days=14, a test day, unless another is named) under several policies: what arrives,
+the GPUs of each, and its share of interactive requests on time in each ten minutes.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from baselines import make_policy
+from experiments.output import new_figure, save_figure
 from llmscale_env._cli import Slip, parse_options, run_command
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario
@@ -29,6 +34,8 @@ TRAINING_DAYS = tuple(range(1, 9))
 PEAK_FLEETS = tuple(range(9, 17))
 PRICE_FLEETS = (6, 8, 9, 10, 11, 12, 13, 14)
 TARGET = 0.99
+PICTURE_DAY = 14
+PICTURE_POLICIES = "static:interactive=0+mixed=10+batch=0,hpa-tuned,paced-tuned"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,10 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(words: Sequence[str]) -> int:
-    options = parse_options(words, ("show", "days", "fleets"))
+    options = parse_options(words, ("show", "days", "fleets", "policies", "out"))
     show = options.get("show", "peak")
-    if show not in ("peak", "prices"):
-        raise Slip(f"show = {show!r}: must be peak or prices")
+    if show not in ("peak", "prices", "picture"):
+        raise Slip(f"show = {show!r}: must be peak, prices or picture")
+    if show == "picture":
+        (day, *_) = _numbers(options, "days", (PICTURE_DAY,), 1, DAYS)
+        names = str(options.get("policies", PICTURE_POLICIES)).split(",")
+        print(picture(day, names, Path(str(options.get("out", "docs/images/day.png")))))
+        return 0
     days = _numbers(options, "days", TRAINING_DAYS, 1, DAYS)
     fleets = _numbers(options, "fleets", PEAK_FLEETS if show == "peak" else PRICE_FLEETS, 1, 16)
     print("\n".join(peak(days, fleets) if show == "peak" else prices(days, fleets)))
@@ -124,6 +136,40 @@ def prices(days: Sequence[int], fleets: Sequence[int]) -> list[str]:
             at = found[less][2]
     text = "nowhere among these fleets" if at is None else f"at {100 * at:.2f} % on time"
     return [*lines, f"one more GPU stops paying {text}"]
+
+
+def picture(day: int, policies: Sequence[str], path: Path) -> Path:
+    """Draw a day under policies (names, `+` between their parameters); where it is."""
+    streams = {f"workload.streams.{stream}.arrivals.days": [day] for stream in ("chat", "code")}
+    scenario = load_scenario("mixed-slo", **streams)
+    figure = new_figure(9, 7)
+    load, gpus, on_time = figure.subplots(3, 1, sharex=True)
+    window = TEN_MINUTES_S // round(scenario.control_interval_s)
+    for name in policies:
+        series = run_episode(make_policy(name.replace("+", ",")), scenario, 0).series
+        hours = series["time_s"].to_numpy() / 3600
+        arrived = series["interactive/arrived"].to_numpy()
+        met, missed = (series[f"interactive/{x}"].to_numpy() for x in ("on_time", "violations"))
+        held = series["gpu_s"].to_numpy() / scenario.control_interval_s
+        by_window = [
+            x[: len(x) // window * window].reshape(-1, window) for x in (arrived, met, missed)
+        ]
+        at = hours[window - 1 :: window][: len(by_window[0])]
+        if name == policies[0]:
+            load.plot(at, by_window[0].sum(axis=1) / TEN_MINUTES_S, color="black", lw=1)
+            for key in (c for c in series if c.startswith("batch-") and c.endswith("/arrived")):
+                jobs = series[key].to_numpy() > 1000
+                load.plot(hours[jobs], np.zeros(jobs.sum()), "v", color="tab:gray")
+        gpus.plot(hours, held, lw=1, label=name.partition(":")[0])
+        known = by_window[1].sum(axis=1) + by_window[2].sum(axis=1)
+        on_time.plot(at, 100 * by_window[1].sum(axis=1) / np.maximum(known, 1), lw=1)
+    load.set_ylabel("interactive requests/s\n(triangles: batch jobs)")
+    gpus.set_ylabel("GPUs held")
+    gpus.legend(loc="upper left")
+    on_time.set_ylabel("interactive on time, %")
+    on_time.set_ylim(0, 102)
+    on_time.set_xlabel(f"hour of day {day}")
+    return save_figure(figure, path)
 
 
 def _fixed(n: int) -> Any:

@@ -436,3 +436,30 @@ def test_policies_of_other_seeds_are_not_compared():
     assert by_policy(rows, "x")["a"].tolist() == [2.0, 3.0]
     with pytest.raises(ValueError, match="b was not run on the same seeds"):
         by_policy([*rows, {"policy": "b", "seed": 1, "x": 0.0}], "x")
+
+
+def test_what_a_run_is_compared_on_may_be_another_scenario():
+    from agents.environments import evaluation_scenario, make_scenario
+
+    config = make_config("mixed-slo", {"scenario.fleet.max_gpus": 12})
+    trained = make_scenario(config)
+    judged = evaluation_scenario(config, trained)
+    assert (trained.horizon_s, judged.horizon_s) == (7200, 86_400)
+    assert trained.fleet.max_gpus == judged.fleet.max_gpus == 12
+    assert judged.workload.day_arrivals[0].days == (11, 12, 13, 14)
+    assert trained.workload.day_arrivals[0].days == tuple(range(1, 9))
+    own = make_config("mixed-slo-v0", {})
+    assert evaluation_scenario(own, trained) is trained
+
+
+def test_an_environment_like_another_has_its_options():
+    day, hours = make_config("mixed-slo", {}), make_config("mixed-slo-hours", {})
+    assert hours.hyper == day.hyper
+    assert hours.evaluation_scenario == "mixed-slo-hours"
+
+
+def test_an_unknown_scenario_of_the_comparison_is_a_slip(capsys):
+    from agents.train import main
+
+    assert main(["env=mixed-slo", "evaluation_workload=nowhere", "out=unused"]) == 2
+    assert "evaluation_scenario, evaluation_workload: workload" in capsys.readouterr().err

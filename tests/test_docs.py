@@ -19,7 +19,7 @@ from experiments import manual
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += [ROOT / "llmscale_env" / "workload" / "data" / "README.md"]
 # Files that are there only after somebody has put a name in place of the capitals.
@@ -49,16 +49,17 @@ def module_commands(page: Path) -> Iterator[list[str]]:
             yield shlex.split(command)[2:]
 
 
-def readme_command(module: str) -> list[str]:
-    """The words of the README's first command of a module that takes any."""
-    return next(found[1:] for found in module_commands(README) if found[0] == module and found[1:])
+def guide_command(module: str) -> list[str]:
+    """The words of the guide's first command of a module that takes any."""
+    return next(found[1:] for found in module_commands(GUIDE) if found[0] == module and found[1:])
 
 
 def test_the_searches_find_something():
-    assert len(blocks(README, "python")) == 5
+    assert len(blocks(README, "python")) == 1
+    assert len(blocks(GUIDE, "python")) == 5
     assert ["experiments.bench"] in list(module_commands(README))
     assert "make test" in "".join(blocks(README, ""))
-    assert readme_command("llmscale_env.calibrate")[0].startswith("csv=")
+    assert guide_command("llmscale_env.calibrate")[0].startswith("csv=")
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,9 @@ def inside(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def calibrated(inside: Path) -> None:
-    """The README's fit of a user's GPU has been made."""
+    """The guide's fit of a user's GPU has been made."""
     if not (inside / "my_gpu.json").exists():
-        words = readme_command("llmscale_env.calibrate")
+        words = guide_command("llmscale_env.calibrate")
         assert import_module("llmscale_env.calibrate").main(words) == 0
 
 
@@ -118,8 +119,8 @@ def test_python_in_the_docs_runs(code: str):
     exec(compile(code, "<docs>", "exec"), {"__name__": "__main__"})
 
 
-def test_readme_evaluates_policies(inside: Path, capsys: pytest.CaptureFixture[str]):
-    words = readme_command("agents.evaluate")
+def test_the_guide_evaluates_policies(inside: Path, capsys: pytest.CaptureFixture[str]):
+    words = guide_command("agents.evaluate")
     options = dict(word.split("=", 1) for word in words)
     policies = [name for name in options["policies"].split(",") if not name.startswith("runs/")]
     options |= {"policies": ",".join(policies), "episodes": "2", "scenario.horizon_s": "120"}
@@ -131,23 +132,24 @@ def test_readme_evaluates_policies(inside: Path, capsys: pytest.CaptureFixture[s
     assert (inside / "evaluated" / "summary.csv").is_file()
 
 
-def test_readme_reads_a_trace(inside: Path, capsys: pytest.CaptureFixture[str]):
-    assert import_module("llmscale_env.traces").main(readme_command("llmscale_env.traces")) == 0
+def test_the_guide_reads_a_trace(inside: Path, capsys: pytest.CaptureFixture[str]):
+    assert import_module("llmscale_env.traces").main(guide_command("llmscale_env.traces")) == 0
     assert "rate" in capsys.readouterr().out
 
 
-def test_readme_draws_what_it_shows():
-    words = readme_command("agents.pictures")
-    out = dict(word.split("=", 1) for word in words)["out"]
-    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README.read_text())
-    assert shown == [f"{out}/learning_curve.png", f"{out}/episode.png"]
+def test_the_readme_is_a_screen_long_and_shows_one_picture():
+    text = README.read_text()
+    assert len(text.split()) <= 700
+    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert shown == ["docs/images/day.png"]
+    assert (ROOT / shown[0]).is_file()
 
 
-def test_readme_names_every_reference_policy():
+def test_the_guide_names_every_reference_policy():
     from baselines import POLICY_NAMES
     from baselines.registry import TUNED_NAMES
 
-    text = README.read_text()
+    text = GUIDE.read_text()
     names = [name for name in POLICY_NAMES if name not in TUNED_NAMES]
     assert [name for name in names if f"`{name}`" not in text] == []
     assert "`NAME-tuned`" in text
