@@ -8,8 +8,8 @@ and the smallest that serves 99 % of the interactive requests.
 `prices`: fixed fleets on whole training days: GPU-hours, share on time, dollars, and between neighbours what
 one more GPU costs and what the late requests that it saves cost. They break even at the attainment in the
 last line.
-`picture`: one whole day (days=14, a test day, unless another is named) under several policies: what arrives,
-the GPUs of each, and its share of interactive requests on time in each ten minutes.
+`picture`: one whole day (days=11, a test day, unless another is named) under several policies: what arrives,
+the GPUs of each, and its share of interactive requests on time; means of ten minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRAINING_DAYS = tuple(range(1, 9))
 PEAK_FLEETS = tuple(range(9, 17))
 PRICE_FLEETS = (6, 8, 9, 10, 11, 12, 13, 14)
 TARGET = 0.99
-PICTURE_DAY = 14
+PICTURE_DAY = 11
 PICTURE_POLICIES = "static:interactive=0+mixed=10+batch=0,hpa-tuned,paced-tuned"
 
 
@@ -152,7 +152,7 @@ def picture(day: int, policies: Sequence[str], path: Path) -> Path:
         met, missed = (series[f"interactive/{x}"].to_numpy() for x in ("on_time", "violations"))
         held = series["gpu_s"].to_numpy() / scenario.control_interval_s
         by_window = [
-            x[: len(x) // window * window].reshape(-1, window) for x in (arrived, met, missed)
+            x[: len(x) // window * window].reshape(-1, window) for x in (arrived, met, missed, held)
         ]
         at = hours[window - 1 :: window][: len(by_window[0])]
         if name == policies[0]:
@@ -160,14 +160,16 @@ def picture(day: int, policies: Sequence[str], path: Path) -> Path:
             for key in (c for c in series if c.startswith("batch-") and c.endswith("/arrived")):
                 jobs = series[key].to_numpy() > 1000
                 load.plot(hours[jobs], np.zeros(jobs.sum()), "v", color="tab:gray")
-        gpus.plot(hours, held, lw=1, label=name.partition(":")[0])
+        gpus.plot(at, by_window[3].mean(axis=1), label=name.partition(":")[0])
         known = by_window[1].sum(axis=1) + by_window[2].sum(axis=1)
         on_time.plot(at, 100 * by_window[1].sum(axis=1) / np.maximum(known, 1), lw=1)
     load.set_ylabel("interactive requests/s\n(triangles: batch jobs)")
     gpus.set_ylabel("GPUs held")
-    gpus.legend(loc="upper left")
+    gpus.set_ylim(0, scenario.fleet.max_gpus)
+    gpus.legend(loc="lower right", ncols=len(policies))
     on_time.set_ylabel("interactive on time, %")
-    on_time.set_ylim(0, 102)
+    on_time.set_xlim(0, 24)
+    on_time.set_xticks(range(0, 25, 3))
     on_time.set_xlabel(f"hour of day {day}")
     return save_figure(figure, path)
 

@@ -26,12 +26,31 @@ def arrivals(split: str, kind: str) -> list[dict]:
     return [a for a in kinds if a["kind"] == kind]
 
 
-@pytest.mark.parametrize("name", member_names())
+@pytest.mark.parametrize("name", [m.name for m in members(FAMILY)])
 def test_every_member_is_a_workload_of_its_scenario(name: str):
     scenario = load_scenario(name.partition("/")[0], workload=name)
     assert scenario.name == FAMILY
     assert {s.slo_class for s in scenario.workload.streams} == {"interactive", "batch"}
     assert [q.name for q in scenario.workload.batch_queues] == ["overnight"]
+
+
+def test_the_days_of_the_splits_are_apart():
+    """The family mixed-slo: one mix, whole days from midnight and windows from any time."""
+    days = {"train": set(range(1, 9)), "validation": {9, 10}, "test": {11, 12, 13, 14}}
+    own = load_scenario("mixed-slo").workload
+    for member in members("mixed-slo"):
+        scenario = "mixed-slo-hours" if member.name.endswith("-hours") else "mixed-slo"
+        workload = load_scenario(scenario, workload=member.name).workload
+        assert workload.jobs == own.jobs
+        for arrivals in workload.day_arrivals:
+            assert set(arrivals.days) == days[member.split]
+            assert arrivals.start_s == ("random" if scenario.endswith("hours") else 0)
+        rates = {s.name: (s.rate_per_s, s.lengths) for s in workload.streams}
+        assert rates == {s.name: (s.rate_per_s, s.lengths) for s in own.streams}
+    assert {m.name.partition("/")[2] for m in members("mixed-slo")} == {
+        f"{split}{suffix}" for split in days for suffix in ("", "-hours")
+    }
+    assert set(member_names()) >= {m.name for m in members("mixed-slo")}
 
 
 def test_every_split_has_smooth_and_bursty_workloads():
