@@ -207,6 +207,7 @@ class MixedSLOV0Env(ServingEnv):
 
     ## Version History
 
+    - v1 takes its place: a day, on which scaling matters ([its page](mixed-slo.md)). This one stays.
     - v0: first version. After 0.1.0, class-affine routing is zero queueing: an interactive request goes on
       to a mixed instance where another already waits.
     """
