@@ -29,7 +29,7 @@ from baselines.qlm.simple import EdfPolicy, VllmPolicy
 from baselines.sageserve.policy import LongTermPolicy, ReactivePolicy, is_siloed
 from baselines.static import StaticPolicy
 from baselines.tunable import TUNABLE
-from baselines.tuned_settings import TunedPolicy, settings_path
+from baselines.tuned_settings import TunedPolicy, shipped_settings
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios.schema import Scenario
@@ -172,11 +172,14 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
     names = [n for n in POLICY_NAMES if n not in others and (n in QUEUE_POLICIES) == ordered]
     if not can_pace(scenario):
         names = [n for n in names if n not in ("paced", "paced-tuned")]
+    if any(pool.chunk_tokens for pool in scenario.fleet.pools):
+        # Its model is fitted to iterations that prefill alone.
+        names = [n for n in names if n not in ("dynamo-load", "dynamo-load-tuned")]
     return tuple(n for n in names if n not in TUNED_NAMES or _has_settings(n, scenario))
 
 
 def _has_settings(tuned: str, scenario: Scenario) -> bool:
-    return settings_path(tuned.removesuffix("-tuned"), scenario.name).exists()
+    return shipped_settings(tuned.removesuffix("-tuned"), scenario.name).is_file()
 
 
 def make_policy(name: str, **parameters: Any) -> Policy:

@@ -24,21 +24,25 @@ def settings_path(
     return folder / f"{policy}_{scenario}{of}.yaml"
 
 
+def shipped_settings(policy: str, scenario: str, workload: str | None = None) -> Path:
+    """Where settings for a scenario are: a world of days has those of its windows, unless it has its own.
+
+    The windows are the scenario NAME-hours. There may be no such file.
+    """
+    own = settings_path(policy, scenario, workload)
+    windows = settings_path(policy, f"{scenario}-hours", workload)
+    return windows if windows.is_file() and not own.is_file() else own
+
+
 def read_settings(
     policy: str, scenario: str, path: Path | None = None, workload: str | None = None
 ) -> dict[str, Any]:
-    """The parameters that a sweep found best.
-
-    A world of days takes what was found on its two-hour windows (scenario NAME-hours), unless it has a file
-    of its own.
+    """The parameters that a sweep found best (`shipped_settings`, unless `path` names a file).
 
     Raises:
         PolicyError: there was no sweep for this scenario, or the file is malformed.
     """
-    where = path or settings_path(policy, scenario, workload)
-    windows = settings_path(policy, f"{scenario}-hours", workload)
-    if path is None and not where.is_file() and windows.is_file():
-        where = windows
+    where = path or shipped_settings(policy, scenario, workload)
     of = "" if workload is None else f" workload={workload}"
     try:
         data = yaml.safe_load(where.read_text(encoding="utf-8"))
