@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from baselines.aladdin.policy import AladdinPolicy
-from baselines.aladdin.simple import FixedWorkersPolicy
+from baselines.aladdin.simple import FixedWorkersPolicy, MachineWidePolicy, PowerOfTwoPolicy
 from baselines.blitzscale.distserve import DistServePolicy
 from baselines.blitzscale.policy import AllCachePolicy, BlitzScalePolicy, ServerlessLlmPolicy
 from baselines.chiron import ChironPolicy
@@ -26,7 +26,14 @@ from baselines.practice.wva_tokens import WvaTokensPolicy
 from baselines.qlm.policy import QlmPolicy
 from baselines.qlm.shepherd_policy import ShepherdPolicy
 from baselines.qlm.simple import EdfPolicy, VllmPolicy
-from baselines.sageserve.policy import LongTermPolicy, ReactivePolicy, is_siloed
+from baselines.sageserve.policy import (
+    LongTermPolicy,
+    ReactivePolicy,
+    SiloedPolicy,
+    TargetAheadPolicy,
+    TargetPolicy,
+    is_siloed,
+)
 from baselines.static import StaticPolicy
 from baselines.tunable import TUNABLE
 from baselines.tuned_settings import TunedPolicy, shipped_settings
@@ -34,67 +41,11 @@ from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios.schema import Scenario
 
-
-def _llumnix_64(name: str, **values: Any) -> Policy:
-    """Llumnix with the batch limit that Chiron's text implies: 2048 to 4096 is "nearly 50x" it (6.2)."""
-    return LlumnixPolicy(name, **{"batch_limit": 64, **values})
-
-
-def _chiron_local(name: str, **values: Any) -> Policy:
-    """The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18)."""
-    return LlumnixPolicy(name, **{"controller": "chiron", "batch_limit": None, **values})
-
-
-def _chiron_global(name: str, **values: Any) -> Policy:
-    """The global autoscaler alone, over fixed batch limits."""
-    return ChironPolicy(name, **{"controller": "fixed", **values})
-
-
-def _power_of_two(name: str, **values: Any) -> Policy:
-    return FixedWorkersPolicy(name, "power-of-two", **values)
-
-
-def _machine_wide(name: str, **values: Any) -> Policy:
-    """Default vLLM: all GPUs of a machine in one worker (Aladdin, section 6.3)."""
-    return FixedWorkersPolicy(name, degree="largest", **values)
-
-
-def _distserve_half(name: str, **values: Any) -> Policy:
-    """On half of the GPUs (BlitzScale, section 6.2)."""
-    return DistServePolicy(name, **{"share": 0.5, **values})
-
-
-def _edf_groups(name: str, **values: Any) -> Policy:
-    """QLM's request groups by earliest deadline, without its programme (section 9)."""
-    return QlmPolicy(name, **{"scheduler": "edf", **values})
-
-
-def _no_swap(name: str, **values: Any) -> Policy:
-    """The same where each instance keeps its LLM."""
-    return QlmPolicy(name, **{"scheduler": "edf", "swapping": False, **values})
-
-
-def _siloed(name: str, **values: Any) -> Policy:
-    """Separate pools, each reactive (SageServe, section 4)."""
-    return ReactivePolicy(name, siloed=True, **values)
-
-
-def _lt_i(name: str, **values: Any) -> Policy:
-    return LongTermPolicy(name, "immediate", **values)
-
-
-def _lt_u(name: str, **values: Any) -> Policy:
-    return LongTermPolicy(name, "target", **values)
-
-
-def _lt_ua(name: str, **values: Any) -> Policy:
-    return LongTermPolicy(name, "target-ahead", **values)
-
-
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "static": StaticPolicy,
     "llumnix": LlumnixPolicy,
-    "llumnix-64": _llumnix_64,
+    # The batch limit that Chiron's text implies: 2048 to 4096 is "nearly 50x" it (6.2).
+    "llumnix-64": partial(LlumnixPolicy, batch_limit=64),
     "llumnix-freeness": FreenessPolicy,
     "hpa": HpaPolicy,
     "kpa": KpaPolicy,
@@ -105,29 +56,33 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "dynamo": DynamoPolicy,
     "dynamo-load": DynamoLoadPolicy,
     "chiron": ChironPolicy,
-    "chiron-local": _chiron_local,
-    "chiron-global": _chiron_global,
+    # The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18).
+    "chiron-local": partial(LlumnixPolicy, controller="chiron", batch_limit=None),
+    # The global one alone, over fixed batch limits.
+    "chiron-global": partial(ChironPolicy, controller="fixed"),
     "paced": PacedPolicy,
     "qlm": QlmPolicy,
-    "edf-groups": _edf_groups,
-    "no-swap": _no_swap,
+    # QLM's request groups by earliest deadline, without its programme (section 9), and without swapping.
+    "edf-groups": partial(QlmPolicy, scheduler="edf"),
+    "no-swap": partial(QlmPolicy, scheduler="edf", swapping=False),
     "edf": EdfPolicy,
     "vllm": VllmPolicy,
     "shepherd": ShepherdPolicy,
     "aladdin": AladdinPolicy,
     "jsq": FixedWorkersPolicy,
-    "power-of-two": _power_of_two,
-    "machine-wide": _machine_wide,
+    "power-of-two": PowerOfTwoPolicy,
+    "machine-wide": MachineWidePolicy,
     "blitzscale": BlitzScalePolicy,
     "serverlessllm": ServerlessLlmPolicy,
     "allcache": AllCachePolicy,
     "distserve": DistServePolicy,
-    "distserve-half": _distserve_half,
+    # On half of the GPUs (BlitzScale, section 6.2).
+    "distserve-half": partial(DistServePolicy, share=0.5),
     "reactive": ReactivePolicy,
-    "siloed": _siloed,
-    "lt-i": _lt_i,
-    "lt-u": _lt_u,
-    "lt-ua": _lt_ua,
+    "siloed": SiloedPolicy,
+    "lt-i": LongTermPolicy,
+    "lt-u": TargetPolicy,
+    "lt-ua": TargetAheadPolicy,
 }
 
 TUNED_NAMES = tuple(f"{policy}-tuned" for policy in TUNABLE)
@@ -160,26 +115,32 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
     if any(route.placement is not None for route in scenario.fleet.routes):
         # Left as it is, a cluster whose requests wait to be placed serves nobody.
         held = any(route.kind == "hold" for route in scenario.fleet.routes)
-        return PLACEMENT_POLICIES if held else ("static", *PLACEMENT_POLICIES)
+        return _with_settings(
+            PLACEMENT_POLICIES if held else ("static", *PLACEMENT_POLICIES), scenario
+        )
     if any(pool.flows for pool in scenario.fleet.pools):
         cached = scenario.fleet.host_cache == "always"
-        return ("static", *(name for name in WEIGHT_POLICIES if cached or name != "allcache"))
+        names = ["static", *(name for name in WEIGHT_POLICIES if cached or name != "allcache")]
+        return _with_settings(names, scenario)
     if all(pool.scaling for pool in scenario.fleet.pools):
         siloed = is_siloed(scenario)
-        return ("static", *(n for n in REGION_POLICIES if (n == "siloed") == siloed))
-    others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES, *REGION_POLICIES)
+        names = ["static", *(n for n in REGION_POLICIES if (n == "siloed") == siloed)]
+        return _with_settings(names, scenario)
+    others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES, *REGION_POLICIES, *TUNED_NAMES)
     ordered = scenario.fleet.group_queues > 0
-    names = [n for n in POLICY_NAMES if n not in others and (n in QUEUE_POLICIES) == ordered]
-    if not can_pace(scenario):
-        names = [n for n in names if n not in ("paced", "paced-tuned")]
-    if any(pool.chunk_tokens for pool in scenario.fleet.pools):
+    able = {
+        "paced": can_pace(scenario),
         # Its model is fitted to iterations that prefill alone.
-        names = [n for n in names if n not in ("dynamo-load", "dynamo-load-tuned")]
-    return tuple(n for n in names if n not in TUNED_NAMES or _has_settings(n, scenario))
+        "dynamo-load": not any(pool.chunk_tokens for pool in scenario.fleet.pools),
+    }
+    names = [n for n in POLICY_NAMES if n not in others and (n in QUEUE_POLICIES) == ordered]
+    return _with_settings([n for n in names if able.get(n, True)], scenario)
 
 
-def _has_settings(tuned: str, scenario: Scenario) -> bool:
-    return shipped_settings(tuned.removesuffix("-tuned"), scenario.name).is_file()
+def _with_settings(names: Sequence[str], scenario: Scenario) -> tuple[str, ...]:
+    """These and NAME-tuned of those for whom the package has the scenario's settings."""
+    tuned = [n for n in names if n in TUNABLE and shipped_settings(n, scenario.name).is_file()]
+    return (*names, *(f"{n}-tuned" for n in tuned))
 
 
 def make_policy(name: str, **parameters: Any) -> Policy:

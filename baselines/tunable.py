@@ -6,6 +6,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from baselines.aladdin.policy import AladdinPolicy
+from baselines.aladdin.simple import FixedWorkersPolicy, MachineWidePolicy, PowerOfTwoPolicy
+from baselines.blitzscale.distserve import DistServePolicy
+from baselines.blitzscale.policy import AllCachePolicy, BlitzScalePolicy, ServerlessLlmPolicy
 from baselines.chiron import ChironPolicy
 from baselines.fleet import UniformPolicy, class_pool
 from baselines.hpa import HpaPolicy
@@ -20,6 +24,16 @@ from baselines.practice.kpa import KpaPolicy
 from baselines.practice.ray_serve import RayServePolicy
 from baselines.practice.wva import WvaPolicy
 from baselines.practice.wva_tokens import WvaTokensPolicy
+from baselines.qlm.policy import QlmPolicy
+from baselines.qlm.shepherd_policy import ShepherdPolicy
+from baselines.qlm.simple import EdfPolicy, VllmPolicy
+from baselines.sageserve.policy import (
+    LongTermPolicy,
+    ReactivePolicy,
+    SiloedPolicy,
+    TargetAheadPolicy,
+    TargetPolicy,
+)
 from baselines.space import Choice, Space
 from baselines.static import StaticPolicy
 from llmscale_env.scenarios.schema import Scenario
@@ -38,15 +52,32 @@ TUNABLE: dict[str, Any] = {
     "dynamo-load": DynamoLoadPolicy,
     "chiron": ChironPolicy,
     "paced": PacedPolicy,
+    "qlm": QlmPolicy,
+    "edf": EdfPolicy,
+    "vllm": VllmPolicy,
+    "shepherd": ShepherdPolicy,
+    "aladdin": AladdinPolicy,
+    "jsq": FixedWorkersPolicy,
+    "power-of-two": PowerOfTwoPolicy,
+    "machine-wide": MachineWidePolicy,
+    "blitzscale": BlitzScalePolicy,
+    "serverlessllm": ServerlessLlmPolicy,
+    "allcache": AllCachePolicy,
+    "distserve": DistServePolicy,
+    "reactive": ReactivePolicy,
+    "siloed": SiloedPolicy,
+    "lt-i": LongTermPolicy,
+    "lt-u": TargetPolicy,
+    "lt-ua": TargetAheadPolicy,
 }
-"""Each has a `GRID` and a `SPACE`, or `grid_of` and `space_of` where these hang on the scenario; where a
+"""Each has a `SPACE`, or `space_of` where it hangs on the scenario; some also a `GRID`, or `grid_of`. Where a
 point is no setting yet, `of_grid` makes it one (`of_grid_in` with the scenario). `begins_with`, where there
 is one, names points of the space that are tried first."""
 
 
 def grid_of(kind: Any, scenario: Scenario) -> dict[str, tuple[Any, ...]]:
-    """Values to try by parameter."""
-    return dict(kind.grid_of(scenario) if hasattr(kind, "grid_of") else kind.GRID)
+    """Values to try by parameter; none for policies that have ranges only."""
+    return dict(kind.grid_of(scenario) if hasattr(kind, "grid_of") else getattr(kind, "GRID", {}))
 
 
 def space_of(kind: Any, scenario: Scenario) -> Space:

@@ -7,7 +7,9 @@
                              [scenario.FIELD=VALUE ...]
 
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
-                         dynamo, dynamo-load, chiron or paced
+                         dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): qlm, edf,
+                         vllm, shepherd, aladdin, jsq, power-of-two, machine-wide, blitzscale, serverlessllm,
+                         allcache, distserve, reactive, siloed, lt-i, lt-u or lt-ua
     env=NAME             scenario (a shipped one, or a YAML file)
     workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
                          mixed-slo-v0/val-spikes); it stands in the name of the file
@@ -172,6 +174,10 @@ def _search(
     space: Space = {}
     if search == "grid":
         values = {key: _values(key, text) for key, text in changed.items()}
+        if not values and not grid_of(kind, scenario):
+            raise Slip(
+                "search = 'grid': no grid of its own; must be optuna, or name values: KEY=A,B"
+            )
         points = grid_points(kind, values, scenario)
         for point in points:
             kind(**point)  # every slip before a word of the search

@@ -8,11 +8,12 @@ import pytest
 
 from baselines import PolicyError, make_policy
 from baselines.tunable import TUNABLE, space_of
+from experiments.learned.knobs import HEURISTICS
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.compile import pool_load_times_s
 
-STARTS = sorted(set(TUNABLE) - {"static"})
+STARTS = sorted(set(HEURISTICS) - {"static"})
 BUSY: dict[str, Any] = {
     "horizon_s": 300.0,
     "workload": "chat",

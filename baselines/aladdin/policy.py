@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from baselines.aladdin.scaling import Rate, WorkerDemand, requests_per_worker
 from baselines.aladdin.simple import starting_command
 from baselines.fleet import Period
 from baselines.parameters import Parameters, PolicyError, Positive, PositiveCount, checked
+from baselines.space import Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.view import ClusterView, RequestsUnderWay
@@ -139,6 +140,25 @@ class AladdinPolicy:
     Raises:
         PolicyError: an unknown parameter, a value that is not allowed, or a predictor that is none.
     """
+
+    parameters_type: ClassVar[type[AladdinParameters]] = AladdinParameters
+
+    @staticmethod
+    def space_of(scenario: Scenario) -> Space:
+        """What a search of settings is over: workers, their constraints, and how their number follows."""
+        degrees = tuple(sorted({pool.tp for pool in scenario.fleet.pools}))
+        return {
+            "tp": Choice((None, *degrees)),
+            "gamma": Real(0.0, 1.0),
+            "theta": Real(0.3, 1.0),
+            "norm": Choice(("literal", "scaled")),
+            "fallback": Choice(("wait", "least")),
+            "rebalance": Choice((True, False)),
+            "prompts": Choice(("history", "saturating")),
+            "rate": Choice(("changes", "window", "last")),
+            "period_s": Real(2.0, 60.0, log=True),
+            "patience": Real(0.0, 1.0),
+        }
 
     def __init__(
         self, name: str = "aladdin", predictor: OutputPredictor | None = None, **values: object

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from baselines.aladdin.fleet import (
     starting_number,
 )
 from baselines.parameters import Parameters, PolicyError, PositiveCount, checked
+from baselines.space import Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -42,29 +43,53 @@ class FixedParameters(Parameters):
 
 
 class FixedWorkersPolicy:
-    """Joins the shortest queue, or the shorter of two, on workers of one degree.
+    """Joins the shortest queue, on workers of one degree.
 
     Args:
         name: as it is shown in tables.
+        values: fields of `FixedParameters`.
+
+    Attributes:
         rule: "jsq" or "power-of-two".
         degree: of a worker, where `tp` does not say.
-        values: fields of `FixedParameters`.
+        searched: what a search of settings is over, beside the share of the GPUs that workers take.
 
     Raises:
         PolicyError: an unknown parameter, or a value that is not allowed.
     """
 
-    def __init__(
-        self, name: str, rule: str = "jsq", degree: Degree = "best", **values: object
-    ) -> None:
+    parameters_type: ClassVar[type[FixedParameters]] = FixedParameters
+    rule: ClassVar[str] = "jsq"
+    degree: ClassVar[Degree] = "best"
+    searched: ClassVar[tuple[str, ...]] = ("tp", "by")
+
+    @classmethod
+    def space_of(cls, scenario: Scenario) -> Space:
+        """What a search of settings is over."""
+        degrees = tuple(sorted({pool.tp for pool in scenario.fleet.pools}))
+        ranges: Space = {"tp": Choice(degrees), "by": Choice(("requests", "tokens"))}
+        return {"share": Real(0.05, 1.0), **{name: ranges[name] for name in cls.searched}}
+
+    @classmethod
+    def of_grid_in(cls, point: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+        """Parameters of a point: as many workers as its share of the GPUs holds."""
+        values = {key: value for key, value in point.items() if key != "share"}
+        if "share" in point:
+            policy = cls(**values)
+            tokens = RequestTokens.of(*history(scenario))
+            workers = choose(scenario, policy.name, tokens, policy.parameters.tp, cls.degree)
+            most = most_workers(scenario, workers, policy.parameters.prefill_workers, policy.name)
+            values["workers"] = max(1, round(point["share"] * most))
+        return values
+
+    def __init__(self, name: str = "jsq", **values: object) -> None:
         self.name = name
         self.parameters = checked(name, FixedParameters, values)
-        if rule != "jsq" and self.parameters.by != "requests":
+        if self.rule != "jsq" and self.parameters.by != "requests":
             raise PolicyError(
                 f"{name}: by = {self.parameters.by!r}: must be 'requests', which the shorter of two "
                 "queues is told by; jsq takes both"
             )
-        self._rule, self._degree = rule, degree
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Choose the workers.
@@ -75,17 +100,37 @@ class FixedWorkersPolicy:
         """
         p = self.parameters
         tokens = RequestTokens.of(*history(scenario))
-        self.workers = choose(scenario, self.name, tokens, p.tp, self._degree)
+        self.workers = choose(scenario, self.name, tokens, p.tp, self.degree)
         number = p.workers
         if number is None and p.fleet == "all":
             number = most_workers(scenario, self.workers, p.prefill_workers, self.name)
         number = starting_number(scenario, self.workers, number, p.prefill_workers, self.name)
-        rule = f"jsq-{p.by}" if self._rule == "jsq" else self._rule
+        rule = f"jsq-{p.by}" if self.rule == "jsq" else self.rule
         self._start = starting_command(scenario, self.workers, number, p.prefill_workers, rule)
 
     def act(self, view: ClusterView) -> Command:
         """The orders at the first decision, nothing afterwards."""
         return self._start if view.step == 0 else Command()
+
+
+class PowerOfTwoPolicy(FixedWorkersPolicy):
+    """Joins the shorter of two queues that are drawn by chance."""
+
+    rule = "power-of-two"
+    searched = ("tp",)
+
+    def __init__(self, name: str = "power-of-two", **values: object) -> None:
+        super().__init__(name, **values)
+
+
+class MachineWidePolicy(FixedWorkersPolicy):
+    """Default vLLM: all GPUs of a machine in one worker (Aladdin, section 6.3)."""
+
+    degree = "largest"
+    searched = ("by",)
+
+    def __init__(self, name: str = "machine-wide", **values: object) -> None:
+        super().__init__(name, **values)
 
 
 def starting_command(

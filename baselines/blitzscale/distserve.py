@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from baselines.blitzscale.monitor import capacity_of, pair_of
 from baselines.parameters import Parameters, PolicyError, PositiveCount, checked
+from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.view import ClusterView
@@ -30,6 +31,26 @@ class DistServeParameters(Parameters):
 
 class DistServePolicy:
     """See `DistServeParameters`. Instances that the scenario does not start with load at the beginning."""
+
+    parameters_type: ClassVar[type[DistServeParameters]] = DistServeParameters
+
+    @staticmethod
+    def space_of(scenario: Scenario) -> Space:
+        """What a search of settings is over: GPUs in all, and the share of them that prefills."""
+        return {"gpus": Whole(2, scenario.fleet.max_gpus), "prefill_share": Real(0.05, 0.95)}
+
+    @staticmethod
+    def of_grid_in(point: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+        """Parameters of a point: at least one instance of each."""
+        if "gpus" not in point:
+            return point
+        pair = pair_of(scenario, "distserve")
+        first, second = (scenario.fleet.pools[k] for k in (pair.prefill, pair.decode))
+        gpus = max(point["gpus"], first.tp + second.tp)
+        prefill = max(1, round(point["prefill_share"] * gpus / first.tp))
+        prefill = min(prefill, (gpus - second.tp) // first.tp, first.max_instances)
+        decode = min((gpus - prefill * first.tp) // second.tp, second.max_instances)
+        return {"prefill": prefill, "decode": decode}
 
     def __init__(self, name: str = "distserve", **values: object) -> None:
         self.name = name

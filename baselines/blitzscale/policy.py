@@ -48,6 +48,7 @@ from baselines.parameters import (
     PositiveCount,
     checked,
 )
+from baselines.space import Choice, Real, Space, Whole
 from llmscale_env.cluster.topology import first_gpus
 from llmscale_env.control.command import Command, Loads
 from llmscale_env.control.scaling import FleetSeen, Scaler
@@ -134,9 +135,24 @@ class ScalingPolicy(ABC):
     """
 
     parameters_type: ClassVar[type[ScalingParameters]] = ScalingParameters
+    usual_name: ClassVar[str]
 
-    def __init__(self, name: str, **values: object) -> None:
-        self.name = name
+    @classmethod
+    def space_of(cls, scenario: Scenario) -> Space:
+        """What a search of settings is over: when to start and stop, and what always stays."""
+        pair = pair_of(scenario, cls.__name__)
+        tp = sum(scenario.fleet.pools[p].tp for p in (pair.prefill, pair.decode))
+        most = max(1, scenario.fleet.max_gpus // tp)
+        return {
+            "trigger": Choice(("paper", "code")),
+            "timeout_s": Real(0.5, 60.0, log=True),
+            "window_s": Real(0.2, 10.0, log=True),
+            "min_prefill": Whole(1, most),
+            "min_decode": Whole(1, most),
+        }
+
+    def __init__(self, name: str = "", **values: object) -> None:
+        self.name = name or self.usual_name
         self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
@@ -368,7 +384,15 @@ def keep_alive_of(scenario: Scenario, given: float | None, policy: str) -> float
 class BlitzScalePolicy(ScalingPolicy):
     """See `BlitzScaleParameters`."""
 
+    @classmethod
+    def space_of(cls, scenario: Scenario) -> Space:
+        """Also who becomes a decode instance, and where weights come from."""
+        mutate = ("any", "idle", "never") if pair_of(scenario, cls.__name__).twins else ("never",)
+        own: Space = {"mutate": Choice(mutate), "host_copy": Choice(("always", "last"))}
+        return {**super().space_of(scenario), **own}
+
     parameters_type = BlitzScaleParameters
+    usual_name = "blitzscale"
     parameters: BlitzScaleParameters
 
     def reset(self, scenario: Scenario, seed: int) -> None:
@@ -423,7 +447,15 @@ class ServerlessLlmPolicy(ScalingPolicy):
     """See `ServerlessLlmParameters`."""
 
     parameters_type = ServerlessLlmParameters
+    usual_name = "serverlessllm"
     parameters: ServerlessLlmParameters
+
+    @classmethod
+    def space_of(cls, scenario: Scenario) -> Space:
+        """Also for how long machines keep weights."""
+        most = scenario.fleet.host_keep_alive_s
+        keep: Space = {"keep_alive_s": Real(0.0, most)} if most else {}
+        return {**super().space_of(scenario), **keep}
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode.
@@ -454,6 +486,8 @@ class ServerlessLlmPolicy(ScalingPolicy):
 
 class AllCachePolicy(ScalingPolicy):
     """ServerlessLLM if every machine always had the weights in memory."""
+
+    usual_name = "allcache"
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode.

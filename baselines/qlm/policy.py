@@ -27,6 +27,7 @@ from baselines.qlm.schedule import Plan, QueueProblem, evaluate, queue_waits_s
 from baselines.qlm.search import edf
 from baselines.qlm.waiting import batch_size
 from baselines.solver import SolverSettings
+from baselines.space import Choice, Real, Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -101,11 +102,21 @@ class QlmPolicy:
         values: fields of the parameters.
     """
 
-    kind: ClassVar[type[QlmParameters]] = QlmParameters
+    parameters_type: ClassVar[type[QlmParameters]] = QlmParameters
+    SPACE: ClassVar[Space] = {
+        "delta": Real(1.0, 16.0, log=True),
+        "average_batch": Choice(("shared", "profiled")),
+        "token_clusters": Whole(1, 4),
+        "invoke": Choice(("violation", "always")),
+        "reserve": Real(0.0, 0.8),
+        "share": Choice((True, False)),
+        "decode": Choice(("maximum", "mean")),
+        "evict": Choice(("order", "violation")),
+    }
 
     def __init__(self, name: str = "qlm", **values: object) -> None:
         self.name = name
-        self.parameters = checked(name, self.kind, values)
+        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from baselines.qlm.history import OutputHistory
 from baselines.qlm.problem import NO_HURRY_S, Profiler, serving_instances
 from baselines.qlm.shepherd import PlacementProblem, execution_s, place
 from baselines.solver import SolverSettings
+from baselines.space import Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -45,6 +46,12 @@ class ShepherdPolicy:
 
     What is placed is what waits and what arrives until the next placement at the rate of the last period.
     """
+
+    parameters_type: ClassVar[type[ShepherdParameters]] = ShepherdParameters
+    SPACE: ClassVar[Space] = {
+        "output": Choice(("maximum", "mean")),
+        "period_s": Real(5.0, 300.0, log=True),
+    }
 
     def __init__(self, name: str = "shepherd", **values: object) -> None:
         self.name = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from baselines.parameters import BatchLimit, Parameters, PolicyError, checked
 from baselines.qlm.fixed import fixed_llms
 from baselines.qlm.problem import serving_instances
+from baselines.space import BATCH_LIMIT, Choice, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -51,12 +52,17 @@ class EdfParameters(VllmParameters):
 class VllmPolicy:
     """First come first served. See `VllmParameters`."""
 
-    kind: type[VllmParameters] = VllmParameters
+    parameters_type: ClassVar[type[VllmParameters]] = VllmParameters
+    SPACE: ClassVar[Space] = {
+        "batch_limit": BATCH_LIMIT,
+        "swapping": Choice((True, False)),
+        "queues": Choice(("shared", "per-instance")),
+    }
     _first = 0
 
     def __init__(self, name: str = "vllm", **values: object) -> None:
         self.name = name
-        self.parameters = checked(name, self.kind, values)
+        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode.
@@ -167,7 +173,8 @@ class VllmPolicy:
 class EdfPolicy(VllmPolicy):
     """A queue per class, the earliest deadline first. See `EdfParameters`."""
 
-    kind = EdfParameters
+    parameters_type = EdfParameters
+    SPACE: ClassVar[Space] = {**VllmPolicy.SPACE, "by": Choice(("deadline", "slo"))}
     parameters: EdfParameters
 
     def __init__(self, name: str = "edf", **values: object) -> None:

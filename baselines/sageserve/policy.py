@@ -9,7 +9,7 @@ reach: forecast (section 6.4), then integer programme (section 5.1).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from baselines.sageserve.programme import (
     provision,
 )
 from baselines.sageserve.scaling import RELEASED, Thresholds
+from baselines.space import Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.demand import Demand, DemandRecord
 from llmscale_env.control.forecast import FORECASTERS, Forecaster, make_forecaster
@@ -74,6 +75,18 @@ class ScalingParameters(Parameters):
         return {name: round(value, 6) for name, value in found.items()}
 
 
+THRESHOLDS: Space = {"high": Real(0.3, 1.0), "low_share": Real(0.1, 0.9)}
+"""What a search of thresholds is over: the upper one, and what share of it the lower one is."""
+
+
+def thresholds_of(point: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a point of `THRESHOLDS`, with whatever else it has."""
+    values = {key: value for key, value in point.items() if key != "low_share"}
+    if "low_share" in point:
+        values["low"] = values["high"] * point["low_share"]
+    return values
+
+
 class ReactivePolicy:
     """The status quo: every pool scales by its utilisation when a request reaches its region (section 7.2).
 
@@ -82,13 +95,16 @@ class ReactivePolicy:
 
     Args:
         name: what tables call it.
-        siloed: which of the two.
         values: fields of `ScalingParameters`.
     """
 
-    def __init__(self, name: str = "reactive", *, siloed: bool = False, **values: Any) -> None:
+    parameters_type: ClassVar[type[ScalingParameters]] = ScalingParameters
+    siloed: ClassVar[bool] = False
+    SPACE: ClassVar[Space] = THRESHOLDS
+    of_grid = staticmethod(thresholds_of)
+
+    def __init__(self, name: str = "reactive", **values: Any) -> None:
         self.name = name
-        self.siloed = siloed
         self.parameters = checked(name, ScalingParameters, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
@@ -115,6 +131,15 @@ class ReactivePolicy:
         if view.step > 0:
             return Command()
         return Command(scaling=self._orders, reason="reactive")
+
+
+class SiloedPolicy(ReactivePolicy):
+    """Separate pools, each reactive (section 4)."""
+
+    siloed = True
+
+    def __init__(self, name: str = "siloed", **values: Any) -> None:
+        super().__init__(name, **values)
 
 
 def check_scaling(scenario: Scenario, policy: str, changes: Mapping[str, float]) -> None:
@@ -288,21 +313,28 @@ class LongTermPolicy:
 
     Args:
         name: what tables call it.
-        rule: "immediate", "target" or "target-ahead".
         values: fields of `LongTermParameters`.
+
+    Attributes:
+        rule: "immediate", "target" or "target-ahead".
 
     Raises:
         PolicyError: a parameter that is unknown or not allowed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rule: Literal["immediate", "target", "target-ahead"],
-        **values: Any,
-    ) -> None:
+    parameters_type: ClassVar[type[LongTermParameters]] = LongTermParameters
+    rule: ClassVar[Literal["immediate", "target", "target-ahead"]] = "immediate"
+    SPACE: ClassVar[Space] = {
+        **THRESHOLDS,
+        "forecast": Choice(("arima", "seasonal-naive", "holt-winters")),
+        "beta": Real(0.0, 1.0),
+        "epsilon": Real(0.5, 1.0),
+        "theta_ttft_s": Real(15.0, 120.0, log=True),
+    }
+    of_grid = staticmethod(thresholds_of)
+
+    def __init__(self, name: str = "lt-i", **values: Any) -> None:
         self.name = name
-        self.rule = rule
         self.parameters = checked(name, LongTermParameters, values)
         try:
             self._settings = self.parameters.settings()
@@ -445,3 +477,26 @@ class LongTermPolicy:
             return Command(scaling=orders, reason=reason)
         self._targets = targets
         return Command(targets=targets, scaling=orders, reason=reason)
+
+
+class TargetPolicy(LongTermPolicy):
+    """LT-U: plans are carried out as utilisation asks for it."""
+
+    rule = "target"
+
+    def __init__(self, name: str = "lt-u", **values: Any) -> None:
+        super().__init__(name, **values)
+
+
+class TargetAheadPolicy(LongTermPolicy):
+    """LT-UA: likewise, and beyond the plan where the load is far from the forecast."""
+
+    rule = "target-ahead"
+    SPACE: ClassVar[Space] = {
+        **LongTermPolicy.SPACE,
+        "above": Real(1.1, 10.0, log=True),
+        "below": Real(0.1, 0.9),
+    }
+
+    def __init__(self, name: str = "lt-ua", **values: Any) -> None:
+        super().__init__(name, **values)

@@ -19,8 +19,10 @@ from baselines.tuned_settings import read_settings, settings_path
 from experiments.learned.family import FAMILY, SCENARIO
 from llmscale_env.scenarios.schema import Scenario
 
-HEURISTICS = tuple(TUNABLE)
-"""Every policy with settings to tune."""
+HEURISTICS = tuple(
+    name for name, kind in TUNABLE.items() if hasattr(kind, "GRID") or hasattr(kind, "grid_of")
+)
+"""Every policy with a grid of settings: those that start and stop instances of pools."""
 
 DIVIDED: dict[str, tuple[str, ...]] = {
     "llumnix": ("low", "high"),
