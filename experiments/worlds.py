@@ -18,7 +18,8 @@ that one was for the fewest GPU-hours with 99 % of every class on time. Episodes
 so that a command that was interrupted goes on.
 
 The tension of a world is what the best fixed fleet costs, in GPU-hours, over what the best rule does, both at
-99 % of every class.
+99 % of every class; where the number of GPUs is given, how much more reward the best rule has than the best
+that looks at nothing.
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ class World:
         searched: scenario of the search.
         judged: scenarios on which they are judged.
         variants: that a page names, beside those that `policies_for` has.
+        scales: whether GPU-hours are a matter of decisions.
     """
 
     searched: str
     judged: Callable[[], list[Scenario]]
     variants: tuple[str, ...] = ()
+    scales: bool = True
 
 
 def _test_days() -> list[Scenario]:
@@ -82,19 +85,19 @@ def _test_days() -> list[Scenario]:
     ]
 
 
-def _itself(env: str) -> World:
-    return World(env, lambda: [load_scenario(env)])
+def _itself(env: str, *variants: str, scales: bool = True) -> World:
+    return World(env, lambda: [load_scenario(env)], variants, scales)
 
 
 WORLDS: dict[str, World] = {
     "mixed-slo": World("mixed-slo-hours", _test_days),
-    **{
-        env: _itself(env)
-        for env in (
-            *("multi-model-queue", "placement", "placement-per-request", "burst-multicast"),
-            "multi-region",
-        )
-    },
+    "multi-model-queue": _itself("multi-model-queue", "qlm:swapping=false", scales=False),
+    "placement": _itself("placement", "jsq:fleet=start", "aladdin:prompts=saturating"),
+    "placement-per-request": _itself("placement-per-request", scales=False),
+    "burst-multicast": _itself(
+        "burst-multicast", "blitzscale:min_prefill=4", "blitzscale:base_over=busy"
+    ),
+    "multi-region": _itself("multi-region"),
 }
 
 
@@ -158,7 +161,7 @@ def _run(words: Sequence[str]) -> int:
             rows.append(Row(name, outcomes, settings))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
         command = f"python -m experiments.worlds env={env} scale={scale_name}"
-        text = table(rows, judged[0], len(judged) * episodes, command)
+        text = table(rows, len(judged) * episodes, command, scales=world.scales)
         print(text)
         if page != "none":
             put(Path(page), env, text)
@@ -177,10 +180,11 @@ def _searched(
     for policy in policies_for(scenario):
         if policy not in TUNABLE:
             continue
-        for title, folder, score in (
+        both = (
             (f"{policy}-tuned", FOLDER, ["score=reward"]),
             (f"{policy} at 99 %", AT_TARGET, ["score=gpu-hours", f"attainment={TARGET}"]),
-        ):
+        )
+        for title, folder, score in both if WORLDS[env].scales else both[:1]:
             path = settings_path(policy, scenario.name, folder=folder)
             if not keep:
                 path = default_folder() / "quick" / path.relative_to(FOLDER)
@@ -255,7 +259,7 @@ def _judge(
         return episodes.outcomes(settings, seeds)
 
 
-def table(rows: Sequence[Row], scenario: Scenario, episodes: int, command: str) -> str:
+def table(rows: Sequence[Row], episodes: int, command: str, *, scales: bool) -> str:
     """Markdown: the best reward first, then the world's tension."""
     ordered = sorted(rows, key=lambda row: -row.mean("reward"))
     best = np.array([o.reward for o in ordered[0].outcomes])
@@ -273,13 +277,32 @@ def table(rows: Sequence[Row], scenario: Scenario, episodes: int, command: str) 
             f"| {100 * row.mean('attainment'):.2f} | {100 * row.worst_class:.2f} "
             f"| {row.mean('gpu_hours'):.4g} |"
         )
-    return "\n".join([*lines, "", tension(rows)])
+    return "\n".join([*lines, "", tension(rows) if scales else gain(ordered)])
+
+
+BLIND = ("static", "constant", "do-nothing", "random")
+"""How the names of those begin that look at nothing."""
+
+FIXED = (*BLIND, "distserve", "jsq", "power-of-two", "machine-wide")
+"""And of those that never change their fleet."""
+
+
+def gain(ordered: Sequence[Row]) -> str:
+    """One sentence: how far the best rule is ahead of the best that looks at nothing."""
+    rule = next(row for row in ordered if not row.name.startswith(BLIND))
+    blind = next(row for row in ordered if row.name.startswith(BLIND))
+    ahead = paired_difference(
+        *(np.array([o.reward for o in row.outcomes]) for row in (rule, blind))
+    )
+    return (
+        f"Tension: {rule.name} has {ahead} more reward than {blind.name}, which looks at nothing."
+    )
 
 
 def tension(rows: Sequence[Row]) -> str:
     """One sentence: GPU-hours of the cheapest fixed fleet and of the cheapest other at the target."""
     good = [row for row in rows if row.worst_class >= TARGET]
-    fixed = [row for row in good if row.name.startswith(("static", "constant", "do-nothing"))]
+    fixed = [row for row in good if row.name.startswith(FIXED)]
     rules = [row for row in good if row not in fixed]
     if not fixed or not rules:
         who = "no fixed fleet" if not fixed else "no rule"
