@@ -19,7 +19,7 @@ ID = "llmscale/MixedSLO-v0"
 IDS = (
     ID,
     "llmscale/MultiModelQueue-v0",
-    "llmscale/Placement-v0",
+    "llmscale/Placement-v1",
     "llmscale/PlacementPerRequest-v0",
     "llmscale/BurstMulticast-v0",
     "llmscale/MultiRegion-v0",

@@ -79,7 +79,7 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         vector_entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueVectorEnv",
     ),
     EnvironmentEntry(
-        id="llmscale/Placement-v0",
+        id="llmscale/Placement-v1",
         short_name="placement",
         entry_point="llmscale_env.envs.placement:PlacementEnv",
         vector_entry_point="llmscale_env.envs.placement:PlacementVectorEnv",

@@ -48,7 +48,7 @@ QUEUE = Kind(
     [0, 1, 0, 13, 1, 0, 1, 0],
 )
 PLACEMENT = Kind(
-    "llmscale/Placement-v0",
+    "llmscale/Placement-v1",
     PlacementEnv,
     PlacementVectorEnv,
     {"horizon_s": 60, "workload.rate_scale": 0.5},

@@ -1,4 +1,4 @@
-"""Placement-v0: what orders do, what is shown of requests without a worker, that cheating does not pay.
+"""Placement-v1: what orders do, what is shown of requests without a worker, that cheating does not pay.
 
 What every environment has to keep is in test_envs.py.
 """
@@ -219,10 +219,10 @@ def total(env, seed, choose):
 
 
 def by_rate(env):
-    """A worker of one GPU for every 2.2 requests per second of the busiest interval of a minute, and one."""
+    """A worker of one GPU for every 1.2 requests per second of the busiest interval of a minute, and one."""
     history = env.view().history
     rate = history[-12:].sum(axis=1).max() / 5 if len(history) else 20.0
-    wanted = np.clip(rate / 2.2 + 1, 1, 24)
+    wanted = np.clip(rate / 1.2 + 1, 1, 24)
     levels = [int(c) for c in env.codec.decoder.choices[0]]
     return action(env, tp1=next(n for n in levels if n >= wanted))
 

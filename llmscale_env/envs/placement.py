@@ -1,4 +1,4 @@
-"""`llmscale/Placement-v0`: how many workers of which degree, and how requests find one, as in Aladdin."""
+"""`llmscale/Placement-v1`: how many workers of which degree, and how requests find one, as in Aladdin."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ class PlacementEnv(ServingEnv):
 
     ## Description
 
-    Llama-2-13b is served on up to 24 A100-80GB, in machines of four, by workers of one, two or four
-    GPUs (tensor parallelism). Chat requests (ShareGPT's lengths, one turn) want their first token
-    within 600 ms and a token every 30 ms on average: the targets of Aladdin's Table 2. Their rate
-    goes up and down like a day that passes in ten minutes (3 to 27 per second), and an application
-    of 20 per second more comes and goes (on and off for 90 s on average each): 25 per second in the
-    mean. Fleet and rate are ours: the paper's arrivals are Poisson at a fixed rate, and its testbed
-    has one machine.
+    Llama-2-13b is served on up to 24 A100-80GB, in machines of four without NVLink, by workers of
+    one, two or four GPUs (tensor parallelism). Requests want their first token within 600 ms and a
+    token every 30 ms on average: the targets of Aladdin's Table 2. Questions (ShareGPT's lengths,
+    one turn) come at a rate that goes up and down like a day of ten minutes, 2.4 to 21.6 per
+    second. Conversations whose prompts hold all earlier turns (up to 2,048 tokens, as in
+    `aladdin-large`) come at 6 per second for 90 s and stay away for 90 s, on average. Together that
+    is 15 per second in the mean. Fleet and rates are ours: the paper's arrivals are Poisson at a
+    fixed rate, and its testbed has one machine.
 
     A worker of one GPU keeps to 30 ms per token with up to 57 requests of 370 tokens, one of two
-    GPUs with 124, one of four with 253: somewhat more per GPU. But a prompt token takes 0.12, 0.13
-    and 0.16 GPU-milliseconds, and a prefill stops all that decode on its worker. To pack requests
+    GPUs with 71, one of four with 115: over PCIe, GPUs wait for each other. A prompt token takes
+    0.12, 0.27 and 0.56 GPU-milliseconds, and a prefill stops all that decode on its worker. So
+    workers of one GPU serve most per GPU, as the paper's Table 3 has it for this LLM, and larger
+    ones shorten prefills. To pack requests
     closely saves workers as long as the targets hold. As in Aladdin, every heartbeat (5 s) the
     agent sets how many workers of each degree there should be (section 4.1, 5.2), by which rule
     arrivals find a worker, and how strict best fit is (section 4.2, Algorithm 1). Between decisions
@@ -52,9 +55,9 @@ class PlacementEnv(ServingEnv):
     `theta`: for `best-fit` only. `gamma` is the share of the predicted output that counts as
     context (0: the first iteration meets the target, 1: the last one does too); `theta` the share
     of the slack that may be used, above 1 more than the model allows. Each worker is judged by
-    linear times fitted to its own degree's iteration times. A request that no worker may take goes
-    to the emptiest one (`fallback: least` in the scenario); with `wait` it is tried again at every
-    decision.
+    linear times fitted to its own degree's iteration times. A request that no worker may take is
+    tried again at every decision (Algorithm 1); with `fallback: least` in the scenario it goes to
+    the emptiest one.
 
     ## Observation Space
 
@@ -197,7 +200,10 @@ class PlacementEnv(ServingEnv):
 
     ## Version History
 
-    - v0: first version. After 0.1.0, `best-fit` counts prompts that are being prefilled in its TTFT limit,
+    - v1: machines without NVLink, on which workers of one GPU are the best, as in the paper; an
+      application whose prompts hold conversations; requests that no worker may take wait. Figures of
+      v0 do not compare with those of v1.
+    - v0: first version, with NVLink, 25 short questions per second, and `fallback: least`. After 0.1.0, `best-fit` counts prompts that are being prefilled in its TTFT limit,
       and intervals between tokens in what running requests have saved.
     """
 
@@ -216,7 +222,7 @@ class PlacementEnv(ServingEnv):
 
 
 class PlacementVectorEnv(ServingVectorEnv):
-    """Many episodes of `llmscale/Placement-v0` advanced in one call: see `PlacementEnv`."""
+    """Many episodes of `llmscale/Placement-v1` advanced in one call: see `PlacementEnv`."""
 
     scenario_name = PlacementEnv.scenario_name
     observation = PlacementEnv.observation
