@@ -203,8 +203,9 @@ class PlacementEnv(ServingEnv):
     - v1: machines without NVLink, on which workers of one GPU are the best, as in the paper; an
       application whose prompts hold conversations; requests that no worker may take wait. Figures of
       v0 do not compare with those of v1.
-    - v0: first version, with NVLink, 25 short questions per second, and `fallback: least`. After 0.1.0, `best-fit` counts prompts that are being prefilled in its TTFT limit,
-      and intervals between tokens in what running requests have saved.
+    - v0: first version, with NVLink, 25 short questions per second, and `fallback: least`. After
+      0.1.0, `best-fit` counts prompts that are being prefilled in its TTFT limit, and intervals
+      between tokens in what running requests have saved.
     """
 
     scenario_name = "placement"
