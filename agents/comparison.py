@@ -163,26 +163,58 @@ def forecaster_of(policy: Policy) -> Any:
     return getattr(policy, "forecaster", "ewma")
 
 
+def classes_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
+    """Of the metrics, the attainment of each class or group of classes."""
+    return {f"{name}/slo_attainment": (f"{name} %", 100.0) for name in scenario.class_groups}
+
+
 def metrics_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
-    """Metrics of the table: key of the summary to heading and factor."""
-    classes = {f"{name}/slo_attainment": (f"{name} %", 100.0) for name in scenario.class_groups}
-    return {"reward": ("reward", 1.0), **classes, **COLUMNS}
+    """Metrics of the wide table: key of the summary to heading and factor."""
+    return {"reward": ("reward", 1.0), **classes_of(scenario), **COLUMNS}
+
+
+def distinct(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows without those of seeds whose episodes are, for every policy, the same as an earlier seed's.
+
+    A workload without chance gives every seed the same requests: more seeds are no more evidence.
+    """
+    by_seed: dict[Any, dict[str, str]] = {}
+    for row in rows:
+        numbers = {key: value for key, value in row.items() if key != "seed"}
+        by_seed.setdefault(row["seed"], {})[row["policy"]] = repr(sorted(numbers.items()))
+    first: dict[str, Any] = {}
+    for seed, episodes in by_seed.items():
+        first.setdefault(repr(sorted(episodes.items())), seed)
+    kept = set(first.values())
+    return [row for row in rows if row["seed"] in kept]
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], scenario: Scenario) -> list[Row]:
     """A row per policy: mean and interval of each metric, and the reward against the first policy's.
 
+    Episodes that are the same count once (`distinct`). The attainment of a class is a mean over the episodes
+    in which it has requests; NaN if it never has any.
+
     Raises:
         ValueError: the policies did not meet the same seeds.
     """
+    given, rows = len({row["seed"] for row in rows}), distinct(rows)
     values = {key: by_policy(rows, key) for key in metrics_of(scenario)}
+    asked = {
+        name: by_policy(rows, f"{name}/arrivals")
+        for name in scenario.class_groups
+        if f"{name}/arrivals" in rows[0]
+    }
     rewards = values["reward"]
     first = next(iter(rewards))
     summary = []
     for policy, reward in rewards.items():
-        row: Row = {"policy": policy, "episodes": len(reward)}
+        row: Row = {"policy": policy, "episodes": len(reward), "episodes/given": given}
         for key, mine in values.items():
-            interval = mean_interval(mine[policy])
+            sample = np.asarray(mine[policy], np.float64)
+            if key.removesuffix("/slo_attainment") in asked:
+                sample = sample[np.asarray(asked[key.removesuffix("/slo_attainment")][policy]) > 0]
+            interval = mean_interval(sample)
             row |= {key: interval.mean, f"{key}/low": interval.low, f"{key}/high": interval.high}
         row["reward/iqm"] = interquartile_mean(reward)
         difference = paired_difference(reward, rewards[first])
@@ -197,26 +229,36 @@ def summarise(rows: Sequence[Mapping[str, Any]], scenario: Scenario) -> list[Row
     return summary
 
 
-def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario) -> str:
-    """The summary as text: means, and intervals of the reward and of its paired difference."""
+def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario, *, wide: bool = False) -> str:
+    """The summary as text: means, and intervals of the reward and of its paired difference.
+
+    Args:
+        summary: of `summarise`.
+        scenario: of the episodes.
+        wide: with the interquartile mean of the reward, all classes together, tail latency, preemptions
+            and scaling.
+    """
     first = summary[0]["reward/vs"]
-    metrics = metrics_of(scenario)
-    others = [key for key in metrics if key != "reward"]
-    head = ["policy", "reward [95 %]", "IQM", f"vs {first} [95 %]"]
-    head += [metrics[key][0] for key in others]
+    metrics, classes = metrics_of(scenario), classes_of(scenario)
+    before = [*classes, "gpu_hours"]
+    after = [key for key in metrics if key not in ("reward", *before)] if wide else []
+    head = ["policy", *(metrics[key][0] for key in before), "reward [95 %]", f"vs {first} [95 %]"]
+    head += [*(["IQM"] if wide else []), *(metrics[key][0] for key in after)]
     lines = [head]
     for row in summary:
         difference = "-"
         if row["policy"] != first:
             difference = _interval(row, "reward/difference", 1.0)
-        line = [
-            str(row["policy"]),
-            _interval(row, "reward", 1.0, mean="reward"),
-            f"{row['reward/iqm']:.1f}",
-            difference,
-        ]
-        line += [_shown(row[key] * metrics[key][1]) for key in others]
-        lines.append(line)
+        lines.append(
+            [
+                str(row["policy"]),
+                *(_shown(row[key] * metrics[key][1]) for key in before),
+                _interval(row, "reward", 1.0, mean="reward"),
+                difference,
+                *([f"{row['reward/iqm']:.1f}"] if wide else []),
+                *(_shown(row[key] * metrics[key][1]) for key in after),
+            ]
+        )
     widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
     rows = [
         "  ".join(
@@ -226,17 +268,17 @@ def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario) -> str:
         for line in lines
     ]
     rows.insert(1, "-" * len(rows[0]))
-    return "\n".join([*rows, _note(int(summary[0]["episodes"]), str(first))])
+    episodes, given = (int(summary[0][key]) for key in ("episodes", "episodes/given"))
+    return "\n".join([*rows, _note(episodes, given, str(first))])
 
 
-def _note(episodes: int, first: str) -> str:
+def _note(episodes: int, given: int, first: str) -> str:
+    same = f" (those of the {given} seeds that differ)" if given > episodes else ""
     if episodes == 1:
-        return (
-            f"One episode, the same requests for all: no intervals. 'vs {first}' is the difference."
-        )
+        return f"One episode{same}, the same requests for all: no intervals. 'vs {first}' is the difference."
     kind = "bootstrap" if episodes >= FEW else "Student's t"
     return (
-        f"Means over {episodes} episodes, the same requests for all. In brackets: 95 % {kind} "
+        f"Means over {episodes} episodes{same}, the same requests for all. In brackets: 95 % {kind} "
         f"intervals; 'vs {first}' is the paired difference."
     )
 

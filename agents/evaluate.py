@@ -1,19 +1,22 @@
 """Compare policies on the same episodes.
 
-    python -m agents.evaluate env=mixed-slo-v0 policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
+    python -m agents.evaluate env=mixed-slo-hours policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
 
-    policies=A,B,C         names of reference policies, run folders or models (*.zip), `pretrained` (the
+    policies=A,B,C         names of reference policies (with parameters: hpa:kv_target=0.5+period_s=60),
+                           run folders or models (*.zip), `pretrained` (the
                            trained policy that ships; pretrained:NAME where there are several); the others
                            are compared with the first (default: every reference policy). With
                            PATH:quantile=0.8 a learned policy takes that quantile of its instance counts
-    episodes=20            episodes, with the seeds SEED, SEED + 1, ...
+    episodes=20            episodes, with the seeds SEED, SEED + 1, ...; equal ones count once
     seed=10000             first seed
     out=FOLDER             where to write (default: results/evaluate-ENV)
     workers=1              processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers are the
                            same anywhere
+    wide=true              also tail latency, preemptions, scaling and the interquartile mean
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
 
-Prints a table; writes evaluation.csv (a row per policy and seed), summary.csv and comparison.png.
+Prints a table: share on time of each class, GPU-hours, reward, and its difference from the first policy's.
+Writes evaluation.csv (a row per policy and seed), summary.csv and comparison.png (extra "plots").
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agents.config import EVALUATION_SEED, environment_id
-from agents.files import provenance, replace_file, write_csv, write_json
+from agents.files import provenance, replace_file, said, write_csv, write_json
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
     check_folder,
     closest,
+    flag,
     parse_scenario_words,
     run_command,
     whole,
@@ -61,13 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _evaluate(words: Sequence[str]) -> int:
     options, scenario_name, overrides = parse_scenario_words(
-        words, ("env", "policies", "episodes", "seed", "out", *_spread.WORDS)
+        words, ("env", "policies", "episodes", "seed", "out", "wide", *_spread.WORDS)
     )
     if "env" not in options:
-        raise Slip("env= is missing, such as env=mixed-slo-v0")
+        raise Slip("env= is missing, such as env=mixed-slo-hours")
     environment_id(options["env"])
     episodes = whole(options, "episodes", 20, 1, 100_000)
     seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
+    wide = flag(options, "wide", False)
     launcher = launcher_of(options, workers=1)
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
     from llmscale_env.scenarios import ScenarioError, load_scenario
@@ -78,7 +83,9 @@ def _evaluate(words: Sequence[str]) -> int:
         raise Slip(str(error)) from None
     policies = make_policies(options.get("policies"), options["env"], scenario)
     check_folder("out", out)
-    text, places = compare(policies, scenario, range(seed, seed + episodes), out, launcher=launcher)
+    text, places = compare(
+        policies, scenario, range(seed, seed + episodes), out, launcher=launcher, wide=wide
+    )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
     width = max(len(what) for what, _ in places)
@@ -195,10 +202,13 @@ def compare(
     folder: Path,
     simulation: ClusterSimulation | None = None,
     launcher: Launcher = ALONE,
+    *,
+    wide: bool = False,
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
 
-    Arguments and errors are those of `agents.comparison.run_policies`.
+    Arguments and errors are those of `agents.comparison.run_policies`, `wide` is that of its `table`. Without
+    matplotlib there is no picture.
 
     Returns:
         The table as text, and what was written where.
@@ -226,11 +236,17 @@ def compare(
             after_each=after_each,
         )
     summary = summarise(rows, scenario)
-    return table(summary, scenario), [
+    places = [
         ("per seed", write_csv(folder / "evaluation.csv", rows)),
         ("summary", write_csv(folder / "summary.csv", summary)),
-        ("comparison", comparison(summary, scenario, folder / "comparison.png")),
     ]
+    try:
+        places.append(("comparison", comparison(summary, scenario, folder / "comparison.png")))
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("matplotlib"):
+            raise
+        said("no comparison.png: it needs matplotlib (pip install 'llmscale[plots]')")
+    return table(summary, scenario, wide=wide), places
 
 
 def draw_episode(

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from agents.travel import LOG
 from llmscale_env._cli import Slip
 
@@ -47,6 +45,8 @@ def held(folder: Path, *, goes_on: bool) -> Iterator[None]:
         FolderTaken: another process holds it, or `goes_on` is false and something lies there.
         OSError: it cannot be made or written.
     """
+    from filelock import FileLock, Timeout
+
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
     try:

@@ -40,7 +40,7 @@ from agents.config import (
 from agents.files import provenance, read_csv, read_json, said, write_csv, write_json, write_text
 from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
-from llmscale_env._cli import Slip, check_folder, closest, flag, run_command
+from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
 
 if TYPE_CHECKING:
     from agents.comparison import Row
@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(words: Sequence[str]) -> int:
+    needs("filelock", "torch", "stable_baselines3")
     config, folder, resumes = plan(words)
     scenario = check(config)
     from agents.learned import ModelError

@@ -42,7 +42,7 @@ from baselines.tunable import TUNABLE
 from baselines.tuned_settings import FOLDER, read_settings, settings_path
 from baselines.tuning.episodes import Episodes, default_folder, fingerprint
 from baselines.tuning.halving import plan
-from baselines.tuning.search import from_optuna, halve
+from baselines.tuning.search import TunerMissing, from_optuna, halve
 from baselines.tuning.trials import Outcome, Score
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.output import replace_file
@@ -134,7 +134,9 @@ class Row:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 a slip (named in one line)."""
-    return run_command("worlds", __doc__, argv, _run, wordless=True, slips=(WorkerLost, OtherCode))
+    return run_command(
+        "worlds", __doc__, argv, _run, wordless=True, slips=(WorkerLost, OtherCode, TunerMissing)
+    )
 
 
 def _run(words: Sequence[str]) -> int:

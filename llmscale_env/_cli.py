@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,6 +17,32 @@ HELP_WORDS = ("--help", "-h", "help")
 
 class Slip(ValueError):
     """A slip on the command line, told in one line; the command ends with exit code 2."""
+
+
+EXTRA_OF = {
+    **dict.fromkeys(
+        ("filelock", "rich", "sb3_contrib", "stable_baselines3", "tensorboard", "torch"),
+        "train",
+    ),
+    **dict.fromkeys(("ruptures", "statsmodels"), "forecast"),
+    **dict.fromkeys(("markdown", "matplotlib"), "plots"),
+    **dict.fromkeys(("highspy", "pulp"), "solver"),
+    "optuna": "tune",
+    "pettingzoo": "multiagent",
+    "ray": "ray",
+}
+"""Modules of optional dependencies, and the extra that brings them."""
+
+
+def needs(*modules: str) -> None:
+    """Say that an extra is missing before anything is begun.
+
+    Raises:
+        ModuleNotFoundError: one of the modules is not installed; `run_command` names its extra.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def run_command(
@@ -54,6 +81,11 @@ def run_command(
         message = str(error)
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except ModuleNotFoundError as error:
+        module = str(error.name).partition(".")[0]
+        if module not in EXTRA_OF:
+            raise
+        message = f"needs {module}: pip install 'llmscale[{EXTRA_OF[module]}]'"
     except KeyboardInterrupt:
         print(f"{name}: {interrupted}", file=sys.stderr, flush=True)
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from agents.comparison import metrics_of, summarise, table
@@ -28,8 +29,8 @@ def shown(episodes: int) -> list[str]:
 def test_one_episode_has_no_interval():
     lines = shown(1)
     assert not any("nan" in line for line in lines)
-    assert lines[2].split()[:4] == ["one", "-1.0", "-1.0", "-"]
-    assert lines[3].split()[:4] == ["two", "-2.0", "-2.0", "-1.0"]
+    assert lines[2].split()[-2:] == ["-1.0", "-"]
+    assert lines[3].split()[-2:] == ["-2.0", "-1.0"]
     assert lines[-1].startswith("One episode, the same requests for all: no intervals.")
 
 
@@ -39,6 +40,46 @@ def test_one_episode_has_no_interval():
 def test_the_kind_of_interval_is_told(episodes: int, kind: str):
     lines = shown(episodes)
     mean = (episodes + 1) / 2
-    assert lines[3].split()[:2] == ["two", f"{-2 * mean:.1f}"]
+    assert lines[3].split()[0] == "two"
+    assert f" {-2 * mean:.1f} [" in lines[3]
     assert lines[3].count("[") == 2
     assert f"95 % {kind} intervals" in lines[-1]
+
+
+def episode(policy: str, seed: int, reward: float, **others: float) -> dict[str, object]:
+    plain = dict.fromkeys(metrics_of(SCENARIO), 0.5)
+    return {"policy": policy, "seed": seed, **plain, "reward": reward, **others}
+
+
+def test_the_default_table_has_what_one_looks_at_first():
+    rows = [episode(policy, 1, 3.0) for policy in ("one", "two")]
+    summary = summarise(rows, SCENARIO)
+    head = [part.strip() for part in table(summary, SCENARIO).splitlines()[0].split("  ") if part]
+    assert head == ["policy", "interactive %", "batch %", "GPU-h", "reward [95 %]", "vs one [95 %]"]
+    wide = table(summary, SCENARIO, wide=True).splitlines()[0]
+    assert all(word in wide for word in ("IQM", "joint %", "TTFT p99 s", "preempt.", "hysteresis"))
+
+
+def test_equal_episodes_count_once():
+    rows = [episode("one", seed, -float(seed > 2)) for seed in range(5)]
+    rows += [episode("two", seed, -2.0) for seed in range(5)]
+    row = summarise(rows, SCENARIO)[0]
+    assert (row["episodes"], row["episodes/given"]) == (2, 5)
+    assert row["reward"] == -0.5
+    # They differ as soon as one policy's do.
+    rows[-1]["gpu_hours"] = 0.6
+    assert summarise(rows, SCENARIO)[0]["episodes"] == 3
+    lines = table(summarise(rows, SCENARIO), SCENARIO).splitlines()
+    assert "Means over 3 episodes (those of the 5 seeds that differ)" in lines[-1]
+
+
+def test_a_class_without_requests_has_no_attainment():
+    counts = {"interactive/arrivals": 9.0, "batch/arrivals": 0.0, "batch/slo_attainment": 1.0}
+    rows = [episode("one", 1, -1.0, **counts), episode("one", 2, -2.0, **counts)]
+    (row,) = summarise(rows, SCENARIO)
+    assert np.isnan(row["batch/slo_attainment"])
+    assert row["interactive/slo_attainment"] == 0.5
+    assert table([row], SCENARIO).splitlines()[2].split()[:3] == ["one", "50", "-"]
+    # Episodes that have some count.
+    rows[0] |= {"batch/arrivals": 1.0, "batch/slo_attainment": 0.25}
+    assert summarise(rows, SCENARIO)[0]["batch/slo_attainment"] == 0.25
