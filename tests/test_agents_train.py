@@ -104,7 +104,8 @@ def test_processes_evaluate_the_same(trained: SimpleNamespace, tmp_path: Path):
 
 def test_a_run_ends_with_the_table_and_the_places(trained: SimpleNamespace):
     lines = trained.printed.splitlines()
-    assert lines[0].split()[:4] == ["policy", "reward", "[95", "%]"]
+    assert lines[0].split()[0] == "policy"
+    assert "reward [95 %]" in lines[0]
     assert [line.split()[0] for line in lines[2:5]] == ["ppo", "static", "llumnix"]
     for name in ("model_best.zip", "tb", "learning_curve.png", "comparison.png", "episode.png"):
         assert any(line.endswith(str(trained.folder / name)) for line in lines)
