@@ -13,11 +13,15 @@ from agents.statistics import FEW, by_policy, interquartile_mean, mean_interval,
 from agents.statistics import share_better as _share_better
 from llmscale_env._spread import ALONE, Launcher, spread
 from llmscale_env.control.policy import Policy
+from llmscale_env.control.result import EpisodeResult
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
 Row = dict[str, Any]
+
+LOAD_BIN_S = 600.0
+"""Stretches over which a fleet is held against its load."""
 
 EPISODES_PER_CALL = 2
 """Of a policy, where episodes run side by side: its network travels with each call."""
@@ -29,8 +33,9 @@ COLUMNS = {
     "joint/preemptions": ("preempt.", 1.0),
     "scaling_actions": ("scalings", 1.0),
     "hysteresis": ("hysteresis", 1.0),
+    "fleet_load_correlation": ("fleet~load", 1.0),
 }
-"""Metrics of the table after the reward and the classes' attainment: heading, factor."""
+"""Metrics of the wide table after the reward and the classes' attainment: heading, factor."""
 
 
 def run_policy(
@@ -62,9 +67,36 @@ def run_policy(
             for key, value in summary.items()
             if isinstance(value, (int, float, np.number)) and key not in ("policy", "seed")
         }
-        rows.append({"policy": policy.name, "seed": seed, **numbers})
+        follows = fleet_load_correlation(result, scenario)
+        rows.append(
+            {"policy": policy.name, "seed": seed, **numbers, "fleet_load_correlation": follows}
+        )
         after_each()
     return rows
+
+
+def fleet_load_correlation(result: EpisodeResult, scenario: Scenario) -> float:
+    """How a fleet follows its load: correlation over stretches of ten minutes.
+
+    Between instances in service and arrivals of the class with the shortest TTFT target. NaN for a fleet that
+    stays as it is, and for less than half an hour.
+    """
+    bins = int(scenario.horizon_s // LOAD_BIN_S)
+    if bins < 3:
+        return float("nan")
+    edges = LOAD_BIN_S * np.arange(bins + 1)
+    urgent = min(scenario.classes, key=lambda c: c.ttft_s).name
+    came = result.requests["arrival_s"][result.requests["slo_class"] == urgent]
+    load, _ = np.histogram(came, edges)
+    series = result.series
+    active = sum(series[c].to_numpy(float) for c in series.columns if c.endswith("/active"))
+    place = np.digitize(series["time_s"].to_numpy(float) - 1e-6, edges) - 1
+    mean = [active[place == k].mean() if (place == k).any() else np.nan for k in range(bins)]
+    known = np.isfinite(mean)
+    fleet, load = np.array(mean)[known], load[known]
+    if len(fleet) < 3 or np.ptp(fleet) == 0 or np.ptp(load) == 0:
+        return float("nan")
+    return float(np.corrcoef(fleet, load)[0, 1])
 
 
 def run_policies(
@@ -199,7 +231,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], scenario: Scenario) -> list[Row
         ValueError: the policies did not meet the same seeds.
     """
     given, rows = len({row["seed"] for row in rows}), distinct(rows)
-    values = {key: by_policy(rows, key) for key in metrics_of(scenario)}
+    values = {key: by_policy(rows, key) for key in metrics_of(scenario) if key in rows[0]}
     asked = {
         name: by_policy(rows, f"{name}/arrivals")
         for name in scenario.class_groups
@@ -241,7 +273,7 @@ def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario, *, wide: boo
     first = summary[0]["reward/vs"]
     metrics, classes = metrics_of(scenario), classes_of(scenario)
     before = [*classes, "gpu_hours"]
-    after = [key for key in metrics if key not in ("reward", *before)] if wide else []
+    after = [k for k in metrics if k in summary[0] and k not in ("reward", *before)] if wide else []
     head = ["policy", *(metrics[key][0] for key in before), "reward [95 %]", f"vs {first} [95 %]"]
     head += [*(["IQM"] if wide else []), *(metrics[key][0] for key in after)]
     lines = [head]

@@ -262,7 +262,9 @@ def _reference_rows(
     simulations = {
         name: ClusterSimulation(other) if name else simulation for name, other in scenarios.items()
     }
-    for name in config.references:
+    from tqdm import tqdm
+
+    for name in tqdm(config.references, "references", disable=None, leave=False):
         rows += run_on_each(
             make_policy(name), scenarios, config.validation_seeds(), simulations=simulations
         )
@@ -280,6 +282,7 @@ def _finish(
     from agents.learned import BEST, LearnedPolicy
     from agents.plots import learning_curve
     from baselines import make_policy
+    from llmscale_env._spread import ALONE, Launcher
     from llmscale_env.control.simulation import ClusterSimulation
 
     learned = LearnedPolicy(folder, name=config.agent)
@@ -291,7 +294,10 @@ def _finish(
     places += [("learning curve", curve)]
     if config.evaluation_episodes:
         policies = [learned, *(make_policy(name) for name in config.references)]
-        text, files = compare(policies, judged, config.evaluation_seeds(), folder, simulation)
+        seeds = config.evaluation_seeds()
+        # Whole days take longer than processes take to start.
+        side_by_side = Launcher(workers=config.env_threads) if judged is not scenario else ALONE
+        text, files = compare(policies, judged, seeds, folder, simulation, side_by_side)
         print(text, flush=True)
         places += files
     path = draw_episode(learned, judged, config.evaluation_seeds().start, folder, simulation)

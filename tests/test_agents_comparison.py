@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 
-from agents.comparison import metrics_of, summarise, table
+from agents.comparison import fleet_load_correlation, metrics_of, summarise, table
 from llmscale_env.scenarios import load_scenario
 
 SCENARIO = load_scenario("mixed-slo-v0")
@@ -83,3 +86,16 @@ def test_a_class_without_requests_has_no_attainment():
     # Episodes that have some count.
     rows[0] |= {"batch/arrivals": 1.0, "batch/slo_attainment": 0.25}
     assert summarise(rows, SCENARIO)[0]["batch/slo_attainment"] == 0.25
+
+
+def test_how_a_fleet_follows_its_load_by_hand():
+    scenario = load_scenario("mixed-slo-v0")
+    times = np.repeat([100.0, 700.0, 1300.0], [10, 30, 20])
+    requests = pd.DataFrame({"arrival_s": times, "slo_class": "interactive"})
+    # The other class says nothing.
+    other = pd.DataFrame({"arrival_s": [1300.0] * 99, "slo_class": "batch"})
+    series = pd.DataFrame({"time_s": [600.0, 1200.0, 1800.0], "mixed/active": [2, 6, 4]})
+    result = SimpleNamespace(requests=pd.concat([requests, other]), series=series)
+    assert fleet_load_correlation(result, scenario) == pytest.approx(1.0)
+    series["batch/active"] = [1, -3, -1]  # the sum is level
+    assert np.isnan(fleet_load_correlation(result, scenario))
