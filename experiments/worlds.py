@@ -190,13 +190,15 @@ def _searched(
             path = settings_path(policy, scenario.name, folder=folder)
             if not keep:
                 path = default_folder() / "quick" / path.relative_to(FOLDER)
+            here = Path.cwd()
+            shown = path.relative_to(here) if path.is_relative_to(here) else path
             if search == "all" or (search == "missing" and not path.is_file()):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 code = tune.main(
                     [
                         *(f"policy={policy}", f"env={scenario.name}", "search=optuna", *score),
                         *(f"seeds={scale.seeds}", f"first_seeds={scale.first}"),
-                        *(f"budget_steps={steps}", f"out={path}", f"workers={launcher.workers}"),
+                        *(f"budget_steps={steps}", f"out={shown}", f"workers={launcher.workers}"),
                     ]
                 )
                 if code:
