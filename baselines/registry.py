@@ -6,35 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from baselines.aladdin.policy import AladdinPolicy
-from baselines.aladdin.simple import FixedWorkersPolicy, MachineWidePolicy, PowerOfTwoPolicy
 from baselines.blitzscale.distserve import DistServePolicy
-from baselines.blitzscale.policy import AllCachePolicy, BlitzScalePolicy, ServerlessLlmPolicy
 from baselines.chiron import ChironPolicy
-from baselines.hpa import HpaPolicy
 from baselines.llumnix import LlumnixPolicy
-from baselines.paced import PacedPolicy, can_pace
+from baselines.paced import can_pace
 from baselines.parameters import PolicyError, parse_policy
-from baselines.practice.dynamo import DynamoPolicy
-from baselines.practice.dynamo_load import DynamoLoadPolicy
-from baselines.practice.freeness import FreenessPolicy
-from baselines.practice.keda import KedaPolicy
-from baselines.practice.kpa import KpaPolicy
-from baselines.practice.ray_serve import RayServePolicy
-from baselines.practice.wva import WvaPolicy
-from baselines.practice.wva_tokens import WvaTokensPolicy
 from baselines.qlm.policy import QlmPolicy
-from baselines.qlm.shepherd_policy import ShepherdPolicy
-from baselines.qlm.simple import EdfPolicy, VllmPolicy
 from baselines.sageserve.policy import (
-    LongTermPolicy,
-    ReactivePolicy,
-    SiloedPolicy,
-    TargetAheadPolicy,
-    TargetPolicy,
     is_siloed,
 )
-from baselines.static import StaticPolicy
 from baselines.tunable import TUNABLE
 from baselines.tuned_settings import TunedPolicy, shipped_settings
 from llmscale_env._cli import closest
@@ -42,47 +22,18 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios.schema import Scenario
 
 _MAKERS: dict[str, Callable[..., Policy]] = {
-    "static": StaticPolicy,
-    "llumnix": LlumnixPolicy,
+    **TUNABLE,
     # The batch limit that Chiron's text implies: 2048 to 4096 is "nearly 50x" it (6.2).
     "llumnix-64": partial(LlumnixPolicy, batch_limit=64),
-    "llumnix-freeness": FreenessPolicy,
-    "hpa": HpaPolicy,
-    "kpa": KpaPolicy,
-    "ray-serve": RayServePolicy,
-    "keda": KedaPolicy,
-    "wva": WvaPolicy,
-    "wva-tokens": WvaTokensPolicy,
-    "dynamo": DynamoPolicy,
-    "dynamo-load": DynamoLoadPolicy,
-    "chiron": ChironPolicy,
     # The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18).
     "chiron-local": partial(LlumnixPolicy, controller="chiron", batch_limit=None),
     # The global one alone, over fixed batch limits.
     "chiron-global": partial(ChironPolicy, controller="fixed"),
-    "paced": PacedPolicy,
-    "qlm": QlmPolicy,
     # QLM's request groups by earliest deadline, without its programme (section 9), and without swapping.
     "edf-groups": partial(QlmPolicy, scheduler="edf"),
     "no-swap": partial(QlmPolicy, scheduler="edf", swapping=False),
-    "edf": EdfPolicy,
-    "vllm": VllmPolicy,
-    "shepherd": ShepherdPolicy,
-    "aladdin": AladdinPolicy,
-    "jsq": FixedWorkersPolicy,
-    "power-of-two": PowerOfTwoPolicy,
-    "machine-wide": MachineWidePolicy,
-    "blitzscale": BlitzScalePolicy,
-    "serverlessllm": ServerlessLlmPolicy,
-    "allcache": AllCachePolicy,
-    "distserve": DistServePolicy,
     # On half of the GPUs (BlitzScale, section 6.2).
     "distserve-half": partial(DistServePolicy, share=0.5),
-    "reactive": ReactivePolicy,
-    "siloed": SiloedPolicy,
-    "lt-i": LongTermPolicy,
-    "lt-u": TargetPolicy,
-    "lt-ua": TargetAheadPolicy,
 }
 
 TUNED_NAMES = tuple(f"{policy}-tuned" for policy in TUNABLE)
