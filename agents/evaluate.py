@@ -7,7 +7,8 @@
                            trained policy that ships; pretrained:NAME where there are several); the others
                            are compared with the first (default: every reference policy). With
                            PATH:quantile=0.8 a learned policy takes that quantile of its instance counts
-    episodes=20            episodes, with the seeds SEED, SEED + 1, ...; equal ones count once
+    episodes=20            episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where a seed
+                           draws a whole day, some are left out so that every day comes equally often
     seed=10000             first seed
     out=FOLDER             where to write (default: results/evaluate-ENV)
     workers=1              processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers are the
@@ -76,6 +77,7 @@ def _evaluate(words: Sequence[str]) -> int:
     wide = flag(options, "wide", False)
     launcher = launcher_of(options, workers=1)
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
+    from llmscale_env.control.run import even_seeds
     from llmscale_env.scenarios import ScenarioError, load_scenario
 
     try:
@@ -85,7 +87,7 @@ def _evaluate(words: Sequence[str]) -> int:
     policies = make_policies(options.get("policies"), options["env"], scenario)
     check_folder("out", out)
     text, places = compare(
-        policies, scenario, range(seed, seed + episodes), out, launcher=launcher, wide=wide
+        policies, scenario, even_seeds(scenario, seed, episodes), out, launcher=launcher, wide=wide
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)

@@ -283,6 +283,7 @@ def _finish(
     from agents.plots import learning_curve
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
+    from llmscale_env.control.run import even_seeds
     from llmscale_env.control.simulation import ClusterSimulation
 
     learned = LearnedPolicy(folder, name=config.agent)
@@ -292,15 +293,16 @@ def _finish(
     places = [("model", folder / BEST), ("TensorBoard", folder / "tb")]
     curve = learning_curve(folder, folder / "learning_curve.png", scenario)
     places += [("learning curve", curve)]
+    chosen = config.evaluation_seeds()
+    seeds = even_seeds(judged, chosen.start, max(len(chosen), 1))
     if config.evaluation_episodes:
         policies = [learned, *(make_policy(name) for name in config.references)]
-        seeds = config.evaluation_seeds()
         # Whole days take longer than processes take to start.
         side_by_side = Launcher(workers=config.env_threads) if judged is not scenario else ALONE
         text, files = compare(policies, judged, seeds, folder, simulation, side_by_side)
         print(text, flush=True)
         places += files
-    path = draw_episode(learned, judged, config.evaluation_seeds().start, folder, simulation)
+    path = draw_episode(learned, judged, seeds[0], folder, simulation)
     places += [("an episode", path)]
     width = max(len(what) for what, _ in places)
     print("\n".join(f"{what:<{width}}  {place}" for what, place in places), flush=True)

@@ -22,7 +22,7 @@ IDS = (
     "llmscale/Placement-v1",
     "llmscale/PlacementPerRequest-v0",
     "llmscale/BurstMulticast-v0",
-    "llmscale/MultiRegion-v0",
+    "llmscale/MultiRegion-v1",
 )
 CARTPOLE = "CartPole-v1"
 HEAD = (

@@ -7,7 +7,8 @@
     scale=paper          160 episodes of search each, and the page's table; quick: 6, nothing kept
     search=missing       searches for whom the package has no settings yet (baselines/tuned); "all": for
                          everybody again; "none": for nobody
-    episodes=N           that everybody is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day)
+    episodes=N           that everybody is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day;
+                         multi-region: those under which every weekday comes equally often)
     page=FILE            where the table goes, between its two marks; "none": nowhere
     workers=1            processes
 
@@ -49,6 +50,7 @@ from experiments.output import replace_file
 from llmscale_env import _spread
 from llmscale_env._cli import one_of, parse_options, run_command, some_of, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
+from llmscale_env.control.run import even_seeds
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 
@@ -65,13 +67,14 @@ class World:
         searched: scenario of the search.
         judged: scenarios on which they are judged.
         variants: that a page names, beside those that `policies_for` has.
-        scales: whether GPU-hours are a matter of decisions.
+        at_target: whether settings are also searched for the fewest GPU-hours at 99 % (not where the number of
+            GPUs is given, nor where a day takes long).
     """
 
     searched: str
     judged: Callable[[], list[Scenario]]
     variants: tuple[str, ...] = ()
-    scales: bool = True
+    at_target: bool = True
 
 
 def _test_days() -> list[Scenario]:
@@ -85,19 +88,19 @@ def _test_days() -> list[Scenario]:
     ]
 
 
-def _itself(env: str, *variants: str, scales: bool = True) -> World:
-    return World(env, lambda: [load_scenario(env)], variants, scales)
+def _itself(env: str, *variants: str, at_target: bool = True) -> World:
+    return World(env, lambda: [load_scenario(env)], variants, at_target)
 
 
 WORLDS: dict[str, World] = {
     "mixed-slo": World("mixed-slo-hours", _test_days),
-    "multi-model-queue": _itself("multi-model-queue", "qlm:swapping=false", scales=False),
+    "multi-model-queue": _itself("multi-model-queue", "qlm:swapping=false", at_target=False),
     "placement": _itself("placement", "jsq:fleet=start", "aladdin:prompts=saturating"),
-    "placement-per-request": _itself("placement-per-request", scales=False),
+    "placement-per-request": _itself("placement-per-request", at_target=False),
     "burst-multicast": _itself(
         "burst-multicast", "blitzscale:min_prefill=4", "blitzscale:base_over=busy"
     ),
-    "multi-region": _itself("multi-region"),
+    "multi-region": _itself("multi-region", at_target=False),
 }
 
 
@@ -155,7 +158,7 @@ def _run(words: Sequence[str]) -> int:
         judged = world.judged()
         default = max(1, scale.episodes // len(judged) // (5 if env == "mixed-slo" else 1))
         episodes = whole(options, "episodes", default, 1, 1000)
-        seeds = range(FIRST_TEST_SEED, FIRST_TEST_SEED + episodes)
+        seeds = even_seeds(judged[0], FIRST_TEST_SEED, episodes)
         found = _searched(env, scenario, scale, search, launcher, keep=scale_name == "paper")
         rows = []
         for name, kind, settings in _players(env, scenario, found):
@@ -163,7 +166,7 @@ def _run(words: Sequence[str]) -> int:
             rows.append(Row(name, outcomes, settings))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
         command = f"python -m experiments.worlds env={env} scale={scale_name}"
-        text = table(rows, len(judged) * episodes, command, scales=world.scales)
+        text = table(rows, len(judged) * episodes, command, at_target=world.at_target)
         print(text)
         if page != "none":
             put(Path(page), env, text)
@@ -186,7 +189,7 @@ def _searched(
             (f"{policy}-tuned", FOLDER, ["score=reward"]),
             (f"{policy} at 99 %", AT_TARGET, ["score=gpu-hours", f"attainment={TARGET}"]),
         )
-        for title, folder, score in both if WORLDS[env].scales else both[:1]:
+        for title, folder, score in both if WORLDS[env].at_target else both[:1]:
             path = settings_path(policy, scenario.name, folder=folder)
             if not keep:
                 path = default_folder() / "quick" / path.relative_to(FOLDER)
@@ -281,7 +284,7 @@ def table(rows: Sequence[Row], episodes: int, command: str, *, scales: bool) -> 
             f"| {100 * row.mean('attainment'):.2f} | {100 * row.worst_class:.2f} "
             f"| {row.mean('gpu_hours'):.4g} |"
         )
-    return "\n".join([*lines, "", tension(rows) if scales else gain(ordered)])
+    return "\n".join([*lines, "", tension(rows) if at_target else gain(ordered)])
 
 
 BLIND = ("static", "constant", "do-nothing", "random")

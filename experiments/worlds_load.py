@@ -1,13 +1,15 @@
-"""What the world mixed-slo asks for, from its load alone: how many GPUs, and what a late request is worth.
+"""What a world asks for, from its load alone: how many GPUs, and what a late request is worth.
 
     python -m experiments.worlds_load show=peak|prices|picture [days=1,2,...] [fleets=8,10,...]
                                       [policies=A,B,C] [out=docs/images/day.png]
+    python -m experiments.worlds_load show=prices env=multi-region [fleets=6,9,...]
 
 `peak`: fixed fleets of mixed instances in the half hour around the busiest ten minutes of the training days,
 and the smallest that serves 99 % of the interactive requests.
 `prices`: fixed fleets on whole training days: GPU-hours, share on time, dollars, and between neighbours what
 one more GPU costs and what the late requests that it saves cost. They break even at the attainment in the
-last line.
+last line. With env=multi-region it is fleets of so many VMs per LLM and region on the seven days of the week;
+the two LLMs share nothing in a fixed fleet, so each has lines of its own.
 `picture`: one whole day (days=11, a test day, unless another is named) under several policies: what arrives,
 the GPUs of each, and its share of interactive requests on time; means of ten minutes.
 """
@@ -24,15 +26,18 @@ import numpy as np
 
 from baselines import make_policy
 from experiments.output import new_figure, save_figure
-from llmscale_env._cli import Slip, parse_options, run_command
+from llmscale_env._cli import Slip, one_of, parse_options, run_command
+from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.workload.config import DAYS, TEN_MINUTES_S
 from llmscale_env.workload.tables import load_days
 
+DAY_S = 86_400.0
 TRAINING_DAYS = tuple(range(1, 9))
 PEAK_FLEETS = tuple(range(9, 17))
 PRICE_FLEETS = (6, 8, 9, 10, 11, 12, 13, 14)
+REGION_FLEETS = (6, 7, 8, 9, 12, 15, 18, 20)
 TARGET = 0.99
 PICTURE_DAY = 11
 PICTURE_POLICIES = "static:interactive=0+mixed=10+batch=0,hpa-tuned,paced-tuned"
@@ -45,8 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(words: Sequence[str]) -> int:
-    options = parse_options(words, ("show", "days", "fleets", "policies", "out"))
+    options = parse_options(words, ("show", "env", "days", "fleets", "policies", "out"))
     show = options.get("show", "peak")
+    if one_of(options, "env", ("mixed-slo", "multi-region")) == "multi-region":
+        if show != "prices" or "days" in options:
+            raise Slip("env = 'multi-region': with show=prices and its own seven days only")
+        fleet = load_scenario("multi-region").fleet
+        most = fleet.max_gpus // sum(pool.tp for pool in fleet.pools)
+        print("\n".join(region_prices(_numbers(options, "fleets", REGION_FLEETS, 1, most))))
+        return 0
     if show not in ("peak", "prices", "picture"):
         raise Slip(f"show = {show!r}: must be peak, prices or picture")
     if show == "picture":
@@ -136,6 +148,54 @@ def prices(days: Sequence[int], fleets: Sequence[int]) -> list[str]:
             at = found[less][2]
     text = "nowhere among these fleets" if at is None else f"at {100 * at:.2f} % on time"
     return [*lines, f"one more GPU stops paying {text}"]
+
+
+def region_prices(fleets: Sequence[int]) -> list[str]:
+    """Lines about fixed fleets of multi-region on the days of the week, seed 0."""
+    base = load_scenario("multi-region")
+    names = [stream.name for stream in base.workload.streams]
+    days = [
+        load_scenario(
+            base, **{f"workload.streams.{s}.arrivals.start_s": day * DAY_S for s in names}
+        )
+        for day in range(7)
+    ]
+    config = base.reward.prices
+    assert config is not None, "the scenario has prices"
+    late_usd = violation_prices(base) * config.unit_usd
+    found: dict[tuple[str, int], tuple[float, float, float]] = {}
+    lines = [
+        "fixed fleets of so many VMs per LLM and region, means over the seven days of the week, seed 0"
+    ]
+    for n in fleets:
+        rows = [run_episode(make_policy(f"static:each={n}"), day, 0).summary for day in days]
+        for llm in base.fleet.llms:
+            mine = [p for p in base.fleet.pools if p.llm == llm]
+            late, on_time = (
+                np.array([[row[f"{llm}/{c.name}/{what}"] for c in base.classes] for row in rows])
+                for what in ("late", "on_time")
+            )
+            hours = n * sum(pool.tp for pool in mine) * base.horizon_s / 3600
+            share = on_time.sum() / (late + on_time).sum()
+            found[llm, n] = hours, float((late @ late_usd).mean()), float(share)
+            worst = (on_time.sum(axis=1) / (late + on_time).sum(axis=1)).min()
+            lines.append(
+                f"{llm} {n:>2}: {hours:7.0f} GPU-hours a day, {late.sum(axis=1).mean():9,.0f} late a day, "
+                f"{100 * share:6.2f} % on time, on the worst day {100 * worst:6.2f} %"
+            )
+    for llm in base.fleet.llms:
+        at = None
+        for less, more in pairwise(sorted(fleets)):
+            paid = (found[llm, more][0] - found[llm, less][0]) * config.gpu_hour_usd
+            saved = found[llm, less][1] - found[llm, more][1]
+            lines.append(
+                f"{llm} {less} to {more}: {paid:.0f} $ of VMs a day save {saved:.0f} $ of late requests"
+            )
+            if at is None and saved < paid:
+                at = found[llm, less][2]
+        text = "nowhere among these fleets" if at is None else f"at {100 * at:.2f} % on time"
+        lines.append(f"{llm}: more VMs stop paying {text}")
+    return lines
 
 
 def picture(day: int, policies: Sequence[str], path: Path) -> Path:

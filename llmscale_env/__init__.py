@@ -97,7 +97,7 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         vector_entry_point="llmscale_env.envs.burst_multicast:BurstMulticastVectorEnv",
     ),
     EnvironmentEntry(
-        id="llmscale/MultiRegion-v0",
+        id="llmscale/MultiRegion-v1",
         short_name="multi-region",
         entry_point="llmscale_env.envs.multi_region:MultiRegionEnv",
         vector_entry_point="llmscale_env.envs.multi_region:MultiRegionVectorEnv",

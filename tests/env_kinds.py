@@ -16,6 +16,7 @@ from llmscale_env.envs.placement_per_request import (
     PlacementPerRequestEnv,
     PlacementPerRequestVectorEnv,
 )
+from tests.small_fleets import FEW_VMS
 
 SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
 
@@ -69,11 +70,11 @@ MULTICAST = Kind(
     [3, 2, 0, 3, 0, 0],
 )
 REGION = Kind(
-    "llmscale/MultiRegion-v0",
+    "llmscale/MultiRegion-v1",
     MultiRegionEnv,
     MultiRegionVectorEnv,
-    {"horizon_s": 10_800, "workload.rate_scale": 0.5},
-    [*[3, 2] * 3, *[4, 0, 2, 1, 3, 2], *[3, 0, 2, 2, 5, 2], *[2] * 5, 0],
+    {"horizon_s": 10_800, "workload.rate_scale": 0.1, **FEW_VMS},
+    [*[3, 2] * 3, *[4, 0, 2, 1, 3, 2], *[3, 0, 2, 2, 5, 2], *[2] * 17, 0],
 )
 KINDS = (DAY, MIXED, QUEUE, PLACEMENT, REQUEST, MULTICAST, REGION)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id.partition("/")[2])

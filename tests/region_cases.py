@@ -246,7 +246,10 @@ class _RegionGenerator(_Generator):
             profiles=profiles,
             pools=tuple(pools),
             routes=tuple(routes),
-            classes=classes,
+            classes=tuple(
+                replace(c, promote_ps=self.pick(int(NEVER), self.ps(0, 20), self.ps(1, 300)))
+                for c in classes
+            ),
             queue_llm=tuple(queue_llm),
             max_gpus=self.pick(2**31 - 1, 2**31 - 1, held + self.int(0, 6)),
             gpus_per_host=self.pick(1, 2, 4, 8),
@@ -254,7 +257,6 @@ class _RegionGenerator(_Generator):
             half_block_tokens=self.half_block,
             n_regions=self.n_regions,
             latency=self.latency(),
-            promote_ps=self.pick(int(NEVER), self.ps(0, 20), self.ps(1, 300)),
             managers=tuple(managers),
             manager_period_ps=max(1, self.ps(1, self.pick(5, 40))) if managers else 0,
         )

@@ -31,12 +31,7 @@ SERVING = {
 MOST = {
     "placement": "jsq:tp=1,workers=24",
     "burst-multicast": "distserve",
-    "multi-region": "static:"
-    + ",".join(
-        f"{llm}-{region}={n}"
-        for llm, n in (("bloom", 9), ("llama2", 3))
-        for region in ("us-west", "us-central", "us-east")
-    ),
+    "multi-region": "static:each=20",
 }
 """The most that there is, all the time."""
 
@@ -83,6 +78,14 @@ class OneAtATime(Serving):
         return replace(command, batch_limits=dict.fromkeys(self.pools, 1))
 
 
+class HoldsTheDeferrable(Serving):
+    """Endpoints take nothing that can wait."""
+
+    def change(self, command: Command, view) -> Command:
+        held = {queue.name: (0.0, 0.0) for queue in self.scenario.fleet.queues}
+        return replace(command, background=held)
+
+
 class Stops(Serving):
     """Serves nobody who comes in the last `share` of the episode."""
 
@@ -117,6 +120,11 @@ def returns(policy, env: str) -> np.ndarray:
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_scores_below_a_policy_that_serves(cheat: str, env: str):
     assert returns(CHEATS[cheat], env).mean() < returns(Serving, env).mean()
+
+
+def test_to_hold_back_what_can_wait_does_not_pay():
+    env = "multi-region"
+    assert (returns(HoldsTheDeferrable, env) < returns(Serving, env)).all()
 
 
 @pytest.mark.parametrize("env", MOST)

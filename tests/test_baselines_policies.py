@@ -16,6 +16,7 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.workload.requests import RequestTable
+from tests.small_fleets import A_QUARTER, TUESDAY
 
 UNTUNED = [
     name
@@ -80,7 +81,12 @@ def flowing():
 @pytest.fixture(scope="module")
 def regional():
     return load_scenario(
-        "multi-region", horizon_s=10_800, history_s=10_800, impossible_commands="error"
+        "multi-region",
+        horizon_s=10_800,
+        history_s=10_800,
+        impossible_commands="error",
+        # History from Monday noon on: the load falls, which lt-ua goes by and lt-u does not.
+        **{**A_QUARTER, **dict.fromkeys(TUESDAY, 43_200.0)},
     )
 
 
@@ -228,7 +234,8 @@ def test_static_gives_every_pool_so_many_and_named_ones_theirs(short):
 
 
 def test_static_holds_endpoints_that_would_scale_by_themselves():
-    scenario = load_scenario("multi-region", horizon_s=7200, **{"workload.rate_scale": 0.02})
+    few = {**A_QUARTER, "workload.rate_scale": 0.005}
+    scenario = load_scenario("multi-region", horizon_s=7200, **few)
     result = run_episode(make_policy("static:each=6"), scenario, seed=0)
     names = [pool.name for pool in scenario.fleet.pools]
     assert [result.series[f"{name}/active"].iloc[-1] for name in names] == [6] * 6

@@ -1,4 +1,4 @@
-"""MultiRegion-v0: what its orders do, what is possible, what it sees; one agent per region."""
+"""MultiRegion-v1: what its orders do, what is possible, what it sees; one agent per region."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import pytest
 from agents.prior import as_is_choices
 from llmscale_env.control.region_costs import RegionCosts
 from llmscale_env.envs.codec import Codec
+from llmscale_env.envs.endpoint_blocks import WEEKDAYS
 from llmscale_env.envs.endpoints import RELEASE, STEPS, THRESHOLDS
 from llmscale_env.envs.multi_region import MultiRegionEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.metrics import latencies
+from llmscale_env.workload.hourly import expected_rates
+from tests.small_fleets import FEW_VMS, TUESDAY
 
-QUIET = {"horizon_s": 7200, "workload.rate_scale": 0.01}
-"""Hardly any requests: some 14 in 15 minutes."""
+QUIET = {"horizon_s": 7200, "workload.rate_scale": 0.0025, **FEW_VMS, **TUESDAY}
+"""Hardly any requests: some 14 in 15 minutes, and a fleet that is counted easily."""
 
 NONE, TARGET, REACTIVE = range(3)
 POOLS = [
@@ -43,7 +46,7 @@ def act(
     for region in REGIONS:
         head = (first or {}).get(region, region)
         out += [THRESHOLDS.tolist().index(threshold), REGIONS.index(head)]
-    return np.array(out + [[name for name, _, _ in RELEASE].index(release)] * 6)
+    return np.array(out + [[name for name, _, _ in RELEASE].index(release)] * 18)
 
 
 def make(**changes: Any) -> MultiRegionEnv:
@@ -100,7 +103,7 @@ def test_rules_carry_out_a_change_at_once_or_as_utilisation_asks_for_it() -> Non
     numbers = {}
     for rule in (NONE, TARGET, REACTIVE):
         for name, change in (("up", up), ("down", down)):
-            env = make(**{"workload.rate_scale": 0.1})
+            env = make(**{"workload.rate_scale": 0.025})
             env.step(act(change, rule))
             numbers[rule, name] = int(env.view().regions.instances[2])
     # With hardly any load nothing asks for more, and every request for less; reactive goes on to the least.
@@ -110,7 +113,7 @@ def test_rules_carry_out_a_change_at_once_or_as_utilisation_asks_for_it() -> Non
     assert numbers[TARGET, "down"] == 1
     assert numbers[REACTIVE, "up"] == numbers[REACTIVE, "down"] == 1
     # A target holds until the next decision only.
-    env = make(**{"workload.rate_scale": 0.1})
+    env = make(**{"workload.rate_scale": 0.025})
     env.step(act({"bloom-us-east": -1}, TARGET))
     env.step(act({}, TARGET))
     assert env.view().regions.instances[2] == 2
@@ -174,11 +177,11 @@ def test_clients_go_to_the_region_that_is_to_be_tried_first() -> None:
 
 
 def test_a_threshold_of_0_sends_requests_to_the_least_utilised_region() -> None:
-    env = make(**{"workload.rate_scale": 0.3})
+    env = make(**{"workload.rate_scale": 0.075})
     for _ in range(4):
         env.step(act(threshold=0.0))
     assert (served_in(env) > 0).all()
-    other = make(**{"workload.rate_scale": 0.3})
+    other = make(**{"workload.rate_scale": 0.075})
     for _ in range(4):
         other.step(act(threshold=1.1))
     assert (served_in(other) > 0).sum() == 3
@@ -188,7 +191,7 @@ def test_a_threshold_of_0_sends_requests_to_the_least_utilised_region() -> None:
 def test_what_is_held_back_waits_and_is_charged_at_the_end() -> None:
     left, late = {}, {}
     for release in ("hold", "eager"):
-        env = make(**{"workload.rate_scale": 0.1})
+        env = make(**{"workload.rate_scale": 0.025, "horizon_s": 9000})
         truncated, parts = False, {}
         while not truncated:
             observation, _, _, truncated, info = env.step(act(release=release))
@@ -196,18 +199,19 @@ def test_what_is_held_back_waits_and_is_charged_at_the_end() -> None:
                 parts[name] = parts.get(name, 0.0) + cost
         left[release], late[release] = parts["leftover"], parts["violations"]
         entries = seen(env, observation)
-        waits = info["metrics"]["queue/bloom-background"]
-        assert (waits > 50) == (release == "hold")
-        assert (entries["bloom-background/length"] > 0.1) == (release == "hold")
-    # One by one: some 222 tokens at 0.39 GPU-seconds each and a prompt of some 4,800 at 0.0023.
+        waits = info["metrics"]["queue/bloom-12h"]
+        assert (waits > 30) == (release == "hold")
+        assert (entries["bloom-12h/length"] > 0.1) == (release == "hold")
     assert left["hold"] < 5 * min(left["eager"], -0.001)
+    # What is due within the episode is late, too: nearly all of the backlog of the shortest deadline.
+    assert late["hold"] < min(10 * late["eager"], -0.001)
 
 
 # ---- what is seen ----
 
 
 def test_load_and_tails_are_those_of_the_requests() -> None:
-    env = make(**{"workload.rate_scale": 0.2})
+    env = make(**{"workload.rate_scale": 0.05})
     for _ in range(3):
         observation = env.step(act())[0]
     entries = seen(env, observation)
@@ -229,7 +233,7 @@ def test_load_and_tails_are_those_of_the_requests() -> None:
 
 
 def test_the_clock_is_tuesdays_and_forecasts_know_monday() -> None:
-    env = MultiRegionEnv()
+    env = MultiRegionEnv(overrides=TUESDAY)
     observation, _ = env.reset(seed=0)
     entries = seen(env, observation)
     assert entries["clock/tuesday"] == 1
@@ -248,8 +252,39 @@ def test_the_clock_is_tuesdays_and_forecasts_know_monday() -> None:
     assert (one.error == two.error).all()
 
 
+def test_a_seed_draws_the_day_for_all_streams_and_the_clock_tells_it() -> None:
+    env = MultiRegionEnv(overrides={**FEW_VMS, "workload.rate_scale": 0.05})
+    arrivals = {s.name: s for s in env.scenario.workload.streams}
+    days = set()
+    for seed in range(12):
+        entries = seen(env, env.reset(seed=seed)[0])
+        (day,) = (k for k, name in enumerate(WEEKDAYS) if entries[f"clock/{name}"])
+        days.add(day)
+        requests = env.core.sim.requests[0]
+        for m, name in enumerate(("bloom-interactive", "llama-2-interactive")):
+            stream = arrivals[name]
+            rates = expected_rates(stream.arrivals, stream.rate_per_s * 0.05, day * 86_400.0, 24)
+            mean, spread = rates.sum() * 60, (rates.sum() * 60) ** 0.5
+            came = ((requests.llm == m) & (requests.slo_class == 0)).sum()
+            assert abs(came - mean) < 5 * spread
+    assert len(days) >= 5
+
+
+def test_earlier_work_waits_at_the_start() -> None:
+    env = make(**{"workload.rate_scale": 0.05})
+    requests = env.core.sim.requests[0]
+    at_once = requests.arrival_ps == 0
+    # 4 hours' worth of a stream is due in 2 hours, 4.5 in 6 (a third of what can wait each).
+    for m, per_s in enumerate((0.466, 0.197)):
+        for c, hours in ((1, 4.0), (2, 4.5), (3, 0.0)):
+            waiting = (at_once & (requests.llm == m) & (requests.slo_class == c)).sum()
+            assert waiting == pytest.approx(0.05 * per_s * 3600 * hours, abs=1)
+    assert requests.history is not None
+    assert (requests.history.arrival_ps > 0).all()
+
+
 def test_gpu_hours_of_a_day_are_more_than_an_int64_of_picoseconds() -> None:
-    env = MultiRegionEnv(overrides={"workload.rate_scale": 0.002})
+    env = MultiRegionEnv(overrides={**FEW_VMS, "workload.rate_scale": 0.0005})
     env.reset(seed=0)
     truncated = False
     while not truncated:
@@ -269,7 +304,7 @@ def test_training_starts_from_what_the_scenario_does_by_itself() -> None:
 
 def test_costs_by_region_add_up_to_the_whole() -> None:
     # Too few VMs for the load: requests come late.
-    env = make(**{"workload.rate_scale": 1.0, "fleet.pools.*.initial_instances": 1})
+    env = make(**{"workload.rate_scale": 0.25, "fleet.pools.*.initial_instances": 1})
     costs = RegionCosts(env.core.sim)
     truncated, late = False, np.zeros(3)
     while not truncated:
@@ -286,7 +321,7 @@ def parallel(**arguments: Any) -> Any:
     pytest.importorskip("pettingzoo")
     from llmscale_env.envs.multi_region_parallel import parallel_env
 
-    return parallel_env(**{"overrides": {**QUIET, "workload.rate_scale": 0.1}, **arguments})
+    return parallel_env(**{"overrides": {**QUIET, "workload.rate_scale": 0.025}, **arguments})
 
 
 def test_pettingzoos_own_checks_pass() -> None:
@@ -299,7 +334,7 @@ def test_pettingzoos_own_checks_pass() -> None:
 
 def test_agents_together_are_the_whole_environment() -> None:
     env = parallel()
-    whole = MultiRegionEnv(overrides={**QUIET, "workload.rate_scale": 0.1})
+    whole = MultiRegionEnv(overrides={**QUIET, "workload.rate_scale": 0.025})
     observations, infos = env.reset(seed=3)
     observation, info = whole.reset(seed=3)
     names = whole.codec.decoder.parts

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from llmscale_env.sim.spec import (
+    ClassSpec,
     ClusterSpec,
     LatencySpec,
     ManagerSpec,
@@ -171,15 +172,12 @@ def test_what_waits_at_a_draining_instance_stays_in_its_region(engine_class: Eng
 # --- B. priorities ---
 
 
-def one_at_a_time(**changes: Any) -> ClusterSpec:
+def one_at_a_time(promote_ps: int = 10**15) -> ClusterSpec:
     """Both classes go by regions, to one instance that serves one request at a time."""
-    spec = cluster(
-        pool(batch_limit=1, priorities=True),
-        n_regions=1,
-        promote_ps=changes.pop("promote_ps", 10**15),
-    )
+    spec = cluster(pool(batch_limit=1, priorities=True), n_regions=1)
     route = replace(spec.routes[0][0], queue=0)
-    return replace(spec, routes=((route, route),), **changes)
+    classes = tuple(replace(c, promote_ps=promote_ps) for c in spec.classes)
+    return replace(spec, routes=((route, route),), classes=classes)
 
 
 @every
@@ -215,6 +213,17 @@ def test_an_old_request_is_of_priority_0(engine_class: Engine) -> None:
         engine = engine_class(spec, requests((0, 5, 9, 0), (1, 5, 9, 1), (2, 5, 9, 0)))
         engine.advance(75)
         assert engine.own_queue(0) == order
+
+
+@every
+def test_each_class_has_its_own_age_of_promotion(engine_class: Engine) -> None:
+    """Both requests of priority 1 are on their way for 70 ps: that is old in the class that waits 60."""
+    spec = replace(one_at_a_time(), latency=LatencySpec((((70, 70),),)))
+    calm, hasty = (ClassSpec(priority=1, promote_ps=age) for age in (80, 60))
+    spec = replace(spec, classes=(calm, hasty))
+    engine = engine_class(spec, requests((0, 5, 9, 0), (1, 5, 9, 0), (2, 5, 9, 1)))
+    engine.advance(75)
+    assert engine.own_queue(0) == [2, 1]
 
 
 # --- C. queue managers ---

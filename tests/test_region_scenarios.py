@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from baselines.sageserve.provisioning import Delays
-from llmscale_env.control.reward import draw_requests, expected_arrivals
+from llmscale_env.control.reward import draw_chunks, draw_requests, expected_arrivals
 from llmscale_env.scenarios.load import ScenarioError, load_scenario, validate_scenario
 from llmscale_env.scenarios.regions import LatencyConfig, SpotConfig
 from llmscale_env.sim.compile import compile_cluster
@@ -123,10 +123,42 @@ def test_what_the_engines_get():
         (0, (1,), 600_000, 500_000),
     ]
     assert spec.manager_period_ps == 10**12
-    assert spec.promote_ps == 36_000 * 10**12
+    assert [c.promote_ps for c in spec.classes] == [36_000 * 10**12] * len(spec.classes)
     scaling = spec.pools[0].scaling
     assert (scaling.kind, scaling.least, scaling.most) == (ScalingKind.REACTIVE, 1, 4)
     assert spec.latency.knots_ps[0][1][50] == 70 * 10**9
+
+
+def test_ages_of_promotion_by_class():
+    ages = {"fleet__queue_manager__promote_after_s": {"background": 60}}
+    scenario = validate_scenario(small(**ages))
+    by_name = {
+        c.name: s.promote_ps
+        for c, s in zip(scenario.classes, compile_cluster(scenario).classes, strict=True)
+    }
+    assert by_name.pop("background") == 60 * 10**12
+    assert set(by_name.values()) == {2**62}  # never
+
+
+def test_a_batch_queue_comes_after_the_history():
+    queue = {
+        "name": "q",
+        "llm": "llama-3.1-8b",
+        "slo_class": "background",
+        "n_requests": 7,
+        "at_s": 30,
+    }
+    scenario = validate_scenario(small(history_s=3600, workload__batch_queues=[queue]))
+    table = draw_requests(scenario, np.random.default_rng(0))
+    assert (table.arrival_ps == 30 * 10**12).sum() == 7
+    (_, first), *rest = list(draw_chunks(scenario, np.random.default_rng(0), 600.0))
+    whole = first
+    for _, later in rest:
+        whole = whole.followed_by(later)
+    assert whole.arrival_ps.tolist() == table.arrival_ps.tolist()
+    quiet = validate_scenario(small(history_s=3600))
+    more = np.subtract(expected_arrivals(scenario), expected_arrivals(quiet))
+    assert more[[c.name for c in scenario.classes].index("background")] == 7
 
 
 def test_sageserves_day_has_the_papers_fleet():
@@ -170,9 +202,7 @@ def test_sageserves_day_has_the_papers_fleet():
         ({"fleet__pools__0__scaling": {"last_s": 4000}}, r"last_s = 4000.*at most period_s"),
         ({"fleet__pools__0__spot": {"reclaim_median_s": 400}}, r"at most reclaim_most_s"),
         ({"fleet__pools__0__swaps_to": ["llama-3.2-3b"]}, r"spot: not together with swaps_to"),
-        ({"history_s": 60, "workload__batch_queues": [
-            {"name": "q", "llm": "llama-3.1-8b", "slo_class": "background", "n_requests": 1}]},
-         r"history_s = 60.*batch queues"),
+        ({"fleet__queue_manager__promote_after_s": {"foreground": 60}}, r"promote_after_s = 'foreground'"),
     ],
 )  # fmt: skip
 def test_a_slip_is_one_line(changes, message):

@@ -20,14 +20,20 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.regions import ScalingConfig
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from tests.small_fleets import A_QUARTER
 
 LONG_TERM = ("lt-i", "lt-u", "lt-ua")
 
 
 @pytest.fixture(scope="module")
 def scenario():
-    """Six hours from Tuesday midnight, with six hours of history."""
-    return load_scenario("multi-region", horizon_s=21_600, history_s=21_600)
+    """Six hours from Monday 6 h, with six hours of history: a quarter of the load, prompts in one piece."""
+    return load_scenario(
+        "multi-region",
+        horizon_s=21_600,
+        history_s=21_600,
+        **{"fleet.pools.*.chunk_tokens": 0, **A_QUARTER},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +178,7 @@ def test_the_fleet_as_the_programme_takes_it(scenario):
     assert endpoints.pool.tolist() == [[[0], [1], [2]], [[3], [4], [5]]]
     assert endpoints.least.tolist() == [[1] * 3] * 2
     assert endpoints.most.tolist() == [[9] * 3] * 2
-    assert endpoints.interactive.tolist() == [True, False]
+    assert endpoints.interactive.tolist() == [True, False, False, False]
     upper = Endpoints(scenario, "test", theta_ttft_s=None).theta
     target = Endpoints(scenario, "test", theta_ttft_s=20.0).theta
     assert (target < upper).all()
@@ -401,7 +407,7 @@ def test_forecasts_are_of_what_clients_asked_for(scenario, requests):
     ahead = policy.forecast.ahead()
     np.testing.assert_allclose(ahead.tokens_per_s[0, 2], tokens / 900)
     hour = history.arrival_ps >= (21_600 - 3600) * PS_PER_S
-    later = hour & (history.llm == 0) & (history.region == 2) & (history.slo_class == 1)
+    later = hour & (history.llm == 0) & (history.region == 2) & (history.slo_class > 0)
     waits = (history.input_tokens + history.predicted_output_tokens)[later].sum()
     assert ahead.buffer[0, 2] == pytest.approx(0.1 * waits / 3600)
 

@@ -95,7 +95,7 @@ def place_in_queue(instance: Instance, request: Any, real: Any) -> int:
     place: int = real(instance, request)
     if instance.pool.priorities and request.priority == 1:
         spec, now_ps = instance.engine.spec, instance.engine.now_ps
-        rule = PullRule(urgent_age_s=Fraction(spec.promote_ps, PS_PER_S))
+        rule = PullRule(urgent_age_s=Fraction(spec.classes[request.slo_class].promote_ps, PS_PER_S))
         expected = rule.priority(Fraction(now_ps - request.arrival_ps, PS_PER_S))
         assert request.rank == expected
         seen[f"of priority {expected}"] += 1

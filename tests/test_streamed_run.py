@@ -85,7 +85,8 @@ def test_a_streamed_run_in_regions_with_a_history(policy):
     scenario = load_scenario("multi-region").model_copy(update={"horizon_s": 2 * 3600.0})
     whole, streamed = both(policy, scenario, 1000.0, seed=1)
     assert_same(whole, streamed)
-    assert streamed.requests["served_in"].notna().all()
+    interactive = streamed.requests["slo_class"] == "interactive"
+    assert streamed.requests["served_in"][interactive].notna().mean() > 0.99
 
 
 def test_pieces_are_the_whole():

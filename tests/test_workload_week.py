@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import even_seeds
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.workload import (
     DEFAULT_CLASSES,
@@ -21,6 +23,7 @@ from llmscale_env.workload import (
 )
 from llmscale_env.workload.arrivals import generate_arrivals
 from llmscale_env.workload.config import HourlyArrivals, LoadBurst
+from llmscale_env.workload.generate import day_drawn
 from llmscale_env.workload.hourly import expected_rates, hourly_rate, minute_rates
 from llmscale_env.workload.tables import load_rates
 from llmscale_env.workload.week import (
@@ -356,3 +359,44 @@ def test_a_scenario_says_regions_by_name():
         load_scenario("mixed-slo-v0", **{"workload.streams.1.region": "east"})
     with pytest.raises(ScenarioError, match="unique"):
         load_scenario("mixed-slo-v0", regions=("a", "a"))
+
+
+# ---- which day a seed draws ----
+
+
+@pytest.mark.parametrize(
+    "name, workload, days",
+    [("mixed-slo", "mixed-slo/test", 4), ("multi-region", None, 7)],
+)
+def test_even_seeds_draw_every_day_equally_often(name, workload, days):
+    changes = {} if workload is None else {"workload": workload}
+    scenario = load_scenario(name, **changes)
+
+    def drawn(n):
+        seeds = even_seeds(scenario, 10_000, n)
+        assert seeds == sorted(set(seeds))
+        rngs = map(np.random.default_rng, seeds)
+        found = [day_drawn(scenario.workload, scenario.horizon_s, rng) for rng in rngs]
+        return np.unique_counts(found).counts.tolist()
+
+    assert drawn(days) == [1] * days
+    assert sorted(drawn(2 * days + 1)) == [2] * (days - 1) + [3]
+
+
+def test_the_day_drawn_is_the_day_of_the_requests():
+    scenario = load_scenario("multi-region", **{"workload.rate_scale": 0.001})
+    for seed in range(5):
+        day = day_drawn(scenario.workload, scenario.horizon_s, np.random.default_rng(seed))
+        table = draw_requests(scenario, np.random.default_rng(seed))
+        # A day of history comes first.
+        assert table.clock_s == (day + 1) % 7 * 86_400
+    test = load_scenario("mixed-slo", workload="mixed-slo/test", **{"workload.rate_scale": 0.001})
+    numbers = {
+        day_drawn(test.workload, test.horizon_s, np.random.default_rng(seed)) for seed in range(30)
+    }
+    assert numbers == {10, 11, 12, 13}
+
+
+def test_where_no_day_is_drawn_seeds_follow_each_other():
+    assert even_seeds(load_scenario("mixed-slo-hours"), 7, 3) == [7, 8, 9]
+    assert even_seeds(load_scenario("placement"), 7, 3) == [7, 8, 9]

@@ -40,7 +40,7 @@ def test_gain_by_hand():
 def test_the_table_has_the_best_first_and_the_worst_class():
     slow = Row("slow", [Outcome(-7, 0.9, (1.0, 0.5), 2.0), Outcome(-9, 0.9, (1.0, 0.7), 4.0)])
     fast = Row("fast", [Outcome(-2, 1.0, (1.0, 1.0), 9.0), Outcome(-4, 1.0, (1.0, 1.0), 9.0)])
-    lines = table([slow, fast], 2, "python -m x", scales=True).splitlines()
+    lines = table([slow, fast], 2, "python -m x", at_target=True).splitlines()
     assert lines[0] == "`python -m x`: 2 episodes each."
     first, second = (line.split(" | ") for line in lines[4:6])
     assert [first[0], first[2]] == ["| fast", ""]

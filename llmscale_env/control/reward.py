@@ -37,10 +37,18 @@ from llmscale_env.workload.config import (
     HourlyArrivals,
     PoissonArrivals,
     StreamConfig,
+    WorkloadConfig,
 )
 from llmscale_env.workload.days import expected_jobs, expected_requests
 from llmscale_env.workload.generate import queue_size, request_chunks
-from llmscale_env.workload.hourly import HOUR_S, MINUTE_S, expected_rates, hourly_rate
+from llmscale_env.workload.hourly import (
+    HOUR_S,
+    MINUTE_S,
+    at_start,
+    days_of,
+    expected_rates,
+    hourly_rate,
+)
 
 PARTS = ("gpu", "violations", "loads", "leftover")
 """The parts of a step's cost, in the order of `RewardParts.stack`."""
@@ -130,6 +138,11 @@ def _expected_of(scenario: Scenario, stream: StreamConfig) -> float | None:
         return stream.rate_per_s * scenario.workload.rate_scale * scenario.horizon_s
     if not isinstance(arrivals, HourlyArrivals) or arrivals.start_s == "random":
         return None
+    if arrivals.start_s == "random-day":
+        days = days_of(arrivals)
+        starts = [at_start(arrivals, day / days) for day in range(days)]
+        each = [_expected_of(scenario, stream.model_copy(update={"arrivals": at})) for at in starts]
+        return sum(x for x in each if x is not None) / days
     begin, end = scenario.history_s, scenario.history_s + scenario.horizon_s
     hours = math.ceil(end / HOUR_S)
     own = hourly_rate(arrivals) if stream.rate_per_s is None else stream.rate_per_s
@@ -154,11 +167,21 @@ def _drawn_history_s(scenario: Scenario) -> float:
     return 0.0 if scenario.workload.counts_history else scenario.history_s
 
 
+def _after_history(workload: WorkloadConfig, drawn_s: float) -> WorkloadConfig:
+    """The workload with its batch queues moved behind so much history."""
+    if not drawn_s or not workload.batch_queues:
+        return workload
+    queues = tuple(
+        queue.model_copy(update={"at_s": queue.at_s + drawn_s}) for queue in workload.batch_queues
+    )
+    return workload.model_copy(update={"batch_queues": queues})
+
+
 def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
     """The requests of one episode of `scenario`, and what else chance does to it."""
     drawn_s = _drawn_history_s(scenario)
     table = generate_requests(
-        scenario.workload,
+        _after_history(scenario.workload, drawn_s),
         classes=scenario.classes,
         llms=scenario.fleet.llms,
         horizon_s=drawn_s + scenario.horizon_s,
@@ -190,7 +213,7 @@ def draw_chunks(
     drawn_s = _drawn_history_s(scenario)
     begin, end = (ps(s) for s in (drawn_s, drawn_s + scenario.horizon_s))
     chunks = request_chunks(
-        scenario.workload,
+        _after_history(scenario.workload, drawn_s),
         classes=scenario.classes,
         llms=scenario.fleet.llms,
         horizon_s=drawn_s + scenario.horizon_s,

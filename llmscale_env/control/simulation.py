@@ -38,8 +38,8 @@ from llmscale_env.sim.fast import EngineBatch, gateways
 from llmscale_env.sim.metrics import doomed
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
-from llmscale_env.workload.days import DAY_S, PastRequests
-from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from llmscale_env.workload.days import PastRequests
+from llmscale_env.workload.requests import PS_PER_S, WEEK_S, RequestTable
 
 NEXT_IN_GATEWAY_S = 0.001
 """From a decision that has placed somebody to the next one, if others wait (`Scenario.decisions`)."""
@@ -383,7 +383,7 @@ class ClusterSimulation:
         )
 
     def _before(self, e: int) -> tuple[float, PastRequests | None]:
-        """Time of day at the start of episode `e`, and what came before; nothing before it is started."""
+        """Time of the week at the start of episode `e`, and what came before; nothing until it starts."""
         requests = self.requests[e]
         return (0.0, None) if requests is None else (requests.clock_s, requests.past)
 
@@ -399,7 +399,7 @@ class ClusterSimulation:
         begin_s, pasts = zip(*(self._before(e) for e in range(self.n_episodes)), strict=True)
         return Snapshot(
             time_s=time_s,
-            clock_s=(np.array(begin_s) + time_s) % DAY_S,
+            clock_s=(np.array(begin_s) + time_s) % WEEK_S,
             pasts=pasts,
             length_s=self.length_s,
             by_class=self.by_class,

@@ -23,8 +23,8 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.fast.fleet import will_have
 from llmscale_env.sim.fast.records import TALLY
-from llmscale_env.workload.days import DAY_S, PastRequests
-from llmscale_env.workload.requests import PS_PER_S
+from llmscale_env.workload.days import PastRequests
+from llmscale_env.workload.requests import PS_PER_S, WEEK_S
 
 SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end", "cursor"))
 _SEEN = list(SEEN_OF_CLASSES)
@@ -138,7 +138,7 @@ class ClusterView:
             instance ordered now would serve, from the run's forecaster; None without one.
         forecast_error: (C,) its recent weighted absolute percentage error.
         history: (k, C) arrivals of every control interval that has ended, oldest first.
-        clock_s: present time of day.
+        clock_s: present time of the week, Monday 0 h being 0; modulo a day it is the time of day.
         past: what came before the episode, where it is counted (`workload.days`); else None.
     """
 
@@ -174,7 +174,7 @@ class ClusterView:
         self._engine = engine
         self._e = e
         self.time_s = engine.now_ps(e) / PS_PER_S
-        self.clock_s = (begin_clock_s + self.time_s) % DAY_S
+        self.clock_s = (begin_clock_s + self.time_s) % WEEK_S
         self.past = past
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
         totals = np.empty(engine.states.tally.shape[1], _PACKED)

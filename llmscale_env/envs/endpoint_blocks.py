@@ -13,7 +13,6 @@ from llmscale_env.control.reward import draw_requests, expected_arrivals
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, ranges, share
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload.config import HourlyArrivals
 
 READY_S = (60.0, 300.0, 900.0)
 """Bounds of the histogram of instances on their way, by time left: an own VM is there after 1 minute in the
@@ -31,12 +30,7 @@ class WeekClock:
     name = "week_clock"
 
     def __init__(self, scenario: Scenario) -> None:
-        starts = [
-            float(stream.arrivals.start_s)
-            for stream in scenario.workload.streams
-            if isinstance(stream.arrivals, HourlyArrivals) and stream.arrivals.start_s != "random"
-        ]
-        self._start_s = (starts[0] if starts else 0.0) + scenario.history_s
+        pass
 
     def entries(self) -> list[Entry]:
         return [
@@ -46,9 +40,8 @@ class WeekClock:
         ]
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
-        time_s = self._start_s + now.time_s
-        angle = 2 * np.pi * time_s / DAY_S
-        day = (time_s // DAY_S).astype(np.int64) % 7
+        angle = 2 * np.pi * now.clock_s / DAY_S
+        day = (now.clock_s // DAY_S).astype(np.int64)
         turn = np.stack([np.sin(angle), np.cos(angle)], axis=1)
         return np.concatenate([turn, day[:, None] == np.arange(7)], axis=1)
 

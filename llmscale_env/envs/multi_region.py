@@ -1,4 +1,4 @@
-"""`llmscale/MultiRegion-v0`: LLMs in several regions on spot VMs, as in SageServe."""
+"""`llmscale/MultiRegion-v1`: LLMs in several regions on spot VMs, as in SageServe."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ class MultiRegionEnv(ServingEnv):
 
     ## Description
 
-    Bloom-176B and Llama-2-70B are served from three US regions, each with 12 VMs of 8 A100-80GB. It is
-    the Tuesday of SageServe's week at a quarter of its rate: some 138,000 interactive requests that follow
-    the day (a first token within 60 s, then a token per second on average) and 52,000 that can wait for 24
-    hours. What is published of that week is hourly; the rest of the workload is fitted or ours, as are
-    the numbers of VMs (the mix and the scenario say so line by line).
+    Bloom-176B and Llama-2-70B are served from three US regions, each with 40 VMs of 8 A100-80GB. The day is
+    any of SageServe's week, at its published rate. In the mean it brings some 550,000 interactive requests (a
+    first token within 60 s, then a token per second on average) and 190,000 that can wait for 2, 6 or 12
+    hours. Some 20,000 of these wait from the start, left by earlier work. What is published of that week
+    is hourly; docs/worlds.md says what of the rest is measured, fitted or ours.
 
     A VM that no instance needs is leased out as a spot VM, which costs nothing here. To take back one
-    that has the right LLM takes a minute (median; at most five), one with the other LLM ten minutes more, and
-    to give one back a minute; all of that is paid for. The global router sends an interactive request to
-    the first region, in the order of its client's region, whose memory utilisation is below the region's
-    threshold, else to the least utilised one. Requests that can wait lie in a queue per LLM, from which an
-    endpoint (an LLM in a region) takes one or two per second while its utilisation is below two thresholds;
-    after 10 hours they count as interactive ones. Every 15 minutes the agent sets, for every endpoint,
-    how many instances there are to be and by which rule that goes on until the next decision; for every
-    region its threshold, and where its clients are sent first; for every endpoint when it takes what can
-    wait. Between decisions the cluster is simulated exactly to the token (docs/engine.md, section 17).
+    that has the right LLM takes a minute (median; at most five), one with the other LLM ten minutes more.
+    To give one back takes a minute. All of that is paid for.
+
+    The global router sends an interactive request to the first region whose memory utilisation is below its
+    threshold, in the order of the client's region; else to the least utilised one. Requests that can wait lie
+    in a queue per LLM and deadline. From it an endpoint (an LLM in a region) takes one or two per second
+    while its utilisation is below two thresholds. After 10/24 of their time they count as interactive.
+
+    Every 15 minutes the agent sets for every endpoint how many instances there are to be, and by which rule
+    that goes on until the next decision. For every region it sets the threshold, and where its clients are
+    sent first; for every endpoint and queue, when it takes what can wait. Between decisions the cluster is
+    simulated exactly to the token (docs/engine.md, section 17).
 
     ## Action Space
 
@@ -53,12 +56,24 @@ class MultiRegionEnv(ServingEnv):
     | 15 | `us-central/first` | us-west, us-central, us-east |
     | 16 | `us-east/threshold` | 0, 0.3, 0.5, 0.7, 0.9, 1.1 |
     | 17 | `us-east/first` | us-west, us-central, us-east |
-    | 18 | `bloom-background/us-west/release` | hold, careful, usual, eager |
-    | 19 | `bloom-background/us-central/release` | hold, careful, usual, eager |
-    | 20 | `bloom-background/us-east/release` | hold, careful, usual, eager |
-    | 21 | `llama2-background/us-west/release` | hold, careful, usual, eager |
-    | 22 | `llama2-background/us-central/release` | hold, careful, usual, eager |
-    | 23 | `llama2-background/us-east/release` | hold, careful, usual, eager |
+    | 18 | `bloom-2h/us-west/release` | hold, careful, usual, eager |
+    | 19 | `bloom-2h/us-central/release` | hold, careful, usual, eager |
+    | 20 | `bloom-2h/us-east/release` | hold, careful, usual, eager |
+    | 21 | `bloom-6h/us-west/release` | hold, careful, usual, eager |
+    | 22 | `bloom-6h/us-central/release` | hold, careful, usual, eager |
+    | 23 | `bloom-6h/us-east/release` | hold, careful, usual, eager |
+    | 24 | `bloom-12h/us-west/release` | hold, careful, usual, eager |
+    | 25 | `bloom-12h/us-central/release` | hold, careful, usual, eager |
+    | 26 | `bloom-12h/us-east/release` | hold, careful, usual, eager |
+    | 27 | `llama2-2h/us-west/release` | hold, careful, usual, eager |
+    | 28 | `llama2-2h/us-central/release` | hold, careful, usual, eager |
+    | 29 | `llama2-2h/us-east/release` | hold, careful, usual, eager |
+    | 30 | `llama2-6h/us-west/release` | hold, careful, usual, eager |
+    | 31 | `llama2-6h/us-central/release` | hold, careful, usual, eager |
+    | 32 | `llama2-6h/us-east/release` | hold, careful, usual, eager |
+    | 33 | `llama2-12h/us-west/release` | hold, careful, usual, eager |
+    | 34 | `llama2-12h/us-central/release` | hold, careful, usual, eager |
+    | 35 | `llama2-12h/us-east/release` | hold, careful, usual, eager |
 
     `POOL/instances`: change of the number of instances (those on their way count), within what the pool's
     rule allows (`scaling.least`, `most`). What is too much serves its requests to the end and becomes a spot
@@ -82,7 +97,7 @@ class MultiRegionEnv(ServingEnv):
     the scenario by LLM and region; an interval is the last one; tokens are input and predicted output
     tokens. `LLM/REGION` is about the clients of a region, wherever they are served, `POOL` about who
     serves there; `load`, `trend` and forecasts are of interactive requests. Forecasts are of a whole
-    interval that ends so far ahead, by Holt-Winters with a season of a day, which knows Monday.
+    interval that ends so far ahead, by Holt-Winters with a season of a day, which knows the day before.
 
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
@@ -95,210 +110,257 @@ class MultiRegionEnv(ServingEnv):
     | 6 | `clock/friday` | 0 | 1 | 1: it is this day |
     | 7 | `clock/saturday` | 0 | 1 | 1: it is this day |
     | 8 | `clock/sunday` | 0 | 1 | 1: it is this day |
-    | 9 | `clock/elapsed` | 0 | 1 | time / horizon |
-    | 10 | `bloom-176b/us-west/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
-    | 11 | `bloom-176b/us-west/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
-    | 12 | `bloom-176b/us-west/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
-    | 13 | `bloom-176b/us-west/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
-    | 14 | `bloom-176b/us-west/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 15 | `bloom-176b/us-west/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
-    | 16 | `bloom-176b/us-west/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 17 | `bloom-176b/us-central/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
-    | 18 | `bloom-176b/us-central/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
-    | 19 | `bloom-176b/us-central/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
-    | 20 | `bloom-176b/us-central/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
-    | 21 | `bloom-176b/us-central/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 22 | `bloom-176b/us-central/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
-    | 23 | `bloom-176b/us-central/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 24 | `bloom-176b/us-east/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
-    | 25 | `bloom-176b/us-east/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
-    | 26 | `bloom-176b/us-east/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
-    | 27 | `bloom-176b/us-east/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
-    | 28 | `bloom-176b/us-east/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 29 | `bloom-176b/us-east/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
-    | 30 | `bloom-176b/us-east/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 31 | `llama-2-70b/us-west/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
-    | 32 | `llama-2-70b/us-west/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
-    | 33 | `llama-2-70b/us-west/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
-    | 34 | `llama-2-70b/us-west/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
-    | 35 | `llama-2-70b/us-west/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 36 | `llama-2-70b/us-west/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
-    | 37 | `llama-2-70b/us-west/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 38 | `llama-2-70b/us-central/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
-    | 39 | `llama-2-70b/us-central/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
-    | 40 | `llama-2-70b/us-central/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
-    | 41 | `llama-2-70b/us-central/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
-    | 42 | `llama-2-70b/us-central/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 43 | `llama-2-70b/us-central/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
-    | 44 | `llama-2-70b/us-central/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 45 | `llama-2-70b/us-east/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
-    | 46 | `llama-2-70b/us-east/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
-    | 47 | `llama-2-70b/us-east/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
-    | 48 | `llama-2-70b/us-east/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
-    | 49 | `llama-2-70b/us-east/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 50 | `llama-2-70b/us-east/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
-    | 51 | `llama-2-70b/us-east/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 52 | `interactive/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 53 | `interactive/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 54 | `interactive/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 55 | `interactive/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 56 | `interactive/violations` | 0 | 1 | violations / (violations + on time) |
-    | 57 | `non-interactive/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 58 | `non-interactive/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 59 | `non-interactive/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 60 | `non-interactive/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 61 | `non-interactive/violations` | 0 | 1 | violations / (violations + on time) |
-    | 62 | `bloom-176b/us-west/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
-    | 63 | `bloom-176b/us-west/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 64 | `bloom-176b/us-central/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
-    | 65 | `bloom-176b/us-central/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 66 | `bloom-176b/us-east/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
-    | 67 | `bloom-176b/us-east/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 68 | `llama-2-70b/us-west/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
-    | 69 | `llama-2-70b/us-west/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 70 | `llama-2-70b/us-central/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
-    | 71 | `llama-2-70b/us-central/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 72 | `llama-2-70b/us-east/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
-    | 73 | `llama-2-70b/us-east/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 74 | `bloom-background/length` | 0 | 1 | requests, log scale to all expected in an episode |
-    | 75 | `bloom-background/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
-    | 76 | `bloom-background/slack_0` | 0 | 1 | share with deadline passed |
-    | 77 | `bloom-background/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
-    | 78 | `bloom-background/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
-    | 79 | `bloom-background/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
-    | 80 | `bloom-background/slack_4` | 0 | 1 | share with 50% or more of the target left |
-    | 81 | `llama2-background/length` | 0 | 1 | requests, log scale to all expected in an episode |
-    | 82 | `llama2-background/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
-    | 83 | `llama2-background/slack_0` | 0 | 1 | share with deadline passed |
-    | 84 | `llama2-background/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
-    | 85 | `llama2-background/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
-    | 86 | `llama2-background/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
-    | 87 | `llama2-background/slack_4` | 0 | 1 | share with 50% or more of the target left |
-    | 88 | `bloom-us-west/active` | 0 | 1 | active instances / slots |
-    | 89 | `bloom-us-west/leaving` | 0 | 1 | instances that drain or go to spot / slots |
-    | 90 | `bloom-us-west/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
-    | 91 | `bloom-us-west/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
-    | 92 | `bloom-us-west/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
-    | 93 | `bloom-us-west/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
-    | 94 | `bloom-us-west/spot` | 0 | 1 | VMs leased out with its LLM / slots |
-    | 95 | `bloom-us-west/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 96 | `bloom-us-west/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
-    | 97 | `bloom-us-west/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 98 | `bloom-us-west/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
-    | 99 | `bloom-us-west/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
-    | 100 | `bloom-us-west/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
-    | 101 | `bloom-us-central/active` | 0 | 1 | active instances / slots |
-    | 102 | `bloom-us-central/leaving` | 0 | 1 | instances that drain or go to spot / slots |
-    | 103 | `bloom-us-central/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
-    | 104 | `bloom-us-central/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
-    | 105 | `bloom-us-central/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
-    | 106 | `bloom-us-central/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
-    | 107 | `bloom-us-central/spot` | 0 | 1 | VMs leased out with its LLM / slots |
-    | 108 | `bloom-us-central/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 109 | `bloom-us-central/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
-    | 110 | `bloom-us-central/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 111 | `bloom-us-central/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
-    | 112 | `bloom-us-central/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
-    | 113 | `bloom-us-central/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
-    | 114 | `bloom-us-east/active` | 0 | 1 | active instances / slots |
-    | 115 | `bloom-us-east/leaving` | 0 | 1 | instances that drain or go to spot / slots |
-    | 116 | `bloom-us-east/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
-    | 117 | `bloom-us-east/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
-    | 118 | `bloom-us-east/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
-    | 119 | `bloom-us-east/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
-    | 120 | `bloom-us-east/spot` | 0 | 1 | VMs leased out with its LLM / slots |
-    | 121 | `bloom-us-east/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 122 | `bloom-us-east/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
-    | 123 | `bloom-us-east/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 124 | `bloom-us-east/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
-    | 125 | `bloom-us-east/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
-    | 126 | `bloom-us-east/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
-    | 127 | `llama2-us-west/active` | 0 | 1 | active instances / slots |
-    | 128 | `llama2-us-west/leaving` | 0 | 1 | instances that drain or go to spot / slots |
-    | 129 | `llama2-us-west/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
-    | 130 | `llama2-us-west/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
-    | 131 | `llama2-us-west/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
-    | 132 | `llama2-us-west/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
-    | 133 | `llama2-us-west/spot` | 0 | 1 | VMs leased out with its LLM / slots |
-    | 134 | `llama2-us-west/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 135 | `llama2-us-west/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
-    | 136 | `llama2-us-west/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 137 | `llama2-us-west/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
-    | 138 | `llama2-us-west/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
-    | 139 | `llama2-us-west/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
-    | 140 | `llama2-us-central/active` | 0 | 1 | active instances / slots |
-    | 141 | `llama2-us-central/leaving` | 0 | 1 | instances that drain or go to spot / slots |
-    | 142 | `llama2-us-central/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
-    | 143 | `llama2-us-central/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
-    | 144 | `llama2-us-central/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
-    | 145 | `llama2-us-central/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
-    | 146 | `llama2-us-central/spot` | 0 | 1 | VMs leased out with its LLM / slots |
-    | 147 | `llama2-us-central/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 148 | `llama2-us-central/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
-    | 149 | `llama2-us-central/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 150 | `llama2-us-central/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
-    | 151 | `llama2-us-central/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
-    | 152 | `llama2-us-central/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
-    | 153 | `llama2-us-east/active` | 0 | 1 | active instances / slots |
-    | 154 | `llama2-us-east/leaving` | 0 | 1 | instances that drain or go to spot / slots |
-    | 155 | `llama2-us-east/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
-    | 156 | `llama2-us-east/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
-    | 157 | `llama2-us-east/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
-    | 158 | `llama2-us-east/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
-    | 159 | `llama2-us-east/spot` | 0 | 1 | VMs leased out with its LLM / slots |
-    | 160 | `llama2-us-east/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 161 | `llama2-us-east/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
-    | 162 | `llama2-us-east/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 163 | `llama2-us-east/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
-    | 164 | `llama2-us-east/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
-    | 165 | `llama2-us-east/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
-    | 166 | `last/bloom-us-west/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 167 | `last/bloom-us-west/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 168 | `last/bloom-us-central/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 169 | `last/bloom-us-central/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 170 | `last/bloom-us-east/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 171 | `last/bloom-us-east/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 172 | `last/llama2-us-west/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 173 | `last/llama2-us-west/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 174 | `last/llama2-us-central/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 175 | `last/llama2-us-central/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 176 | `last/llama2-us-east/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 177 | `last/llama2-us-east/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 178 | `last/us-west/threshold` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 179 | `last/us-west/first` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 180 | `last/us-central/threshold` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 181 | `last/us-central/first` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 182 | `last/us-east/threshold` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 183 | `last/us-east/first` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 184 | `last/bloom-background/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 185 | `last/bloom-background/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 186 | `last/bloom-background/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 187 | `last/llama2-background/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 188 | `last/llama2-background/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 189 | `last/llama2-background/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 9 | `bloom-176b/us-west/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
+    | 10 | `bloom-176b/us-west/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
+    | 11 | `bloom-176b/us-west/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
+    | 12 | `bloom-176b/us-west/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
+    | 13 | `bloom-176b/us-west/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 14 | `bloom-176b/us-west/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
+    | 15 | `bloom-176b/us-west/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 16 | `bloom-176b/us-central/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
+    | 17 | `bloom-176b/us-central/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
+    | 18 | `bloom-176b/us-central/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
+    | 19 | `bloom-176b/us-central/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
+    | 20 | `bloom-176b/us-central/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 21 | `bloom-176b/us-central/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
+    | 22 | `bloom-176b/us-central/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 23 | `bloom-176b/us-east/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
+    | 24 | `bloom-176b/us-east/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
+    | 25 | `bloom-176b/us-east/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
+    | 26 | `bloom-176b/us-east/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
+    | 27 | `bloom-176b/us-east/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 28 | `bloom-176b/us-east/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
+    | 29 | `bloom-176b/us-east/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 30 | `llama-2-70b/us-west/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
+    | 31 | `llama-2-70b/us-west/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
+    | 32 | `llama-2-70b/us-west/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
+    | 33 | `llama-2-70b/us-west/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
+    | 34 | `llama-2-70b/us-west/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 35 | `llama-2-70b/us-west/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
+    | 36 | `llama-2-70b/us-west/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 37 | `llama-2-70b/us-central/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
+    | 38 | `llama-2-70b/us-central/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
+    | 39 | `llama-2-70b/us-central/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
+    | 40 | `llama-2-70b/us-central/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
+    | 41 | `llama-2-70b/us-central/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 42 | `llama-2-70b/us-central/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
+    | 43 | `llama-2-70b/us-central/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 44 | `llama-2-70b/us-east/load` | 0 | 1 | tokens/s / expected, log scale to 16 |
+    | 45 | `llama-2-70b/us-east/trend` | -1 | 1 | log2(interval / mean of the last hour) / 4 |
+    | 46 | `llama-2-70b/us-east/background` | 0 | 1 | of the last hour, that can wait, log scale to 16 |
+    | 47 | `llama-2-70b/us-east/forecast_0` | 0 | 1 | forecast 900 s ahead, log scale to 16 |
+    | 48 | `llama-2-70b/us-east/error_0` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 49 | `llama-2-70b/us-east/forecast_1` | 0 | 1 | forecast 3600 s ahead, log scale to 16 |
+    | 50 | `llama-2-70b/us-east/error_1` | 0 | 1 | its recent weighted absolute percentage error / 2 |
+    | 51 | `interactive/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
+    | 52 | `interactive/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
+    | 53 | `interactive/itl_mean` | 0 | 1 | mean ITL / target / 2 |
+    | 54 | `interactive/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
+    | 55 | `interactive/violations` | 0 | 1 | violations / (violations + on time) |
+    | 56 | `deferrable-2h/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
+    | 57 | `deferrable-2h/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
+    | 58 | `deferrable-2h/itl_mean` | 0 | 1 | mean ITL / target / 2 |
+    | 59 | `deferrable-2h/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
+    | 60 | `deferrable-2h/violations` | 0 | 1 | violations / (violations + on time) |
+    | 61 | `deferrable-6h/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
+    | 62 | `deferrable-6h/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
+    | 63 | `deferrable-6h/itl_mean` | 0 | 1 | mean ITL / target / 2 |
+    | 64 | `deferrable-6h/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
+    | 65 | `deferrable-6h/violations` | 0 | 1 | violations / (violations + on time) |
+    | 66 | `deferrable-12h/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
+    | 67 | `deferrable-12h/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
+    | 68 | `deferrable-12h/itl_mean` | 0 | 1 | mean ITL / target / 2 |
+    | 69 | `deferrable-12h/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
+    | 70 | `deferrable-12h/violations` | 0 | 1 | violations / (violations + on time) |
+    | 71 | `bloom-176b/us-west/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
+    | 72 | `bloom-176b/us-west/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
+    | 73 | `bloom-176b/us-central/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
+    | 74 | `bloom-176b/us-central/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
+    | 75 | `bloom-176b/us-east/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
+    | 76 | `bloom-176b/us-east/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
+    | 77 | `llama-2-70b/us-west/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
+    | 78 | `llama-2-70b/us-west/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
+    | 79 | `llama-2-70b/us-central/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
+    | 80 | `llama-2-70b/us-central/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
+    | 81 | `llama-2-70b/us-east/ttft_p50` | 0 | 1 | median TTFT / target / 2; 0 without any |
+    | 82 | `llama-2-70b/us-east/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
+    | 83 | `bloom-2h/length` | 0 | 1 | requests, log scale to all expected in an episode |
+    | 84 | `bloom-2h/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
+    | 85 | `bloom-2h/slack_0` | 0 | 1 | share with deadline passed |
+    | 86 | `bloom-2h/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
+    | 87 | `bloom-2h/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
+    | 88 | `bloom-2h/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
+    | 89 | `bloom-2h/slack_4` | 0 | 1 | share with 50% or more of the target left |
+    | 90 | `bloom-6h/length` | 0 | 1 | requests, log scale to all expected in an episode |
+    | 91 | `bloom-6h/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
+    | 92 | `bloom-6h/slack_0` | 0 | 1 | share with deadline passed |
+    | 93 | `bloom-6h/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
+    | 94 | `bloom-6h/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
+    | 95 | `bloom-6h/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
+    | 96 | `bloom-6h/slack_4` | 0 | 1 | share with 50% or more of the target left |
+    | 97 | `bloom-12h/length` | 0 | 1 | requests, log scale to all expected in an episode |
+    | 98 | `bloom-12h/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
+    | 99 | `bloom-12h/slack_0` | 0 | 1 | share with deadline passed |
+    | 100 | `bloom-12h/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
+    | 101 | `bloom-12h/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
+    | 102 | `bloom-12h/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
+    | 103 | `bloom-12h/slack_4` | 0 | 1 | share with 50% or more of the target left |
+    | 104 | `llama2-2h/length` | 0 | 1 | requests, log scale to all expected in an episode |
+    | 105 | `llama2-2h/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
+    | 106 | `llama2-2h/slack_0` | 0 | 1 | share with deadline passed |
+    | 107 | `llama2-2h/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
+    | 108 | `llama2-2h/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
+    | 109 | `llama2-2h/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
+    | 110 | `llama2-2h/slack_4` | 0 | 1 | share with 50% or more of the target left |
+    | 111 | `llama2-6h/length` | 0 | 1 | requests, log scale to all expected in an episode |
+    | 112 | `llama2-6h/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
+    | 113 | `llama2-6h/slack_0` | 0 | 1 | share with deadline passed |
+    | 114 | `llama2-6h/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
+    | 115 | `llama2-6h/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
+    | 116 | `llama2-6h/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
+    | 117 | `llama2-6h/slack_4` | 0 | 1 | share with 50% or more of the target left |
+    | 118 | `llama2-12h/length` | 0 | 1 | requests, log scale to all expected in an episode |
+    | 119 | `llama2-12h/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
+    | 120 | `llama2-12h/slack_0` | 0 | 1 | share with deadline passed |
+    | 121 | `llama2-12h/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
+    | 122 | `llama2-12h/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
+    | 123 | `llama2-12h/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
+    | 124 | `llama2-12h/slack_4` | 0 | 1 | share with 50% or more of the target left |
+    | 125 | `bloom-us-west/active` | 0 | 1 | active instances / slots |
+    | 126 | `bloom-us-west/leaving` | 0 | 1 | instances that drain or go to spot / slots |
+    | 127 | `bloom-us-west/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
+    | 128 | `bloom-us-west/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
+    | 129 | `bloom-us-west/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
+    | 130 | `bloom-us-west/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
+    | 131 | `bloom-us-west/spot` | 0 | 1 | VMs leased out with its LLM / slots |
+    | 132 | `bloom-us-west/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
+    | 133 | `bloom-us-west/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 134 | `bloom-us-west/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 135 | `bloom-us-west/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
+    | 136 | `bloom-us-west/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
+    | 137 | `bloom-us-west/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
+    | 138 | `bloom-us-central/active` | 0 | 1 | active instances / slots |
+    | 139 | `bloom-us-central/leaving` | 0 | 1 | instances that drain or go to spot / slots |
+    | 140 | `bloom-us-central/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
+    | 141 | `bloom-us-central/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
+    | 142 | `bloom-us-central/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
+    | 143 | `bloom-us-central/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
+    | 144 | `bloom-us-central/spot` | 0 | 1 | VMs leased out with its LLM / slots |
+    | 145 | `bloom-us-central/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
+    | 146 | `bloom-us-central/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 147 | `bloom-us-central/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 148 | `bloom-us-central/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
+    | 149 | `bloom-us-central/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
+    | 150 | `bloom-us-central/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
+    | 151 | `bloom-us-east/active` | 0 | 1 | active instances / slots |
+    | 152 | `bloom-us-east/leaving` | 0 | 1 | instances that drain or go to spot / slots |
+    | 153 | `bloom-us-east/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
+    | 154 | `bloom-us-east/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
+    | 155 | `bloom-us-east/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
+    | 156 | `bloom-us-east/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
+    | 157 | `bloom-us-east/spot` | 0 | 1 | VMs leased out with its LLM / slots |
+    | 158 | `bloom-us-east/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
+    | 159 | `bloom-us-east/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 160 | `bloom-us-east/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 161 | `bloom-us-east/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
+    | 162 | `bloom-us-east/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
+    | 163 | `bloom-us-east/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
+    | 164 | `llama2-us-west/active` | 0 | 1 | active instances / slots |
+    | 165 | `llama2-us-west/leaving` | 0 | 1 | instances that drain or go to spot / slots |
+    | 166 | `llama2-us-west/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
+    | 167 | `llama2-us-west/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
+    | 168 | `llama2-us-west/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
+    | 169 | `llama2-us-west/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
+    | 170 | `llama2-us-west/spot` | 0 | 1 | VMs leased out with its LLM / slots |
+    | 171 | `llama2-us-west/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
+    | 172 | `llama2-us-west/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 173 | `llama2-us-west/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 174 | `llama2-us-west/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
+    | 175 | `llama2-us-west/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
+    | 176 | `llama2-us-west/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
+    | 177 | `llama2-us-central/active` | 0 | 1 | active instances / slots |
+    | 178 | `llama2-us-central/leaving` | 0 | 1 | instances that drain or go to spot / slots |
+    | 179 | `llama2-us-central/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
+    | 180 | `llama2-us-central/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
+    | 181 | `llama2-us-central/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
+    | 182 | `llama2-us-central/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
+    | 183 | `llama2-us-central/spot` | 0 | 1 | VMs leased out with its LLM / slots |
+    | 184 | `llama2-us-central/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
+    | 185 | `llama2-us-central/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 186 | `llama2-us-central/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 187 | `llama2-us-central/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
+    | 188 | `llama2-us-central/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
+    | 189 | `llama2-us-central/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
+    | 190 | `llama2-us-east/active` | 0 | 1 | active instances / slots |
+    | 191 | `llama2-us-east/leaving` | 0 | 1 | instances that drain or go to spot / slots |
+    | 192 | `llama2-us-east/ready_0` | 0 | 1 | on their way, up to 60 s left, / slots |
+    | 193 | `llama2-us-east/ready_1` | 0 | 1 | on their way, 60 s to 300 s left, / slots |
+    | 194 | `llama2-us-east/ready_2` | 0 | 1 | on their way, 300 s to 900 s left, / slots |
+    | 195 | `llama2-us-east/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
+    | 196 | `llama2-us-east/spot` | 0 | 1 | VMs leased out with its LLM / slots |
+    | 197 | `llama2-us-east/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
+    | 198 | `llama2-us-east/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 199 | `llama2-us-east/kv_max` | 0 | 1 | KV use of the fullest instance |
+    | 200 | `llama2-us-east/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
+    | 201 | `llama2-us-east/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
+    | 202 | `llama2-us-east/reclaimed` | 0 | 1 | instances started in the interval / slots / 4 |
+    | 203 | `last/bloom-us-west/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 204 | `last/bloom-us-west/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 205 | `last/bloom-us-central/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 206 | `last/bloom-us-central/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 207 | `last/bloom-us-east/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 208 | `last/bloom-us-east/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 209 | `last/llama2-us-west/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 210 | `last/llama2-us-west/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 211 | `last/llama2-us-central/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 212 | `last/llama2-us-central/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 213 | `last/llama2-us-east/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 214 | `last/llama2-us-east/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 215 | `last/us-west/threshold` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 216 | `last/us-west/first` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 217 | `last/us-central/threshold` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 218 | `last/us-central/first` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 219 | `last/us-east/threshold` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 220 | `last/us-east/first` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 221 | `last/bloom-2h/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 222 | `last/bloom-2h/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 223 | `last/bloom-2h/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 224 | `last/bloom-6h/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 225 | `last/bloom-6h/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 226 | `last/bloom-6h/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 227 | `last/bloom-12h/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 228 | `last/bloom-12h/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 229 | `last/bloom-12h/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 230 | `last/llama2-2h/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 231 | `last/llama2-2h/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 232 | `last/llama2-2h/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 233 | `last/llama2-6h/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 234 | `last/llama2-6h/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 235 | `last/llama2-6h/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 236 | `last/llama2-12h/us-west/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 237 | `last/llama2-12h/us-central/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    | 238 | `last/llama2-12h/us-east/release` | 0 | 1 | choice / (choices - 1); 0 at the start |
 
     ## Rewards
 
-    Minus the cost of the interval (`llmscale_env.control.reward`), the sum of
+    Minus the dollars of the interval over 1,000 (`llmscale_env.control.reward`), the sum of
 
-    - `gpu`: GPU-seconds held over those of all 288 GPUs. VMs are held from the moment at which they are
+    - `gpu`: 2.50 $ per GPU-hour, 20 $ per hour of a VM. VMs are held from the moment at which they are
       reclaimed until they have been given back; spot VMs are not billed;
-    - `violations`: 10 x the requests that became certain to miss a target over the requests *expected* per
-      interval, interactive ones counting three times;
-    - `loads`: nothing in this scenario (`reward.load_weight: 0`): the time that a start takes is billed;
-    - `leftover`: at the horizon, the GPU-seconds that serving the unfinished requests one by one
-      would take, in the unit of `gpu`. Nearly all that can wait is due only after the horizon: whoever
-      holds it back is charged here, more than serving it in batches would have cost.
+    - `violations`: 0.10 $ per request that became certain to miss a target, an interactive one 0.30 $;
+    - `loads`: nothing: the time that a start takes is billed;
+    - `leftover`: at the horizon, the GPU time that serving the unfinished requests in a full batch would
+      take. Of those that can wait, the ones that all VMs together could not serve in time are late.
 
-    Each request is charged at most once, when its violation becomes certain; dividing by expected
-    arrivals leaves nothing to gain by serving fewer. `info["reward_parts"]` has the four with their
-    sign.
+    Each request is charged at most once, when its violation becomes certain. `info["reward_parts"]` has the
+    four with their sign. docs/worlds.md derives the prices.
 
     ## Starting State
 
-    Tuesday, 0:00: at every endpoint three instances serve and three VMs are leased out, nobody waits, rules
-    are `reactive`. Monday's requests are known (of the forecasts), nobody served them. The requests of the
-    episode are drawn from `self.np_random`: one seed, one episode, whatever the agent does.
+    Midnight (UTC) of a random day of the week: at every endpoint ten instances serve and ten VMs are leased
+    out, and the backlog of requests that can wait is there; rules are `reactive`. The requests of the day
+    before are known (of the forecasts), nobody served them. The requests of the episode are drawn from
+    `self.np_random`: one seed, one episode, whatever the agent does.
 
     ## Episode End
 
@@ -306,7 +368,7 @@ class MultiRegionEnv(ServingEnv):
 
     ## Arguments
 
-    - `scenario="multi-region"`: name, YAML file or `Scenario` (`sageserve-day` has four LLMs and 240 VMs).
+    - `scenario="multi-region"`: name, YAML file or `Scenario` (`sageserve-day` has four LLMs and a Tuesday).
       All pools need `spot` and `scaling`; the history must be a whole number of intervals;
     - `overrides={}`: its fields by dotted path, such as `{"workload.rate_scale": 0.5,
       "fleet.pools.*.scaling.high": 0.5}`;
@@ -368,31 +430,7 @@ class MultiRegionEnv(ServingEnv):
 
     ## Reference Policies
 
-    `python -m agents.evaluate env=multi-region episodes=20 policies=A,B,...`, means and 95 % intervals;
-    `interactive` and `others` are the shares on time, in %:
-
-    | policy | reward | interactive | others | GPU-hours |
-    |---|---|---|---|---|
-    | `static` (3 everywhere, half of the VMs) | -96.9 [-101.4, -92.2] | 98.30 | 99.92 | 3,456 |
-    | `static:each=4` | -94.1 [-96.4, -91.8] | 98.95 | 99.94 | 4,608 |
-    | `static:each=5` | -86.3 [-86.9, -85.7] | 99.77 | 99.96 | 5,760 |
-    | `static:each=6` (all VMs) | -99.6 [-99.9, -99.4] | 99.86 | 99.97 | 6,912 |
-    | `reactive` | -606.3 [-616.1, -596.6] | 80.36 | 99.24 | 2,624 |
-    | `reactive:thresholds=released` | -377.2 [-385.2, -369.4] | 89.04 | 99.42 | 4,217 |
-    | `lt-i` | -109.4 [-115.4, -104.1] | 97.57 | 99.76 | 2,772 |
-    | `lt-u` | -164.0 [-171.5, -156.4] | 95.65 | 99.69 | 2,659 |
-    | `lt-u:thresholds=released` | -115.5 [-122.2, -109.7] | 97.36 | 99.75 | 2,754 |
-    | `lt-ua` | -165.4 [-173.3, -157.5] | 95.58 | 99.68 | 2,636 |
-    | `lt-ua:thresholds=released` | -116.5 [-123.1, -110.5] | 97.31 | 99.75 | 2,740 |
-    | `lt-i:forecast=oracle` (told the future) | -79.8 [-82.7, -76.9] | 98.67 | 99.83 | 2,949 |
-
-    Defaults are the paper's text: pools scale at 70 and 30 % of their memory. Here the released code's 50
-    and 25 % are better for every policy that goes by them. A likely reason is that prompts are long: an
-    instance is slow before its memory is full. `lt-i` does not look at memory.
-
-    SageServe's policies take half of the GPU time of the best fixed fleet, but more requests are late, and
-    the reward puts the fixed fleet first. Told the coming load, `lt-i` is ahead of it. A learned policy has
-    to be measured against the best fixed fleet.
+    docs/worlds.md has all of them at their best, by `python -m experiments.worlds env=multi-region`.
 
     ## References
 
@@ -401,13 +439,15 @@ class MultiRegionEnv(ServingEnv):
 
     ## Version History
 
-    - v0: first version.
+    - v1: a random day of the week, SageServe's rate and fleet (v0: a Tuesday at a quarter of both), requests
+      that can wait are due in 2 to 12 hours and some wait at the start, chunked prefill, prices in dollars,
+      no entry that tells the horizon.
+    - v0: first version. It is gone.
     """
 
     scenario_name = "multi-region"
     observation = (
         "week_clock",
-        "clock",
         "regional_load",
         "latency",
         "tails",
@@ -419,7 +459,7 @@ class MultiRegionEnv(ServingEnv):
 
 
 class MultiRegionVectorEnv(ServingVectorEnv):
-    """Many episodes of `llmscale/MultiRegion-v0` advanced in one call: see `MultiRegionEnv`."""
+    """Many episodes of `llmscale/MultiRegion-v1` advanced in one call: see `MultiRegionEnv`."""
 
     scenario_name = MultiRegionEnv.scenario_name
     observation = MultiRegionEnv.observation

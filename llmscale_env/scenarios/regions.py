@@ -192,10 +192,16 @@ class QueueManagerConfig(Frozen):
     Attributes:
         period_s: between two signals of an endpoint ("periodically"; the number is ours).
         one, two: effective memory utilisations below which a signal takes one request, and two.
-        promote_after_s: age from which a request has priority 0 where pools have `priorities`.
+        promote_after_s: age from which a request has priority 0 where pools have `priorities`; or by class: a
+            class that is not named is never promoted.
     """
 
     period_s: Annotated[float, Field(ge=1e-3, le=86_400)] = 1.0
     one: Utilisation = 0.6
     two: Utilisation = 0.5
-    promote_after_s: NonNegative = 36_000.0
+    promote_after_s: NonNegative | dict[Name, NonNegative] = 36_000.0
+
+    def promote_class_after_s(self, slo_class: str) -> float | None:
+        """`promote_after_s` of a class; None: never."""
+        ages = self.promote_after_s
+        return ages.get(slo_class) if isinstance(ages, dict) else ages

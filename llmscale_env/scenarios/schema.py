@@ -170,10 +170,10 @@ class Scenario(Frozen):
                     f"workload: region {name!r} is unknown; regions are {list(self.regions)}"
                 )
         self._check_regions()
-        if self.history_s > 0 and self.workload.batch_queues:
-            raise ValueError(
-                f"history_s = {self.history_s}: not together with batch queues, which come at once"
-            )
+        manager = self.fleet.queue_manager
+        if manager is not None and isinstance(manager.promote_after_s, dict):
+            for name in manager.promote_after_s:
+                known_by(name, classes, "fleet.queue_manager.promote_after_s")
         for job in self.workload.jobs:
             for name in job.classes:
                 known_by(name, classes, f"workload.{job.name}.classes")

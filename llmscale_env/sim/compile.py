@@ -29,6 +29,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile_regions import (
     cluster_regions,
     pool_regions,
+    promote_ps,
     route_regions,
 )
 from llmscale_env.sim.kinds import MODEL_NAMES
@@ -206,7 +207,13 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         pools=tuple(pools),
         routes=routes,
         classes=tuple(
-            ClassSpec(c.priority, ps(c.itl_s), ps(c.ttft_s), scenario.itl_statistic == "max")
+            ClassSpec(
+                c.priority,
+                ps(c.itl_s),
+                ps(c.ttft_s),
+                scenario.itl_statistic == "max",
+                promote_ps(scenario, c.name),
+            )
             for c in scenario.classes
         ),
         queue_llm=(

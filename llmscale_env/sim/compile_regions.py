@@ -11,6 +11,7 @@ from llmscale_env.scenarios.fleet import RouteConfig
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.kinds import NEVER
 from llmscale_env.sim.picoseconds import ps
 from llmscale_env.sim.spec import LatencySpec, ManagerSpec, ScalingKind, ScalingSpec, SpotSpec
 
@@ -132,6 +133,13 @@ def managed(scenario: Scenario) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     return tuple(found)
 
 
+def promote_ps(scenario: Scenario, slo_class: str) -> int:
+    """Age from which requests of a class have priority 0 in an own queue."""
+    manager = scenario.fleet.queue_manager
+    after_s = None if manager is None else manager.promote_class_after_s(slo_class)
+    return int(NEVER) if after_s is None else ps(after_s)
+
+
 def cluster_regions(scenario: Scenario) -> dict[str, Any]:
     """Fields of a `ClusterSpec` that are about regions."""
     names, latency, manager = (
@@ -148,7 +156,6 @@ def cluster_regions(scenario: Scenario) -> dict[str, Any]:
         return fields
     pools = [pool.name for pool in scenario.fleet.pools]
     queues = [queue.name for queue in scenario.fleet.queues]
-    fields["promote_ps"] = ps(manager.promote_after_s)
     fields["manager_period_ps"] = ps(manager.period_s)
     fields["managers"] = tuple(
         ManagerSpec(

@@ -146,7 +146,8 @@ def check_managers(spec: ClusterSpec) -> None:
     Raises:
         ValueError: which field, and why.
     """
-    check_range("promote_ps", spec.promote_ps, 0, 2**62)
+    for c, slo_class in enumerate(spec.classes):
+        check_range(f"classes[{c}].promote_ps", slo_class.promote_ps, 0, 2**62)
     if spec.latency is not None:
         knots = spec.latency.knots_ps
         if len(knots) != spec.n_regions or any(len(row) != spec.n_regions for row in knots):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmscale_env.sim.checks import check_model
-from llmscale_env.sim.kinds import Fallback, RouterKind
+from llmscale_env.sim.kinds import NEVER, Fallback, RouterKind
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,15 @@ class RouteSpec:
 
 @dataclass(frozen=True)
 class ClassSpec:
-    """What the engine must know of an SLO class: its priority (0 before 1) and its targets.
+    """What the engine must know of an SLO class: its priority (0 before 1), its targets, when it is promoted.
 
     The TTFT target and `itl_max` (whether the ITL target holds for a request's largest ITL rather than its
-    mean) move nothing: they are there for counting who was on time.
+    mean) move nothing: they are there for counting who was on time. A request that joins an own queue
+    `promote_ps` after its arrival has priority 0 there.
     """
 
     priority: int = 0
     itl_slo_ps: int = 200_000_000_000
     ttft_slo_ps: int = 10_000_000_000_000
     itl_max: bool = False
+    promote_ps: int = int(NEVER)

@@ -118,7 +118,6 @@ class ClusterSpec:
             each LLM had gone `OFF` there just then.
         n_regions: of clients and of pools. With one, the regions of requests say nothing.
         latency: of the network between regions; None: requests take no time.
-        promote_ps: a request that joins an own queue so long after its arrival has priority 0 there.
         managers: endpoints that take requests from shared queues while they are little used.
         manager_period_ps: between two looks at that.
     """
@@ -138,7 +137,6 @@ class ClusterSpec:
     host_cache_at_start: bool = False
     n_regions: int = 1
     latency: LatencySpec | None = None
-    promote_ps: int = int(NEVER)
     managers: tuple[ManagerSpec, ...] = ()
     manager_period_ps: int = 0
 

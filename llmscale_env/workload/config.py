@@ -179,7 +179,9 @@ class HourlyArrivals(_Frozen):
 
     Attributes:
         table, series: name of a shipped rate table, and of one of its rows.
-        start_s: time in the table at which the episode starts, or "random"; it wraps round.
+        start_s: time in the table at which the episode starts (its history, if there is one); it wraps round.
+            "random-day": midnight of any of its days, the same for all streams of the workload;
+            "random": any time, each stream its own.
         noise_cv: standard deviation of the minutes' factor (Gamma, mean 1); 0 for none, or 0.01 to 5.
         spike_share: share of minutes that have a spike instead of such a factor.
         spike_factors: lowest and highest factor of a spike (uniform). The other minutes have so much
@@ -192,7 +194,7 @@ class HourlyArrivals(_Frozen):
     kind: Literal["hourly"] = "hourly"
     table: Name
     series: Name
-    start_s: Start = 0.0
+    start_s: Literal["random-day"] | Start = 0.0
     noise_cv: Annotated[float, Field(ge=0, le=5)] = 0.0
     spike_share: Annotated[float, Field(ge=0, lt=0.2)] = 0.0
     spike_factors: tuple[Positive, Positive] = (2.0, 5.0)
@@ -473,7 +475,7 @@ class BatchQueueConfig(_Frozen):
     """`n_requests` of one class that arrive together at `at_s`, as a queue found by the cluster.
 
     Their deadline for the first token is `at_s` plus the TTFT target of their class: a queue with
-    another deadline is a queue of another class.
+    another deadline is a queue of another class. `at_s` counts from the episode's start, after its history.
     """
 
     name: Name
@@ -579,6 +581,12 @@ class WorkloadConfig(_Frozen):
         """The arrivals of streams that follow days."""
         found = (stream.arrivals for stream in self.streams)
         return tuple(arrivals for arrivals in found if isinstance(arrivals, DayArrivals))
+
+    @property
+    def hourly_arrivals(self) -> tuple[HourlyArrivals, ...]:
+        """The arrivals of streams that follow hourly rates."""
+        found = (stream.arrivals for stream in self.streams)
+        return tuple(arrivals for arrivals in found if isinstance(arrivals, HourlyArrivals))
 
     @property
     def counts_history(self) -> bool:

@@ -41,11 +41,12 @@ from llmscale_env.workload.days import (
     left_over,
     longest_target_s,
     past_counts,
+    possible_starts,
     window_arrivals,
 )
-from llmscale_env.workload.hourly import HOUR_PS, hour_arrivals
+from llmscale_env.workload.hourly import HOUR_PS, at_start, days_of, hour_arrivals
 from llmscale_env.workload.readers import Labels
-from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from llmscale_env.workload.requests import PS_PER_S, WEEK_S, RequestTable
 from llmscale_env.workload.tables import load_clipped, load_lengths, round_tokens
 
 AnyLengths = TableLengths | FixedLengths | LognormalLengths | TraceLengths
@@ -448,8 +449,11 @@ class _Draw:
         days = workload.day_arrivals
         if days:
             self._start = draw_start(days[0], horizon_s, children.of(_DAY)[0])
+        day = float(children.of(_DAY)[1].random())
         past = _Past(workload, self.names, history_s) if history_s > 0 else None
         for k, stream in enumerate(workload.streams):
+            if isinstance(stream.arrivals, HourlyArrivals):
+                stream = stream.model_copy(update={"arrivals": at_start(stream.arrivals, day)})
             self._add_stream(f"streams[{k}]", stream, workload, horizon_s, children)
             if past is not None:
                 counts = self._past_of(stream, workload, history_s, children)
@@ -490,6 +494,10 @@ class _Draw:
                     past.add(where, job, name, counts, rng)
         self._past = None if past is None else past.result()
         self._clock_s = float(self._start * TEN_MINUTES_S % DAY_S)
+        for arrivals in workload.hourly_arrivals[:1]:
+            start_s = at_start(arrivals, day).start_s
+            if not days and not isinstance(start_s, str):
+                self._clock_s = start_s % WEEK_S
 
     def _add_stream(
         self,
@@ -591,6 +599,41 @@ def _hour(
 
 def _with_targets(classes: Sequence[SLOClass | str]) -> list[SLOClass]:
     return [c for c in classes if not isinstance(c, str)]
+
+
+def day_drawn(workload: WorkloadConfig, horizon_s: float, rng: np.random.Generator) -> int | None:
+    """The day that `generate_requests` draws for an episode that starts at a given hour of some day.
+
+    Args:
+        workload, horizon_s, rng: as in `generate_requests`; `rng` is moved on.
+
+    Returns:
+        Its number in the table, from 0; None where no day is drawn, or any time of it.
+
+    Raises:
+        ValueError: there is no such table, or no start.
+    """
+    children = _Children(rng)
+    if workload.day_arrivals:
+        arrivals = workload.day_arrivals[0]
+        if arrivals.start_s == "random":
+            return None
+        return draw_start(arrivals, horizon_s, children.of(_DAY)[0]) * TEN_MINUTES_S // DAY_S
+    drawn = [each for each in workload.hourly_arrivals if each.start_s == "random-day"]
+    if not drawn:
+        return None
+    return int(at_start(drawn[0], float(children.of(_DAY)[1].random())).start_s) // DAY_S
+
+
+def days_to_draw(workload: WorkloadConfig, horizon_s: float) -> int | None:
+    """How many days `day_drawn` may draw, each alike; None where it draws none."""
+    if workload.day_arrivals:
+        arrivals = workload.day_arrivals[0]
+        if arrivals.start_s == "random":
+            return None
+        return len(possible_starts(arrivals, horizon_s))
+    drawn = [each for each in workload.hourly_arrivals if each.start_s == "random-day"]
+    return days_of(drawn[0]) if drawn else None
 
 
 def generate_requests(

@@ -41,13 +41,33 @@ def hourly_rate(config: HourlyArrivals) -> float:
     return float(hourly_rpm(config).sum() / len(hourly_rpm(config)) / MINUTE_S)
 
 
+def days_of(config: HourlyArrivals) -> int:
+    """Whole days of the table.
+
+    Raises:
+        ValueError: there is no such table or series, or it is shorter than a day.
+    """
+    days = len(hourly_rpm(config)) // 24
+    if not days:
+        raise ValueError(f"start_s = 'random-day': table {config.table} is shorter than a day")
+    return days
+
+
+def at_start(config: HourlyArrivals, draw: float) -> HourlyArrivals:
+    """The same, with the day of "random-day" that a number in [0, 1) draws."""
+    if config.start_s != "random-day":
+        return config
+    day = int(draw * days_of(config))
+    return config.model_copy(update={"start_s": float(day * 24 * HOUR_S)})
+
+
 def expected_rates(
     config: HourlyArrivals, rate_per_s: float | None, start_s: float, n_hours: int
 ) -> NDArray[np.float64]:
     """(minutes,) requests/s expected in each minute of so many hours: what all draws have in common.
 
     Args:
-        config: which table and series; its noise and bursts do not come in.
+        config: which table and series; its start, noise and bursts do not come in.
         rate_per_s: mean rate over the table; None: its own.
         start_s: time in the table.
         n_hours: how many.
@@ -77,7 +97,9 @@ def minute_rates(
     """
     begin, noise, spikes, on_off = rng.spawn(4)
     hours = len(hourly_rpm(config))
-    start_s = begin.random() * hours * HOUR_S if config.start_s == "random" else config.start_s
+    start_s = config.start_s
+    if isinstance(start_s, str):
+        start_s = begin.random() * hours * HOUR_S
     rates = expected_rates(config, rate_per_s, start_s, n_hours)
     n = len(rates)
     factor = np.ones(n)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PS_PER_S = 1_000_000_000_000
 """Picoseconds per second: engine time is an int64 count of picoseconds."""
 
+WEEK_S = 604_800.0
+
 _COLUMNS = (
     ("arrival_ps", np.int64),
     ("llm", np.int16),
@@ -49,7 +51,8 @@ class RequestTable:
         history: requests that came before the episode, its times counted from the earliest that are known of;
             None: nothing is known.
         past: what came before the episode where it is counted and not drawn, in place of `history`.
-        clock_s: time of day at time 0, in [0, 86400).
+        clock_s: time of the week at time 0, in [0, 604800), Monday 0 h being 0; the time of day where the
+            workload has no weekdays.
 
     Raises:
         ValueError: if a column has the wrong length or a value out of range (the message names the
@@ -108,7 +111,8 @@ class RequestTable:
         columns = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
         columns["arrival_ps"] = columns["arrival_ps"] - from_ps
         none = np.zeros((0, 2), np.int64)
-        return replace(self, **columns, failures=none, history=None, past=None)
+        clock_s = (self.clock_s + from_ps / PS_PER_S) % WEEK_S
+        return replace(self, **columns, failures=none, history=None, past=None, clock_s=clock_s)
 
     def take(self, rows: NDArray[np.intp]) -> RequestTable:
         """Those in these rows (ascending); failures and history stay."""

@@ -263,7 +263,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     moving = n_flows(spec, capacity)
     placing = 4 * batch + 64 if spec.places else 1
     cls = np.array(
-        [(c.priority, c.itl_slo_ps, c.ttft_slo_ps, c.itl_max) for c in spec.classes], CLS
+        [(c.priority, c.itl_slo_ps, c.ttft_slo_ps, c.itl_max, c.promote_ps) for c in spec.classes],
+        CLS,
     )
     const = np.zeros(1, CONST)
     const["n_inst"] = n_inst

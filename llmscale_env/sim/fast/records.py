@@ -323,6 +323,7 @@ CLS = np.dtype(
         ("itl_slo_ps", np.int64),
         ("ttft_slo_ps", np.int64),
         ("itl_max", np.int64),
+        ("promote_ps", np.int64),
     ]
 )
 
@@ -356,7 +357,6 @@ CONST = np.dtype(
             "more_regions",  # one more
             "n_managers",
             "manager_period",
-            "promote_ps",
             "latency_width",
             "reclaim_width",
             "bins_width",

@@ -259,7 +259,8 @@ def join_own(S, i, r, t):
         push_back(S, i, r)
         return
     req = req_at(S, r)
-    if cls_at(S, req.cls).priority == 1 and t - req.arrival < const_of(S).promote_ps:
+    mine = cls_at(S, req.cls)
+    if mine.priority == 1 and t - req.arrival < mine.promote_ps:
         push_back(S, i, r)
         return
     insert(S, i, r, lease_at(S, i).last_first)

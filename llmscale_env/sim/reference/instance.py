@@ -153,7 +153,7 @@ class Instance(SlotLife):
         if not self.pool.priorities:
             return len(self.own_queue)
         age_ps = self.engine.now_ps - request.arrival_ps
-        old = age_ps >= self.engine.spec.promote_ps
+        old = age_ps >= self.engine.spec.classes[request.slo_class].promote_ps
         self.engine.events["promoted"] += old and request.priority == 1
         request.rank = 0 if old else request.priority
         if request.rank == 1:
