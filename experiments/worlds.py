@@ -67,8 +67,8 @@ class World:
         searched: scenario of the search.
         judged: scenarios on which they are judged.
         variants: that a page names, beside those that `policies_for` has.
-        at_target: whether settings are also searched for the fewest GPU-hours at 99 % (not where the number of
-            GPUs is given, nor where a day takes long).
+        at_target: whether settings are also searched for the fewest GPU-hours at 99 % (not where the number
+            of GPUs is given, nor where an episode takes seconds).
     """
 
     searched: str
@@ -94,7 +94,9 @@ def _itself(env: str, *variants: str, at_target: bool = True) -> World:
 
 WORLDS: dict[str, World] = {
     "mixed-slo": World("mixed-slo-hours", _test_days),
-    "multi-model-queue": _itself("multi-model-queue", "qlm:swapping=false", at_target=False),
+    "multi-model-queue": _itself(
+        "multi-model-queue", "qlm:swapping=false", "shepherd:output=mean", at_target=False
+    ),
     "placement": _itself("placement", "jsq:fleet=start", "aladdin:prompts=saturating"),
     "placement-per-request": _itself("placement-per-request", at_target=False),
     "burst-multicast": _itself(
@@ -266,7 +268,7 @@ def _judge(
         return episodes.outcomes(settings, seeds)
 
 
-def table(rows: Sequence[Row], episodes: int, command: str, *, scales: bool) -> str:
+def table(rows: Sequence[Row], episodes: int, command: str, *, at_target: bool) -> str:
     """Markdown: the best reward first, then the world's tension."""
     ordered = sorted(rows, key=lambda row: -row.mean("reward"))
     best = np.array([o.reward for o in ordered[0].outcomes])
