@@ -77,6 +77,11 @@ def test_code_is_kept_beside_the_module_and_dropped_when_any_kernel_changes(copy
     assert "30\nhits 0" in run(copy)
 
 
+def test_compiling_is_told_once_and_code_from_the_cache_needs_no_word(copy: Path):
+    assert run(copy).count(jit.COMPILING) == 1
+    assert jit.COMPILING not in run(copy)
+
+
 def test_read_only_install_uses_the_users_cache(copy: Path, tmp_path: Path):
     make_read_only(copy / "llmscale_env" / "sim")
     # platformdirs looks at HOME on macOS and at XDG_CACHE_HOME elsewhere

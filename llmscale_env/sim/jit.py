@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, MutableMapping
 from pathlib import Path
@@ -139,6 +140,31 @@ import numba  # noqa: E402  (it reads NUMBA_CACHE_DIR when it is imported)
 if _chosen is not None:
     # Numba may have been imported before us. Its settings are not declared, so types cannot know.
     numba.config.CACHE_DIR = str(_chosen)  # type: ignore[attr-defined]
+
+from numba.core import event  # noqa: E402
+
+COMPILING = "llmscale: compiling once, up to two minutes"
+
+
+class _TellsOfCompiling(event.Listener):
+    """Says on standard error, once in a process, that a kernel of ours is not in the cache yet.
+
+    Without a word the first step of an environment would seem to hang.
+    """
+
+    told = False
+
+    def on_start(self, event: event.Event) -> None:
+        kernel = event.data["dispatcher"].py_func
+        if not self.told and kernel.__module__.startswith(f"{__package__}."):
+            self.told = True
+            print(COMPILING, file=sys.stderr, flush=True)
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing: what comes next is the answer to the call."""
+
+
+event.register("numba:compile", _TellsOfCompiling())
 
 F = TypeVar("F", bound=Callable[..., Any])
 
