@@ -45,7 +45,7 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
     lines += [f"**{warning}**", ""] if warning else []
     older = OF_OLD_VERSIONS if warning else {}
     of = " and ".join(f"`{env}` ({version})" for env, version in older.items())
-    note = [f"Figures of {of} are of versions before those that are here now.", ""] if of else []
+    note = [f"Figures of {of} are of versions before those here now.", ""] if of else []
     lines += note
     lines += [text, "", f"![rewards by environment]({picture})"]
     for name in result.tables:
