@@ -25,9 +25,10 @@ class MixedSLOEnv(ServingEnv):
     - *jobs*: twelve a day of 4,000 to 10,000 requests at once, at any hour, with one to eight hours.
 
     A seed draws the day. Days differ in level (chat: 0.5 to 1.4 of its mean) and shape. The policy is not
-    told which one it has; it knows the day before. Days 1 to 8 are the default. `workload="mixed-slo/validation"`
-    has days 9 and 10 and `workload="mixed-slo/test"` days 11 to 14. The busiest ten minutes of the training
-    days need about 13 of the 16 GPUs. docs/worlds.md has the source of every number.
+    told which one it has; it knows the day before. Days 1 to 8 are the default,
+    `workload="mixed-slo/validation"` has days 9 and 10, and `workload="mixed-slo/test"` days 11 to 14. The
+    busiest ten minutes of the training days need about 13 of the 16 GPUs. docs/worlds.md has the source of
+    every number.
 
     As in Chiron (section 3) there are three pools: *interactive* and *batch* instances serve one kind,
     *mixed* ones both. Interactive requests go to interactive instances that have room, else to mixed ones,
