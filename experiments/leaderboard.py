@@ -25,6 +25,12 @@ from llmscale_env._cli import flag, one_of, parse_options, run_command
 
 PAGE = Path("docs/leaderboard.md")
 
+OF_OLD_VERSIONS = {"placement": "Placement-v0", "multi-region": "MultiRegion-v0"}
+"""What results of other code than is here now are of, where `env=NAME` means a later version since.
+
+To be emptied when the results are made anew.
+"""
+
 
 def page(result: Result, picture: str, text: str, warning: str = "") -> str:
     """The page as Markdown.
@@ -37,14 +43,22 @@ def page(result: Result, picture: str, text: str, warning: str = "") -> str:
     """
     lines = ["# Leaderboard", "", "Made by `python -m experiments.leaderboard`.", ""]
     lines += [f"**{warning}**", ""] if warning else []
+    older = OF_OLD_VERSIONS if warning else {}
+    of = " and ".join(f"`{env}` ({version})" for env, version in older.items())
+    note = [f"Figures of {of} are of versions before those here now.", ""] if of else []
+    lines += note
     lines += [text, "", f"![rewards by environment]({picture})"]
     for name in result.tables:
         env = title_of(name, result.name)
-        lines += ["", f"## {env}", "", *table_lines(*read_table(result.folder / name))]
+        lines += ["", f"## {env}", ""]
+        if env in older:
+            lines += [f"**Of {older[env]}; `env={env}` now means a later version.**", ""]
+        lines += table_lines(*read_table(result.folder / name))
     lines += [
         "",
         "## Best learned against best handwritten",
         "",
+        *note,
         "| environment and claim | ours | verdict | who, and why |",
         "|---|---|---|---|",
     ]

@@ -33,6 +33,9 @@ PICTURE_SEED = 0
 
 MANY_REQUESTS = 1_000_000
 
+OLD_VERSION = re.compile(r"\bversion (\d+) of the environment")
+"""How a shipped policy's card says what it was trained on."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 1 a page is out of date, 2 a slip (named in one line)."""
@@ -89,13 +92,18 @@ def forms_path(out: Path) -> Path:
     return out / "forms.md"
 
 
-def _trained(env: str) -> str:
+def _trained(entry: EnvironmentEntry) -> str:
     """What the page says of the policies that ship for an environment."""
-    n = len(shipped(env))
-    if not n:
+    env = entry.short_name
+    there = shipped(env)
+    if not there:
         return f"none ship; `python -m agents.train env={env}` trains one"
     command = f"python -m agents.evaluate env={env} policies=pretrained"
-    return f"{n} ship: `{command}`; [leaderboard](../leaderboard.md)"
+    # A card names the version that its policy was trained on where a later one has come since.
+    said = (OLD_VERSION.search(str(each.card["limits"])) for each in there)
+    old = sorted({f"v{found[1]}" for found in said if found} - {entry.id.rpartition("-")[2]})
+    of = f", trained on {' and '.join(old)}" if old else ""
+    return f"{len(there)} ship{of}: `{command}`; [leaderboard](../leaderboard.md)"
 
 
 def page(entry: EnvironmentEntry) -> str:
@@ -126,7 +134,7 @@ def page(entry: EnvironmentEntry) -> str:
 | one step | {step} |
 | one episode at a time | `gymnasium.make("llmscale_env:{entry.id}")` |
 | many in one call | `gymnasium.make_vec("llmscale_env:{entry.id}", num_envs=64)` |
-| trained policies | {_trained(entry.short_name)} |
+| trained policies | {_trained(entry)} |
 | source | `{module.replace(".", "/")}.py` |
 
 ![An episode under random orders]({picture.as_posix()})

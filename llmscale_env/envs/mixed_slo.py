@@ -13,8 +13,9 @@ class MixedSLOEnv(ServingEnv):
 
     ## Description
 
-    One LLM (Llama-3.1-8B) is served on up to 16 A100-80GB with what vLLM V1 does by default (chunked prefill
-    of 2,048 tokens, a KV watermark of 1 %). Four kinds of requests arrive:
+    One LLM (Llama-3.1-8B) is served on up to 16 A100-80GB. Prefill is chunked by 2,048 tokens, as vLLM V1
+    does by default. The KV watermark of 1 % is V0's default, which we keep; V1 has none by default. Four
+    kinds of requests arrive:
 
     - *chat* (42 requests/s in the mean, ShareGPT lengths) and *code* (3.6/s, Azure's lengths) are
       interactive: first token within 10 s, a token every 0.2 s on average. Their rates are those of real
@@ -23,10 +24,11 @@ class MixedSLOEnv(ServingEnv):
     - *documents* (1.5/s) all day, first token within an hour;
     - *jobs*: twelve a day of 4,000 to 10,000 requests at once, at any hour, with one to eight hours.
 
-    A seed draws the day. Days differ in level (0.5 to 1.4 of the mean) and shape, and the policy is not told
-    which one it has; it knows the day before. Days 1 to 8 are the default. `workload="mixed-slo/validation"`
-    has days 9 and 10 and `workload="mixed-slo/test"` days 11 to 14. The busiest ten minutes of the training
-    days need about 13 of the 16 GPUs. docs/worlds.md has the source of every number.
+    A seed draws the day. Days differ in level (chat: 0.5 to 1.4 of its mean) and shape. The policy is not
+    told which one it has; it knows the day before. Days 1 to 8 are the default,
+    `workload="mixed-slo/validation"` has days 9 and 10, and `workload="mixed-slo/test"` days 11 to 14. The
+    busiest ten minutes of the training days need about 13 of the 16 GPUs. docs/worlds.md has the source of
+    every number.
 
     As in Chiron (section 3) there are three pools: *interactive* and *batch* instances serve one kind,
     *mixed* ones both. Interactive requests go to interactive instances that have room, else to mixed ones,
@@ -35,9 +37,10 @@ class MixedSLOEnv(ServingEnv):
 
     Every 30 s the agent changes instance counts, batch limits, the share of interactive requests that
     tries the mixed pool first, and where new instances load weights from. An instance ordered now serves
-    about 40 s later: 24 s of engine start and 16 s of weights from SSD (4 s from host memory or from a
-    serving instance). Between decisions the cluster is simulated exactly to the token, on measured A100
-    iteration times (docs/engine.md, docs/calibration.md).
+    about 40 s later: 24 s of engine start, 3 s of process start (ours), and 12.8 s of weights from SSD
+    (1.0 s from host memory, 1.3 s from a serving instance on another host). Between decisions the cluster
+    is simulated exactly to the token (docs/engine.md). Iteration times are composed of kernels that were
+    measured on an A100, one by one (docs/calibration.md).
 
     ## Action Space
 

@@ -21,9 +21,10 @@ class MixedSLOV0Env(ServingEnv):
 
     Every 10 s the agent changes instance counts, batch limits, the share of interactive requests that
     tries the mixed pool first, and where new instances load weights from. An instance ordered now
-    serves only after its weights are loaded (about 16 s from SSD, 4 s from host memory or by multicast
-    from a serving instance). Between decisions the cluster is simulated exactly to the token, on
-    measured A100 iteration times (docs/engine.md, docs/calibration.md).
+    serves only after its weights are loaded: about 16 s from SSD, 4 s from host memory or by multicast
+    from a serving instance, 3 s of process start (ours) included. Between decisions the cluster is
+    simulated exactly to the token (docs/engine.md). Iteration times are composed of kernels that were
+    measured on an A100, one by one (docs/calibration.md).
 
     ## Action Space
 

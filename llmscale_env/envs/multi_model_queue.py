@@ -13,11 +13,17 @@ class MultiModelQueueEnv(ServingEnv):
     Three LLMs (Mistral 7B, Vicuna 13B, and a fine-tuned version of Vicuna) are served by four
     A100-80GB, one LLM at a time each. Requests are of three classes, after QLM's (20 s, one minute and
     one hour to the first token): *interactive* (20 s), *batch-1* (60 s) and *batch-2* (10 minutes;
-    ours, since an hour would say nothing in an episode of half an hour). Which LLM is asked for moves:
-    every interactive and batch-1 stream has quiet and busy times (2.5 times its mean rate for some 150
-    s), and twice an archive of 1,000 or 2,000 batch-2 requests appears at once. So GPUs that stay with
-    their LLM are too many for it at times and too few at others, while to swap takes 4 to 5 s from host
-    memory, which holds two of the three LLMs, and 12 to 21 s more from storage. Lengths are ShareGPT's.
+    ours, since an hour would say nothing in an episode of half an hour).
+
+    Which LLM is asked for moves. Every interactive and batch-1 stream has quiet and busy times (2.5 times
+    its mean rate for some 150 s), and twice an archive of 1,000 or 2,000 batch-2 requests appears at once.
+    So GPUs that stay with their LLM are too many for it at times and too few at others. But a swap takes 4
+    to 5 s from host memory, which has room for Mistral and one Vicuna, and 12 to 21 s more from storage.
+    Lengths are ShareGPT's.
+
+    LLMs and load are ours. QLM's own workload of several LLMs (W_B in section 8) has batch requests alone,
+    for fine-tuned versions of Mistral 7B, Vicuna 13B and Llama 70B, on 50 A100. The paper leaves out
+    interactive requests for several LLMs, since its scheduler would give each LLM a GPU of its own.
 
     As in QLM (section 4) requests wait in *groups*, and each instance serves a *virtual queue*, an
     ordered list of groups, first come first served within one. Every 5 s the agent decides for each

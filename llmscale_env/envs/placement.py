@@ -14,10 +14,10 @@ class PlacementEnv(ServingEnv):
     one, two or four GPUs (tensor parallelism). Requests want their first token within 600 ms and a
     token every 30 ms on average: the targets of Aladdin's Table 2. Questions (ShareGPT's lengths,
     one turn) come at a rate that goes up and down like a day of ten minutes, 2.4 to 21.6 per
-    second. Conversations whose prompts hold all earlier turns (up to 2,048 tokens, as in
-    `aladdin-large`) come at 6 per second for 90 s and stay away for 90 s, on average. Together that
-    is 15 per second in the mean. Fleet and rates are ours: the paper's arrivals are Poisson at a
-    fixed rate, and its testbed has one machine.
+    second. Conversations whose prompts hold all earlier turns (up to 2,048 tokens, which is ours)
+    come at 6 per second for 90 s and stay away for 90 s, on average. Together that is 15 per second
+    in the mean. Fleet and rates are ours: the paper's arrivals are Poisson at a fixed rate, and its
+    testbed has one machine.
 
     A worker of one GPU keeps to 30 ms per token with up to 57 requests of 370 tokens, one of two
     GPUs with 71, one of four with 115: over PCIe, GPUs wait for each other. A prompt token takes
@@ -55,9 +55,10 @@ class PlacementEnv(ServingEnv):
     `theta`: for `best-fit` only. `gamma` is the share of the predicted output that counts as
     context (0: the first iteration meets the target, 1: the last one does too); `theta` the share
     of the slack that may be used, above 1 more than the model allows. Each worker is judged by
-    linear times fitted to its own degree's iteration times. A request that no worker may take is
-    tried again at every decision (Algorithm 1); with `fallback: least` in the scenario it goes to
-    the emptiest one.
+    linear times fitted to its own degree's iteration times. A request that no worker may take waits
+    and is tried again at every decision. That is ours: Algorithm 1 opens a new worker for it, and
+    here the agent orders workers. With `fallback: least` in the scenario it goes to the emptiest
+    one.
 
     ## Observation Space
 
