@@ -257,6 +257,7 @@ class _RegionGenerator(_Generator):
             half_block_tokens=self.half_block,
             n_regions=self.n_regions,
             latency=self.latency(),
+            waiting_counts=self.chance(0.4),
             managers=tuple(managers),
             manager_period_ps=max(1, self.ps(1, self.pick(5, 40))) if managers else 0,
         )

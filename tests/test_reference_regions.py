@@ -169,6 +169,21 @@ def test_what_waits_at_a_draining_instance_stays_in_its_region(engine_class: Eng
     assert engine.results()["admitted_ps"][2] == 10 + 70
 
 
+@every
+def test_what_waits_counts_in_utilisations_if_it_is_to(engine_class: Engine) -> None:
+    """One of 40 tokens runs and one of 35 waits, on 100: full to 40 %, or to 75 % with what waits."""
+    for counts, region in ((False, 0), (True, 1)):
+        spec = cluster(
+            pool(batch_limit=1), pool(batch_limit=1, region=1), capacity=100, waiting_counts=counts
+        )
+        engine = engine_class(spec, requests((0, 40, 9, 0), (1, 35, 9, 0), (3, 5, 9, 0)))
+        engine.advance(5)
+        assert engine.own_queue(0)[:1] == [1]
+        assert engine.results()["instance"][2] in (-1, region)
+        engine.advance(LATER)
+        assert engine.results()["instance"].tolist() == [0, 0, region]
+
+
 # --- B. priorities ---
 
 

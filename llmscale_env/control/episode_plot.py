@@ -18,7 +18,9 @@ MAX_BINS = 240
 
 
 def draw_episode(result: EpisodeResult, path: Path) -> Path:
-    """Arrivals, requests waiting, instances per pool and SLO attainment over time.
+    """Arrivals, requests waiting, instances and batch limits per pool, SLO attainment over time.
+
+    Classes of a group are one line. From two hours on the axis is in hours.
 
     Raises:
         ValueError: a suffix other than `SUFFIXES`.
@@ -30,14 +32,15 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
 
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"path = {path.name!r}: must end in one of {', '.join(SUFFIXES)}")
-    figure = Figure(figsize=(10, 9), layout="constrained")
+    figure = Figure(figsize=(10, 11), layout="constrained")
     FigureCanvasAgg(figure)
-    arrivals, waiting, instances, attainment = figure.subplots(4, 1, sharex=True)
+    arrivals, waiting, instances, limits, attainment = figure.subplots(5, 1, sharex=True)
     edges = _edges(result)
-    for colour, name in enumerate(result.requests["slo_class"].cat.categories):
-        mine = result.requests[result.requests["slo_class"] == name]
-        _draw_class(mine, edges, name, f"C{colour}", arrivals, waiting, attainment)
-    _draw_instances(result, instances)
+    unit_s, unit = (3600.0, "hours") if edges[-1] >= 7200 else (1.0, "s")
+    for colour, (name, classes) in enumerate(result.class_groups.items()):
+        mine = result.requests[result.requests["slo_class"].isin(classes)]
+        _draw_group(mine, edges, unit_s, name, f"C{colour}", arrivals, waiting, attainment)
+    _draw_pools(result, unit_s, instances, limits)
     arrivals.set_ylabel("arrivals per s")
     arrivals.set_yscale("symlog", linthresh=10)
     arrivals.set_ylim(bottom=0)
@@ -46,18 +49,22 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
     waiting.set_ylim(bottom=0)
     instances.set_ylabel("instances")
     instances.set_ylim(bottom=-0.2)
+    limits.set_ylabel("batch limit")
+    limits.set_ylim(bottom=0)
     attainment.set_ylabel("on time, of those that\narrived then and ended")
     attainment.set_ylim(-0.03, 1.03)
-    attainment.set_xlabel("time in s")
-    attainment.set_xlim(0, edges[-1])
-    for axes in (arrivals, waiting, instances, attainment):
+    attainment.set_xlabel(f"time in {unit}")
+    attainment.set_xlim(0, edges[-1] / unit_s)
+    for axes in (arrivals, waiting, instances, limits, attainment):
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     s = result.summary
     figure.suptitle(
-        f"{result.scenario}, {result.policy}, seed {result.seed}: "
-        f"{100 * s['joint/slo_attainment']:.1f} % on time, {s['gpu_hours']:.2f} GPU-hours"
+        f"{result.scenario}, seed {result.seed}\n{result.policy}: "
+        f"{100 * s['joint/slo_attainment']:.1f} % on time, {s['gpu_hours']:.2f} GPU-hours",
+        fontsize="medium",
+        wrap=True,
     )
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=90, format=path.suffix[1:].lower())
@@ -76,9 +83,10 @@ def _edges(result: EpisodeResult) -> NDArray[np.float64]:
     return np.concatenate([[0.0], inner[inner < horizon_s], [horizon_s]])
 
 
-def _draw_class(
+def _draw_group(
     requests: Any,
     edges: NDArray[np.float64],
+    unit_s: float,
     name: str,
     colour: str,
     arrivals: Any,
@@ -87,37 +95,40 @@ def _draw_class(
 ) -> None:
     arrival_s = requests["arrival_s"].to_numpy()
     count = np.histogram(arrival_s, edges)[0]
-    arrivals.stairs(count / np.diff(edges), edges, label=name, color=colour)
+    arrivals.stairs(count / np.diff(edges), edges / unit_s, label=name, color=colour)
     there = requests[requests["outcome"] != "rejected"]
     came = np.sort(there["arrival_s"].to_numpy())
     left = there["arrival_s"].to_numpy() + there["queued_s"].to_numpy()
     left = np.sort(left[~np.isnan(left)])
     queue = np.searchsorted(came, edges) - np.searchsorted(left, edges)
-    waiting.plot(edges, queue, label=name, color=colour)
+    waiting.plot(edges / unit_s, queue, label=name, color=colour)
     outcome = requests["outcome"].to_numpy()
     on_time = np.histogram(arrival_s[outcome == "on_time"], edges)[0]
     # With the unfinished ones every picture would end in a fall.
     ended = np.histogram(arrival_s[outcome != "unfinished"], edges)[0]
     share = np.divide(on_time, ended, out=np.full(len(ended), np.nan), where=ended > 0)
-    middle = (edges[1:] + edges[:-1]) / 2
+    middle = (edges[1:] + edges[:-1]) / 2 / unit_s
     attainment.plot(middle, share, ".-", markersize=3, linewidth=0.8, label=name, color=colour)
 
 
-def _draw_instances(result: EpisodeResult, axes: Any) -> None:
-    time_s = result.series["time_s"].to_numpy(dtype=float)
+def _draw_pools(result: EpisodeResult, unit_s: float, axes: Any, limits: Any) -> None:
+    time = result.series["time_s"].to_numpy(dtype=float) / unit_s
     pools = [c.removesuffix("/active") for c in result.series.columns if c.endswith("/active")]
     for k, pool in enumerate(pools):
         active = result.series[f"{pool}/active"].to_numpy()
         # Lines of equal counts would hide each other.
         shift = 0.04 * (k - (len(pools) - 1) / 2)
-        axes.step(time_s, active + shift, where="pre", color=f"C{k}", label=pool)
-        coming = np.zeros(len(time_s))
+        axes.step(time, active + shift, where="pre", color=f"C{k}", label=pool)
+        if f"{pool}/batch_limit" in result.series:
+            limit = result.series[f"{pool}/batch_limit"].to_numpy(dtype=float)
+            limits.step(time, limit, where="pre", color=f"C{k}", label=pool)
+        coming = np.zeros(len(time))
         for state in ("acquiring", "loading"):
             if f"{pool}/{state}" in result.series:
                 coming = coming + result.series[f"{pool}/{state}"].to_numpy()
         if coming.any():
             axes.fill_between(
-                time_s,
+                time,
                 active,
                 active + coming,
                 step="pre",

@@ -54,6 +54,7 @@ class EpisodeResult:
         decisions: the commands given, one per interval, as plain dicts.
         scenario, policy: names.
         seed: of the requests.
+        class_groups: names of the classes that are shown together, by the group's; a class alone is one.
 
     The keys of `summary`. For each GROUP, which is a class by its name, or "joint" for all classes
     (and `LLM/CLASS` and `LLM/joint` where there are several LLMs), `GROUP/METRIC` with:
@@ -121,6 +122,7 @@ class EpisodeResult:
     scenario: str
     policy: str
     seed: int
+    class_groups: dict[str, tuple[str, ...]]
 
     @classmethod
     def build(
@@ -260,6 +262,10 @@ class EpisodeResult:
             scenario=scenario.name,
             policy=policy,
             seed=seed,
+            class_groups={
+                name: tuple(scenario.classes[c].name for c in rows)
+                for name, rows in scenario.class_groups.items()
+            },
         )
 
     @property

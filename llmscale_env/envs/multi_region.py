@@ -430,7 +430,7 @@ class MultiRegionEnv(ServingEnv):
 
     ## Reference Policies
 
-    docs/worlds.md has all of them at their best, by `python -m experiments.worlds env=multi-region`.
+    docs/leaderboard.md has all of them at their best, by `python -m experiments.worlds env=multi-region`.
 
     ## References
 

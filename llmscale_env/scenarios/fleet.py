@@ -139,6 +139,8 @@ class FleetConfig(Frozen):
         pools, queues, routes: as their classes say.
         group_queues: shared queues without a name, for requests of any LLM, that policies use for request
             groups (`Command.regroup`, `Command.pull`).
+        utilisation: memory in use that regions go by. "running": that of requests that run; "demanded": also
+            what requests that wait at an instance will ask for.
         queue_manager: lets endpoints take requests that can wait while they are little used; None: shared
             queues are pulled from, as pools say.
     """
@@ -152,6 +154,7 @@ class FleetConfig(Frozen):
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
     queues: tuple[QueueConfig, ...] = ()
     group_queues: Annotated[int, Field(ge=0, le=10_000)] = 0
+    utilisation: Literal["running", "demanded"] = "running"
     queue_manager: QueueManagerConfig | None = None
     routes: Annotated[tuple[RouteConfig, ...], Field(min_length=1)]
 

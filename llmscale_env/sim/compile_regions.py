@@ -147,7 +147,10 @@ def cluster_regions(scenario: Scenario) -> dict[str, Any]:
         scenario.latency,
         scenario.fleet.queue_manager,
     )
-    fields: dict[str, Any] = {"n_regions": len(names)}
+    fields: dict[str, Any] = {
+        "n_regions": len(names),
+        "waiting_counts": scenario.fleet.utilisation == "demanded",
+    }
     if latency is not None:
         fields["latency"] = LatencySpec(
             tuple(tuple(_knots(latency.quantiles(a, b)) for b in names) for a in names)

@@ -9,15 +9,19 @@ import numpy as np
 
 from llmscale_env.sim.checks import check_class, check_range
 from llmscale_env.sim.kinds import PoolPhase, RouterKind
-from llmscale_env.sim.region_specs import HIGHEST_PPM, ScalingKind, ScalingSpec, ScalingThresholds
+from llmscale_env.sim.region_specs import (
+    HIGHEST_PPM,
+    MOST_TOKENS,
+    ScalingKind,
+    ScalingSpec,
+    ScalingThresholds,
+)
 
 if TYPE_CHECKING:
     from llmscale_env.sim.spec import ClusterSpec, RouteSpec
     from llmscale_env.workload.requests import RequestTable
 
 MOST_REGIONS = 64
-MOST_TOKENS = 2**31
-"""KV tokens of all instances of an LLM: utilisations are compared by cross multiplication."""
 
 
 def check_region_pool(where: str, p: int, spec: ClusterSpec) -> None:

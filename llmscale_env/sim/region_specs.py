@@ -15,6 +15,9 @@ from llmscale_env.sim.kinds import NEVER
 PPM = 1_000_000
 """Parts per million in one."""
 
+MOST_TOKENS = 2**31
+"""KV tokens of all instances of an LLM, and in a utilisation: these are compared by cross multiplication."""
+
 LONGEST_PS = 10**16
 """Longest of the times below (10**16 ps are 2.8 hours)."""
 

@@ -118,6 +118,7 @@ class ClusterSpec:
             each LLM had gone `OFF` there just then.
         n_regions: of clients and of pools. With one, the regions of requests say nothing.
         latency: of the network between regions; None: requests take no time.
+        waiting_counts: utilisations count the KV tokens that requests which wait at an instance will ask for.
         managers: endpoints that take requests from shared queues while they are little used.
         manager_period_ps: between two looks at that.
     """
@@ -137,6 +138,7 @@ class ClusterSpec:
     host_cache_at_start: bool = False
     n_regions: int = 1
     latency: LatencySpec | None = None
+    waiting_counts: bool = False
     managers: tuple[ManagerSpec, ...] = ()
     manager_period_ps: int = 0
 

@@ -22,12 +22,11 @@ from llmscale_env.sim.fast.memory import (
     transit_of,
 )
 from llmscale_env.sim.fast.queues import leave, queue_row
-from llmscale_env.sim.fast.regions import endpoint, is_below, next_to_reach, roll
+from llmscale_env.sim.fast.regions import endpoint, is_below, next_to_reach, roll, used_now
 from llmscale_env.sim.fast.routing import route, to_instance
-from llmscale_env.sim.fast.timing import kv_now
 from llmscale_env.sim.fast.wake import call_for_changed
 from llmscale_env.sim.jit import njit
-from llmscale_env.sim.region_specs import PPM, ScalingKind
+from llmscale_env.sim.region_specs import MOST_TOKENS, PPM, ScalingKind
 
 _NONE = int(ScalingKind.NONE)
 _REACTIVE = int(ScalingKind.REACTIVE)
@@ -55,7 +54,8 @@ def _by_memory(S, p, t):
         return 1
     used = np.int64(0)
     for a in range(pool.n_active):
-        used += kv_now(S, active_of(S)[p, a], t)
+        used += used_now(S, active_of(S)[p, a], t)
+    used = min(used, MOST_TOKENS)
     room = pool.n_active * prof_at(S, pool.profile).cap
     if used * PPM > ep.high_ppm * room:
         return 1

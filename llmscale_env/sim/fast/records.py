@@ -357,6 +357,7 @@ CONST = np.dtype(
             "more_regions",  # one more
             "n_managers",
             "manager_period",
+            "waiting_counts",
             "latency_width",
             "reclaim_width",
             "bins_width",

@@ -95,6 +95,7 @@ def widths(spec: ClusterSpec) -> dict[str, int]:
         "more_regions": spec.n_regions + 1,
         "n_managers": len(spec.managers),
         "manager_period": spec.manager_period_ps,
+        "waiting_counts": int(spec.waiting_counts),
         "latency_width": 1 + max((len(k) for row in latency for k in row), default=0),
         "reclaim_width": max(
             (len(p.spot.reclaim_knots_ps) for p in spec.pools if p.spot), default=1

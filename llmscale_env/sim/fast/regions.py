@@ -35,7 +35,7 @@ from llmscale_env.sim.fast.structures import insert, push_back
 from llmscale_env.sim.fast.timing import iterations_done, kv_now
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import RequestState, RouterKind
-from llmscale_env.sim.region_specs import PPM
+from llmscale_env.sim.region_specs import MOST_TOKENS, PPM
 
 _TRANSIT = int(RequestState.TRANSIT)
 _REGIONAL = int(RouterKind.REGIONAL)
@@ -93,6 +93,12 @@ def next_to_reach(S):
 
 
 @njit
+def used_now(S, i, t):
+    """KV tokens of instance `i` that utilisations count."""
+    return kv_now(S, i, t) + const_of(S).waiting_counts * inst_at(S, i).waiting
+
+
+@njit
 def memory(S, pools, first, last, t):
     """KV tokens used, and there to be used, on the active instances of `pools[first:last]`."""
     used, room = np.int64(0), np.int64(0)
@@ -101,8 +107,8 @@ def memory(S, pools, first, last, t):
         n = pool_at(S, p).n_active
         room += n * prof_at(S, pool_at(S, p).profile).cap
         for a in range(n):
-            used += kv_now(S, active_of(S)[p, a], t)
-    return used, room
+            used += used_now(S, active_of(S)[p, a], t)
+    return min(used, MOST_TOKENS), room
 
 
 @njit
@@ -119,10 +125,10 @@ def is_below(S, pools, first, last, t, ppm):
         room += n * prof_at(S, pool_at(S, p).profile).cap
         for a in range(n):
             inst = inst_at(S, active_of(S)[p, a])
-            low += inst.kv
+            low += inst.kv + const_of(S).waiting_counts * inst.waiting
             if inst.mode == DECODE:
                 more += inst.n_dec * inst.seg_n
-    if low * PPM >= ppm * room:
+    if min(low, MOST_TOKENS) * PPM >= ppm * room:
         return False
     if (low + more) * PPM < ppm * room:
         return True
@@ -216,8 +222,9 @@ def endpoint(S, pools, first, last, t):
             d = (active_of(S)[p, a] - pool.first_slot) // width
             used = np.int64(0)
             while a < pool.n_active and (active_of(S)[p, a] - pool.first_slot) // width == d:
-                used += kv_now(S, active_of(S)[p, a], t)
+                used += used_now(S, active_of(S)[p, a], t)
                 a += 1
+            used = min(used, MOST_TOKENS)
             room = (a - since) * cap
             if best < 0 or used * best_room < best_used * room:
                 best, begin, end, best_used, best_room = p, since, a, used, room

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmscale_env.sim.reference.chance import latency_ps
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.region_specs import PPM
+from llmscale_env.sim.region_specs import MOST_TOKENS, PPM
 from llmscale_env.sim.spec import InstanceState, RequestState, RouterKind
 
 if TYPE_CHECKING:
@@ -83,7 +83,16 @@ class Regions:
 
     def memory(self, pools: Iterable[int]) -> tuple[int, int]:
         """KV tokens used and there to be used on the `ACTIVE` instances of pools."""
-        return _memory(i for p in pools for i in self.active(p))
+        return self._memory(i for p in pools for i in self.active(p))
+
+    def _memory(self, instances: Iterable[Instance]) -> tuple[int, int]:
+        used = room = 0
+        for instance in instances:
+            used += instance.kv_tokens
+            if self.engine.spec.waiting_counts:
+                used += instance.waiting_demand
+            room += instance.capacity
+        return min(used, MOST_TOKENS), room
 
     def active(self, pool: int) -> list[Instance]:
         """Its `ACTIVE` instances."""
@@ -121,7 +130,7 @@ class Regions:
             for first in range(0, len(slots), width):
                 group = slots[first : first + width]
                 there = [i for i in group if i.state == InstanceState.ACTIVE]
-                used, room = _memory(there)
+                used, room = self._memory(there)
                 if there and (not best or used * best_room < best_used * room):
                     best, best_used, best_room = there, used, room
         if not best:
@@ -183,11 +192,3 @@ class Regions:
         """Of all managers."""
         self.one_ppm = [int(x) for x in one_ppm]
         self.two_ppm = [int(x) for x in two_ppm]
-
-
-def _memory(instances: Iterable[Instance]) -> tuple[int, int]:
-    used = room = 0
-    for instance in instances:
-        used += instance.kv_tokens
-        room += instance.capacity
-    return used, room
