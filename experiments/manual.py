@@ -103,7 +103,7 @@ def _trained(entry: EnvironmentEntry) -> str:
     said = (OLD_VERSION.search(str(each.card["limits"])) for each in there)
     old = sorted({f"v{found[1]}" for found in said if found} - {entry.id.rpartition("-")[2]})
     of = f", trained on {' and '.join(old)}" if old else ""
-    return f"{len(there)} ship{of}: `{command}`; [leaderboard](../leaderboard.md)"
+    return f"{len(there)} ship{of}: `{command}`"
 
 
 def page(entry: EnvironmentEntry) -> str:

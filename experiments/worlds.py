@@ -1,22 +1,25 @@
 """Everybody at their best in a world: the same budget of simulated decisions for each, judged on other days.
 
     python -m experiments.worlds [env=mixed-slo,placement,...] [scale=paper|quick] [search=missing|all|none]
-                                 [episodes=N] [page=docs/worlds.md] [workers=1]
+                                 [episodes=N] [learned=FOLDER,FOLDER] [page=docs/leaderboard.md]
+                                 [summary=docs/worlds.md] [workers=1]
 
     env=A,B              environments; all if left out
-    scale=paper          160 episodes of search each, and the page's table; quick: 6, nothing kept
+    scale=paper          160 episodes of search each, and both pages' tables; quick: 6, nothing kept
     search=missing       searches for whom the package has no settings yet (baselines/tuned); "all": for
                          everybody again; "none": for nobody
     episodes=N           that everybody is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day;
                          multi-region: those under which every weekday comes equally often)
-    page=FILE            where the table goes, between its two marks; "none": nowhere
+    learned=A,B          run folders of agents.train, judged on the same episodes in their environments
+    page=FILE            where the whole table goes, between the environment's two marks; "none": nowhere
+    summary=FILE         where a short one goes, likewise
     workers=1            processes
 
 Every policy with parameters is searched over them, the fixed fleet among them, and so is one constant action
 of the environment. Beside them stand the policies at their published constants, the variants that the pages
 name, nobody (do-nothing) and chance, with and without action masks. Searches are for reward; "at 99 %" says
-that one was for the fewest GPU-hours with 99 % of every class on time. Episodes are kept in the user's cache,
-so that a command that was interrupted goes on.
+that one was for the fewest GPU-hours with 99 % of every class on time. Episodes are kept in the user's cache
+(but for learned policies), so that a command that was interrupted goes on.
 
 The tension of a world is what the best fixed fleet costs, in GPU-hours, over what the best rule does, both at
 99 % of every class; where the number of GPUs is given, how much more reward the best rule has than the best
@@ -25,11 +28,12 @@ that looks at nothing.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +52,7 @@ from baselines.tuning.trials import Outcome, Score
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.output import replace_file
 from llmscale_env import _spread
-from llmscale_env._cli import one_of, parse_options, run_command, some_of, whole
+from llmscale_env._cli import Slip, one_of, parse_options, run_command, some_of, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 from llmscale_env.control.run import even_seeds
 from llmscale_env.scenarios import load_scenario
@@ -66,6 +70,7 @@ class World:
     Attributes:
         searched: scenario of the search.
         judged: scenarios on which they are judged.
+        paper: the policy of the environment's paper.
         variants: that a page names, beside those that `policies_for` has.
         at_target: whether settings are also searched for the fewest GPU-hours at 99 % (not where the number
             of GPUs is given, nor where an episode takes seconds).
@@ -73,6 +78,7 @@ class World:
 
     searched: str
     judged: Callable[[], list[Scenario]]
+    paper: str
     variants: tuple[str, ...] = ()
     at_target: bool = True
 
@@ -88,21 +94,21 @@ def _test_days() -> list[Scenario]:
     ]
 
 
-def _itself(env: str, *variants: str, at_target: bool = True) -> World:
-    return World(env, lambda: [load_scenario(env)], variants, at_target)
+def _itself(env: str, paper: str, *variants: str, at_target: bool = True) -> World:
+    return World(env, lambda: [load_scenario(env)], paper, variants, at_target)
 
 
 WORLDS: dict[str, World] = {
-    "mixed-slo": World("mixed-slo-hours", _test_days),
+    "mixed-slo": World("mixed-slo-hours", _test_days, "chiron"),
     "multi-model-queue": _itself(
-        "multi-model-queue", "qlm:swapping=false", "shepherd:output=mean", at_target=False
+        *("multi-model-queue", "qlm", "qlm:swapping=false", "shepherd:output=mean"), at_target=False
     ),
-    "placement": _itself("placement", "jsq:fleet=start", "aladdin:prompts=saturating"),
-    "placement-per-request": _itself("placement-per-request", at_target=False),
+    "placement": _itself("placement", "aladdin", "jsq:fleet=start", "aladdin:prompts=saturating"),
+    "placement-per-request": _itself("placement-per-request", "aladdin", at_target=False),
     "burst-multicast": _itself(
-        "burst-multicast", "blitzscale:min_prefill=4", "blitzscale:base_over=busy"
+        *("burst-multicast", "blitzscale", "blitzscale:min_prefill=4", "blitzscale:base_over=busy")
     ),
-    "multi-region": _itself("multi-region", at_target=False),
+    "multi-region": _itself("multi-region", "lt-ua", at_target=False),
 }
 
 
@@ -125,7 +131,7 @@ class Row:
 
     name: str
     outcomes: list[Outcome]
-    settings: dict[str, Any] = field(default_factory=dict)
+    learned: bool = False
 
     def mean(self, what: str) -> float:
         """Of `reward`, `attainment` or `gpu_hours`."""
@@ -145,15 +151,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    options = parse_options(
-        list(words), ("env", "scale", "search", "episodes", "page", *_spread.WORDS)
-    )
+    allowed = ("env", "scale", "search", "episodes", "learned", "page", "summary", *_spread.WORDS)
+    options = parse_options(list(words), allowed)
     names = some_of(options, "env", tuple(WORLDS))
     scale_name = one_of(options, "scale", tuple(SCALES))
     search = one_of(options, "search", ("missing", "all", "none"))
     scale = SCALES[scale_name]
-    page = str(options.get("page", "docs/worlds.md" if scale_name == "paper" else "none"))
+    paper = scale_name == "paper"
+    page = _page(options, "page", "docs/leaderboard.md" if paper else "none")
+    summary = _page(options, "summary", "docs/worlds.md" if paper else "none")
     launcher = launcher_of(options, workers=1)
+    learned = _learned(options, names)
     for env in names:
         world = WORLDS[env]
         scenario = load_scenario(world.searched)
@@ -161,18 +169,79 @@ def _run(words: Sequence[str]) -> int:
         default = max(1, scale.episodes // len(judged) // (5 if env == "mixed-slo" else 1))
         episodes = whole(options, "episodes", default, 1, 1000)
         seeds = even_seeds(judged[0], FIRST_TEST_SEED, episodes)
-        found = _searched(env, scenario, scale, search, launcher, keep=scale_name == "paper")
+        found = _searched(env, scenario, scale, search, launcher, keep=paper)
         rows = []
-        for name, kind, settings in _players(env, scenario, found):
-            outcomes = _judge(name, kind, settings, judged, seeds, launcher)
-            rows.append(Row(name, outcomes, settings))
+        for player in (*_players(env, scenario, found), *learned[env]):
+            name, kind, settings = player
+            is_learned = player in learned[env]
+            kept = None if is_learned else _kept(name, judged)
+            with closing(Episodes(kind, judged, kept, launcher)) as played:
+                rows.append(Row(name, played.outcomes(settings, seeds), is_learned))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
+        ordered = sorted(rows, key=lambda row: -row.mean("reward"))
         command = f"python -m experiments.worlds env={env} scale={scale_name}"
-        text = table(rows, len(judged) * episodes, command, at_target=world.at_target)
-        print(text)
-        if page != "none":
-            put(Path(page), env, text)
+        if learned[env]:
+            command += f" learned={options['learned']}"
+        head = f"`{command}`: {len(judged) * episodes} episodes each."
+        end = tension(rows) if world.at_target else gain(ordered)
+        print(table(ordered, head, end))
+        if page:
+            put(page, env, table(ordered, head, end))
+        if summary:
+            if page:
+                there = Path(os.path.relpath(page, summary.parent)).as_posix()
+                head += f"\n[The leaderboard]({there}#{env}) has all {len(rows)} rows."
+            put(summary, env, table(chief(ordered, world), head, end), TITLE.format(env))
     return 0
+
+
+TITLE = "### Everybody at their best: {}"
+
+
+def _page(options: Mapping[str, str], key: str, default: str) -> Path | None:
+    """A page that is there, or none."""
+    text = options.get(key, default)
+    if text != "none" and not Path(text).is_file():
+        raise Slip(f"{key} = {text!r}: there is no such file")
+    return None if text == "none" else Path(text)
+
+
+Player = tuple[str, Callable[..., Any], dict[str, Any]]
+"""Name, maker and settings."""
+
+
+def _learned(options: Mapping[str, str], envs: Sequence[str]) -> dict[str, list[Player]]:
+    """By environment, the trained policies that `learned=` names.
+
+    Raises:
+        Slip: one cannot be read, or fits none of the environments.
+    """
+    found: dict[str, list[Player]] = {env: [] for env in envs}
+    for folder in dict.fromkeys(options["learned"].split(",") if "learned" in options else ()):
+        from agents.learned import LearnedPolicy, ModelError
+
+        try:
+            policy = LearnedPolicy(folder)
+            trained_on = policy.config.env
+            env = next((e for e in envs if trained_on in (e, WORLDS[e].searched)), None)
+            if env is None:
+                raise ModelError(f"was trained on {trained_on!r}, not on {', '.join(envs)}")
+            policy.fit(WORLDS[env].judged()[0])
+        except (ModelError, Slip) as error:
+            raise Slip(f"learned = {folder!r}: {error}") from None
+        name = f"{policy.config.agent} (learned: {folder})"
+        found[env].append((name, partial(_network, folder), {}))
+    return found
+
+
+def _network(folder: str) -> Any:
+    """A trained policy; made in the process that plays it."""
+    import torch
+
+    from agents.learned import LearnedPolicy
+
+    torch.set_num_threads(1)  # nets this small only wait for each other's threads
+    return LearnedPolicy(folder)
 
 
 Found = dict[str, dict[str, Any]]
@@ -234,12 +303,10 @@ def _kept(name: str, scenarios: Sequence[Scenario]) -> Path:
     return default_folder() / f"worlds_{name}_{fingerprint(name, scenarios)}.jsonl"
 
 
-def _players(
-    env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]]
-) -> list[tuple[str, Callable[..., Any], dict[str, Any]]]:
-    """Name, maker and settings of everybody."""
+def _players(env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]]) -> list[Player]:
+    """Everybody who is not trained."""
     plain = [name for name in policies_for(scenario) if name not in TUNED_NAMES]
-    players: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+    players: list[Player] = [
         (name, partial(make_policy, name), {}) for name in (*plain, *WORLDS[env].variants)
     ]
     for title, settings in found.items():
@@ -256,24 +323,11 @@ def _players(
     return players
 
 
-def _judge(
-    name: str,
-    kind: Callable[..., Any],
-    settings: Mapping[str, Any],
-    judged: Sequence[Scenario],
-    seeds: Sequence[int],
-    launcher: Launcher,
-) -> list[Outcome]:
-    with closing(Episodes(kind, judged, _kept(name, judged), launcher)) as episodes:
-        return episodes.outcomes(settings, seeds)
-
-
-def table(rows: Sequence[Row], episodes: int, command: str, *, at_target: bool) -> str:
-    """Markdown: the best reward first, then the world's tension."""
-    ordered = sorted(rows, key=lambda row: -row.mean("reward"))
+def table(ordered: Sequence[Row], head: str, end: str) -> str:
+    """Markdown: `head`, the rows beside the first of them, `end`."""
     best = np.array([o.reward for o in ordered[0].outcomes])
     lines = [
-        f"`{command}`: {episodes} episodes each.",
+        head,
         "",
         "| policy | reward [95 %] | behind the first [95 %] | on time % | worst class % | GPU-hours |",
         "|---|---|---|---|---|---|",
@@ -286,19 +340,41 @@ def table(rows: Sequence[Row], episodes: int, command: str, *, at_target: bool) 
             f"| {100 * row.mean('attainment'):.2f} | {100 * row.worst_class:.2f} "
             f"| {row.mean('gpu_hours'):.4g} |"
         )
-    return "\n".join([*lines, "", tension(rows) if at_target else gain(ordered)])
+    return "\n".join([*lines, "", end])
 
 
-BLIND = ("static", "constant", "do-nothing", "random")
+ENDS = ("constant action", "do-nothing", "random")
+"""Who stands in every table."""
+
+BLIND = ("static", *ENDS)
 """How the names of those begin that look at nothing."""
 
 FIXED = (*BLIND, "distserve", "jsq", "power-of-two", "machine-wide")
 """And of those that never change their fleet."""
 
 
+def best_rule(ordered: Sequence[Row], still: tuple[str, ...]) -> Row:
+    """The first that is neither learned nor one of those that stand still."""
+    return next(row for row in ordered if not row.learned and not row.name.startswith(still))
+
+
+def chief(ordered: Sequence[Row], world: World) -> list[Row]:
+    """The rows of the short table.
+
+    They are the first, the best rule, the paper's policy as published and tuned, the best fixed fleet, and
+    those that stand in every table.
+    """
+    still = FIXED if world.at_target else BLIND
+    names = [row.name for row in ordered]
+    fleets = [name for name in names if name.startswith(still) and not name.startswith(ENDS)]
+    shown = (names[0], best_rule(ordered, still).name, *fleets[:1])
+    shown += (world.paper, f"{world.paper}-tuned", *ENDS)
+    return [row for row in ordered if row.name in shown]
+
+
 def gain(ordered: Sequence[Row]) -> str:
     """One sentence: how far the best rule is ahead of the best that looks at nothing."""
-    rule = next(row for row in ordered if not row.name.startswith(BLIND))
+    rule = best_rule(ordered, BLIND)
     blind = next(row for row in ordered if row.name.startswith(BLIND))
     ahead = paired_difference(
         *(np.array([o.reward for o in row.outcomes]) for row in (rule, blind))
@@ -309,12 +385,12 @@ def gain(ordered: Sequence[Row]) -> str:
 
 
 def tension(rows: Sequence[Row]) -> str:
-    """One sentence: GPU-hours of the cheapest fixed fleet and of the cheapest other at the target."""
-    good = [row for row in rows if row.worst_class >= TARGET]
+    """One sentence: GPU-hours of the cheapest fixed fleet and of the cheapest other rule at the target."""
+    good = [row for row in rows if row.worst_class >= TARGET and not row.learned]
     fixed = [row for row in good if row.name.startswith(FIXED)]
     rules = [row for row in good if row not in fixed]
     if not fixed or not rules:
-        who = "no fixed fleet" if not fixed else "no rule"
+        who = "no fixed fleet" if not fixed else "no rule that changes its fleet"
         return f"Tension: {who} here has 99 % of every class on time."
     cheapest, best = (min(some, key=lambda row: row.mean("gpu_hours")) for some in (fixed, rules))
     a, b = cheapest.mean("gpu_hours"), best.mean("gpu_hours")
@@ -324,8 +400,12 @@ def tension(rows: Sequence[Row]) -> str:
     )
 
 
-def put(page: Path, env: str, text: str) -> None:
-    """The table between its two marks of a page; at the end where there are none yet."""
+def put(page: Path, env: str, text: str, title: str = "") -> None:
+    """The text between the environment's two marks of a page.
+
+    Where there are none yet, they go under `title` to the end of the section `## ENV` or `## ENV: ...`. A
+    section that is not there either is made at the end of the page.
+    """
     start, end = f"<!-- worlds: {env} -->", "<!-- end -->"
     block = f"{start}\n{text}\n{end}"
     old = page.read_text(encoding="utf-8")
@@ -333,7 +413,14 @@ def put(page: Path, env: str, text: str) -> None:
     if marked.search(old):
         new = marked.sub(lambda _: block, old)
     else:
-        new = f"{old.rstrip()}\n\n### Everybody at their best: {env}\n\n{block}\n"
+        sections = re.split("^(?=## )", f"{old.rstrip()}\n\n", flags=re.MULTILINE)
+        heading = re.compile(rf"## {env}[:\n]")
+        if not any(map(heading.match, sections)):
+            sections.append(f"## {env}\n")
+        k = next(k for k, each in enumerate(sections) if heading.match(each))
+        parts = (sections[k].rstrip(), title, block)
+        sections[k] = "\n\n".join(part for part in parts if part) + "\n\n"
+        new = "".join(sections).rstrip() + "\n"
 
     def write(part: Path) -> None:
         part.write_text(new, encoding="utf-8")

@@ -31,6 +31,7 @@ from experiments.harness.page import html, interval, markdown
 from experiments.harness.results import (
     RECORD,
     Result,
+    cell,
     read_result,
     rows_beside_page,
     table_file,
@@ -411,6 +412,11 @@ def test_interval_says_only_what_there_is():
     assert interval(Interval(0.12345, 0.1, 0.2)) == "0.123 [0.1, 0.2]"
     assert interval(Interval(-533.46, -1001.4, 66.34)) == "-533 [-1,001, 66.3]"
     assert interval(Interval(0.962, 0.855, math.inf)) == "0.962 [0.855, inf]"
+
+
+def test_cells_of_tables():
+    assert cell(Interval(NAN, NAN, NAN)) == cell(NAN) == "-"
+    assert (cell(12345.6), cell(0.123456), cell("x")) == ("12,346", "0.1235", "x")
 
 
 def test_report_without_results_is_an_error(tmp_path, capsys):

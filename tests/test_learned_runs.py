@@ -244,7 +244,7 @@ def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(
 
 def test_one_network_of_each_workload():
     def run(made_for: str, setting: str, seed: int, policy: str = "ppo per workload") -> Run:
-        return Run(policy, setting, seed, f"{made_for}-{setting}-{seed}", "", (), made_for, ())
+        return Run(policy, setting, seed, f"{made_for}-{setting}-{seed}", "", made_for, ())
 
     chat = [run("chat", setting, seed) for setting in ("at 2", "at 5") for seed in (1, 0)]
     code = [run("code", "at 10", 0), run("code", "at 5", 0), run("code", "at 5", 3)]

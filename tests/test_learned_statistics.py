@@ -12,7 +12,6 @@ from experiments.learned.matched import Settings, at_target, held_out, matched_h
 from experiments.learned.statistics import (
     improvement_interval,
     probability_of_improvement,
-    resampled_means,
     seed_draws,
     stratified_interval,
     t_interval,
@@ -108,16 +107,6 @@ def test_intervals_of_few_seeds_cover_the_truth(n_seeds: int):
         )
         held += found.low <= 0 <= found.high
     assert 0.91 * 200 <= held <= 0.99 * 200  # give or take three standard deviations
-
-
-def test_resampled_means_are_of_the_same_windows_for_all():
-    table = np.arange(6.0).reshape(2, 3)
-    first, second = (resampled_means(table + d, "w", "a", resamples=50) for d in (0.0, 5.0))
-    np.testing.assert_allclose(second - first, 5.0)
-    columns = np.tile(np.arange(3.0), (2, 1))  # no difference between seeds
-    windows = resampled_means(columns, "w", "a", resamples=50)
-    np.testing.assert_allclose(windows, resampled_means(columns, "w", "b", resamples=50))
-    assert {round(float(v), 6) for v in windows} <= {round(k / 3, 6) for k in range(7)}
 
 
 def test_the_interval_of_two_windows_has_one_degree_of_freedom():

@@ -1,4 +1,4 @@
-"""`python -m experiments.worlds`: its table, the tension of a world, and players that look at nothing."""
+"""`python -m experiments.worlds`: its tables and pages, a world's tension, players that look at nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from agents.pretrained import shipped
 from baselines.tuning.trials import Outcome
 from experiments import worlds
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
-from experiments.worlds import WORLDS, Row, gain, main, put, table, tension
+from experiments.worlds import WORLDS, Row, World, chief, gain, main, put, table, tension
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 
@@ -27,8 +28,12 @@ def test_tension_by_hand():
         row("hpa", (-4, 1.0, 20), (-4, 1.0, 20)),
     ]
     assert "static at 99 % takes 32 GPU-hours, paced 16: 2.00 times" in tension(rows)
-    assert "no rule here" in tension(rows[:2])
+    assert "no rule that changes its fleet here" in tension(rows[:2])
     assert "no fixed fleet here" in tension(rows[1:])
+    # Who has learnt is no rule, however good.
+    rows.append(Row("ppo", row("ppo", (-1, 1.0, 1), (-1, 1.0, 1)).outcomes, learned=True))
+    assert "paced 16" in tension(rows)
+    assert gain([rows[-1], *rows[:-1]]).startswith("Tension: paced has ")
 
 
 def test_gain_by_hand():
@@ -37,16 +42,30 @@ def test_gain_by_hand():
     assert "than random" in gain(rows)
 
 
-def test_the_table_has_the_best_first_and_the_worst_class():
+def test_the_table_has_the_worst_class_and_how_far_each_is_behind():
     slow = Row("slow", [Outcome(-7, 0.9, (1.0, 0.5), 2.0), Outcome(-9, 0.9, (1.0, 0.7), 4.0)])
     fast = Row("fast", [Outcome(-2, 1.0, (1.0, 1.0), 9.0), Outcome(-4, 1.0, (1.0, 1.0), 9.0)])
-    lines = table([slow, fast], 2, "python -m x", at_target=True).splitlines()
-    assert lines[0] == "`python -m x`: 2 episodes each."
+    lines = table([fast, slow], "2 episodes each.", "Tension: none.").splitlines()
+    assert (lines[0], lines[-1]) == ("2 episodes each.", "Tension: none.")
     first, second = (line.split(" | ") for line in lines[4:6])
     assert [first[0], first[2]] == ["| fast", ""]
     assert second[0] == "| slow"
     assert second[2].startswith("-5 ")
     assert second[3:] == ["90.00", "60.00", "3 |"]
+
+
+def test_the_short_table_has_who_matters():
+    names = (
+        *("ppo (learned: runs/a)", "hpa at 99 %", "paced-tuned", "chiron-tuned", "static-tuned"),
+        *("jsq", "static", "constant action", "random, masked", "random", "do-nothing", "chiron"),
+    )
+    rows = [Row(name, row(name, (-k, 1, 1)).outcomes, k == 0) for k, name in enumerate(names)]
+    left_out = {"paced-tuned", "jsq", "static", "random, masked"}
+    shown = [each.name for each in chief(rows, World("", list, "chiron"))]
+    assert shown == [name for name in names if name not in left_out]
+    # Where the number of GPUs is given, every policy that looks is a rule.
+    shown = [each.name for each in chief(rows[5:], World("", list, "chiron", at_target=False))]
+    assert shown == ["jsq", "static", "constant action", "random", "do-nothing", "chiron"]
 
 
 def test_a_table_is_put_between_its_marks_once(tmp_path: Path):
@@ -55,11 +74,20 @@ def test_a_table_is_put_between_its_marks_once(tmp_path: Path):
     put(page, "placement", "first")
     put(page, "mixed-slo", "other")
     put(page, "placement", "second \\1")
-    text = page.read_text()
-    assert "first" not in text
-    assert text.count("second \\1") == text.count("other") == 1
-    assert text.startswith("# A page\n")
-    assert text.index("second") < text.index("other")
+    block = "## {0}\n\n<!-- worlds: {0} -->\n{1}\n<!-- end -->\n"
+    blocks = (block.format("placement", "second \\1"), block.format("mixed-slo", "other"))
+    assert page.read_text() == "\n".join(("# A page\n", *blocks))
+
+
+def test_a_title_is_made_at_the_end_of_the_environments_section(tmp_path: Path):
+    page = tmp_path / "page.md"
+    before = "# A page\n\n## placement: workers\n\nWords.\n\n### Prices\n\nMore.\n"
+    after = "\n## placement-per-request: one\n\nOthers.\n"
+    page.write_text(before + after)
+    for text in ("first", "second"):
+        put(page, "placement", text, "### At their best")
+        block = f"<!-- worlds: placement -->\n{text}\n<!-- end -->\n"
+        assert page.read_text() == f"{before}\n### At their best\n\n{block}{after}"
 
 
 def test_blind_players():
@@ -81,34 +109,68 @@ def test_blind_players():
     assert len({summary["reward"] for summary in done.values()}) == 5
 
 
-def test_it_judges_everybody_without_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+@pytest.fixture
+def short_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Words of a command of seconds, about episodes of 20 s; its pages are in `tmp_path`."""
     monkeypatch.setattr(worlds, "default_folder", lambda: tmp_path)
     short = load_scenario("burst-multicast", horizon_s=20.0)
-    world = worlds.World("burst-multicast", lambda: [short], ("blitzscale:min_prefill=4",))
+    world = World("burst-multicast", lambda: [short], "blitzscale", ("blitzscale:min_prefill=4",))
     monkeypatch.setitem(WORLDS, "burst-multicast", world)
-    page = tmp_path / "worlds.md"
-    page.write_text("# Worlds\n")
-    words = ["env=burst-multicast", "scale=quick", "search=none", f"page={page}"]
-    assert main(words) == 0
+    for name in ("board.md", "worlds.md"):
+        (tmp_path / name).write_text("# A page\n\n## burst-multicast: weights\n\n## another\n")
+    pages = [f"page={tmp_path / 'board.md'}", f"summary={tmp_path / 'worlds.md'}"]
+    return ["env=burst-multicast", "scale=quick", "search=none", *pages]
+
+
+def test_it_judges_everybody_without_a_search(
+    short_world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(short_world) == 0
     first = capsys.readouterr().out
-    text = page.read_text()
-    for name in (
-        "static",
-        "blitzscale",
-        "blitzscale:min_prefill=4",
-        "do-nothing",
-        "random, masked",
-    ):
-        assert f"\n| {name} | " in text
-    assert "Tension: " in text
+    board, summary = ((tmp_path / name).read_text() for name in ("board.md", "worlds.md"))
+    chiefs = ("blitzscale", "do-nothing", "random")
+    for name in (*chiefs, "static", "blitzscale:min_prefill=4", "random, masked"):
+        assert f"\n| {name} | " in board
+    assert all(f"\n| {name} | " in summary for name in chiefs)
+    assert "\n| random, masked | " not in summary
+    assert "](board.md#burst-multicast) has all " in summary
+    assert "### Everybody at their best: burst-multicast" in summary
+    for text in (board, summary):
+        assert text.index("Tension: ") < text.index("## another")
     # Every episode comes from the cache the second time.
     kept = {path: path.read_bytes() for path in tmp_path.glob("worlds_*.jsonl")}
-    assert main(words) == 0
+    assert main(short_world) == 0
     assert capsys.readouterr().out == first
     assert kept == {path: path.read_bytes() for path in tmp_path.glob("worlds_*.jsonl")}
     assert kept
+
+
+def test_a_trained_policy_is_judged_and_marked(short_world: list[str], tmp_path: Path):
+    run = min(each.folder for each in shipped("burst-multicast"))
+    assert main([*short_world, f"learned={run}"]) == 0
+    line = f"\n| maskable-ppo (learned: {run}) | "
+    board = (tmp_path / "board.md").read_text()
+    assert line in board
+    assert f"scale=quick learned={run}`" in board
+    assert not list(tmp_path.glob("*learned*"))  # its episodes are not kept
+
+
+def test_wrong_run_folders_are_one_clear_error(
+    short_world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "empty").mkdir()
+    (other,) = {each.folder for each in shipped("placement") if each.recommended}
+    for folder, message in (
+        (tmp_path / "nowhere", "there is no such file"),
+        (tmp_path / "empty", "the folder holds none of"),
+        (other, "was trained on 'placement', not on burst-multicast"),
+    ):
+        assert main([*short_world, f"learned={folder}"]) == 2
+        out, error = capsys.readouterr()
+        assert error.startswith(f"worlds: learned = {str(folder)!r}: ")
+        assert message in error
+        assert error.count("\n") == 1
+        assert out == ""
 
 
 @pytest.mark.parametrize(
@@ -119,6 +181,8 @@ def test_it_judges_everybody_without_a_search(
         (["search=some"], "search = 'some'"),
         (["episodes=0"], "episodes = "),
         (["episode=3"], "episode"),
+        (["page=nowhere.md"], "page = 'nowhere.md': there is no such file"),
+        (["summary=nowhere.md"], "summary = 'nowhere.md': there is no such file"),
     ],
 )
 def test_slips(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):

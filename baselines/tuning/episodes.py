@@ -187,8 +187,9 @@ def _simulation(scenario: str) -> ClusterSimulation:
 
 def _played(policy: Any, simulation: ClusterSimulation, seed: int) -> Outcome:
     scenario = simulation.scenario
-    # No heuristic reads the view's forecast, and to keep one takes a sixth of an episode's time.
-    made = run_episode(policy, scenario, seed, simulation=simulation, forecaster=None).summary
+    # Only trained policies read the view's forecast, and to keep one takes a sixth of an episode's time.
+    forecaster = getattr(policy, "forecaster", None)
+    made = run_episode(policy, scenario, seed, simulation=simulation, forecaster=forecaster).summary
     classes = tuple(made[f"{c.name}/slo_attainment"] for c in scenario.classes)
     return Outcome(made["reward"], made["joint/slo_attainment"], classes, made["gpu_hours"])
 

@@ -30,7 +30,6 @@ class Run:
         training_seed: runs that differ in it alone are one setting.
         path: of the model file.
         digest: of it, and of its configuration.
-        trained_on: names of workloads, as far as its configuration says ("unnamed": changed ones).
         made_for: the validation workload that it was trained on and on nothing else, as a heuristic is tuned
             on one; it competes where settings are chosen by that workload, alone or among others. Empty: it
             competes everywhere.
@@ -45,7 +44,6 @@ class Run:
     training_seed: int
     path: str
     digest: str
-    trained_on: tuple[str, ...]
     made_for: str
     leaks: tuple[str, ...]
     turns: bool = True
@@ -201,7 +199,6 @@ def run_of(config: TrainConfig, path: Path) -> Run:
         config.seed,
         str(path),
         own,
-        trained,
         made_for,
         tuple(sorted(leaks)),
         config.agent != "recurrent-ppo" and _decides_counts(config),

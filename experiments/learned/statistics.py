@@ -116,24 +116,6 @@ def _resamples(
     ]
 
 
-def resampled_means(
-    table: ArrayLike,
-    workload: str,
-    training: str,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Floats:
-    """(resamples,) means of a table (training seeds, windows).
-
-    Those of other policies are of the same windows, so they may be subtracted.
-    """
-    values = as_table(table)
-    seeds = shares(seed_draws(training, values.shape[0], resamples, seed))
-    windows = shares(window_draws(workload, values.shape[1], resamples, seed))
-    return np.asarray(np.einsum("sw,rs,rw->r", values, seeds, windows, optimize=True))
-
-
 def shares(drawn: Ints) -> Floats:
     """(resamples, n) of draws (resamples, n): which share of a resample's each thing is."""
     n = drawn.shape[1]

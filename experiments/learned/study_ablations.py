@@ -243,9 +243,7 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
                 f"{policy} has a lower reward when weights take 300 s to load (users report a cliff "
                 "beyond 100 s)"
             )
-            made.append(
-                less(sentence, 0.0, change, unit="reward", reason=why_not(change, up=False))
-            )
+            made.append(less(sentence, 0.0, change, unit="reward", reason=why_not(change)))
     mine = {
         name: change
         for (name, ablation), change in reward.items()
@@ -253,7 +251,7 @@ def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
     }
     for name, change in mine.items():
         sentence = f"without its forecast {name} has a lower reward"
-        made.append(less(sentence, 0.0, change, unit="reward", reason=why_not(change, up=False)))
+        made.append(less(sentence, 0.0, change, unit="reward", reason=why_not(change)))
     if not mine and "forecast-none" in parameters.ablations:
         made.append(
             less(

@@ -177,10 +177,9 @@ def with_interval(claim: Claim) -> Claim:
     return claim
 
 
-def why_not(gap: Interval, *, up: bool = True) -> str:
-    """Why a difference is not above 0 (or below, not `up`), for a claim that there is one."""
-    wrong = gap.mean <= 0 if up else gap.mean >= 0
-    found = ["it is the other way round in the mean"] if wrong else []
+def why_not(gap: Interval) -> str:
+    """Why a difference is not below 0, for a claim that there is one."""
+    found = ["it is the other way round in the mean"] if gap.mean >= 0 else []
     if np.isnan([gap.low, gap.high]).any():
         return "; ".join([*found, NO_INTERVAL])
     if gap.low <= 0 <= gap.high:
