@@ -1,4 +1,4 @@
-"""The README's pictures from a training run: its learning curve, and an episode of its best model.
+"""Pictures of a training run for the docs: its learning curve, and an episode of its best model.
 
 python -m agents.pictures run=FOLDER [out=docs/images] [seed=10000]
 """
@@ -37,7 +37,7 @@ def draw(folder: Path, out: Path, seed: int) -> list[Path]:
     config = read_config(folder)
     if not (folder / "validation.csv").is_file():
         raise Slip(f"run = {str(folder)!r}: has no validation.csv; nothing was trained there")
-    from agents.environments import make_scenario
+    from agents.environments import evaluation_scenario, make_scenario
     from agents.evaluate import draw_episode
     from agents.learned import LearnedPolicy, ModelError
     from agents.plots import learning_curve
@@ -49,7 +49,7 @@ def draw(folder: Path, out: Path, seed: int) -> list[Path]:
         raise Slip(str(error)) from None
     return [
         learning_curve(folder, out / "learning_curve.png", scenario),
-        draw_episode(policy, scenario, seed, out),
+        draw_episode(policy, evaluation_scenario(config, scenario), seed, out),
     ]
 
 

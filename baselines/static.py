@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from baselines.fleet import class_pool
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
 from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.gateways import RULES
+from llmscale_env.control.leftover import full_batch_cost_gpu_s
 from llmscale_env.control.regions import ScalingOrder
+from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
@@ -19,6 +23,9 @@ from llmscale_env.sim.compile import compile_cluster
 
 _NO_POOL = -0.5
 """Where the range of a pool's share begins: below 0 the pool is left out."""
+
+_SEED = 990_300
+"""Of the requests by which GPUs are shared out among LLMs: no episode's own."""
 
 
 class StaticParameters(Parameters):
@@ -38,6 +45,18 @@ class StaticParameters(Parameters):
     batch_limit: BatchLimit | None = None
     batch_limits: dict[str, BatchLimit] = {}
     router: str | None = None
+
+
+def _by_work(scenario: Scenario) -> dict[str, float]:
+    """Share of each pool, 1 at most: the GPU time that its LLM asks for, evenly among the LLM's pools."""
+    llms, pools = scenario.fleet.llms, scenario.fleet.pools
+    requests = draw_requests(scenario, np.random.default_rng(_SEED))
+    per_input, per_output = full_batch_cost_gpu_s(scenario)[:, requests.llm, requests.slo_class]
+    work_s = requests.input_tokens * per_input + requests.predicted_output_tokens * per_output
+    of_llm = np.bincount(requests.llm, work_s, minlength=len(llms))
+    mine = [llms.index(pool.llm) for pool in pools]
+    each = of_llm / np.maximum(np.bincount(mine, minlength=len(llms)), 1)
+    return {pool.name: float(each[m] / each.max()) for pool, m in zip(pools, mine, strict=True)}
 
 
 class StaticPolicy:
@@ -90,20 +109,27 @@ class StaticPolicy:
 
     @staticmethod
     def begins_with(scenario: Scenario) -> list[dict[str, Any]]:
-        """Points of the space that a search begins with: fleets of the one pool that serves all, if there is.
+        """Points of the space that a search begins with, in order.
 
+        Of several LLMs with pools of their own: fleets of several sizes in which each LLM has GPUs as it has
+        work, the same in each of its pools. Of one LLM: fleets of the one pool that serves all, if there is.
         They are a corner of the space, and often the cheapest fleets, since nothing idles while another pool
         is full.
         """
+        pools, most = scenario.fleet.pools, scenario.fleet.max_gpus
+        if len(scenario.fleet.llms) > 1 and not any(pool.swaps_to for pool in pools):
+            shares = {f"{name}.share": share for name, share in _by_work(scenario).items()}
+            limits = {f"{q.name}.batch_limit": min(q.batch_limit, 512) for q in pools}
+            sizes = [most * k // 12 for k in (9, 8, 10, 7, 11, 6, 12, 5)]
+            return [{"gpus": gpus, **shares, **limits} for gpus in sizes]
         try:
             alone = {class_pool(scenario, llm, "") for llm in scenario.fleet.llms}
         except PolicyError:
             return []
         if len(alone) > 1:
             return []
-        pools = scenario.fleet.pools
         shares = {f"{q.name}.share": 1.0 if p in alone else _NO_POOL for p, q in enumerate(pools)}
-        most, step = scenario.fleet.max_gpus, min(q.tp for q in pools)
+        step = min(q.tp for q in pools)
         return [
             {"gpus": gpus, **shares, **{f"{q.name}.batch_limit": limit for q in pools}}
             for gpus in range(step, most + 1, step * max(1, most // (16 * step)))

@@ -5,7 +5,8 @@
                                  [summary=docs/worlds.md] [workers=1]
 
     env=A,B              environments; all if left out
-    scale=paper          160 episodes of search each, and both pages' tables; quick: 6, nothing kept
+    scale=paper          160 episodes of search each (64 where one takes seconds), and both pages' tables;
+                         quick: 6, nothing kept
     search=missing       searches for whom the package has no settings yet (baselines/tuned); "all": for
                          everybody again; "none": for nobody
     episodes=N           that everybody is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day;
@@ -33,7 +34,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ from llmscale_env.scenarios.schema import Scenario
 
 TARGET = 0.99
 FIRST_TEST_SEED = 10_000
+SLOW_BUDGET = 64
 AT_TARGET = FOLDER / "at-99"
 
 
@@ -74,6 +76,7 @@ class World:
         variants: that a page names, beside those that `policies_for` has.
         at_target: whether settings are also searched for the fewest GPU-hours at 99 % (not where the number
             of GPUs is given, nor where an episode takes seconds).
+        slow: an episode takes seconds, so searches have 64 of them in place of 160.
     """
 
     searched: str
@@ -81,6 +84,7 @@ class World:
     paper: str
     variants: tuple[str, ...] = ()
     at_target: bool = True
+    slow: bool = False
 
 
 def _test_days() -> list[Scenario]:
@@ -94,21 +98,25 @@ def _test_days() -> list[Scenario]:
     ]
 
 
-def _itself(env: str, paper: str, *variants: str, at_target: bool = True) -> World:
-    return World(env, lambda: [load_scenario(env)], paper, variants, at_target)
+def _itself(
+    env: str, paper: str, *variants: str, at_target: bool = True, slow: bool = False
+) -> World:
+    return World(env, lambda: [load_scenario(env)], paper, variants, at_target, slow)
 
 
 WORLDS: dict[str, World] = {
     "mixed-slo": World("mixed-slo-hours", _test_days, "chiron"),
     "multi-model-queue": _itself(
-        *("multi-model-queue", "qlm", "qlm:swapping=false", "shepherd:output=mean"), at_target=False
+        *("multi-model-queue", "qlm", "qlm:swapping=false", "shepherd:output=mean"),
+        at_target=False,
+        slow=True,
     ),
     "placement": _itself("placement", "aladdin", "jsq:fleet=start", "aladdin:prompts=saturating"),
     "placement-per-request": _itself("placement-per-request", "aladdin", at_target=False),
     "burst-multicast": _itself(
         *("burst-multicast", "blitzscale", "blitzscale:min_prefill=4", "blitzscale:base_over=busy")
     ),
-    "multi-region": _itself("multi-region", "lt-ua", at_target=False),
+    "multi-region": _itself("multi-region", "lt-ua", at_target=False, slow=True),
 }
 
 
@@ -156,7 +164,7 @@ def _run(words: Sequence[str]) -> int:
     names = some_of(options, "env", tuple(WORLDS))
     scale_name = one_of(options, "scale", tuple(SCALES))
     search = one_of(options, "search", ("missing", "all", "none"))
-    scale = SCALES[scale_name]
+    full = SCALES[scale_name]
     paper = scale_name == "paper"
     page = _page(options, "page", "docs/leaderboard.md" if paper else "none")
     summary = _page(options, "summary", "docs/worlds.md" if paper else "none")
@@ -164,6 +172,7 @@ def _run(words: Sequence[str]) -> int:
     learned = _learned(options, names)
     for env in names:
         world = WORLDS[env]
+        scale = replace(full, budget=min(full.budget, SLOW_BUDGET)) if world.slow else full
         scenario = load_scenario(world.searched)
         judged = world.judged()
         default = max(1, scale.episodes // len(judged) // (5 if env == "mixed-slo" else 1))
