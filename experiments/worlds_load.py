@@ -37,7 +37,7 @@ DAY_S = 86_400.0
 TRAINING_DAYS = tuple(range(1, 9))
 PEAK_FLEETS = tuple(range(9, 17))
 PRICE_FLEETS = (6, 8, 9, 10, 11, 12, 13, 14)
-REGION_FLEETS = (6, 7, 8, 9, 12, 15, 18, 20)
+REGION_FLEETS = (6, 7, 8, 9, 10, 12, 14, 16, 18, 20)
 TARGET = 0.99
 PICTURE_DAY = 11
 PICTURE_POLICIES = "static:interactive=0+mixed=10+batch=0,hpa-tuned,paced-tuned"

@@ -40,7 +40,7 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
     for colour, (name, classes) in enumerate(result.class_groups.items()):
         mine = result.requests[result.requests["slo_class"].isin(classes)]
         _draw_group(mine, edges, unit_s, name, f"C{colour}", arrivals, waiting, attainment)
-    _draw_pools(result, unit_s, instances, limits)
+    _draw_pools(result, edges, unit_s, instances, limits)
     arrivals.set_ylabel("arrivals per s")
     arrivals.set_yscale("symlog", linthresh=10)
     arrivals.set_ylim(bottom=0)
@@ -49,7 +49,7 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
     waiting.set_ylim(bottom=0)
     instances.set_ylabel("instances")
     instances.set_ylim(bottom=-0.2)
-    limits.set_ylabel("batch limit")
+    limits.set_ylabel("batch limit, mean\nof serving instances")
     limits.set_ylim(bottom=0)
     attainment.set_ylabel("on time, of those that\narrived then and ended")
     attainment.set_ylim(-0.03, 1.03)
@@ -111,7 +111,22 @@ def _draw_group(
     attainment.plot(middle, share, ".-", markersize=3, linewidth=0.8, label=name, color=colour)
 
 
-def _draw_pools(result: EpisodeResult, unit_s: float, axes: Any, limits: Any) -> None:
+def _means(
+    time: NDArray[np.float64],
+    values: NDArray[np.float64],
+    counts: NDArray[np.bool_],
+    edges: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Mean of the values that count in each bin, NaN where none does: single steps would be a blot."""
+    place = np.clip(np.searchsorted(edges, time, side="left") - 1, 0, len(edges) - 2)
+    n = np.bincount(place[counts], minlength=len(edges) - 1)
+    total = np.bincount(place[counts], values[counts], minlength=len(edges) - 1)
+    return np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0)
+
+
+def _draw_pools(
+    result: EpisodeResult, edges: NDArray[np.float64], unit_s: float, axes: Any, limits: Any
+) -> None:
     time = result.series["time_s"].to_numpy(dtype=float) / unit_s
     pools = [c.removesuffix("/active") for c in result.series.columns if c.endswith("/active")]
     for k, pool in enumerate(pools):
@@ -121,7 +136,8 @@ def _draw_pools(result: EpisodeResult, unit_s: float, axes: Any, limits: Any) ->
         axes.step(time, active + shift, where="pre", color=f"C{k}", label=pool)
         if f"{pool}/batch_limit" in result.series:
             limit = result.series[f"{pool}/batch_limit"].to_numpy(dtype=float)
-            limits.step(time, limit, where="pre", color=f"C{k}", label=pool)
+            mean = _means(time, limit, active > 0, edges / unit_s)
+            limits.stairs(mean, edges / unit_s, baseline=None, color=f"C{k}", label=pool)
         coming = np.zeros(len(time))
         for state in ("acquiring", "loading"):
             if f"{pool}/{state}" in result.series:
