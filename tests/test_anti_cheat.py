@@ -1,5 +1,7 @@
 """Nobody gains by not doing the work: cheats score below a tuned heuristic, or the exception is named.
 
+This is mixed-slo-v0, which its page calls superseded; test_anti_cheat_day has the days that took its place.
+
 On the workloads by which policies are chosen (`mixed-slo-v0/val-*`) the tuned heuristic is the fixed fleet
 that `baselines.tune` found, of all heuristics the best there; on the shipped mixes a fixed fleet too, the
 best of ten by mean reward over the episodes of seeds 0 to 7, and Llumnix with the shipped settings. The
@@ -123,27 +125,3 @@ def test_the_maximum_does_not_pay_where_the_fleet_can_carry_the_bursts():
     """`code-burst` with three tenths of its requests."""
     ten = returns("static:interactive=0,mixed=10,batch=0", "code-burst", scale=0.3)
     assert returns(CHEATS["always maximum"], "code-burst", scale=0.3).mean() < ten.mean()
-
-
-# ---- where a cheat wins today: strict, so that whoever mends it has to say so here ----
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="the peaks of code-burst are beyond all 16 GPUs (they violate 15 % of the arrivals), and a "
-    "violation weight of 10 against 1 for all GPUs lets nothing but more of them pay",
-)
-def test_the_maximum_does_not_pay_in_bursts_beyond_the_fleet():
-    best = returns(TUNED["code-burst"], "code-burst")
-    assert returns(CHEATS["always maximum"], "code-burst").mean() < best.mean()
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="who comes within a TTFT target of the end and is not started can miss no target any more, while "
-    "who is started in an overloaded cluster misses its ITL target: in some episodes stopping 10 s early "
-    "saves more than the work left over costs",
-)
-def test_to_stop_serving_at_the_end_does_not_pay_under_overload():
-    stops = returns("llumnix-tuned", "code-burst", 10.0, seeds=(0, 1))
-    assert (stops < returns("llumnix-tuned", "code-burst", seeds=(0, 1))).all()

@@ -209,6 +209,8 @@ class MixedSLOV0Env(ServingEnv):
     ## Version History
 
     - v1 takes its place: a day, on which scaling matters ([its page](mixed-slo.md)). This one stays.
+      What v1's prices have mended stays here: on the mix `code-burst` all 16 GPUs all the time pay, and to
+      stop serving ten seconds before the end can pay under overload.
     - v0: first version. After 0.1.0, class-affine routing is zero queueing: an interactive request goes on
       to a mixed instance where another already waits.
     """
