@@ -77,7 +77,7 @@ def _evaluate(words: Sequence[str]) -> int:
     wide = flag(options, "wide", False)
     launcher = launcher_of(options, workers=1)
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
-    from llmscale_env.control.run import even_seeds
+    from llmscale_env.control.reward import even_seeds
     from llmscale_env.scenarios import ScenarioError, load_scenario
 
     try:

@@ -283,7 +283,7 @@ def _finish(
     from agents.plots import learning_curve
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
-    from llmscale_env.control.run import even_seeds
+    from llmscale_env.control.reward import even_seeds
     from llmscale_env.control.simulation import ClusterSimulation
 
     learned = LearnedPolicy(folder, name=config.agent)
@@ -310,15 +310,19 @@ def _finish(
 
 def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> None:
     """Append command, code and versions to run.json; a run that is taken up has several."""
+    from agents.environments import evaluation_scenario, make_scenario
+    from llmscale_env.control.reward import even_seeds
+
     path = folder / "run.json"
     sessions: list[Any] = list(read_json(path).get("sessions", [])) if path.is_file() else []
     sessions.append(provenance(words, "agents.train"))
     validation, evaluation = config.validation_seeds(), config.evaluation_seeds()
+    judged = evaluation_scenario(config, make_scenario(config))
     seeds = {
         "seed": config.seed,
         "first_training_episodes": config.training_seeds(0),
         "validation": [validation.start, validation.stop - 1],
-        "evaluation": [evaluation.start, evaluation.stop - 1],
+        "evaluation": even_seeds(judged, evaluation.start, len(evaluation)),
     }
     write_json(path, {"sessions": sessions, "seeds": seeds})
 

@@ -14,7 +14,7 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.gateways import RULES
 from llmscale_env.control.leftover import full_batch_cost_gpu_s
 from llmscale_env.control.regions import ScalingOrder
-from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.reward import draw_requests, seed_of_each_day
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
@@ -50,10 +50,12 @@ class StaticParameters(Parameters):
 def _by_work(scenario: Scenario) -> dict[str, float]:
     """Share of each pool, 1 at most: the GPU time that its LLM asks for, evenly among the LLM's pools."""
     llms, pools = scenario.fleet.llms, scenario.fleet.pools
-    requests = draw_requests(scenario, np.random.default_rng(_SEED))
-    per_input, per_output = full_batch_cost_gpu_s(scenario)[:, requests.llm, requests.slo_class]
-    work_s = requests.input_tokens * per_input + requests.predicted_output_tokens * per_output
-    of_llm = np.bincount(requests.llm, work_s, minlength=len(llms))
+    of_llm = np.full(len(llms), 1e-9)
+    for seed in seed_of_each_day(scenario, _SEED):
+        drawn = draw_requests(scenario, np.random.default_rng(seed))
+        per_input, per_output = full_batch_cost_gpu_s(scenario)[:, drawn.llm, drawn.slo_class]
+        work_s = drawn.input_tokens * per_input + drawn.predicted_output_tokens * per_output
+        of_llm += np.bincount(drawn.llm, work_s, minlength=len(llms))
     mine = [llms.index(pool.llm) for pool in pools]
     each = of_llm / np.maximum(np.bincount(mine, minlength=len(llms)), 1)
     return {pool.name: float(each[m] / each.max()) for pool, m in zip(pools, mine, strict=True)}
@@ -109,7 +111,7 @@ class StaticPolicy:
 
     @staticmethod
     def begins_with(scenario: Scenario) -> list[dict[str, Any]]:
-        """Points of the space that a search begins with, in order.
+        """Points of the space that a search begins with.
 
         Of several LLMs with pools of their own: fleets of several sizes in which each LLM has GPUs as it has
         work, the same in each of its pools. Of one LLM: fleets of the one pool that serves all, if there is.
@@ -120,7 +122,7 @@ class StaticPolicy:
         if len(scenario.fleet.llms) > 1 and not any(pool.swaps_to for pool in pools):
             shares = {f"{name}.share": share for name, share in _by_work(scenario).items()}
             limits = {f"{q.name}.batch_limit": min(q.batch_limit, 512) for q in pools}
-            sizes = [most * k // 12 for k in (9, 8, 10, 7, 11, 6, 12, 5)]
+            sizes = [most * k // 12 for k in range(5, 10)]
             return [{"gpus": gpus, **shares, **limits} for gpus in sizes]
         try:
             alone = {class_pool(scenario, llm, "") for llm in scenario.fleet.llms}

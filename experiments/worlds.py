@@ -23,7 +23,7 @@ that one was for the fewest GPU-hours with 99 % of every class on time. Episodes
 (but for learned policies), so that a command that was interrupted goes on.
 
 The tension of a world is what the best fixed fleet costs, in GPU-hours, over what the best rule does, both at
-99 % of every class; where the number of GPUs is given, how much more reward the best rule has than the best
+99 % of every class; where nobody is searched for that, how much more reward the best rule has than the best
 that looks at nothing.
 """
 
@@ -55,7 +55,7 @@ from experiments.output import replace_file
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, one_of, parse_options, run_command, some_of, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
-from llmscale_env.control.run import even_seeds
+from llmscale_env.control.reward import even_seeds
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 
@@ -189,6 +189,8 @@ def _run(words: Sequence[str]) -> int:
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
         ordered = sorted(rows, key=lambda row: -row.mean("reward"))
         command = f"python -m experiments.worlds env={env} scale={scale_name}"
+        for word in ("episodes", "search"):
+            command += f" {word}={options[word]}" if word in options else ""
         if learned[env]:
             command += f" learned={options['learned']}"
         head = f"`{command}`: {len(judged) * episodes} episodes each."

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from llmscale_env.control.reward import draw_requests
-from llmscale_env.control.run import even_seeds
+from llmscale_env.control.reward import draw_requests, even_seeds
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.workload import (
     DEFAULT_CLASSES,

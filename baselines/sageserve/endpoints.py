@@ -123,9 +123,9 @@ def _thetas(
             most = throughput(pool.llm, pool.gpu, pool.tp, *lengths[where[0]])
             found[where] = most.tokens_per_s
             continue
-        # Requests are balanced within a deployment.
+        # Requests are balanced within a deployment, or among all instances of the pool.
         settings = ProfileSettings(
-            instances=pool.deployment_instances or 1,
+            instances=pool.deployment_instances or max(pool.initial_instances, 1),
             ttft_s=ttft_s,
             itl_s=itl_s,
             itl_statistic=scenario.itl_statistic,

@@ -84,6 +84,7 @@ class RegionsSeen:
     Attributes:
         places: names and numbers.
         kv_tokens, kv_capacity: (P,) of active instances: their quotient is the effective memory utilisation.
+            With `fleet.utilisation: demanded` the memory that waiting requests will ask for counts.
         active, on_their_way, draining, donating: (P,) instances; on their way: acquiring and loading.
         spot: (P,) VMs that are leased out with the pool's LLM.
         waiting: (Q,) requests in each shared queue with a name.
@@ -136,6 +137,14 @@ def _share(used: NDArray[np.int64], room: NDArray[np.int64]) -> NDArray[np.float
         return np.where(room > 0, used / np.maximum(room, 1), np.inf)
 
 
+def used_tokens(scenario: Scenario, pools: NDArray[Any]) -> NDArray[np.int64]:
+    """KV tokens of pools (rows of `POOL_SEEN`) that utilisations count."""
+    used: NDArray[np.int64] = pools["kv_tokens"].copy()
+    if scenario.fleet.utilisation == "demanded":
+        used += pools["waiting_tokens"]
+    return used
+
+
 def see_regions(scenario: Scenario, engine: EngineBatch, e: int) -> RegionsSeen:
     """What stands in episode `e` now; counts in windows must have been closed."""
     places = Places(scenario)
@@ -149,7 +158,7 @@ def see_regions(scenario: Scenario, engine: EngineBatch, e: int) -> RegionsSeen:
     oldest, now_ps = queues["oldest_ps"], engine.now_ps(e)
     return RegionsSeen(
         places=places,
-        kv_tokens=pools["kv_tokens"].copy(),
+        kv_tokens=used_tokens(scenario, pools),
         kv_capacity=pools["kv_capacity"].copy(),
         active=pools["active"].copy(),
         on_their_way=pools["acquiring"] + pools["loading"],

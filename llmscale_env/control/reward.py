@@ -20,9 +20,11 @@ and `control.leftover` says what of the work left over is charged and late.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -40,14 +42,14 @@ from llmscale_env.workload.config import (
     WorkloadConfig,
 )
 from llmscale_env.workload.days import expected_jobs, expected_requests
-from llmscale_env.workload.generate import queue_size, request_chunks
+from llmscale_env.workload.generate import day_drawn, days_to_draw, queue_size, request_chunks
 from llmscale_env.workload.hourly import (
     HOUR_S,
     MINUTE_S,
-    at_start,
     days_of,
     expected_rates,
     hourly_rate,
+    on_day,
 )
 
 PARTS = ("gpu", "violations", "loads", "leftover")
@@ -140,7 +142,7 @@ def _expected_of(scenario: Scenario, stream: StreamConfig) -> float | None:
         return None
     if arrivals.start_s == "random-day":
         days = days_of(arrivals)
-        starts = [at_start(arrivals, day / days) for day in range(days)]
+        starts = [on_day(arrivals, day) for day in range(days)]
         each = [_expected_of(scenario, stream.model_copy(update={"arrivals": at})) for at in starts]
         return sum(x for x in each if x is not None) / days
     begin, end = scenario.history_s, scenario.history_s + scenario.horizon_s
@@ -195,6 +197,37 @@ def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
     if all(pool.mtbf_s is None for pool in scenario.fleet.pools):
         return table
     return replace(table, failures=draw_failures(scenario, rng))
+
+
+def even_seeds(scenario: Scenario, first: int, n: int) -> list[int]:
+    """`n` seeds from `first` on under which every day that a seed may draw comes equally often.
+
+    Where `n` is no multiple of the number of days, some come once more than others. Of a scenario whose seeds
+    draw no day: the `n` seeds from `first` on.
+    """
+    workload, horizon_s = scenario.workload, scenario.horizon_s
+    days = days_to_draw(workload, horizon_s)
+    if days is None:
+        return list(range(first, first + n))
+    each, more = divmod(n, days)
+    seeds: list[int] = []
+    came: Counter[int | None] = Counter()
+    for seed in count(first):
+        if len(seeds) == n:
+            break
+        day = day_drawn(workload, horizon_s, np.random.default_rng(seed))
+        if came[day] == each and more:
+            more -= 1
+        elif came[day] >= each:
+            continue
+        came[day] += 1
+        seeds.append(seed)
+    return seeds
+
+
+def seed_of_each_day(scenario: Scenario, first: int) -> list[int]:
+    """One seed, from `first` on, for each day that a seed may draw; `first` alone where none is drawn."""
+    return even_seeds(scenario, first, days_to_draw(scenario.workload, scenario.horizon_s) or 1)
 
 
 def draw_chunks(

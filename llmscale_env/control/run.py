@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns
 from llmscale_env.sim.picoseconds import seconds
-from llmscale_env.workload.generate import day_drawn, days_to_draw
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
@@ -58,32 +56,6 @@ def true_rates(scenario: Scenario, requests: RequestTable) -> NDArray[np.float64
     step = (requests.arrival_s // scenario.control_interval_s).astype(np.int64)
     np.add.at(counts, (np.minimum(step, scenario.n_steps - 1), requests.slo_class), 1)
     return counts
-
-
-def even_seeds(scenario: Scenario, first: int, n: int) -> list[int]:
-    """`n` seeds from `first` on under which every day that a seed may draw comes equally often.
-
-    Where `n` is no multiple of the number of days, some come once more than others. Of a scenario whose seeds
-    draw no day: the `n` seeds from `first` on.
-    """
-    workload, horizon_s = scenario.workload, scenario.horizon_s
-    days = days_to_draw(workload, horizon_s)
-    if days is None:
-        return list(range(first, first + n))
-    each, more = divmod(n, days)
-    seeds: list[int] = []
-    came: Counter[int | None] = Counter()
-    for seed in count(first):
-        if len(seeds) == n:
-            break
-        day = day_drawn(workload, horizon_s, np.random.default_rng(seed))
-        if came[day] == each and more:
-            more -= 1
-        elif came[day] >= each:
-            continue
-        came[day] += 1
-        seeds.append(seed)
-    return seeds
 
 
 def run_episode(

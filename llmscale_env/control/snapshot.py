@@ -26,7 +26,7 @@ class Snapshot:
 
     Attributes:
         time_s: (E,) present time.
-        clock_s: (E,) present time of the week, Monday 0 h being 0.
+        clock_s: (E,) present time of the week, as in `ClusterView`.
         pasts: (E,) what came before each episode, where it is counted; else None.
         length_s: (E,) length of the last interval, 0 at the start.
         by_class: name -> (E, C) counts of the last interval (names as in `TALLY`).

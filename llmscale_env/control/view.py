@@ -138,7 +138,8 @@ class ClusterView:
             instance ordered now would serve, from the run's forecaster; None without one.
         forecast_error: (C,) its recent weighted absolute percentage error.
         history: (k, C) arrivals of every control interval that has ended, oldest first.
-        clock_s: present time of the week, Monday 0 h being 0; modulo a day it is the time of day.
+        clock_s: present time of the week, Monday 0 h being 0; modulo a day it is the time of day, which is
+            all that it tells where the workload has no weekdays.
         past: what came before the episode, where it is counted (`workload.days`); else None.
     """
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.endpoints import DAY_S, EndpointLayout
-from llmscale_env.control.reward import draw_requests, expected_arrivals
+from llmscale_env.control.regions import used_tokens
+from llmscale_env.control.reward import draw_requests, expected_arrivals, seed_of_each_day
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, ranges, share
 from llmscale_env.scenarios.schema import Scenario
@@ -99,17 +100,20 @@ class RegionalLoad:
 def _mean_load(scenario_json: str) -> NDArray[np.float64]:
     """(M, R, 2) mean tokens per second by LLM, client's region, and whether they can wait; above 0.
 
-    Of a draw of the scenario's workload, thinned if it is large.
+    Of draws of the scenario's workload, one for each day that may come, thinned if they are large.
     """
     scenario = Scenario.model_validate_json(scenario_json)
     part = min(1.0, _ENOUGH / sum(expected_arrivals(scenario)))
     few = scenario.model_copy(update={"workload": scenario.workload.scaled(part)})
-    table = draw_requests(few, np.random.default_rng(_SEED))
-    waits = np.array([c.priority != 0 for c in scenario.classes])[table.slo_class]
+    waits_by_class = np.array([c.priority != 0 for c in scenario.classes])
     found = np.zeros((len(scenario.fleet.llms), len(scenario.region_names), 2))
-    tokens = table.input_tokens.astype(np.float64) + table.predicted_output_tokens
-    np.add.at(found, (table.llm, table.region, waits.astype(np.int64)), tokens)
-    found /= part * scenario.horizon_s
+    seeds = seed_of_each_day(scenario, _SEED)
+    for seed in seeds:
+        table = draw_requests(few, np.random.default_rng(seed))
+        waits = waits_by_class[table.slo_class].astype(np.int64)
+        tokens = table.input_tokens.astype(np.float64) + table.predicted_output_tokens
+        np.add.at(found, (table.llm, table.region, waits), tokens)
+    found /= part * scenario.horizon_s * len(seeds)
     # Where nothing is expected, nothing will be: any scale does.
     return np.where(found > 0, found, 1.0)
 
@@ -121,6 +125,7 @@ class Endpoints:
 
     def __init__(self, scenario: Scenario) -> None:
         self._layout = layout = EndpointLayout(scenario)
+        self._scenario = scenario
         self._names = [p.name for p in scenario.fleet.pools]
         self._slots = layout.n_slots.astype(float)
         # Slots of those with which VMs are shared: no more VMs than that can be of use.
@@ -141,7 +146,9 @@ class Endpoints:
             out += [
                 Entry(f"{p}/spot", "VMs leased out with its LLM / slots"),
                 Entry(f"{p}/spot_others", "VMs of others that it may take / their slots"),
-                Entry(f"{p}/utilisation", "KV use / capacity; 1 if none is active"),
+                Entry(
+                    f"{p}/utilisation", "memory in use / capacity; 1 if none is active"
+                ),
                 Entry(f"{p}/kv_max", "KV use of the fullest instance"),
                 Entry(f"{p}/waiting", "waiting requests per active instance, log scale to 256"),
                 Entry(f"{p}/preemptions", "preemptions per iteration, log to 1"),
@@ -163,7 +170,9 @@ class Endpoints:
         parts += [
             seen.spot / slots,
             others / np.maximum(self._shared - slots, 1.0),
-            np.where(active > 0, share(pools["kv_tokens"], pools["kv_capacity"]), 1.0),
+            np.where(
+                active > 0, share(used_tokens(self._scenario, pools), pools["kv_capacity"]), 1.0
+            ),
             pools["kv_max"],
             log_scale(share(pools["waiting"], active), 256.0),
             log_scale(share(lost, now.by_pool["iterations"]), 1.0),

@@ -23,7 +23,9 @@ class MultiRegionEnv(ServingEnv):
     The global router sends an interactive request to the first region whose memory utilisation is below its
     threshold, in the order of the client's region; else to the least utilised one. Requests that can wait lie
     in a queue per LLM and deadline. From it an endpoint (an LLM in a region) takes one or two per second
-    while its utilisation is below two thresholds. After 10/24 of their time they count as interactive.
+    while its utilisation is below two thresholds. One that it takes after 10/24 of its time counts as
+    interactive there. Utilisation is the memory that requests use, or will ask for while they wait at an
+    instance, over what there is.
 
     Every 15 minutes the agent sets for every endpoint how many instances there are to be, and by which rule
     that goes on until the next decision. For every region it sets the threshold, and where its clients are
@@ -234,7 +236,7 @@ class MultiRegionEnv(ServingEnv):
     | 130 | `bloom-us-west/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
     | 131 | `bloom-us-west/spot` | 0 | 1 | VMs leased out with its LLM / slots |
     | 132 | `bloom-us-west/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 133 | `bloom-us-west/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 133 | `bloom-us-west/utilisation` | 0 | 1 | memory in use / capacity; 1 if none is active |
     | 134 | `bloom-us-west/kv_max` | 0 | 1 | KV use of the fullest instance |
     | 135 | `bloom-us-west/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
     | 136 | `bloom-us-west/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
@@ -247,7 +249,7 @@ class MultiRegionEnv(ServingEnv):
     | 143 | `bloom-us-central/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
     | 144 | `bloom-us-central/spot` | 0 | 1 | VMs leased out with its LLM / slots |
     | 145 | `bloom-us-central/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 146 | `bloom-us-central/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 146 | `bloom-us-central/utilisation` | 0 | 1 | memory in use / capacity; 1 if none is active |
     | 147 | `bloom-us-central/kv_max` | 0 | 1 | KV use of the fullest instance |
     | 148 | `bloom-us-central/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
     | 149 | `bloom-us-central/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
@@ -260,7 +262,7 @@ class MultiRegionEnv(ServingEnv):
     | 156 | `bloom-us-east/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
     | 157 | `bloom-us-east/spot` | 0 | 1 | VMs leased out with its LLM / slots |
     | 158 | `bloom-us-east/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 159 | `bloom-us-east/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 159 | `bloom-us-east/utilisation` | 0 | 1 | memory in use / capacity; 1 if none is active |
     | 160 | `bloom-us-east/kv_max` | 0 | 1 | KV use of the fullest instance |
     | 161 | `bloom-us-east/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
     | 162 | `bloom-us-east/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
@@ -273,7 +275,7 @@ class MultiRegionEnv(ServingEnv):
     | 169 | `llama2-us-west/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
     | 170 | `llama2-us-west/spot` | 0 | 1 | VMs leased out with its LLM / slots |
     | 171 | `llama2-us-west/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 172 | `llama2-us-west/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 172 | `llama2-us-west/utilisation` | 0 | 1 | memory in use / capacity; 1 if none is active |
     | 173 | `llama2-us-west/kv_max` | 0 | 1 | KV use of the fullest instance |
     | 174 | `llama2-us-west/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
     | 175 | `llama2-us-west/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
@@ -286,7 +288,7 @@ class MultiRegionEnv(ServingEnv):
     | 182 | `llama2-us-central/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
     | 183 | `llama2-us-central/spot` | 0 | 1 | VMs leased out with its LLM / slots |
     | 184 | `llama2-us-central/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 185 | `llama2-us-central/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 185 | `llama2-us-central/utilisation` | 0 | 1 | memory in use / capacity; 1 if none is active |
     | 186 | `llama2-us-central/kv_max` | 0 | 1 | KV use of the fullest instance |
     | 187 | `llama2-us-central/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
     | 188 | `llama2-us-central/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |
@@ -299,7 +301,7 @@ class MultiRegionEnv(ServingEnv):
     | 195 | `llama2-us-east/ready_3` | 0 | 1 | on their way, more than 900 s left, / slots |
     | 196 | `llama2-us-east/spot` | 0 | 1 | VMs leased out with its LLM / slots |
     | 197 | `llama2-us-east/spot_others` | 0 | 1 | VMs of others that it may take / their slots |
-    | 198 | `llama2-us-east/utilisation` | 0 | 1 | KV use / capacity; 1 if none is active |
+    | 198 | `llama2-us-east/utilisation` | 0 | 1 | memory in use / capacity; 1 if none is active |
     | 199 | `llama2-us-east/kv_max` | 0 | 1 | KV use of the fullest instance |
     | 200 | `llama2-us-east/waiting` | 0 | 1 | waiting requests per active instance, log scale to 256 |
     | 201 | `llama2-us-east/preemptions` | 0 | 1 | preemptions per iteration, log to 1 |

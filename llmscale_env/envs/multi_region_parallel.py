@@ -1,4 +1,4 @@
-"""`llmscale/MultiRegion-v0` with one agent per region, as a PettingZoo parallel environment."""
+"""`llmscale/MultiRegion-v1` with one agent per region, as a PettingZoo parallel environment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MultiRegionParallelEnv(ParallelEnv):
     """
 
     metadata: dict[str, Any] = {
-        "name": "llmscale_multi_region_v0",
+        "name": "llmscale_multi_region_v1",
         "render_modes": MultiRegionEnv.metadata["render_modes"],
         "render_fps": MultiRegionEnv.metadata["render_fps"],
         "is_parallelizable": True,

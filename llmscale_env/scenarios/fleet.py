@@ -139,8 +139,9 @@ class FleetConfig(Frozen):
         pools, queues, routes: as their classes say.
         group_queues: shared queues without a name, for requests of any LLM, that policies use for request
             groups (`Command.regroup`, `Command.pull`).
-        utilisation: memory in use that regions go by. "running": that of requests that run; "demanded": also
-            what requests that wait at an instance will ask for.
+        utilisation: memory in use by which requests are sent to regions, endpoints scale and queue managers
+            take requests. "running": that of requests that run; "demanded": also what those that wait
+            at an instance will ask for.
         queue_manager: lets endpoints take requests that can wait while they are little used; None: shared
             queues are pulled from, as pools say.
     """

@@ -100,8 +100,8 @@ class Scenario(Frozen):
         classes: SLO classes, the tightest first.
         workload: what arrives.
         history_s: requests are drawn from so long before the start; the cluster does not serve those, but a
-            controller knows what they asked for (`ClusterView.demand`). The workload's times count from
-            there.
+            controller knows what they asked for (`ClusterView.demand`). Times of streams count from there,
+            those of batch queues from the episode's start.
         regions: names of the regions that clients and pools are in; empty: one without a name.
         latency: of the network, from clients' regions to those that serve; None: requests take no time.
         fleet: what serves.

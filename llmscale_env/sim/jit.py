@@ -156,7 +156,7 @@ class _TellsOfCompiling(event.Listener):
 
     def on_start(self, event: event.Event) -> None:
         kernel = event.data["dispatcher"].py_func
-        if not self.told and kernel.__module__.startswith(f"{__package__}."):
+        if not self.told and (kernel.__module__ or "").startswith(f"{__package__}."):
             self.told = True
             print(COMPILING, file=sys.stderr, flush=True)
 

@@ -427,6 +427,10 @@ def generate_arrivals(
         return _trace(config, rate_per_s, rate_scale, horizon_ps, rng)
     if isinstance(config, LevelArrivals):
         return Arrivals(_levels(config, rate_per_s, rate_scale, horizon_ps, rng))
+    if isinstance(config, HourlyArrivals) and config.start_s == "random-day":
+        raise ValueError(
+            "start_s = 'random-day': is drawn with all of a workload (`generate_requests`)"
+        )
     if isinstance(config, HourlyArrivals):
         rates = hourly_rates(config, rate_per_s, rate_scale, horizon_ps, rng)
         hours = [

@@ -569,6 +569,11 @@ class WorkloadConfig(_Frozen):
                     f"days = {list(other.days)}, start_s = {other.start_s}: all streams of kind days must "
                     f"have the same, and one has {list(days[0].days)}, {days[0].start_s}"
                 )
+        tables = {each.table for each in self.hourly_arrivals if each.start_s == "random-day"}
+        if len(tables) > 1:
+            raise ValueError(
+                f"table = {sorted(tables)}: streams that start on a random day must have the same"
+            )
         return self
 
     @property

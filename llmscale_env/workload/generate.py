@@ -44,7 +44,7 @@ from llmscale_env.workload.days import (
     possible_starts,
     window_arrivals,
 )
-from llmscale_env.workload.hourly import HOUR_PS, at_start, days_of, hour_arrivals
+from llmscale_env.workload.hourly import HOUR_PS, days_of, hour_arrivals, on_day
 from llmscale_env.workload.readers import Labels
 from llmscale_env.workload.requests import PS_PER_S, WEEK_S, RequestTable
 from llmscale_env.workload.tables import load_clipped, load_lengths, round_tokens
@@ -449,11 +449,11 @@ class _Draw:
         days = workload.day_arrivals
         if days:
             self._start = draw_start(days[0], horizon_s, children.of(_DAY)[0])
-        day = float(children.of(_DAY)[1].random())
+        day = _random_day(workload, children) or 0
         past = _Past(workload, self.names, history_s) if history_s > 0 else None
         for k, stream in enumerate(workload.streams):
             if isinstance(stream.arrivals, HourlyArrivals):
-                stream = stream.model_copy(update={"arrivals": at_start(stream.arrivals, day)})
+                stream = stream.model_copy(update={"arrivals": on_day(stream.arrivals, day)})
             self._add_stream(f"streams[{k}]", stream, workload, horizon_s, children)
             if past is not None:
                 counts = self._past_of(stream, workload, history_s, children)
@@ -494,10 +494,10 @@ class _Draw:
                     past.add(where, job, name, counts, rng)
         self._past = None if past is None else past.result()
         self._clock_s = float(self._start * TEN_MINUTES_S % DAY_S)
-        for arrivals in workload.hourly_arrivals[:1]:
-            start_s = at_start(arrivals, day).start_s
-            if not days and not isinstance(start_s, str):
-                self._clock_s = start_s % WEEK_S
+        hourly = [on_day(arrivals, day).start_s for arrivals in workload.hourly_arrivals]
+        begin_s = [start_s for start_s in hourly if not isinstance(start_s, str)]
+        if begin_s and not days:
+            self._clock_s = begin_s[0] % WEEK_S
 
     def _add_stream(
         self,
@@ -591,6 +591,12 @@ _BEFORE = "\0before"
 """Behind a part's name: for what it brought before the episode."""
 
 
+def _random_day(workload: WorkloadConfig, children: _Children) -> int | None:
+    """Day of the table on which streams of "random-day" are; None without such streams."""
+    drawn = [each for each in workload.hourly_arrivals if each.start_s == "random-day"]
+    return int(children.of(_DAY)[1].integers(days_of(drawn[0]))) if drawn else None
+
+
 def _hour(
     rates: NDArray[np.float64], bursts: tuple[LoadBurst, ...], hour: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -619,10 +625,7 @@ def day_drawn(workload: WorkloadConfig, horizon_s: float, rng: np.random.Generat
         if arrivals.start_s == "random":
             return None
         return draw_start(arrivals, horizon_s, children.of(_DAY)[0]) * TEN_MINUTES_S // DAY_S
-    drawn = [each for each in workload.hourly_arrivals if each.start_s == "random-day"]
-    if not drawn:
-        return None
-    return int(at_start(drawn[0], float(children.of(_DAY)[1].random())).start_s) // DAY_S
+    return _random_day(workload, children)
 
 
 def days_to_draw(workload: WorkloadConfig, horizon_s: float) -> int | None:

@@ -53,11 +53,10 @@ def days_of(config: HourlyArrivals) -> int:
     return days
 
 
-def at_start(config: HourlyArrivals, draw: float) -> HourlyArrivals:
-    """The same, with the day of "random-day" that a number in [0, 1) draws."""
+def on_day(config: HourlyArrivals, day: int) -> HourlyArrivals:
+    """The same, with this day of the table, from 0, in place of "random-day"."""
     if config.start_s != "random-day":
         return config
-    day = int(draw * days_of(config))
     return config.model_copy(update={"start_s": float(day * 24 * HOUR_S)})
 
 
