@@ -146,9 +146,7 @@ class Endpoints:
             out += [
                 Entry(f"{p}/spot", "VMs leased out with its LLM / slots"),
                 Entry(f"{p}/spot_others", "VMs of others that it may take / their slots"),
-                Entry(
-                    f"{p}/utilisation", "memory in use / capacity; 1 if none is active"
-                ),
+                Entry(f"{p}/utilisation", "memory in use / capacity; 1 if none is active"),
                 Entry(f"{p}/kv_max", "KV use of the fullest instance"),
                 Entry(f"{p}/waiting", "waiting requests per active instance, log scale to 256"),
                 Entry(f"{p}/preemptions", "preemptions per iteration, log to 1"),
