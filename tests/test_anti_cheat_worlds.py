@@ -13,6 +13,7 @@ import pytest
 
 from baselines import make_policy
 from llmscale_env.control.command import Command
+from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.scaling import FleetSeen
 from llmscale_env.scenarios import load_scenario
@@ -26,7 +27,7 @@ SERVING = {
     "placement-per-request": "jsq",
     "burst-multicast": "blitzscale:min_prefill=4",
     "multi-model-queue": "edf-groups",
-    "multi-region": "lt-i",
+    "multi-region": "reactive",
 }
 MOST = {
     "placement": "jsq:tp=1,workers=24",
@@ -60,7 +61,12 @@ class Serving:
         if any(pool.flows for pool in self.scenario.fleet.pools):
             seen = FleetSeen.of(view.weights)
             return Command(drain=tuple(np.flatnonzero(seen.state == InstanceState.ACTIVE).tolist()))
-        return Command(targets=dict.fromkeys(self.pools, 0))
+        return Command(targets=dict.fromkeys(self.pools, 0), scaling=self.by_hand())
+
+    def by_hand(self) -> dict[str, ScalingOrder]:
+        """Endpoints that scale by themselves do so no more."""
+        pools = self.scenario.fleet.pools
+        return {pool.name: ScalingOrder("none") for pool in pools if pool.scaling is not None}
 
 
 class RejectAll(Serving):
@@ -70,7 +76,7 @@ class RejectAll(Serving):
 
 class NeverScale(Serving):
     def act(self, view) -> Command:
-        return Command()
+        return Command(scaling=self.by_hand())
 
 
 class OneAtATime(Serving):

@@ -256,7 +256,7 @@ def test_a_seed_draws_the_day_for_all_streams_and_the_clock_tells_it() -> None:
     env = MultiRegionEnv(overrides={**FEW_VMS, "workload.rate_scale": 0.05})
     arrivals = {s.name: s for s in env.scenario.workload.streams}
     days = set()
-    for seed in range(12):
+    for seed in range(20):
         entries = seen(env, env.reset(seed=seed)[0])
         (day,) = (k for k, name in enumerate(WEEKDAYS) if entries[f"clock/{name}"])
         days.add(day)

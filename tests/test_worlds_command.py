@@ -151,7 +151,7 @@ def test_a_trained_policy_is_judged_and_marked(short_world: list[str], tmp_path:
     line = f"\n| maskable-ppo (learned: {run}) | "
     board = (tmp_path / "board.md").read_text()
     assert line in board
-    assert f"scale=quick learned={run}`" in board
+    assert f"scale=quick search=none learned={run}`" in board
     assert not list(tmp_path.glob("*learned*"))  # its episodes are not kept
 
 

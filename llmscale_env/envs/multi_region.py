@@ -345,11 +345,12 @@ class MultiRegionEnv(ServingEnv):
 
     ## Rewards
 
-    Minus the dollars of the interval over 1,000 (`llmscale_env.control.reward`), the sum of
+    Minus the dollars of the interval in units of 1000 $ (`llmscale_env.control.reward`), the sum of
 
     - `gpu`: 2.50 $ per GPU-hour, 20 $ per hour of a VM. VMs are held from the moment at which they are
       reclaimed until they have been given back; spot VMs are not billed;
-    - `violations`: 0.10 $ per request that became certain to miss a target, an interactive one 0.30 $;
+    - `violations`: 0.1 $ per request that became certain to miss a target, three times that for an
+      interactive one;
     - `loads`: nothing: the time that a start takes is billed;
     - `leftover`: at the horizon, the GPU time that serving the unfinished requests in a full batch would
       take. Of those that can wait, the ones that all VMs together could not serve in time are late.
