@@ -33,6 +33,12 @@ def utilisation(regions: Regions, pools: Any) -> Any:
     return Fraction(used, room) if room else math.inf
 
 
+def used(regions: Regions, instance: Instance) -> int:
+    """KV tokens that count as in use: also of those that wait, where the cluster says so."""
+    waiting = instance.waiting_demand if regions.engine.spec.waiting_counts else 0
+    return instance.kv_tokens + waiting
+
+
 def region_for(regions: Regions, request: Any, real: Any) -> int | None:
     key = request.llm, request.slo_class
     each = [
@@ -59,9 +65,11 @@ def endpoint(regions: Regions, pools: Any, real: Any) -> Any:
     if not any(active):
         assert found is None
         return found
-    # Deployments without an instance have no utilisation; all others are at most about 1.
+    # Deployments without an instance have no utilisation; all others are far below that.
     each = [
-        Fraction(sum(i.kv_tokens for i in d), sum(i.capacity for i in d)) if d else Fraction(10**6)
+        Fraction(sum(used(regions, i) for i in d), sum(i.capacity for i in d))
+        if d
+        else Fraction(10**6)
         for d in active
     ]
     there = active[least_loaded([float(x) for x in each])]
