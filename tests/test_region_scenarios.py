@@ -203,6 +203,7 @@ def test_sageserves_day_has_the_papers_fleet():
         ({"fleet__pools__0__spot": {"reclaim_median_s": 400}}, r"at most reclaim_most_s"),
         ({"fleet__pools__0__swaps_to": ["llama-3.2-3b"]}, r"spot: not together with swaps_to"),
         ({"fleet__queue_manager__promote_after_s": {"foreground": 60}}, r"promote_after_s = 'foreground'"),
+        ({"fleet__utilisation": "full"}, r"utilisation = 'full'.*'running' or 'demanded'"),
     ],
 )  # fmt: skip
 def test_a_slip_is_one_line(changes, message):
@@ -239,3 +240,12 @@ def test_expected_arrivals_of_hourly_rates_are_not_drawn():
         axis=0,
     )
     np.testing.assert_allclose(expected_arrivals(day), drawn, rtol=0.03)
+
+
+def test_a_utilisation_by_which_nothing_goes_is_refused():
+    with pytest.raises(
+        ScenarioError, match=r"utilisation = 'demanded'.*needs routes of kind region"
+    ):
+        load_scenario("mixed-slo-v0", **{"fleet.utilisation": "demanded"})
+    assert not compile_cluster(load_scenario("sageserve-day")).waiting_counts
+    assert compile_cluster(load_scenario("multi-region")).waiting_counts

@@ -161,6 +161,12 @@ class FleetConfig(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> FleetConfig:
+        regional = any(route.kind == "regional" for route in self.routes)
+        if self.utilisation == "demanded" and not (regional or self.queue_manager):
+            raise ValueError(
+                "utilisation = 'demanded': needs routes of kind regional or a queue_manager; nothing else "
+                "goes by it"
+            )
         pools = by_name(self.pools, "pools")
         queues = by_name(self.queues, "queues")
         for pool in self.pools:

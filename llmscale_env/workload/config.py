@@ -194,7 +194,7 @@ class HourlyArrivals(_Frozen):
     kind: Literal["hourly"] = "hourly"
     table: Name
     series: Name
-    start_s: Literal["random-day"] | Start = 0.0
+    start_s: Literal["random", "random-day"] | NonNegative = 0.0
     noise_cv: Annotated[float, Field(ge=0, le=5)] = 0.0
     spike_share: Annotated[float, Field(ge=0, lt=0.2)] = 0.0
     spike_factors: tuple[Positive, Positive] = (2.0, 5.0)
