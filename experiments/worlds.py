@@ -50,6 +50,7 @@ from baselines.tuning.episodes import Episodes, default_folder, fingerprint
 from baselines.tuning.halving import plan
 from baselines.tuning.search import TunerMissing, from_optuna, halve
 from baselines.tuning.trials import Outcome, Score
+from experiments import blind_players
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.output import replace_file
 from llmscale_env import _spread
@@ -311,7 +312,9 @@ def _constant(env: str, scenario: Scenario, scale: Scale) -> dict[str, Any]:
 
 
 def _kept(name: str, scenarios: Sequence[Scenario]) -> Path:
-    return default_folder() / f"worlds_{name}_{fingerprint(name, scenarios)}.jsonl"
+    """Where a player's episodes are kept: with what makes them, the blind players' own code included."""
+    made = fingerprint(name + Path(blind_players.__file__).read_text(encoding="utf-8"), scenarios)
+    return default_folder() / f"worlds_{name}_{made}.jsonl"
 
 
 def _players(env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]]) -> list[Player]:
