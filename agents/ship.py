@@ -31,7 +31,7 @@ from typing import Any
 
 import yaml
 
-from agents.config import read_config
+from agents.config import environment_id, read_config
 from agents.files import read_csv, read_json, replace_file, write_text
 from agents.pretrained import CARD, FOLDER, KEYS, MAX_BYTES, MODEL, PretrainedError, shipped
 from llmscale_env._cli import Slip, flag, parse_options, run_command
@@ -183,7 +183,7 @@ def read_card(path: Path) -> dict[str, Any]:
         raise Slip(f"card = {str(path)!r}: not valid YAML") from None
     if not isinstance(said, dict):
         raise Slip(f"card = {str(path)!r}: must be keys and what they say")
-    made_here = ("environment", "seeds", "command", "figures")
+    made_here = ("environment", "id", "seeds", "command", "figures")
     missing = [key for key in KEYS if key not in made_here and not said.get(key)]
     if missing:
         raise Slip(f"card = {str(path)!r}: lacks {missing}")
@@ -217,6 +217,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
     model = load_model(find_model(run), config.agent)
     card = {
         "environment": config.env,
+        "id": environment_id(config.env),
         **said,
         "seeds": [config.seed],
         "command": command_of(run),

@@ -33,9 +33,6 @@ PICTURE_SEED = 0
 
 MANY_REQUESTS = 1_000_000
 
-OLD_VERSION = re.compile(r"\bversion (\d+) of the environment")
-"""How a shipped policy's card says what it was trained on."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 1 a page is out of date, 2 a slip (named in one line)."""
@@ -99,9 +96,9 @@ def _trained(entry: EnvironmentEntry) -> str:
     if not there:
         return f"none ship; `python -m agents.train env={env}` trains one"
     command = f"python -m agents.evaluate env={env} policies=pretrained"
-    # A card names the version that its policy was trained on where a later one has come since.
-    said = (OLD_VERSION.search(str(each.card["limits"])) for each in there)
-    old = sorted({f"v{found[1]}" for found in said if found} - {entry.id.rpartition("-")[2]})
+    old = sorted(
+        {str(each.card["id"]).rpartition("-")[2] for each in there if each.card["id"] != entry.id}
+    )
     of = f", trained on {' and '.join(old)}" if old else ""
     return f"{len(there)} ship{of}: `{command}`"
 

@@ -59,6 +59,7 @@ def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path
     folder = ship.ship(run, tmp_path / "tiny", SAID)
     said = yaml.safe_load((folder / "card.yaml").read_text())
     assert said["environment"] == "mixed-slo-v0"
+    assert said["id"] == "llmscale/MixedSLO-v0"
     assert said["seeds"] == [3]
     assert said["command"].startswith("python -m agents.train env=mixed-slo-v0")
     assert str(run) not in said["command"]

@@ -24,11 +24,11 @@ from llmscale_env.workload.arrivals import generate_arrivals
 from llmscale_env.workload.config import HourlyArrivals, LoadBurst
 from llmscale_env.workload.generate import day_drawn
 from llmscale_env.workload.hourly import expected_rates, hourly_rate, minute_rates
+from llmscale_env.workload.requests import WEEK_S
 from llmscale_env.workload.tables import load_rates
 from llmscale_env.workload.week import (
     WEEK_LLMS,
     WEEK_REGIONS,
-    WEEK_S,
     sageserve_week,
     week_classes,
 )

@@ -7,6 +7,7 @@ A card says what one must know before trusting a policy:
 | key | what |
 |---|---|
 | `environment` | its short name |
+| `id` | of the environment that it was trained on, with its version |
 | `about` | one sentence |
 | `recommended` | true for the one that `pretrained` means; needed where an environment has several |
 | `data` | what it was trained on, and by what it was chosen |
@@ -30,7 +31,7 @@ from llmscale_env._cli import closest
 
 FOLDER = Path(__file__).parent
 MODEL, CARD = "model.zip", "card.yaml"
-KEYS = ("environment", "about", "data", "seeds", "command", "figures", "limits")
+KEYS = ("environment", "id", "about", "data", "seeds", "command", "figures", "limits")
 """What every card must have."""
 
 MAX_BYTES = 2_000_000

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.workload import PS_PER_S, WorkloadConfig, request_chunks
-from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, WEEK_S, week_classes
+from llmscale_env.workload.requests import WEEK_S
+from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, week_classes
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 SHOWN = {

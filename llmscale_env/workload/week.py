@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from llmscale_env.workload.config import LoadBurst, SLOClass, WorkloadConfig
 from llmscale_env.workload.mixes import mix_data
-from llmscale_env.workload.requests import WEEK_S as WEEK_S
 
 WEEK_REGIONS = ("us-west", "us-central", "us-east")
 WEEK_LLMS = ("bloom-176b", "llama-2-70b", "llama-3.1-8b", "llama-3.2-3b")
