@@ -5,6 +5,7 @@ The run loop of policies and the environments both stand on this, with one episo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -45,6 +46,13 @@ NEXT_IN_GATEWAY_S = 0.001
 """From a decision that has placed somebody to the next one, if others wait (`Scenario.decisions`)."""
 
 
+_SAVED = {
+    *("engine", "requests", "step", "interval", "waiting", "length_s", "clipped"),
+    *("finished_before", "history", "token_history", "counters"),
+}
+"""What `ClusterSimulation.save` gives."""
+
+
 class ClusterSimulation:
     """`n_episodes` episodes of a scenario, advanced from decision to decision.
 
@@ -73,6 +81,7 @@ class ClusterSimulation:
         self._dispatcher = Dispatcher(scenario, self.engine)
         self._threads = max(1, min(threads, n_episodes))
         self._executor: ThreadPoolExecutor | None = None
+        self._executor_pid = 0
         n_classes = len(scenario.classes)
         self.requests: list[RequestTable | None] = [None] * n_episodes
         self._demand: list[DemandRecord | None] = [None] * n_episodes
@@ -242,8 +251,9 @@ class ClusterSimulation:
             self.engine.advance_range(0, self.n_episodes, until)
         else:
             bounds = np.linspace(0, self.n_episodes, self._threads + 1).astype(int)
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._threads)
+            if self._executor is None or self._executor_pid != os.getpid():
+                # A child process has none of its parent's threads.
+                self._executor, self._executor_pid = ThreadPoolExecutor(self._threads), os.getpid()
             jobs = [
                 self._executor.submit(self.engine.advance_range, int(a), int(b), until)
                 for a, b in pairwise(bounds)
@@ -468,7 +478,18 @@ class ClusterSimulation:
         }
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
-        """Put episode `e` where it, or another of the same scenario, was at `save`."""
+        """Put episode `e` where it, or another of the same scenario, was at `save`.
+
+        Raises:
+            ValueError: `saved` is of another cluster, or not whole; nothing has changed then.
+        """
+        missing = sorted(_SAVED - saved.keys())
+        if missing:
+            raise ValueError(f"saved: {missing} missing")
+        for name in ("history", "token_history"):
+            shape = getattr(self, name)[e].shape
+            if np.shape(saved[name]) != shape:
+                raise ValueError(f"{name}: of shape {np.shape(saved[name])}, must be {shape}")
         self._look_again()
         self.engine.restore(e, saved["engine"])
         self.requests[e] = saved["requests"]

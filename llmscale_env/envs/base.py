@@ -21,6 +21,7 @@ from llmscale_env.envs.core import ServingCore, parts_dict
 from llmscale_env.envs.render import History, draw_frame, text_frame
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario
+from llmscale_env.sim.lock import Lock, one_at_a_time
 
 
 class _Settings:
@@ -68,10 +69,16 @@ class _Settings:
         return Codec(self.scenario, self._blocks, self._heads, self._reference)
 
     @property
+    def lock(self) -> Lock:
+        """Held by the thread that is at work on the episodes; others wait."""
+        return self.core.lock
+
+    @property
     def weights(self) -> dict[str, Any]:
         """Weights of the reward's parts now: `gpu`, `violations` by class, `loads`."""
         return (self.core.weighted or self.core.sim.rewards).weights
 
+    @one_at_a_time
     def set_weights(
         self,
         *,
@@ -153,6 +160,7 @@ class ServingEnv(gym.Env, _Settings):
 
     # ---- Gymnasium ----
 
+    @one_at_a_time
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
@@ -164,6 +172,7 @@ class ServingEnv(gym.Env, _Settings):
         self._history = History()
         return self.core.observe()[0], self._info({})
 
+    @one_at_a_time
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Carry out an action and run to the next decision. The horizon truncates.
 
@@ -196,6 +205,7 @@ class ServingEnv(gym.Env, _Settings):
             "action_mask": self.action_masks(),
         }
 
+    @one_at_a_time
     def render(self) -> Any:
         """Text ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"), of the episode so far."""
         if self.render_mode == "ansi":
@@ -204,20 +214,24 @@ class ServingEnv(gym.Env, _Settings):
             return draw_frame(self.scenario, self._history)
         return None
 
+    @one_at_a_time
     def close(self) -> None:
         """Nothing stays open."""
         self.core.close()
 
     # ---- beyond Gymnasium ----
 
+    @one_at_a_time
     def action_masks(self) -> NDArray[np.bool_]:
         """(sum of choices,) possible choices, parts one after the other (sb3-contrib's form)."""
         return self.core.masks()[0]
 
+    @one_at_a_time
     def view(self) -> ClusterView:
         """The cluster as a handwritten policy sees it now."""
         return self.core.view(0)
 
+    @one_at_a_time
     def save_state(self) -> dict[str, Any]:
         """The whole episode, generator included; can be pickled."""
         return {
@@ -226,6 +240,7 @@ class ServingEnv(gym.Env, _Settings):
             "history": self._history.copy(),
         }
 
+    @one_at_a_time
     def restore_state(self, saved: dict[str, Any]) -> None:
         """Continue from where `save_state` was called, on this or another instance.
 
@@ -238,6 +253,7 @@ class ServingEnv(gym.Env, _Settings):
         self._started = saved["started"]
         self._history = saved["history"].copy()
 
+    @one_at_a_time
     def fork(self) -> ServingEnv:
         """Another environment at the same point; the two go on independently."""
         other = type(self)(
@@ -309,29 +325,39 @@ class ServingVectorEnv(VectorEnv, _Settings):
             reference,
             shaping,
         )
+        self._started = np.zeros(num_envs, bool)
         codec = self.core.codec
         self.single_observation_space = codec.observation_space
         self.single_action_space = codec.action_space
         self.observation_space = batch_space(codec.observation_space, num_envs)
         self.action_space = batch_space(codec.action_space, num_envs)
 
+    @one_at_a_time
     def reset(
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """New episodes; an integer seed gives episode `e` the seed `seed + e`."""
+        """New episodes; an integer seed gives episode `e` the seed `seed + e`.
+
+        `options["reset_mask"]` (n,) bool: in these places only; the first time it must be in all.
+
+        Raises:
+            ValueError: another number of seeds, or a mask of another kind; nothing has happened then.
+        """
         seeds = seeds_of(seed, self.num_envs)
         which = np.ones(self.num_envs, bool)
-        if options and "reset_mask" in options:
-            which = np.asarray(options["reset_mask"], bool)
+        if options and options.get("reset_mask") is not None:
+            which = self._mask(options["reset_mask"])
         for e in np.flatnonzero(which):
             if seeds[e] is not None or self.core.rngs[e] is None:
                 self.core.rngs[e] = seeding.np_random(seeds[e])[0]
             self.core.start(int(e), seeds[e])
+            self._started[e] = True
         return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
 
+    @one_at_a_time
     def step(
         self, actions: Any
     ) -> tuple[
@@ -341,7 +367,15 @@ class ServingVectorEnv(VectorEnv, _Settings):
         NDArray[np.bool_],
         dict[str, Any],
     ]:
-        """Carry out actions (n, parts) and run every episode to its next decision."""
+        """Carry out actions (n, parts) and run every episode to its next decision.
+
+        Raises:
+            ValueError: an action is out of its space; nothing has happened then.
+            gymnasium.error.ResetNeeded: of some episodes that have not begun.
+        """
+        if not self._started.all():
+            waiting = np.flatnonzero(~self._started).tolist()
+            raise gym.error.ResetNeeded(f"step() needs a reset() first, of episodes {waiting}")
         costs, done, clipped = self.core.step(actions)
         rewards, parts = self._rewards(costs)
         info = self._info(parts, clipped)
@@ -363,8 +397,24 @@ class ServingVectorEnv(VectorEnv, _Settings):
                     self.core.start(int(e))
                 observation = self.core.observe()
                 info["action_mask"] = self.core.masks()
+            else:
+                self._started &= ~done
         never = np.zeros(self.num_envs, bool)
         return observation, rewards, never, done.copy(), info
+
+    def _mask(self, given: Any) -> NDArray[np.bool_]:
+        """The places that a reset is for."""
+        mask = np.asarray(given)
+        if mask.dtype != bool or mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(
+                f"options['reset_mask'] = {given!r}: must be {self.num_envs} booleans, one of them true"
+            )
+        left = np.flatnonzero(~mask & ~self._started).tolist()
+        if left:
+            raise ValueError(
+                f"options['reset_mask'] = {given!r}: must be true for {left}, which have not begun"
+            )
+        return mask
 
     def _info(
         self, parts: dict[str, NDArray[np.float64]], clipped: NDArray[np.int64]
@@ -381,10 +431,12 @@ class ServingVectorEnv(VectorEnv, _Settings):
         }
         return {**info, **{f"_{name}": every for name in info}}
 
+    @one_at_a_time
     def action_masks(self) -> NDArray[np.bool_]:
         """(n, sum of choices) possible choices."""
         return self.core.masks()
 
+    @one_at_a_time
     def close_extras(self, **kwargs: Any) -> None:
         """End the threads."""
         self.core.close()

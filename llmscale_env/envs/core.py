@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.reference import Reference, with_orders
 from llmscale_env.envs.shaping import LateBacklog, Shaping
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.picoseconds import seconds
 
 
@@ -55,6 +58,7 @@ class ServingCore:
     ) -> None:
         self.scenario = scenario
         self.n = n
+        self.lock = Lock()
         self.codec = Codec(scenario, blocks, heads, reference)
         self.references = (
             [] if reference is None else [Reference(reference, scenario) for _ in range(n)]
@@ -375,10 +379,23 @@ class ServingCore:
 
     # ---- forks ----
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all that a saved state must share with the environment that goes on from it."""
+        parts = (
+            self.scenario.model_dump_json(),
+            self.codec.decoder.nvec.tolist(),
+            type(self._forecaster).__qualname__,
+            len(self.references) > 0,
+            self.backlog is not None,
+        )
+        return sha256(repr(parts).encode()).hexdigest()
+
     def save(self, e: int) -> dict[str, Any]:
         """Everything about episode `e`, its generator included; can be pickled."""
         rng = self.rngs[e]
         saved = {
+            "scenario": self.fingerprint,
             "sim": self.sim.save(e),
             "last_action": self.last_action[e].copy(),
             "returns": float(self.returns[e]),
@@ -399,8 +416,15 @@ class ServingCore:
         """Put episode `e` where it was at `save`.
 
         Raises:
-            ValueError: `saved` is of another scenario.
+            ValueError: `saved` is of another scenario, or not whole; nothing has changed then.
         """
+        of = saved.get("scenario") if isinstance(saved, dict) else None
+        if of is None:
+            raise ValueError("saved: no state of an environment")
+        if of != self.fingerprint:
+            raise ValueError(
+                "saved: a state of another scenario, other actions or another forecaster"
+            )
         self.sim.restore(e, saved["sim"])
         self.last_action[e] = saved["last_action"]
         self.returns[e] = saved["returns"]

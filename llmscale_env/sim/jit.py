@@ -174,7 +174,9 @@ def njit(function: F, /) -> F: ...
 @overload
 def njit(**options: Any) -> Callable[[F], F]: ...
 def njit(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
-    """`numba.njit` with `cache=True` and `nogil=True` unless `options` say otherwise.
+    """`numba.njit` with `cache=True` unless `options` say otherwise.
+
+    Only what advances episodes releases the GIL (`nogil=True`); all else ends before another thread runs.
 
     The result is typed as the function that was given, so calls of compiled code are type-checked.
 
@@ -182,7 +184,7 @@ def njit(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         RuntimeError: (from Numba, where the function is defined) `NUMBA_CACHE_DIR` names a folder
             that cannot be written and no other place for the cache is left.
     """
-    decorate = numba.njit(**{"cache": True, "nogil": True, **options})
+    decorate = numba.njit(**{"cache": True, **options})
     if function is None:
         return lambda given: _widen(decorate(given))
     return _widen(decorate(function))

@@ -23,6 +23,9 @@ FEATURES = (
 )
 """Columns of the feature table, one row per candidate (docs/engine.md, section 6)."""
 
+RAISED = -(2**63)
+"""The compiled router's answer where the function raised."""
+
 
 def router(function: Callable[..., int]) -> Any:
     """Compile `function` for use as `ClusterSpec.custom_router`.
@@ -30,7 +33,7 @@ def router(function: Callable[..., int]) -> Any:
     `function(features, n, request_id, input_tokens, predicted_output_tokens, slo_class) -> int` gets a
     float64 array of which the first `n` rows are the candidates, columns as in `FEATURES`, and
     answers with a row number, or with -1 for the route's shared queue. It must compile in
-    Numba's nopython mode.
+    Numba's nopython mode. What it raises, an index beyond the table included, ends the run: `RouterError`.
 
     Example:
         >>> from llmscale_env.sim.router import router
@@ -44,7 +47,18 @@ def router(function: Callable[..., int]) -> Any:
     """
     import numba
 
-    return numba.cfunc(_signature())(function)
+    answer = numba.njit(boundscheck=True)(function)
+
+    def guarded(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
+        # An exception would be swallowed at the border of C.
+        try:
+            return answer(features, n, request_id, input_tokens, predicted, slo_class)
+        except Exception:
+            return RAISED
+
+    compiled = numba.cfunc(_signature())(guarded)
+    compiled.__wrapped__ = function
+    return compiled
 
 
 @cache
@@ -58,7 +72,9 @@ def _signature() -> Any:
 @cache
 def no_router() -> Any:
     """What the engine is given when no route is custom (it is never called)."""
-    return router(_no_router)
+    import numba
+
+    return numba.cfunc(_signature())(_no_router)
 
 
 def _no_router(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PS_PER_S = 1_000_000_000_000
 """Picoseconds per second: engine time is an int64 count of picoseconds."""
 
+TOO_LATE_PS = 2**62
+"""Times of the engines are below it, so that sums of two of them fit 64 bits."""
+
 WEEK_S = 604_800.0
 
 _COLUMNS = (
@@ -29,6 +32,21 @@ _COLUMNS = (
     ("output_tokens", np.int32),
     ("predicted_output_tokens", np.int32),
 )
+
+
+def _whole_numbers(name: str, given: Any, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """`given` as a contiguous array of `dtype`, or a ValueError that names a value which does not fit."""
+    values, limits = np.asarray(given), np.iinfo(dtype)
+    if values.dtype != dtype and values.size:
+        if values.dtype.kind not in "iuf":
+            raise ValueError(f"{name}: of type {values.dtype}, must be whole numbers of 64 bits")
+        with np.errstate(invalid="ignore"):
+            bad = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
+        if bad.any():
+            row = int(np.argmax(bad))
+            rule = f"must be a whole number in {limits.min}..{limits.max}"
+            raise ValueError(f"{name}[{row}] = {values.flat[row]}: {rule}")
+    return np.ascontiguousarray(values, dtype)
 
 
 @dataclass(frozen=True)
@@ -78,19 +96,23 @@ class RequestTable:
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
         for name, dtype in _COLUMNS:
-            column = np.ascontiguousarray(getattr(self, name), dtype=dtype)
+            column = _whole_numbers(name, getattr(self, name), dtype)
             if column.shape != (n,):
                 raise ValueError(f"{name}: expected shape ({n},), got {column.shape}")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
-        failures = np.ascontiguousarray(self.failures, np.int64).reshape(-1, 2)
+        failures = _whole_numbers("failures", self.failures, np.int64).reshape(-1, 2)
         if (failures < 0).any() or (np.diff(failures[:, 0]) < 0).any():
             raise ValueError("failures: must be times and instances, none negative, by time")
+        if len(failures) and failures[-1, 0] >= TOO_LATE_PS:
+            raise ValueError(f"failures: {failures[-1, 0]} ps, must be below 2**62 (53 days)")
         failures.setflags(write=False)
         object.__setattr__(self, "failures", failures)
         if n == 0:
             return
         self._refuse("arrival_ps", self.arrival_ps < 0, "must be at least 0")
+        late = self.arrival_ps >= TOO_LATE_PS
+        self._refuse("arrival_ps", late, "must be below 2**62 ps (53 days)")
         backwards = np.concatenate([[False], np.diff(self.arrival_ps) < 0])
         self._refuse("arrival_ps", backwards, "must not be before the arrival above it")
         for name in ("input_tokens", "output_tokens", "predicted_output_tokens"):

@@ -156,7 +156,7 @@ def _flow_event(S):
         handover.end_flow(S, number, llm - const_of(S).n_llms, t)
 
 
-@njit
+@njit(nogil=True)
 def advance(S, until, router, features):
     """Process every event before `until`, then stand there."""
     glob = glob_of(S)
@@ -203,11 +203,13 @@ def advance(S, until, router, features):
     glob.phase = _COMMAND
 
 
-@njit
+@njit(nogil=True)
 def advance_many(addresses, first, last, until, router, features):
-    """`advance` episodes `first..last - 1`, each to its own time (addresses of their tables)."""
+    """`advance` episodes `first..last - 1`, each to its own time; up to one whose router fails."""
     for e in range(first, last):
         advance(addresses[e], until[e], router, features)
+        if glob_of(addresses[e]).error != 0:
+            break
 
 
 # ---- commands: they take effect at the present time, before anything else due then ---------------
@@ -389,6 +391,8 @@ def order_many(addresses, targets, sources, limits, shares, missing, router, fea
         missing[e] = order(
             addresses[e], targets[e], sources[e], limits[e], shares[e], router, features
         )
+        if glob_of(addresses[e]).error != 0:
+            break
 
 
 @njit

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -26,18 +32,36 @@ from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
 from llmscale_env.sim.fast.serving_orders import ServingOrders, SingleServingOrders
 from llmscale_env.sim.fast.streaming import SingleStreaming, Streaming
+from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.region_checks import check_client_regions
-from llmscale_env.sim.router import features_buffer, no_router
-from llmscale_env.sim.spec import INSTANCE_DTYPE, NEVER, RESULT_DTYPE, ClusterSpec, RequestState
+from llmscale_env.sim.router import RAISED, features_buffer, no_router
+from llmscale_env.sim.spec import (
+    INSTANCE_DTYPE,
+    NEVER,
+    RESULT_DTYPE,
+    ClusterSpec,
+    LoadSource,
+    RequestState,
+)
 from llmscale_env.workload.requests import RequestTable
 
 
 class RouterError(ValueError):
-    """A custom router answered with something that is no candidate."""
+    """A custom router raised, or answered with something that is no candidate."""
+
+
+class BusyError(RuntimeError):
+    """Another thread is advancing these episodes."""
+
+
+_NOBODY = RequestTable(*(np.zeros(0, np.int64) for _ in range(7)))
 
 
 class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, RegionOrders):
     """`n_episodes` episodes of one cluster, side by side in one set of arrays.
+
+    Until its first `reset` an episode is one without requests. While a thread advances episodes, calls from
+    another that need the arrays raise `BusyError`.
 
     Args:
         spec: the cluster (the same for all).
@@ -52,20 +76,47 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self._locate()
         self._features = [features_buffer(spec.n_instances) for _ in range(n_episodes)]
         self._router = spec.custom_router if spec.custom_router is not None else no_router()
+        self._lock = Lock()
+        self._advancing = np.zeros(n_episodes, bool)
+        for e in range(n_episodes):
+            reset_episode(self.states, e, spec, _NOBODY)
 
     def _locate(self) -> None:
         """Tell the kernels where the arrays are (again, after they were replaced)."""
         tables = [addresses(self.states, e) for e in range(self.n_episodes)]
         self._tables = np.stack(tables)
-        self.handles = (
+        self._handles = (
             self._tables.ctypes.data + np.arange(self.n_episodes) * (self._tables.strides[0])
         )
 
+    @property
+    def handles(self) -> NDArray[np.int64]:
+        """(E,) where the kernels find the episodes.
+
+        Raises:
+            BusyError: another thread is advancing some of them.
+        """
+        if self._advancing.any():
+            raise BusyError("another thread is advancing episodes of this batch")
+        return self._handles
+
+    @contextmanager
+    def _advances(self, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+        """`handles`, of which episodes `first..last - 1` are this thread's for as long."""
+        with self._lock:
+            if self._advancing[first:last].any():
+                raise BusyError(f"another thread is advancing some of episodes {first}..{last - 1}")
+            self._advancing[first:last] = True
+        try:
+            yield self._handles
+        finally:
+            self._advancing[first:last] = False
+
     def __getstate__(self) -> dict[str, Any]:
         kept = self.__dict__.copy()
-        for name in ("_tables", "handles", "_router"):
+        for name in ("_tables", "_handles", "_router"):
             del kept[name]
-        return kept
+        return {**kept, "_advancing": np.zeros(self.n_episodes, bool)}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept)
@@ -83,11 +134,13 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     def reset(self, e: int, requests: RequestTable, salt: int | None = None) -> None:
         """Start episode `e` anew at time 0 with `requests`; `salt` is in place of the table's."""
         check_client_regions(self.spec, requests)
+        _ = self.handles[e]
         if len(requests) > self.capacity:
             self._grow(max(len(requests), self.capacity * 5 // 4))
         reset_episode(self.states, e, self.spec, requests, requests.salt if salt is None else salt)
 
     def _grow(self, capacity: int) -> None:
+        _ = self.handles  # nobody may be reading the old arrays
         grown = {}
         for name in PER_REQUEST:
             had = getattr(self.states, name)
@@ -99,25 +152,53 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self._locate()
 
     def save(self, e: int) -> dict[str, NDArray[Any]]:
-        """A copy of episode `e`: plain arrays that can be pickled and `restore`d."""
+        """A copy of episode `e`: plain arrays that can be pickled and `restore`d; `cluster` says of which."""
+        _ = self.handles[e]
         n = int(self.states.glob[e, 0]["n_requests"])
         saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
         for name in PER_REQUEST:
             saved[name] = saved[name][..., : length(self.spec, name, n)]
-        return {name: array.copy() for name, array in saved.items()}
+        return {"cluster": self._digest, **{name: array.copy() for name, array in saved.items()}}
+
+    @cached_property
+    def _digest(self) -> NDArray[np.uint8]:
+        """(32,) of the cluster; a custom router has none."""
+        said = json.dumps(
+            asdict(replace(self.spec, custom_router=None)), default=lambda array: array.tolist()
+        )
+        return np.frombuffer(sha256(said.encode()).digest(), np.uint8)
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
-        """Put episode `e` where `save` was called (of this batch or another of the same spec)."""
+        """Put episode `e` where `save` was called (of this batch or another of the same spec).
+
+        Raises:
+            ValueError: `saved` is no saved episode, or one of another cluster; nothing has changed then.
+        """
+        _ = self.handles[e]
+        if set(saved) != {"cluster", *EPISODE_FIELDS}:
+            odd = sorted(set(saved) ^ {"cluster", *EPISODE_FIELDS})
+            raise ValueError(f"no saved episode: {odd} missing or too much")
+        if not np.array_equal(saved["cluster"], self._digest):
+            raise ValueError("cluster: a saved episode of another cluster")
         n = len(saved["req"])
+        for name in EPISODE_FIELDS:
+            mine, array = getattr(self.states, name)[e], saved[name]
+            shape = mine.shape
+            if name in PER_REQUEST:
+                shape = (*shape[:-1], length(self.spec, name, n))
+            if array.shape != shape or array.dtype != mine.dtype:
+                raise ValueError(
+                    f"{name}: of shape {array.shape} and {array.dtype}, must be {shape}"
+                )
+        if int(saved["glob"][0]["n_requests"]) != n:
+            raise ValueError(f"glob: {int(saved['glob'][0]['n_requests'])} requests, req has {n}")
         if n > self.capacity:
             self._grow(n)
-        for name, array in saved.items():
+        for name in EPISODE_FIELDS:
             target = getattr(self.states, name)[e]
             if name in PER_REQUEST:
                 target = target[..., : length(self.spec, name, n)]
-            if target.shape != array.shape:
-                raise ValueError(f"{name}: a saved episode of another cluster ({array.shape})")
-            target[...] = array
+            target[...] = saved[name]
         self.states.glob[e]["capacity"] = self.capacity
 
     # ---- time ----
@@ -129,33 +210,68 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         """Process every event of episode `e` before `until_ps`."""
         low = self.now_ps(e)
         until = check_range("until_ps", until_ps, low, int(NEVER) - 1)
-        kernels.advance(int(self.handles[e]), until, self._router, self._features[e])
+        with self._advances(e, e + 1) as handles:
+            kernels.advance(int(handles[e]), until, self._router, self._features[e])
         self._raise_errors(e)
 
     def advance_range(self, first: int, last: int, until_ps: NDArray[np.int64]) -> None:
         """`advance` episodes `first..last - 1` in one call, each to its own `until_ps[e]` (E,).
 
-        The kernel releases the GIL: ranges can be advanced on threads.
-        """
-        kernels.advance_many(
-            self.handles, first, last, until_ps, self._router, self._features[first]
-        )
-        for e in range(first, last):
-            self._raise_errors(e)
+        The kernel releases the GIL: ranges that do not overlap can be advanced on threads.
 
-    def _raise_errors(self, e: int) -> None:
-        glob = self.states.glob[e, 0]
-        if glob["error"] == BAD_ROUTER_ANSWER:
-            raise RouterError(
-                f"custom_router answered {glob['error_answer']} for request "
-                f"{glob['error_request']}: must be a candidate's row, or -1 where there is a queue"
+        Raises:
+            BusyError: another thread is advancing some of them.
+            ValueError: no such episodes, or a time that is before now or too late.
+        """
+        self._check_episodes(first, last)
+        until_ps = np.ascontiguousarray(until_ps, np.int64)
+        if until_ps.shape != (self.n_episodes,):
+            raise ValueError(f"until_ps: of shape {until_ps.shape}, must be ({self.n_episodes},)")
+        mine, now = until_ps[first:last], self.states.glob["now_ps"][first:last, 0]
+        if ((mine < now) | (mine >= NEVER)).any():
+            e = first + int(np.argmax((mine < now) | (mine >= NEVER)))
+            check_range(f"until_ps[{e}]", until_ps[e], self.now_ps(e), int(NEVER) - 1)
+        with self._advances(first, last) as handles:
+            kernels.advance_many(
+                handles, first, last, until_ps, self._router, self._features[first]
             )
+        self._raise_any_error(first, last)
+
+    def _check_episodes(self, first: int, last: int) -> None:
+        check_range("first", first, 0, self.n_episodes)
+        check_range("last", last, first, self.n_episodes)
+
+    def _raise_errors(self, e: int, features: NDArray[np.float64] | None = None) -> None:
+        """Raise what the custom router has left behind; `features` is the table that it was given."""
+        glob = self.states.glob[e, 0]
+        if glob["error"] != BAD_ROUTER_ANSWER:
+            return
+        request, answer = int(glob["error_request"]), int(glob["error_answer"])
+        if answer != RAISED:
+            raise RouterError(
+                f"custom_router answered {answer} for request {request}: "
+                "must be a candidate's row, or -1 where there is a queue"
+            )
+        place = int(self._rows(e, np.array([request]))[0])
+        mine = [int(self.states.req[name][e, place]) for name in ("input", "predicted", "cls")]
+        table = self._features[e] if features is None else features
+        what = f"custom_router raised at request {request}"
+        try:  # the same call of its Python form says what
+            self._router.__wrapped__(table, int(glob["error_candidates"]), request, *mine)
+        except Exception as error:
+            raise RouterError(f"{what}: {type(error).__name__}: {error}") from error
+        raise RouterError(what)
+
+    def _raise_any_error(self, first: int, last: int) -> None:
+        for e in first + np.flatnonzero(self.states.glob["error"][first:last, 0]):
+            self._raise_errors(int(e), self._features[first])
 
     def close_windows(self, first: int, last: int) -> None:
         """Count what happened since the last call, for episodes `first..last - 1`.
 
         Fills `states.tally`, `states.pool_seen` and `states.queue_seen`; once per control interval.
         """
+        self._check_episodes(first, last)
         watch.close_windows(self.handles, first, last)
 
     def order(
@@ -165,7 +281,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         limits: NDArray[np.int64],
         shares: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """One interval's orders for all episodes in one call; ranges are the caller's care.
+        """One interval's orders for all episodes in one call.
 
         Args:
             targets, limits: (E, P) instances and batch limits, -1: as it is.
@@ -174,7 +290,17 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
 
         Returns:
             (E,) how many instances could not be started.
+
+        Raises:
+            ValueError: an array of another shape, or a value out of range.
         """
+        pools, profiles = self.spec.pools, self.spec.profiles
+        most = [min(profiles[swap.profile].max_batch for swap in pool.served) for pool in pools]
+        n, p, c = self.n_episodes, len(pools), len(self.spec.classes)
+        _check_orders("targets", targets, (n, p), -1, [pool.n_slots for pool in pools])
+        _check_orders("sources", sources, (n, p), -1, len(LoadSource) - 1)
+        _check_orders("limits", limits, (n, p), -1, most)
+        _check_orders("shares", shares, (n, c), 0.0, 1.0)
         own = np.array([pool.load_source for pool in self.spec.pools], np.int64)
         missing = np.zeros(self.n_episodes, np.int64)
         kernels.order_many(
@@ -187,6 +313,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             self._router,
             self._features[0],
         )
+        self._raise_any_error(0, self.n_episodes)
         return missing
 
     # ---- reading ----
@@ -275,6 +402,18 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         out = np.zeros(len(RequestState), np.int64)
         observe.count_states(int(self.handles[e]), out)
         return {state: int(out[state]) for state in RequestState}
+
+
+def _check_orders(
+    name: str, values: NDArray[Any], shape: tuple[int, int], low: float, high: Any
+) -> None:
+    if values.shape != shape:
+        raise ValueError(f"{name}: of shape {values.shape}, must be {shape}")
+    bad = (values < low) | (values > high)
+    if bad.any():
+        at = tuple(int(k) for k in np.argwhere(bad)[0])
+        top = np.broadcast_to(high, shape)[at]
+        raise ValueError(f"{name}{list(at)} = {values[at]}: must be in {low}..{top}")
 
 
 class FastEngine(

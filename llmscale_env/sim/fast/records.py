@@ -54,6 +54,7 @@ GLOB = np.dtype(
         ("error", np.int64),
         ("error_request", np.int64),
         ("error_answer", np.int64),
+        ("error_candidates", np.int64),
     ]
 )
 

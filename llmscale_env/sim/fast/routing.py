@@ -333,14 +333,17 @@ def pick_custom(S, r, m, c, which, t, router, features):
     rule = route_at(S, m, c)
     if n == 0:
         return np.int64(-1)
+    glob = glob_of(S)
+    if glob.error != 0:  # of the same event; the table that it was about stays
+        return _candidate(S, m, c, which, 0)
     answer = _custom(S, m, c, which, r, t, n, router, features)
     if answer == -1 and which == 0 and rule.queue >= 0:
         return np.int64(-2)
     if answer < 0 or answer >= n:
-        glob = glob_of(S)
         glob.error = BAD_ROUTER_ANSWER
         glob.error_request = ids_of(S)[r]
         glob.error_answer = answer
+        glob.error_candidates = n
         answer = 0
     return _candidate(S, m, c, which, answer)
 

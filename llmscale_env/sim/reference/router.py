@@ -209,8 +209,8 @@ class Router:
             dtype=np.float64,
         )
         n = len(candidates)
-        choice = int(
-            self.custom(
+        try:
+            answer = self.custom(
                 features,
                 n,
                 request.id,
@@ -218,7 +218,10 @@ class Router:
                 request.predicted_output_tokens,
                 request.slo_class,
             )
-        )
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"custom_router raised at request {request.id}: {said}") from error
+        choice = int(answer)
         queue_allowed = queue_allowed and route.queue >= 0
         if choice == -1 and queue_allowed:
             self.engine.events["custom_queue"] += 1

@@ -1,0 +1,263 @@
+"""No call of the public API ends the process, hangs it, or is answered wrongly in silence."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
+from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
+from llmscale_env.scenarios import Scenario, load_scenario
+from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.fast.engine import BusyError, EngineBatch, FastEngine
+from llmscale_env.sim.lock import Lock
+from llmscale_env.sim.reference.engine import ReferenceEngine
+from llmscale_env.sim.router import router
+from llmscale_env.sim.spec import PoolSpec, RouterKind, RouteSpec
+from llmscale_env.workload.requests import RequestTable
+from tests.test_reference_engine import cluster, table
+
+MINUTE = load_scenario("mixed-slo-v0", horizon_s=60.0)
+ZERO = np.zeros(1, np.int64)
+ONE = np.ones(1, np.int64)
+
+
+def many(n: int = 2, **arguments: Any) -> ServingVectorEnv:
+    return MixedSLOV0VectorEnv(n, MINUTE, **arguments)
+
+
+def single(scenario: Scenario = MINUTE, **arguments: Any) -> ServingEnv:
+    return MixedSLOV0Env(scenario, **arguments)
+
+
+def batch(n: int = 1) -> EngineBatch:
+    return EngineBatch(compile_cluster(MINUTE), n)
+
+
+def test_a_step_before_the_first_reset_is_refused():
+    env = many()
+    with pytest.raises(gym.error.ResetNeeded, match=r"of episodes \[0, 1\]"):
+        env.step(env.action_space.sample())
+
+
+@pytest.mark.parametrize(
+    "mask, said",
+    [
+        (np.array([True, False]), r"must be true for \[1\]"),
+        (np.array([1, 1]), "must be 2 booleans"),
+        (np.array([True]), "must be 2 booleans"),
+        (np.array([False, False]), "one of them true"),
+        ("all", "must be 2 booleans"),
+    ],
+)
+def test_odd_masks_are_refused_and_change_nothing(mask: Any, said: str):
+    env = many()
+    with pytest.raises(ValueError, match=said):
+        env.reset(seed=3, options={"reset_mask": mask})
+    plain = many()
+    assert np.array_equal(env.reset(seed=1)[0], plain.reset(seed=1)[0])
+
+
+def test_a_partial_reset_begins_only_its_episodes_anew():
+    env = many()
+    first, _ = env.reset(seed=1)
+    action = env.action_space.sample()
+    went_on = env.step(action)[0]
+    found, _ = env.reset(seed=[1, None], options={"reset_mask": np.array([True, False])})
+    assert np.array_equal(found[0], first[0])
+    assert np.array_equal(found[1], went_on[1])
+
+
+def test_threads_wait_for_each_other():
+    env = many(4)
+    env.reset(seed=0)
+    action = env.action_space.sample()
+    failed: list[BaseException] = []
+
+    def steps() -> None:
+        try:
+            for _ in range(8):
+                env.step(action)
+                env.action_masks()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=steps) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    alone = many(4)
+    alone.reset(seed=0)
+    for _ in range(32):
+        last = alone.step(action)[0]
+    assert np.array_equal(env.core.observe(), last)
+
+
+def test_a_batch_that_a_thread_advances_is_busy():
+    engine = batch(2)
+    with engine._advances(0, 1):
+        with pytest.raises(BusyError):
+            engine.advance(0, 10**12)
+        with pytest.raises(BusyError):
+            engine.instances(1)
+        engine.advance_range(1, 2, np.full(2, 10**12))
+    engine.advance(0, 10**12)
+    assert engine.now_ps(0) == engine.now_ps(1) == 10**12
+
+
+def test_a_child_process_has_threads_of_its_own():
+    env = many(4, threads=2)
+    env.reset(seed=0)
+    action = env.action_space.sample()
+    env.step(action)
+    child = os.fork()
+    if child == 0:
+        env.step(action)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_lock_is_free_in_a_copy_and_in_a_child():
+    lock = Lock()
+    with lock, deepcopy(lock):
+        child = os.fork()
+        if child == 0:
+            with lock:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: single(load_scenario("mixed-slo-v0", horizon_s=120.0)),
+        lambda: single(
+            load_scenario("mixed-slo-v0", horizon_s=60.0, **{"reward.load_weight": 5.0})
+        ),
+        lambda: single(forecaster=None),
+    ],
+    ids=["horizon", "reward", "forecaster"],
+)
+def test_a_state_of_another_scenario_is_refused_and_changes_nothing(
+    other: Callable[[], ServingEnv],
+):
+    env = single()
+    env.reset(seed=1)
+    saved, mine = env.save_state(), other()
+    seen = mine.reset(seed=2)[0]
+    with pytest.raises(ValueError, match="of another scenario"):
+        mine.restore_state(saved)
+    assert np.array_equal(mine.core.observe()[0], seen)
+
+
+@pytest.mark.parametrize("name", ["inst", "req", "glob", "cluster"])
+def test_a_damaged_state_is_refused_whole(name: str):
+    env = single()
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    before = env.save_state()
+    damaged = deepcopy(before)
+    engine = damaged["core"]["sim"]["engine"]
+    engine[name] = engine[name][:-1]
+    env.step(env.action_space.sample())
+    then = env.save_state()["core"]["sim"]["engine"]
+    with pytest.raises(ValueError, match=r"of shape|another cluster|requests"):
+        env.restore_state(damaged)
+    now = env.save_state()["core"]["sim"]["engine"]
+    assert all(np.array_equal(then[key], now[key]) for key in then)
+
+
+def test_an_engine_that_was_never_reset_is_empty():
+    engine = batch(2)
+    engine.advance_range(0, 2, np.full(2, 10**12))
+    assert len(engine.results(0)) == 0
+    assert engine.gpu_ps(1)[0] > 0
+    assert engine.finish_log(1) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b: b.advance_range(0, 3, np.full(2, 10**12)),
+        lambda b: b.advance_range(-1, 2, np.full(2, 10**12)),
+        lambda b: b.advance_range(0, 2, np.full(1, 10**12)),
+        lambda b: b.advance_range(0, 2, np.array([10**12, 2**62])),
+        lambda b: b.advance_range(0, 2, np.array([10**12, -1])),
+        lambda b: b.close_windows(0, 3),
+        lambda b: b.order(*orders(b, targets=10**6)),
+        lambda b: b.order(*orders(b, limits=0)),
+        lambda b: b.order(*orders(b, sources=9)),
+        lambda b: b.order(*orders(b, shares=1.5)),
+        lambda b: b.order(*(array[:1] for array in orders(b))),
+    ],
+)
+def test_a_batch_refuses_what_it_does_not_have(call: Callable[[EngineBatch], object]):
+    with pytest.raises(ValueError, match="must be"):
+        call(batch(2))
+
+
+def orders(engine: EngineBatch, **changed: float) -> list[np.ndarray]:
+    n, p, c = engine.n_episodes, len(engine.spec.pools), len(engine.spec.classes)
+    made = {name: np.full((n, p), -1) for name in ("targets", "sources", "limits")}
+    made["shares"] = np.full((n, c), np.nan)
+    for name, value in changed.items():
+        made[name][-1, -1] = value
+    if "limits" in changed:
+        made["limits"][-1, -1] = 10**7
+    return list(made.values())
+
+
+@pytest.mark.parametrize(
+    "column, value, said",
+    [
+        ("arrival_ps", 2**62, r"arrival_ps\[0\] = 4611686018427387904: must be below 2\*\*62"),
+        ("input_tokens", 2**32 + 7, r"input_tokens\[0\] = 4294967303"),
+        ("output_tokens", 1.9, r"output_tokens\[0\] = 1.9"),
+        ("predicted_output_tokens", np.nan, r"predicted_output_tokens\[0\] = nan"),
+        ("llm", 2**16, r"llm\[0\] = 65536"),
+        ("arrival_ps", 2**70, "arrival_ps: of type object"),
+        ("input_tokens", True, "input_tokens: of type bool"),
+        ("input_tokens", "7", "input_tokens: of type"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(column: str, value: Any, said: str):
+    columns: dict[str, Any] = {
+        **dict.fromkeys(("arrival_ps", "llm", "region", "slo_class"), ZERO),
+        **dict.fromkeys(("input_tokens", "output_tokens", "predicted_output_tokens"), ONE),
+    }
+    RequestTable(**columns)
+    with pytest.raises(ValueError, match=said):
+        RequestTable(**{**columns, column: [value]})
+
+
+@pytest.mark.parametrize("kind", ["raises", "beyond"])
+def test_a_router_that_raises_ends_the_run_with_its_own_message(kind: str):
+    def raises(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
+        return abs(1 // (request_id - 2)) - 1 if request_id != 0 else 0
+
+    def beyond(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
+        return int(features[request_id * 1000, 0]) if request_id == 2 else 0
+
+    function = {"raises": raises, "beyond": beyond}[kind]
+    requests = table((0, 4, 3), (18, 6, 2), (20, 1, 1), (21, 1, 1))
+    pool = PoolSpec(0, 0, 2, initial_active=2, batch_limit=7)
+    route = RouteSpec(RouterKind.CUSTOM, (0,))
+    error = {"raises": "ZeroDivisionError", "beyond": "IndexError"}[kind]
+    for run in (
+        lambda: FastEngine(
+            cluster(pool, routes=(route,), custom_router=router(function)), requests
+        ),
+        lambda: ReferenceEngine(cluster(pool, routes=(route,), custom_router=function), requests),
+    ):
+        engine = run()
+        with pytest.raises(ValueError, match=f"custom_router raised at request 2: {error}"):
+            engine.advance(10**9)
