@@ -20,10 +20,10 @@ from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from experiments.sageserve.setting import SHOWN
 from llmscale_env.workload import generate_requests
+from llmscale_env.workload.requests import WEEK_S
 from llmscale_env.workload.week import (
     WEEK_LLMS,
     WEEK_REGIONS,
-    WEEK_S,
     sageserve_week,
     week_classes,
 )

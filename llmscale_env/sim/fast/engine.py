@@ -54,7 +54,8 @@ class BusyError(RuntimeError):
     """Another thread is advancing these episodes."""
 
 
-_NOBODY = RequestTable(*(np.zeros(0, np.int64) for _ in range(7)))
+_NO = np.zeros(0, np.int64)
+_NOBODY = RequestTable(_NO, _NO, _NO, _NO, _NO, _NO, _NO)  # type: ignore[arg-type]
 
 
 class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, RegionOrders):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,9 +28,13 @@ class FleetOrders:
 
     spec: ClusterSpec
     states: State
-    handles: NDArray[np.int64]
     _router: Any
     _features: list[Any]
+
+    @property
+    @abstractmethod
+    def handles(self) -> NDArray[np.int64]:
+        """(E,) where the kernels find the episodes."""
 
     def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:
         """Order `count` instances for a pool; returns how many could not be started."""

@@ -37,9 +37,13 @@ class PlacementOrders(ABC):
 
     spec: ClusterSpec
     states: State
-    handles: NDArray[np.int64]
     _router: Any
     _features: list[Any]
+
+    @property
+    @abstractmethod
+    def handles(self) -> NDArray[np.int64]:
+        """(E,) where the kernels find the episodes."""
 
     @abstractmethod
     def _list(self, e: int, row: int) -> list[int]:

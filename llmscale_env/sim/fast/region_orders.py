@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,11 @@ class RegionOrders:
 
     spec: ClusterSpec
     states: State
-    handles: NDArray[np.int64]
+
+    @property
+    @abstractmethod
+    def handles(self) -> NDArray[np.int64]:
+        """(E,) where the kernels find the episodes."""
 
     def set_regional(
         self,

@@ -38,7 +38,11 @@ class ServingOrders(ABC):
 
     spec: ClusterSpec
     states: State
-    handles: NDArray[np.int64]
+
+    @property
+    @abstractmethod
+    def handles(self) -> NDArray[np.int64]:
+        """(E,) where the kernels find the episodes."""
 
     @abstractmethod
     def _rows(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:

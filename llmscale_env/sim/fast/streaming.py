@@ -46,7 +46,11 @@ class Streaming(ABC):
 
     spec: ClusterSpec
     states: State
-    handles: NDArray[np.int64]
+
+    @property
+    @abstractmethod
+    def handles(self) -> NDArray[np.int64]:
+        """(E,) where the kernels find the episodes."""
 
     @property
     @abstractmethod
