@@ -157,11 +157,11 @@ def test_decorator_defaults_and_options():
     def plain(x: int) -> int:
         return x + 1
 
-    @jit.njit(cache=False, nogil=False, fastmath=True)
+    @jit.njit(cache=False, nogil=True, fastmath=True)
     def with_options(x: float) -> float:
         return x * 2
 
-    assert plain.targetoptions["nogil"]
-    assert not with_options.targetoptions["nogil"]
+    assert not plain.targetoptions.get("nogil", False)
+    assert with_options.targetoptions["nogil"]
     assert with_options.targetoptions["fastmath"]
     assert with_options(2.0) == 4.0
