@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import llmscale_env
+from agents.config import environment_names
 from agents.files import write_text
 from agents.pretrained import shipped
 from experiments.manual_forms import forms
@@ -94,7 +95,8 @@ def _trained(entry: EnvironmentEntry) -> str:
     env = entry.short_name
     there = shipped(env)
     if not there:
-        return f"none ship; `python -m agents.train env={env}` trains one"
+        can = env in environment_names()
+        return f"none ship; `python -m agents.train env={env}` trains one" if can else "none ship"
     command = f"python -m agents.evaluate env={env} policies=pretrained"
     old = sorted(
         {str(each.card["id"]).rpartition("-")[2] for each in there if each.card["id"] != entry.id}

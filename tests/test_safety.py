@@ -261,3 +261,15 @@ def test_a_router_that_raises_ends_the_run_with_its_own_message(kind: str):
         engine = run()
         with pytest.raises(ValueError, match=f"custom_router raised at request 2: {error}"):
             engine.advance(10**9)
+
+
+@pytest.mark.parametrize("missing", ["scenario", "sim", "returns", "forecaster"])
+def test_a_state_that_is_not_whole_is_refused_and_changes_nothing(missing: str):
+    env = single()
+    env.reset(seed=1)
+    saved = env.save_state()
+    seen = env.step(env.action_space.sample())[0]
+    del saved["core"][missing]
+    with pytest.raises(ValueError, match=rf"\['{missing}'\] missing"):
+        env.restore_state(saved)
+    assert np.array_equal(env.core.observe()[0], seen)

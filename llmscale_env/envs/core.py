@@ -418,10 +418,21 @@ class ServingCore:
         Raises:
             ValueError: `saved` is of another scenario, or not whole; nothing has changed then.
         """
-        of = saved.get("scenario") if isinstance(saved, dict) else None
-        if of is None:
-            raise ValueError("saved: no state of an environment")
-        if of != self.fingerprint:
+        needed = {"scenario", "sim", "last_action", "returns", "rng"} | {
+            name
+            for name, there in (
+                ("forecaster", self._forecaster is not None),
+                ("reference", len(self.references) > 0),
+                ("backlog", self.backlog is not None),
+                ("behind", self.behind is not None),
+                ("made", self.behind is not None),
+            )
+            if there
+        }
+        missing = sorted(needed - saved.keys()) if isinstance(saved, dict) else sorted(needed)
+        if missing:
+            raise ValueError(f"saved: no state of an environment, {missing} missing")
+        if saved["scenario"] != self.fingerprint:
             raise ValueError(
                 "saved: a state of another scenario, other actions or another forecaster"
             )

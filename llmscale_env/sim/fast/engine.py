@@ -275,6 +275,16 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self._check_episodes(first, last)
         watch.close_windows(self.handles, first, last)
 
+    @cached_property
+    def _of_pools(self) -> NDArray[np.int64]:
+        """(3, P) source of loading, slots and largest batch limit of each pool."""
+        profiles = self.spec.profiles
+        rows = [
+            (p.load_source, p.n_slots, min(profiles[s.profile].max_batch for s in p.served))
+            for p in self.spec.pools
+        ]
+        return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+
     def order(
         self,
         targets: NDArray[np.int64],
@@ -295,14 +305,12 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         Raises:
             ValueError: an array of another shape, or a value out of range.
         """
-        pools, profiles = self.spec.pools, self.spec.profiles
-        most = [min(profiles[swap.profile].max_batch for swap in pool.served) for pool in pools]
-        n, p, c = self.n_episodes, len(pools), len(self.spec.classes)
-        _check_orders("targets", targets, (n, p), -1, [pool.n_slots for pool in pools])
+        own, slots, most = self._of_pools
+        n, p, c = self.n_episodes, len(own), len(self.spec.classes)
+        _check_orders("targets", targets, (n, p), -1, slots)
         _check_orders("sources", sources, (n, p), -1, len(LoadSource) - 1)
         _check_orders("limits", limits, (n, p), -1, most)
         _check_orders("shares", shares, (n, c), 0.0, 1.0)
-        own = np.array([pool.load_source for pool in self.spec.pools], np.int64)
         missing = np.zeros(self.n_episodes, np.int64)
         kernels.order_many(
             self.handles,
