@@ -22,7 +22,8 @@
                          settings with first_seeds seeds each, the better half with twice as many, and so on
                          up to `seeds`
     seed=N               of the sampler, and of the order of the grid's points
-    seeds=N              episodes per setting: seeds 1000, 1001, ...; evaluation uses those from 10000 up
+    seeds=N              episodes per setting: seeds 1000, 1001, ... (where a seed draws a day, every
+                         day once before any comes again); evaluation uses those from 10000 up
     score=reward         mean reward; "attainment": mean share of arrivals on time, then fewer GPU-hours; or
                          "gpu-hours": the fewest with every class's mean attainment, on every
                          workload, at least attainment=0.99
@@ -74,6 +75,7 @@ from baselines.tuning.episodes import (
     Episodes,
     default_folder,
     fingerprint,
+    tuning_seeds,
 )
 from baselines.tuning.halving import plan
 from baselines.tuning.search import (
@@ -252,6 +254,7 @@ def _run(words: list[str]) -> int:
     print(f"steps: {found.steps:,}{of}, {episodes.replayed:,} of them from the cache")
     if not writes:
         return 0
+    seeds = tuning_seeds(scenario, whole(options, "seeds", 8, 1, MAX_SEEDS))
     header = {
         "policy": name,
         "scenario": scenario.name,
@@ -259,7 +262,7 @@ def _run(words: list[str]) -> int:
         "command": " ".join(["python -m baselines.tune", *_without_where(words)]),
         "date": datetime.date.today().isoformat(),
         "search": options.get("search", "grid"),
-        "seeds": [FIRST_SEED, FIRST_SEED + whole(options, "seeds", 8, 1, MAX_SEEDS) - 1],
+        "seeds": [seeds[0], seeds[-1]] if seeds[-1] - seeds[0] < len(seeds) else seeds,
         "score": str(score),
         "settings_tried": len(found.trials),
         "budget_steps": budget,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from baselines.tuning.episodes import tuning_seeds
 from llmscale_env.control.reward import draw_requests, even_seeds
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
 from llmscale_env.workload import (
@@ -380,6 +381,20 @@ def test_even_seeds_draw_every_day_equally_often(name, workload, days):
 
     assert drawn(days) == [1] * days
     assert sorted(drawn(2 * days + 1)) == [2] * (days - 1) + [3]
+
+
+@pytest.mark.parametrize("name, days", [("mixed-slo", 8), ("multi-region", 7)])
+def test_a_search_meets_every_day_once_before_any_comes_again(name, days):
+    scenario = load_scenario(name)
+    seeds = tuning_seeds(scenario, 2 * days + 3)
+    rngs = map(np.random.default_rng, seeds)
+    found = [day_drawn(scenario.workload, scenario.horizon_s, rng) for rng in rngs]
+    for k in range(len(seeds)):
+        assert len(set(found[k - k % days : k + 1])) == k % days + 1
+    assert len(set(seeds)) == len(seeds)
+    assert min(seeds) >= 1000
+    assert tuning_seeds(scenario, 3) == seeds[:3]
+    assert tuning_seeds(load_scenario("placement"), 3) == [1000, 1001, 1002]
 
 
 def test_the_day_drawn_is_the_day_of_the_requests():

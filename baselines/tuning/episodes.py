@@ -19,6 +19,7 @@ import platformdirs
 
 from baselines.tuning.trials import Outcome
 from llmscale_env._spread import ALONE, Crew, Launcher, crew
+from llmscale_env.control.reward import days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
@@ -48,6 +49,21 @@ def fingerprint(name: str, scenarios: Sequence[Scenario]) -> str:
                 made.update(path.relative_to(_ROOT).as_posix().encode())
                 made.update(path.read_bytes())
     return made.hexdigest()[:16]
+
+
+def tuning_seeds(scenario: Scenario, n: int) -> list[int]:
+    """`n` seeds from `FIRST_SEED` on; every day that a seed may draw comes once before any comes again.
+
+    So the first few of them are as even as all: those of a search's first round are part of the next.
+    """
+    days = days_to_draw(scenario.workload, scenario.horizon_s)
+    if days is None:
+        return list(range(FIRST_SEED, FIRST_SEED + n))
+    seeds: list[int] = []
+    while len(seeds) < n:
+        some = even_seeds(scenario, FIRST_SEED, len(seeds) + days)
+        seeds += sorted(set(some).difference(seeds))
+    return seeds[:n]
 
 
 def identity(settings: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from baselines.space import Choice, Part, Real, Space, Whole
-from baselines.tuning.episodes import FIRST_SEED, Episodes, identity
+from baselines.tuning.episodes import Episodes, identity, tuning_seeds
 from baselines.tuning.halving import Plan
 from baselines.tuning.trials import Score, Trial
 
@@ -64,7 +64,7 @@ def sweep(
     """
     for point in points:
         episodes.kind(**point)  # every slip before the first episode
-    run = range(FIRST_SEED, FIRST_SEED + seeds)
+    run = tuning_seeds(episodes.scenarios[0], seeds)
     episodes.prepare(points, run)
     n = len(episodes.scenarios)
     trials = [Trial.of(point, episodes.outcomes(point, run), n) for point in points]
@@ -87,14 +87,15 @@ def halve(
     Raises:
         PolicyError: as in `sweep`.
     """
+    seeds = tuning_seeds(episodes.scenarios[0], plan.rounds[-1][1])
 
     def trial(settings: Mapping[str, Any], n_seeds: int) -> Trial:
-        seeds = range(FIRST_SEED, FIRST_SEED + n_seeds)
-        return Trial.of(settings, episodes.outcomes(settings, seeds), len(episodes.scenarios))
+        outcomes = episodes.outcomes(settings, seeds[:n_seeds])
+        return Trial.of(settings, outcomes, len(episodes.scenarios))
 
     n_settings, n_seeds = plan.rounds[0]
     first = {identity(settings): settings for settings in known}
-    episodes.prepare(list(first.values())[:n_settings], range(FIRST_SEED, FIRST_SEED + n_seeds))
+    episodes.prepare(list(first.values())[:n_settings], seeds[:n_seeds])
     there: dict[str, Trial] = {}
     again = 0
     for settings, tell in points:
@@ -108,7 +109,7 @@ def halve(
     best = sorted(there.values(), key=score.key)
     for n_settings, n_seeds in plan.rounds[1:]:
         on, out = best[:n_settings], best[n_settings:]
-        episodes.prepare([t.parameters for t in on], range(FIRST_SEED, FIRST_SEED + n_seeds))
+        episodes.prepare([t.parameters for t in on], seeds[:n_seeds])
         best = sorted((trial(t.parameters, n_seeds) for t in on), key=score.key) + out
     return Found(best, episodes.simulated + episodes.replayed)
 
