@@ -191,3 +191,14 @@ def test_slips(words: list[str], message: str, capsys: pytest.CaptureFixture[str
     assert message in error
     assert error.count("\n") == 1
     assert out == ""
+
+
+def test_no_words_show_the_help_and_start_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    begun = []
+    monkeypatch.setattr(worlds, "_run", lambda words: begun.append(words) or 0)
+    assert main([]) == 2
+    assert capsys.readouterr().out.strip() == str(worlds.__doc__).strip()
+    assert main(["scale=paper"]) == 0
+    assert begun == [["scale=paper"]]
