@@ -301,6 +301,10 @@ def test_resume_keeps_what_the_run_was_made_with(tmp_path: Path):
     found, folder, resumes = plan([*words, "total_timesteps=5000"])
     assert (found.seed, found.total_timesteps, folder, resumes) == (3, 5000, tmp_path, True)
     plan([*words, "seed=3"])
+    found, folder, _ = plan([f"out={tmp_path}", "resume=true", "total_timesteps=5000"])
+    assert (found.env, found.total_timesteps, folder) == ("mixed-slo-v0", 5000, tmp_path)
+    with pytest.raises(Slip, match="env= is missing"):
+        plan(["resume=true"])
     with pytest.raises(Slip, match="seed cannot change"):
         plan([*words, "seed=4"])
     with pytest.raises(Slip, match=r"scenario\.fleet\.max_gpus cannot change"):
