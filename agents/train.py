@@ -154,7 +154,7 @@ def check(config: TrainConfig) -> Scenario:
     )
     from agents.translation import TranslationError, Translator
     from agents.variety import ScenarioSource, is_varied
-    from baselines import POLICY_NAMES, PolicyError, make_policy
+    from baselines import POLICY_NAMES, PolicyError, make_policy, misfit
     from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
 
@@ -186,7 +186,7 @@ def check(config: TrainConfig) -> Scenario:
             for each in (scenario, *validated.values(), judged):
                 make_policy(name).reset(each, 0)
         except PolicyError as error:
-            raise Slip(f"{where}: {error}") from None
+            raise Slip(f"{where}: {misfit(name, scenario, error)}") from None
     classes = [c.name for c in scenario.classes]
     for option in ("group_baseline", "randomise.ranges", "curriculum"):
         # All episodes must be at the same step, and end together.
