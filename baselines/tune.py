@@ -254,7 +254,6 @@ def _run(words: list[str]) -> int:
     print(f"steps: {found.steps:,}{of}, {episodes.replayed:,} of them from the cache")
     if not writes:
         return 0
-    seeds = tuning_seeds(scenario, whole(options, "seeds", 8, 1, MAX_SEEDS))
     header = {
         "policy": name,
         "scenario": scenario.name,
@@ -262,7 +261,7 @@ def _run(words: list[str]) -> int:
         "command": " ".join(["python -m baselines.tune", *_without_where(words)]),
         "date": datetime.date.today().isoformat(),
         "search": options.get("search", "grid"),
-        "seeds": [seeds[0], seeds[-1]] if seeds[-1] - seeds[0] < len(seeds) else seeds,
+        "seeds": _seeds_text(tuning_seeds(scenario, whole(options, "seeds", 8, 1, MAX_SEEDS))),
         "score": str(score),
         "settings_tried": len(found.trials),
         "budget_steps": budget,
@@ -271,6 +270,12 @@ def _run(words: list[str]) -> int:
     given = {key: value for key, value in header.items() if value is not None}
     _write(path, settings_text(found.trials[0], given))
     return 0
+
+
+def _seeds_text(seeds: Sequence[int]) -> str:
+    if list(seeds) != list(range(seeds[0], seeds[0] + len(seeds))) or len(seeds) == 1:
+        return ", ".join(map(str, seeds))
+    return f"{seeds[0]}..{seeds[-1]}"
 
 
 def _write(path: Path, text: str) -> None:

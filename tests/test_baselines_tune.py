@@ -53,7 +53,7 @@ def test_the_best_is_written_with_its_command(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "2 settings, 2 seeds each" in printed
     found = yaml.safe_load(out.read_text())
-    assert found["seeds"] == [1000, 1001]
+    assert found["seeds"] == "1000..1001"
     assert found["command"] == " ".join(["python -m baselines.tune", *words])
     assert found["parameters"]["high"] in (0.05, 0.9)
     assert list(tmp_path.iterdir()) == [out]
