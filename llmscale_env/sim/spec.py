@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from llmscale_env.sim.checks import check_phase, check_phases_of_route, check_pull, check_swaps
+from llmscale_env.sim.checks import (
+    check_fields,
+    check_phase,
+    check_phases_of_route,
+    check_pull,
+    check_swaps,
+)
 from llmscale_env.sim.kinds import (
     DECODE_KINDS,
     FROM_SSD,
@@ -100,6 +106,20 @@ __all__ = [
 ]
 
 
+_TIME = (0, int(NEVER))
+_CLUSTER_RANGES = {
+    "max_gpus": (0, 2**31 - 1),
+    "gpus_per_host": (1, 2**31 - 1),
+    "half_block_tokens": (0, 2**20),
+    **dict.fromkeys(("host_keep_alive_ps", "manager_period_ps"), _TIME),
+    "n_regions": (1, 2**15),
+}
+_CLASS_RANGES = {
+    "priority": (0, 1),
+    **dict.fromkeys(("itl_slo_ps", "ttft_slo_ps", "promote_ps"), _TIME),
+}
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """A cluster, compiled: see the classes of its parts and docs/engine.md.
@@ -143,8 +163,12 @@ class ClusterSpec:
     manager_period_ps: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, _CLUSTER_RANGES)
+        for c, slo_class in enumerate(self.classes):
+            check_fields(slo_class, _CLASS_RANGES, f"classes[{c}].")
         for p, pool in enumerate(self.pools):
             where = f"pools[{p}]"
+            pool.refuse_nonsense(f"{where}.")
             if not 0 <= pool.profile < len(self.profiles):
                 raise ValueError(f"{where}.profile = {pool.profile}: no such profile")
             if not 0 <= pool.llm < len(self.routes):
