@@ -70,9 +70,9 @@ class ProfileSpec:
             if table.ndim != 1 or (table < 0).any():
                 raise ValueError(f"{name}: must be one row of numbers that are not negative")
             object.__setattr__(self, name, table)
-        times = ("prefill_pair_ps", "mixed_pair_ps", "mixed_chunk_ps")
+        of_chunks = ("prefill_pair_ps", "mixed_pair_ps", "mixed_chunk_ps")
         swaps = ("swap_out_ps_per_token", "swap_in_ps_per_token")
-        check_fields(self, dict.fromkeys((*times, *swaps), (0, 2**60)))
+        check_fields(self, dict.fromkeys((*of_chunks, *swaps), (0, 2**60)))
         check_fields(self, {"kv_capacity_tokens": (1, 2**31), "kv_bytes_per_token": (0, 2**40)})
         # Every iteration takes time, so that time moves on.
         for name, times in (
