@@ -253,6 +253,9 @@ def environment_id(env: str) -> str:
         Slip: there is none.
     """
     ids = {entry.short_name: entry.id for entry in llmscale_env.ENVIRONMENTS}
+    for short, full in ids.items():
+        if env.rpartition(":")[2] == full:
+            raise Slip(f"env = {env!r}: is Gymnasium's id; the command line says env={short}")
     if env not in ids:
         raise Slip(f"env = {env!r}: unknown environment{closest(env, ids)}")
     return ids[env]
@@ -397,7 +400,7 @@ def parse_words(
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
-            raise Slip(f"{word!r}: expected key=value; see --help")
+            raise Slip(f"{word!r}: expected key=value, such as env=mixed-slo; see --help")
         if key == "recipe" and text:
             if recipe:
                 raise Slip("recipe is given twice")

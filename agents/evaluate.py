@@ -110,7 +110,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             scenario, a model that is missing or cannot be read.
     """
     from agents.pretrained import PretrainedError, find, is_pretrained
-    from baselines import POLICY_NAMES, PolicyError, make_policy, policies_for
+    from baselines import POLICY_NAMES, PolicyError, make_policy, misfit, policies_for
 
     names = [part for part in (text or ",".join(policies_for(scenario))).split(",") if part]
     if not names:
@@ -143,7 +143,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             if name not in models:
                 policy = make_policy(name)  # one without an episode behind it can be pickled
         except PolicyError as error:
-            raise Slip(f"policies: {error}") from None
+            raise Slip(f"policies: {misfit(name, scenario, error)}") from None
         plain, number = policy.name, 1
         while policy.name in found:
             number += 1

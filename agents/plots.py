@@ -32,8 +32,15 @@ COLOURS = (
 """Of the learner, then of the others in their order: the same in both pictures of a run."""
 
 
+MARKERS = "os^D"
+"""Of the first ten policies, of the next ten, ...: there are ten colours."""
+
+
 def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
-    """Reward, attainment and GPU-hours over steps, with intervals over episodes and reference levels.
+    """Reward, attainment and GPU-hours over steps, with intervals and reference levels.
+
+    The intervals are of the difference, episode by episode, from the references' mean: how hard an episode
+    is would make them wider than the panel.
 
     Args:
         folder: run folder with validation.csv and references.csv.
@@ -59,7 +66,12 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
         axis.set_visible(False)
     for axis, (key, label, factor) in zip(axes, panels, strict=False):
         x = np.array(sorted(steps))
-        found = [mean_interval([row[key] * factor for row in steps[step]]) for step in x]
+        usual = _usual(levels or steps, key)
+        centre = float(np.nanmean(list(usual.values())))
+        found = [
+            mean_interval([(r[key] - usual[_episode(r)] + centre) * factor for r in steps[step]])
+            for step in x
+        ]
         axis.fill_between(
             x, [i.low for i in found], [i.high for i in found], alpha=0.2, color=COLOURS[0], lw=0
         )
@@ -78,11 +90,23 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
     n = len(next(iter(steps.values())))
     figure.suptitle(
-        f"{scenario.name}: {learner} on {n} validation episodes (mean, 95 % interval) and the levels "
-        "of reference policies on the same",
+        f"{scenario.name}: {learner} on {n} validation episodes and the levels of reference policies on the "
+        "same\n(band: 95 % interval of the paired difference from their mean)",
         fontsize=10,
     )
     return _save(figure, path)
+
+
+def _episode(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row.get("workload"), row["seed"]
+
+
+def _usual(groups: Mapping[Any, Sequence[Mapping[str, Any]]], key: str) -> dict[Any, float]:
+    """What all rows of an episode have in the mean."""
+    found: dict[Any, list[float]] = defaultdict(list)
+    for row in (row for rows in groups.values() for row in rows):
+        found[_episode(row)].append(row[key])
+    return {episode: float(np.mean(values)) for episode, values in found.items()}
 
 
 def _limits(axis: Any, curve: Sequence[float], levels: Sequence[float]) -> None:
@@ -96,33 +120,39 @@ def _limits(axis: Any, curve: Sequence[float], levels: Sequence[float]) -> None:
 def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: Path) -> Path:
     """GPU-hours against attainment, and reward, each with 95 % intervals."""
     labels = [textwrap.fill(str(row["policy"]), LABEL_WIDTH) for row in summary]
-    lines = sum(label.count("\n") + 1 for label in labels)
-    figure = _figure(10.0, max(4.0, 1.0 + 0.22 * lines))
+    lines = np.array([label.count("\n") + 1 for label in labels])
+    # A name of several lines has the height of so many names of one.
+    heights = np.cumsum(lines) - lines / 2
+    figure = _figure(10.0, max(4.0, 1.0 + 0.22 * lines.sum()))
     left, right = figure.subplots(1, 2)
-    for k, (row, label) in enumerate(zip(summary, labels, strict=True)):
-        colour = COLOURS[k % len(COLOURS)]
+    for k, (row, height) in enumerate(zip(summary, heights, strict=True)):
+        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k // len(COLOURS) % len(MARKERS)]
         left.errorbar(
             row["gpu_hours"],
             100 * row["joint/slo_attainment"],
             xerr=_error(row, "gpu_hours", 1.0),
             yerr=_error(row, "joint/slo_attainment", 100.0),
-            fmt="o",
+            fmt=marker,
             capsize=2,
             color=colour,
-            label=label,
         )
         right.errorbar(
-            row["reward"], k, xerr=_error(row, "reward", 1.0), fmt="o", capsize=3, color=colour
+            row["reward"],
+            height,
+            xerr=_error(row, "reward", 1.0),
+            fmt=marker,
+            capsize=3,
+            color=colour,
         )
     left.set(xlabel="GPU-hours (fewer is better)", ylabel="requests on time, all classes, %")
-    left.legend(fontsize=8)
-    right.set_yticks(range(len(summary)), labels, fontsize=8)
+    right.set_yticks(heights, labels, fontsize=8)
     right.invert_yaxis()
     right.set(xlabel="reward per episode (more is better)")
     for axis in (left, right):
         axis.grid(alpha=0.3)
     figure.suptitle(
-        f"{scenario.name}: means over {summary[0]['episodes']} episodes, 95 % intervals",
+        f"{scenario.name}: means over {summary[0]['episodes']} episodes, 95 % intervals "
+        "(colours as on the right)",
         fontsize=10,
     )
     return _save(figure, path)

@@ -4,7 +4,8 @@
 
     out=FOLDER             run folder (default: runs/ENV-AGENT-seedSEED, numbered if it is taken)
     recipe=NAME|FILE.yaml  options that belong together (agents/recipes); what is given besides wins
-    resume=true            go on with the run in out= (or the latest unfinished one of env= and agent=)
+    resume=true            go on with the run in out=, which needs no env= (or the latest unfinished one
+                           of env= and agent=)
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N
     references=A,B,C       policies to compare with, or none
@@ -102,15 +103,18 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
         Slip: see `parse_words` and `make_config`; a folder in use, or nothing to go on with.
     """
     changes, options = parse_words(words, ("env", "out", "resume"))
+    given = Path(options["out"]) if "out" in options else None
+    resumes = flag(options, "resume")
+    if "env" not in options and resumes and given:
+        options["env"] = read_config(given).env
     if "env" not in options:
         raise Slip(f"env= is missing; there are {list(environment_names())}")
     env = options["env"]
     environment_id(env)
-    given = Path(options["out"]) if "out" in options else None
-    if flag(options, "resume") and "agent" not in changes and given and given.is_dir():
+    if resumes and "agent" not in changes and given and given.is_dir():
         changes = {**changes, "agent": read_config(given).agent}
     config = make_config(env, changes)
-    if not flag(options, "resume"):
+    if not resumes:
         folder = given or _free_folder(config)
         if given and not is_unused(given):
             raise Slip(
@@ -150,7 +154,7 @@ def check(config: TrainConfig) -> Scenario:
     )
     from agents.translation import TranslationError, Translator
     from agents.variety import ScenarioSource, is_varied
-    from baselines import POLICY_NAMES, PolicyError, make_policy
+    from baselines import POLICY_NAMES, PolicyError, make_policy, misfit
     from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
 
@@ -182,7 +186,7 @@ def check(config: TrainConfig) -> Scenario:
             for each in (scenario, *validated.values(), judged):
                 make_policy(name).reset(each, 0)
         except PolicyError as error:
-            raise Slip(f"{where}: {error}") from None
+            raise Slip(f"{where}: {misfit(name, scenario, error)}") from None
     classes = [c.name for c in scenario.classes]
     for option in ("group_baseline", "randomise.ranges", "curriculum"):
         # All episodes must be at the same step, and end together.

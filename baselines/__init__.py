@@ -4,6 +4,6 @@
 """
 
 from baselines.parameters import PolicyError
-from baselines.registry import POLICY_NAMES, make_policy, policies_for
+from baselines.registry import POLICY_NAMES, make_policy, misfit, policies_for
 
-__all__ = ["POLICY_NAMES", "PolicyError", "make_policy", "policies_for"]
+__all__ = ["POLICY_NAMES", "PolicyError", "make_policy", "misfit", "policies_for"]

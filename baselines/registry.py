@@ -17,8 +17,10 @@ from baselines.sageserve.policy import (
 )
 from baselines.tunable import TUNABLE
 from baselines.tuned_settings import TunedPolicy, shipped_settings
+from llmscale_env import ENVIRONMENTS
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
+from llmscale_env.scenarios import load_scenario, scenario_names
 from llmscale_env.scenarios.schema import Scenario
 
 _MAKERS: dict[str, Callable[..., Policy]] = {
@@ -92,6 +94,16 @@ def _with_settings(names: Sequence[str], scenario: Scenario) -> tuple[str, ...]:
     """These and NAME-tuned of those for whom the package has the scenario's settings."""
     tuned = [n for n in names if n in TUNABLE and shipped_settings(n, scenario.name).is_file()]
     return (*names, *(f"{n}-tuned" for n in tuned))
+
+
+def misfit(name: str, scenario: Scenario, error: PolicyError) -> str:
+    """An error of a policy, with the environments that it is made for where the scenario is none of them."""
+    kind = name.partition(":")[0].removesuffix("-tuned")
+    envs = {e.short_name for e in ENVIRONMENTS} & set(scenario_names())
+    fit = [env for env in sorted(envs) if kind in policies_for(load_scenario(env))]
+    if kind in policies_for(scenario) or not fit:
+        return str(error)
+    return f"{kind} is made for {', '.join(fit)}, not for {scenario.name} ({error})"
 
 
 def make_policy(name: str, **parameters: Any) -> Policy:

@@ -28,11 +28,13 @@ from experiments.output import replace_file
 from llmscale_env import EnvironmentEntry
 from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options
 from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.scenarios import Scenario
 
 PICTURE_SEED = 0
 """Of the requests and of the orders in the picture."""
 
 MANY_REQUESTS = 1_000_000
+"""An episode that brings so many is drawn for two hours only: the day takes minutes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,6 +122,7 @@ def page(entry: EnvironmentEntry) -> str:
     step = f"{interval:g} s, {n} steps per episode"
     if env.scenario.decisions == "arrivals":
         step = f"until the next decision, at most {interval:g} s; episodes of {env.scenario.horizon_s:g} s"
+    drawn = "an episode" if not _shortened(env.scenario) else "an episode of two hours"
     return f"""<!-- Made by `python -m experiments.manual` from the docstring of {module}.{name}. -->
 # {entry.id}
 
@@ -138,22 +141,22 @@ def page(entry: EnvironmentEntry) -> str:
 
 ![An episode under random orders]({picture.as_posix()})
 
-`render_mode="rgb_array"` at the end of an episode (seed {PICTURE_SEED}) under orders drawn at random
+`render_mode="rgb_array"` at the end of {drawn} (seed {PICTURE_SEED}) under orders drawn at random
 from those that are possible.
 {rest.rstrip()}
 """
 
 
-def frame(entry: EnvironmentEntry) -> NDArray[np.uint8]:
-    """(H, W, 3) the picture at the end of an episode under random possible orders.
+def _shortened(scenario: Scenario) -> dict[str, float]:
+    """What makes an episode short enough to draw; nothing for most."""
+    return {"horizon_s": 7200} if sum(expected_arrivals(scenario)) >= MANY_REQUESTS else {}
 
-    Of one that brings a million requests or more, two hours.
-    """
+
+def frame(entry: EnvironmentEntry) -> NDArray[np.uint8]:
+    """(H, W, 3) the picture at the end of an episode under random possible orders."""
     module, _, name = entry.entry_point.partition(":")
     env_class = getattr(import_module(module), name)
-    env = env_class(render_mode="rgb_array")
-    if sum(expected_arrivals(env.scenario)) >= MANY_REQUESTS:
-        env = env_class(render_mode="rgb_array", overrides={"horizon_s": 7200})
+    env = env_class(render_mode="rgb_array", overrides=_shortened(env_class().scenario))
     rng = np.random.default_rng(PICTURE_SEED)
     env.reset(seed=PICTURE_SEED)
     truncated = False

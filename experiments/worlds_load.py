@@ -26,7 +26,7 @@ import numpy as np
 
 from baselines import make_policy
 from experiments.output import new_figure, save_figure
-from llmscale_env._cli import Slip, one_of, parse_options, run_command
+from llmscale_env._cli import Slip, check_file, one_of, parse_options, run_command
 from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario
@@ -40,7 +40,7 @@ PRICE_FLEETS = (6, 8, 9, 10, 11, 12, 13, 14)
 REGION_FLEETS = (6, 7, 8, 9, 10, 12, 14, 16, 18, 20)
 TARGET = 0.99
 PICTURE_DAY = 11
-PICTURE_POLICIES = "static:interactive=0+mixed=10+batch=0,hpa-tuned,paced-tuned"
+PICTURE_POLICIES = "static-tuned,hpa-tuned,paced-tuned"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +64,9 @@ def _show(words: Sequence[str]) -> int:
     if show == "picture":
         (day, *_) = _numbers(options, "days", (PICTURE_DAY,), 1, DAYS)
         names = str(options.get("policies", PICTURE_POLICIES)).split(",")
-        print(picture(day, names, Path(str(options.get("out", "docs/images/day.png")))))
+        out = Path(str(options.get("out", "docs/images/day.png")))
+        check_file("out", out)
+        print(picture(day, names, out))
         return 0
     days = _numbers(options, "days", TRAINING_DAYS, 1, DAYS)
     fleets = _numbers(options, "fleets", PEAK_FLEETS if show == "peak" else PRICE_FLEETS, 1, 16)
@@ -220,16 +222,17 @@ def picture(day: int, policies: Sequence[str], path: Path) -> Path:
             for key in (c for c in series if c.startswith("batch-") and c.endswith("/arrived")):
                 jobs = series[key].to_numpy() > 1000
                 load.plot(hours[jobs], np.zeros(jobs.sum()), "v", color="tab:gray")
-        gpus.plot(at, by_window[3].mean(axis=1), label=name.partition(":")[0])
+        gpus.plot(at, by_window[3].mean(axis=1), label=name)
         known = by_window[1].sum(axis=1) + by_window[2].sum(axis=1)
         on_time.plot(at, 100 * by_window[1].sum(axis=1) / np.maximum(known, 1), lw=1)
     load.set_ylabel("interactive requests/s\n(triangles: batch jobs)")
     gpus.set_ylabel("GPUs held")
     gpus.set_ylim(0, scenario.fleet.max_gpus)
+    gpus.set_yticks(range(0, scenario.fleet.max_gpus + 1, 4))
     gpus.legend(loc="lower right", ncols=len(policies))
     on_time.set_ylabel("interactive on time, %")
     on_time.set_xlim(0, 24)
-    on_time.set_xticks(range(0, 25, 3))
+    on_time.set_xticks(range(0, 25, 6))
     on_time.set_xlabel(f"hour of day {day}")
     return save_figure(figure, path)
 

@@ -117,6 +117,9 @@ def parse_options(
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in allowed:
+            plain = key.lstrip("-")
+            if plain != key and plain in allowed:
+                raise Slip(f"{where}unknown argument {word!r}; write {plain}=VALUE")
             takes = [f"{option}=..." for option in allowed]
             raise Slip(f"{where}unknown argument {word!r}; it takes {takes}")
         if not value:

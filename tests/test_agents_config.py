@@ -301,6 +301,10 @@ def test_resume_keeps_what_the_run_was_made_with(tmp_path: Path):
     found, folder, resumes = plan([*words, "total_timesteps=5000"])
     assert (found.seed, found.total_timesteps, folder, resumes) == (3, 5000, tmp_path, True)
     plan([*words, "seed=3"])
+    found, folder, _ = plan([f"out={tmp_path}", "resume=true", "total_timesteps=5000"])
+    assert (found.env, found.total_timesteps, folder) == ("mixed-slo-v0", 5000, tmp_path)
+    with pytest.raises(Slip, match="env= is missing"):
+        plan(["resume=true"])
     with pytest.raises(Slip, match="seed cannot change"):
         plan([*words, "seed=4"])
     with pytest.raises(Slip, match=r"scenario\.fleet\.max_gpus cannot change"):
@@ -319,6 +323,14 @@ SLIPS = [
     ("train", ["env=mixed-slo-v0", "total_timestep=5"], "did you mean total_timesteps?"),
     ("train", ["env=mixed-sol"], "did you mean mixed-slo?"),
     ("train", ["total_timesteps=5"], "env= is missing"),
+    ("train", ["--env", "mixed-slo"], "such as env=mixed-slo"),
+    ("train", ["env=llmscale/MixedSLO-Hours-v1"], "env=mixed-slo-hours"),
+    ("evaluate", ["env=llmscale_env:llmscale/MixedSLO-v1"], "env=mixed-slo"),
+    ("evaluate", ["--env", "mixed-slo"], "write env=VALUE"),
+    ("train", ["env=mixed-slo", "references=aladdin"], "is made for placement, placement-per-req"),
+    ("evaluate", ["env=mixed-slo-hours", "policies=aladdin"], "is made for placement, placement-p"),
+    ("evaluate", ["env=placement", "policies=chiron-tuned"], "chiron is made for mixed-slo, mixed"),
+    ("evaluate", ["env=placement", "policies=jsq:workers=0"], "policies: jsq:workers=0: workers"),
     ("train", ["env=mixed-slo-v0", "scenario.fleet.max_gpu=5"], "fleet.max_gpu: there is no"),
     ("train", ["env=mixed-slo-v0", "references=chirn"], "did you mean chiron?"),
     ("evaluate", ["env=mixed-slo-v0", "policies=chirn"], "did you mean chiron?"),

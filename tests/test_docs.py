@@ -119,6 +119,14 @@ def test_python_in_the_docs_runs(code: str):
     exec(compile(code, "<docs>", "exec"), {"__name__": "__main__"})
 
 
+def test_the_readme_shows_what_its_lines_print(capsys: pytest.CaptureFixture[str]):
+    (code,) = blocks(README, "python")
+    exec(compile(code, "<docs>", "exec"), {"__name__": "__main__"})
+    shown = code.splitlines()[-1].removeprefix("# ")
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert np.allclose([float(x) for x in printed.split()], [float(x) for x in shown.split()])
+
+
 def test_the_guide_evaluates_policies(inside: Path, capsys: pytest.CaptureFixture[str]):
     words = guide_command("agents.evaluate")
     options = dict(word.split("=", 1) for word in words)

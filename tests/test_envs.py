@@ -70,6 +70,13 @@ def test_gymnasium_check_env_passes_without_warnings(kind):
     check_env(env)
 
 
+def test_a_picture_without_matplotlib_is_refused_before_the_episode(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'llmscale\[plots\]'"):
+        gym.make(KINDS[0].id, render_mode="rgb_array")
+    gym.make(KINDS[0].id, render_mode="ansi")
+
+
 @each_kind
 def test_sb3_check_env_passes(kind):
     from stable_baselines3.common.env_checker import check_env as check_sb3

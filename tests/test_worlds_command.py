@@ -27,12 +27,15 @@ def test_tension_by_hand():
         row("paced", (-3, 0.995, 15), (-3, 0.985, 17)),
         row("hpa", (-4, 1.0, 20), (-4, 1.0, 20)),
     ]
-    assert "static at 99 % takes 32 GPU-hours, paced 16: 2.00 times" in tension(rows)
+    assert "static at 99 % takes 32 GPU-hours, 2.00 times the 16 of paced" in tension(rows)
+    assert tension([*rows[:2], row("slow", (-1, 1.0, 40))]).endswith(
+        "fewer GPU-hours than a fixed fleet: static at 99 % takes 32, slow 40."
+    )
     assert "no rule that changes its fleet here" in tension(rows[:2])
     assert "no fixed fleet here" in tension(rows[1:])
     # Who has learnt is no rule, however good.
     rows.append(Row("ppo", row("ppo", (-1, 1.0, 1), (-1, 1.0, 1)).outcomes, learned=True))
-    assert "paced 16" in tension(rows)
+    assert "the 16 of paced" in tension(rows)
     assert gain([rows[-1], *rows[:-1]]).startswith("Tension: paced has ")
 
 
@@ -191,3 +194,14 @@ def test_slips(words: list[str], message: str, capsys: pytest.CaptureFixture[str
     assert message in error
     assert error.count("\n") == 1
     assert out == ""
+
+
+def test_no_words_show_the_help_and_start_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    begun = []
+    monkeypatch.setattr(worlds, "_run", lambda words: begun.append(words) or 0)
+    assert main([]) == 2
+    assert capsys.readouterr().out.strip() == str(worlds.__doc__).strip()
+    assert main(["scale=paper"]) == 0
+    assert begun == [["scale=paper"]]

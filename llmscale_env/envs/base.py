@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -129,6 +130,7 @@ class ServingEnv(gym.Env, _Settings):
     Raises:
         ScenarioError: an unknown scenario or field, or a value out of range.
         ValueError: an unknown block, head, forecaster or render mode.
+        ModuleNotFoundError: `render_mode="rgb_array"` without the extra "plots".
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}
@@ -148,6 +150,10 @@ class ServingEnv(gym.Env, _Settings):
             raise ValueError(
                 f"render_mode = {render_mode!r}: must be one of {self.metadata['render_modes']}"
             )
+        if render_mode == "rgb_array" and find_spec("matplotlib") is None:
+            # Said now, not after an episode.
+            how = "needs matplotlib: pip install 'llmscale[plots]'"
+            raise ModuleNotFoundError(f"render_mode = 'rgb_array' {how}", name="matplotlib")
         self.render_mode = render_mode
         self._configure(
             1, scenario, overrides, observation, action, forecaster, 1, reference, shaping

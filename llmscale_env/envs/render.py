@@ -78,7 +78,7 @@ def draw_frame(scenario: Scenario, history: History) -> NDArray[np.uint8]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 8), dpi=80, layout="constrained")
+    figure = Figure(figsize=(10, 8), dpi=80, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axes: Any = figure.subplots(4, 1, sharex=True)
     rows = history.rows
@@ -106,7 +106,8 @@ def draw_frame(scenario: Scenario, history: History) -> NDArray[np.uint8]:
     for axis, title in zip(axes, titles, strict=True):
         axis.set_ylabel(title, fontsize=8)
         axis.set_xlim(0, scenario.horizon_s)
-        axis.legend(loc="upper left", fontsize=7)
+        # Beside the panel: within it, eleven queues hide what is drawn.
+        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7)
         axis.grid(alpha=0.3)
     axes[1].set_yscale("symlog")
     axes[1].set_ylim(bottom=0)
