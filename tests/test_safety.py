@@ -327,6 +327,24 @@ def test_a_cluster_of_nonsense_is_refused(field: str, value: Any):
 
 @pytest.mark.parametrize(
     "field, value",
+    [
+        ("kind", 99),
+        ("pools", (1,)),
+        ("pools", (-1,)),
+        ("overflow", (0.0,)),
+        ("decode_pools", (7,)),
+        ("queue", -2),
+        ("queue", 0),
+    ],
+)
+def test_a_route_of_nonsense_is_refused(field: str, value: Any):
+    route = replace(RouteSpec(RouterKind.JSQ_REQUESTS, (0,)), **{field: value})
+    with pytest.raises(ValueError, match=rf"routes\[0\]\[0\]\.{field}.* = .*: must be"):
+        cluster(GOOD_POOL, routes=(route,))
+
+
+@pytest.mark.parametrize(
+    "field, value",
     [("priority", 2), ("priority", -1), ("ttft_slo_ps", -1), ("promote_ps", float("nan"))],
 )
 def test_a_class_of_nonsense_is_refused(field: str, value: Any):

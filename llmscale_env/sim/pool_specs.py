@@ -27,12 +27,15 @@ _TOKENS = (0, 2**31 - 1)
 _COUNT = (1, 2**31 - 1)
 _BYTES = (0, 2**62)
 _SWAP_RANGES = {
+    **dict.fromkeys(("llm", "profile"), (0, 2**20)),
     **dict.fromkeys(("fetch_ps", "swap_ps"), _TIME),
     "weight_bytes": _BYTES,
     "watermark_tokens": _TOKENS,
 }
 _POOL_RANGES: dict[str, tuple[int, int] | type[IntEnum]] = {
-    "n_slots": (0, 2**20),
+    **dict.fromkeys(("profile", "llm", "n_slots", "initial_active"), (0, 2**20)),
+    "batch_limit": _COUNT,
+    "phase": PoolPhase,
     "gpus": (1, 2**20),
     "controller": ControllerKind,
     **dict.fromkeys(("controller_min_batch", "controller_max_batch"), _COUNT),
