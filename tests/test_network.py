@@ -111,6 +111,18 @@ def test_bytes_are_conserved(seed: int) -> None:
     assert ended
 
 
+def test_a_change_of_rates_leaves_one_event_behind_at_most() -> None:
+    clock, net = network([1000, 1000], [0])
+    n = 100
+    for k in range(n):
+        net.start(k, (0,), 10**6 * (n - k), lambda: None)
+    assert len(clock._queue) <= n
+    clock.run(clock.now + 10**8)
+    for k in range(n):
+        net.stop(k)
+    assert len(clock._queue) <= 2 * n
+
+
 def test_impossible_networks_are_refused() -> None:
     def spec(capacity: list[int], out: tuple[int, ...], into: tuple[int, ...]) -> NetworkSpec:
         return NetworkSpec(np.array(capacity), (out,), (into,), ((),), ((),))

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,9 +21,9 @@ from llmscale_env.sim.fast.engine import BusyError, EngineBatch, FastEngine
 from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.router import router
-from llmscale_env.sim.spec import PoolSpec, RouterKind, RouteSpec
+from llmscale_env.sim.spec import ClassSpec, PoolSpec, RouterKind, RouteSpec
 from llmscale_env.workload.requests import RequestTable
-from tests.test_reference_engine import cluster, table
+from tests.test_reference_engine import cluster, profile, table
 
 MINUTE = load_scenario("mixed-slo-v0", horizon_s=60.0)
 ZERO = np.zeros(1, np.int64)
@@ -273,3 +274,100 @@ def test_a_state_that_is_not_whole_is_refused_and_changes_nothing(missing: str):
     with pytest.raises(ValueError, match=rf"\['{missing}'\] missing"):
         env.restore_state(saved)
     assert np.array_equal(env.core.observe()[0], seen)
+
+
+GOOD_POOL = PoolSpec(0, 0, 2, initial_active=1)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("gpus", -1),
+        ("gpus", 1.5),
+        ("n_slots", -1),
+        ("acquire_ps", -1),
+        ("acquire_ps", float("nan")),
+        ("load_ps", (0, -1, 0)),
+        ("load_ps", (0, 0)),
+        ("repair_ps", 2**63),
+        ("weight_bytes", -1),
+        ("layers", 0),
+        ("prefill_tokens", 0),
+        ("chunk_tokens", -1),
+        ("preemption", 9),
+        ("controller", 9),
+        ("controller_alpha", float("nan")),
+        ("controller_window_iterations", 0),
+        ("controller_min_batch", 5000),
+        ("watermark_tokens", -1),
+        ("host_kv_bytes", -1),
+        ("pull_rule", True),
+    ],
+)
+def test_a_pool_of_nonsense_is_refused(field: str, value: Any):
+    with pytest.raises(ValueError, match=rf"pools\[0\]\.{field}.* = .*: must be"):
+        cluster(replace(GOOD_POOL, **{field: value}))
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("max_gpus", -1),
+        ("gpus_per_host", 0),
+        ("half_block_tokens", -1),
+        ("host_keep_alive_ps", -1),
+        ("host_keep_alive_ps", 0.5),
+        ("manager_period_ps", 2**63),
+    ],
+)
+def test_a_cluster_of_nonsense_is_refused(field: str, value: Any):
+    with pytest.raises(ValueError, match=f"{field} = .*: must be an integer in"):
+        cluster(GOOD_POOL, **{field: value})
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("kind", 99),
+        ("pools", (1,)),
+        ("pools", (-1,)),
+        ("overflow", (0.0,)),
+        ("decode_pools", (7,)),
+        ("queue", -2),
+        ("queue", 0),
+    ],
+)
+def test_a_route_of_nonsense_is_refused(field: str, value: Any):
+    route = replace(RouteSpec(RouterKind.JSQ_REQUESTS, (0,)), **{field: value})
+    with pytest.raises(ValueError, match=rf"routes\[0\]\[0\]\.{field}.* = .*: must be"):
+        cluster(GOOD_POOL, routes=(route,))
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("priority", 2), ("priority", -1), ("ttft_slo_ps", -1), ("promote_ps", float("nan"))],
+)
+def test_a_class_of_nonsense_is_refused(field: str, value: Any):
+    with pytest.raises(ValueError, match=rf"classes\[0\]\.{field} = .*: must be an integer in"):
+        cluster(GOOD_POOL, classes=(ClassSpec(**{field: value}),))
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("kv_capacity_tokens", 0),
+        ("prefill_pair_ps", -1),
+        ("prefill_pair_ps", 2**50),
+        ("mixed_chunk_ps", 2**63),
+        ("decode_per_token_ps", np.full(9, 2**58)),
+        ("decode_base_ps", np.full(9, 1.5)),
+        ("decode_base_ps", [2**63] * 9),
+        ("prefill_knot_tokens", [5]),
+        ("prefill_slope_ps", [1, 2]),
+        ("swap_in_ps_per_token", 2**52),
+    ],
+)
+def test_iteration_times_that_are_none_or_too_long_are_refused(field: str, value: Any):
+    good = profile(max_batch=8)
+    with pytest.raises(ValueError, match=f"{field}.*(must|too)"):
+        replace(good, **{field: value})

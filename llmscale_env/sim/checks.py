@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,29 @@ def check_range(name: str, value: int, low: int, high: int) -> int:
     if not (isinstance(value, (int, np.integer)) and low <= value <= high):
         raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
     return int(value)
+
+
+def check_fields(
+    owner: object, ranges: Mapping[str, tuple[int, int] | type[IntEnum]], where: str = ""
+) -> None:
+    """Refuse fields that are no whole numbers in their ranges, or none of an enumeration.
+
+    Raises:
+        ValueError: which field, its value, and what it must be.
+    """
+    for name, allowed in ranges.items():
+        value = getattr(owner, name)
+        if isinstance(allowed, tuple):
+            low, high = allowed
+            rule = f"an integer in {low}..{high}"
+        else:
+            low, high = 0, len(allowed) - 1
+            rule = f"one of {', '.join(f'{int(k)} ({k.name})' for k in allowed)}"
+        for k, one in enumerate(value if isinstance(value, tuple) else (value,)):
+            whole = isinstance(one, (int, np.integer)) and not isinstance(one, (bool, np.bool_))
+            if not (whole and low <= one <= high):
+                at = f"[{k}]" if isinstance(value, tuple) else ""
+                raise ValueError(f"{where}{name}{at} = {one!r}: must be {rule}")
 
 
 def check_class(spec: ClusterSpec, llm: int, slo_class: int) -> tuple[int, int]:
@@ -152,8 +176,6 @@ def check_phase(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
     Raises:
         ValueError: which field, and why.
     """
-    if pool.phase not in tuple(PoolPhase):
-        raise ValueError(f"{where}.phase = {pool.phase!r}: must be in 0..{len(PoolPhase) - 1}")
     if pool.phase == PoolPhase.BOTH:
         return
     phase = PoolPhase(pool.phase).name

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
+from llmscale_env.sim.checks import check_fields
 from llmscale_env.sim.kinds import (
+    NEVER,
     ControllerKind,
     LiveMode,
     LoadSource,
@@ -18,6 +21,35 @@ from llmscale_env.sim.kinds import (
 )
 from llmscale_env.sim.operations import Operations
 from llmscale_env.sim.region_specs import ScalingSpec, SpotSpec
+
+_TIME = (0, int(NEVER))
+_TOKENS = (0, 2**31 - 1)
+_COUNT = (1, 2**31 - 1)
+_BYTES = (0, 2**62)
+_SWAP_RANGES = {
+    **dict.fromkeys(("llm", "profile"), (0, 2**20)),
+    **dict.fromkeys(("fetch_ps", "swap_ps"), _TIME),
+    "weight_bytes": _BYTES,
+    "watermark_tokens": _TOKENS,
+}
+_POOL_RANGES: dict[str, tuple[int, int] | type[IntEnum]] = {
+    **dict.fromkeys(("profile", "llm", "n_slots", "initial_active"), (0, 2**20)),
+    "batch_limit": _COUNT,
+    "phase": PoolPhase,
+    "gpus": (1, 2**20),
+    "controller": ControllerKind,
+    **dict.fromkeys(("controller_min_batch", "controller_max_batch"), _COUNT),
+    "controller_window_iterations": _COUNT,
+    "pull_rule": PullRule,
+    "preemption": PreemptionMode,
+    "load_source": LoadSource,
+    "live_mode": LiveMode,
+    **dict.fromkeys(("chunk_tokens", "watermark_tokens", "deployment_slots"), _TOKENS),
+    "prefill_tokens": _COUNT,
+    **dict.fromkeys(("acquire_ps", "load_ps", "repair_ps"), _TIME),
+    **dict.fromkeys(("host_kv_bytes", "host_weight_bytes", "weight_bytes"), _BYTES),
+    "layers": (1, 2**20),
+}
 
 
 @dataclass(frozen=True)
@@ -129,6 +161,27 @@ class PoolSpec:
     priorities: bool = False
     spot: SpotSpec | None = None
     scaling: ScalingSpec | None = None
+
+    def refuse_nonsense(self, where: str) -> None:
+        """Refuse numbers that are out of range, whatever the rest of the cluster is.
+
+        Raises:
+            ValueError: which field, its value, and what it must be.
+        """
+        check_fields(self, _POOL_RANGES, where)
+        if not 0 < self.controller_alpha < float("inf"):
+            raise ValueError(
+                f"{where}controller_alpha = {self.controller_alpha!r}: must be a positive number"
+            )
+        if len(self.load_ps) != len(LoadSource):
+            raise ValueError(f"{where}load_ps = {self.load_ps}: must be {len(LoadSource)} times")
+        if self.controller_min_batch > self.controller_max_batch:
+            raise ValueError(
+                f"{where}controller_min_batch = {self.controller_min_batch}: must be at most "
+                f"controller_max_batch = {self.controller_max_batch}"
+            )
+        for k, swap in enumerate(self.swaps):
+            check_fields(swap, _SWAP_RANGES, f"{where}swaps[{k}].")
 
     def layer_bytes(self, layer: int) -> int:
         """Bytes of one layer, the first being 0; all of them together are `weight_bytes`."""

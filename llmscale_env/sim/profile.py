@@ -7,9 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.checks import check_fields
+from llmscale_env.workload.requests import whole_numbers
+
+LONGEST_ITERATION_PS = 2**60
+"""Of anything that an iteration may hold, so that sums of a few of them fit 64 bits."""
+
+
+_TABLES = (
+    *("decode_base_ps", "decode_per_token_ps", "mixed_base_ps", "mixed_per_token_ps"),
+    *("prefill_knot_tokens", "prefill_knot_ps", "prefill_slope_ps"),
+    *("mixed_knot_tokens", "mixed_knot_ps", "mixed_slope_ps"),
+)
+
 
 def _ints(values: object) -> NDArray[np.int64]:
-    return np.ascontiguousarray(values, dtype=np.int64)
+    return whole_numbers("times", values, np.int64)
 
 
 @dataclass(frozen=True)
@@ -52,11 +65,15 @@ class ProfileSpec:
     kv_bytes_per_token: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, _ints(value))
-                if (getattr(self, name) < 0).any():
-                    raise ValueError(f"{name}: must not be negative")
+        for name in _TABLES:
+            table = whole_numbers(name, getattr(self, name), np.int64)
+            if table.ndim != 1 or (table < 0).any():
+                raise ValueError(f"{name}: must be one row of numbers that are not negative")
+            object.__setattr__(self, name, table)
+        of_chunks = ("prefill_pair_ps", "mixed_pair_ps", "mixed_chunk_ps")
+        swaps = ("swap_out_ps_per_token", "swap_in_ps_per_token")
+        check_fields(self, dict.fromkeys((*of_chunks, *swaps), (0, 2**60)))
+        check_fields(self, {"kv_capacity_tokens": (1, 2**31), "kv_bytes_per_token": (0, 2**40)})
         # Every iteration takes time, so that time moves on.
         for name, times in (
             ("decode_base_ps", self.decode_base_ps[1:]),
@@ -68,6 +85,40 @@ class ProfileSpec:
         for name in ("decode_base_ps", "mixed_base_ps", "mixed_per_token_ps"):
             if len(getattr(self, name)) != len(self.decode_per_token_ps):
                 raise ValueError(f"{name}: must be as long as decode_per_token_ps")
+        for kind in ("prefill", "mixed"):
+            knots = getattr(self, f"{kind}_knot_tokens")
+            for name in (f"{kind}_knot_ps", f"{kind}_slope_ps"):
+                if len(getattr(self, name)) != len(knots):
+                    raise ValueError(f"{name}: must be as long as {kind}_knot_tokens")
+            if len(knots) == 0 or knots[0] != 0 or (np.diff(knots) < 0).any():
+                raise ValueError(
+                    f"{kind}_knot_tokens = {knots.tolist()}: must begin at 0 and never fall"
+                )
+        for what, ps in self._longest():
+            if ps > LONGEST_ITERATION_PS:
+                raise ValueError(
+                    f"{what}: {ps} ps with {self.kv_capacity_tokens} tokens, must be at most 2**60"
+                )
+
+    def _longest(self) -> list[tuple[str, int]]:
+        """The most that each of the parts of an iteration can take with the KV cache full."""
+        n = int(self.kv_capacity_tokens)
+        tables = ("decode_base_ps", "mixed_base_ps", "prefill_knot_ps", "mixed_knot_ps")
+        per_token = (
+            "decode_per_token_ps",
+            "mixed_per_token_ps",
+            "prefill_slope_ps",
+            "mixed_slope_ps",
+        )
+        swaps = ("swap_out_ps_per_token", "swap_in_ps_per_token")
+        pairs = ("prefill_pair_ps", "mixed_pair_ps")
+        return [
+            *((name, int(getattr(self, name).max())) for name in tables),
+            *((name, int(getattr(self, name).max()) * n) for name in per_token),
+            *((name, int(getattr(self, name)) * n) for name in swaps),
+            *((name, int(getattr(self, name)) * n * n) for name in pairs),
+            ("mixed_chunk_ps", int(self.mixed_chunk_ps) * self.max_batch),
+        ]
 
     @property
     def max_batch(self) -> int:

@@ -11,10 +11,17 @@ beside this one; whoever is no part of the simulator takes them from here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 import numpy as np
 
-from llmscale_env.sim.checks import check_phase, check_phases_of_route, check_pull, check_swaps
+from llmscale_env.sim.checks import (
+    check_fields,
+    check_phase,
+    check_phases_of_route,
+    check_pull,
+    check_swaps,
+)
 from llmscale_env.sim.kinds import (
     DECODE_KINDS,
     FROM_SSD,
@@ -100,6 +107,20 @@ __all__ = [
 ]
 
 
+_TIME = (0, int(NEVER))
+_CLUSTER_RANGES = {
+    "max_gpus": (0, 2**31 - 1),
+    "gpus_per_host": (1, 2**31 - 1),
+    "half_block_tokens": (0, 2**20),
+    **dict.fromkeys(("host_keep_alive_ps", "manager_period_ps"), _TIME),
+    "n_regions": (1, 2**15),
+}
+_CLASS_RANGES = {
+    "priority": (0, 1),
+    **dict.fromkeys(("itl_slo_ps", "ttft_slo_ps", "promote_ps"), _TIME),
+}
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """A cluster, compiled: see the classes of its parts and docs/engine.md.
@@ -143,8 +164,12 @@ class ClusterSpec:
     manager_period_ps: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, {**_CLUSTER_RANGES, "queue_llm": (-1, len(self.routes) - 1)})
+        for c, slo_class in enumerate(self.classes):
+            check_fields(slo_class, _CLASS_RANGES, f"classes[{c}].")
         for p, pool in enumerate(self.pools):
             where = f"pools[{p}]"
+            pool.refuse_nonsense(f"{where}.")
             if not 0 <= pool.profile < len(self.profiles):
                 raise ValueError(f"{where}.profile = {pool.profile}: no such profile")
             if not 0 <= pool.llm < len(self.routes):
@@ -169,8 +194,7 @@ class ClusterSpec:
                 raise ValueError(f"routes[{m}]: expected {len(self.classes)} classes")
             for c, route in enumerate(row):
                 where = f"routes[{m}][{c}]"
-                if route.queue >= len(self.queue_llm):
-                    raise ValueError(f"{where}.queue = {route.queue}: no such shared queue")
+                check_fields(route, self._route_ranges(), f"{where}.")
                 if route.kind == RouterKind.SHARED_QUEUE and route.queue < 0:
                     raise ValueError(f"{where}: a SHARED_QUEUE route needs a queue")
                 if route.queue >= 0 and self.queue_llm[route.queue] not in (-1, m):
@@ -197,6 +221,14 @@ class ClusterSpec:
         held = sum(pool.initial_active * pool.gpus for pool in self.pools)
         if held > self.max_gpus:
             raise ValueError(f"max_gpus = {self.max_gpus}: {held} are active at the start")
+
+    def _route_ranges(self) -> dict[str, tuple[int, int] | type[IntEnum]]:
+        pools = (0, len(self.pools) - 1)
+        return {
+            **dict.fromkeys(("pools", "overflow", "decode_pools"), pools),
+            **dict.fromkeys(("kind", "decode_kind"), RouterKind),
+            "queue": (-1, len(self.queue_llm) - 1),
+        }
 
     @property
     def n_llms(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from llmscale_env.sim.checks import check_range
-from llmscale_env.sim.kinds import FROM_SSD, InstanceState, LiveMode, PoolPhase
+from llmscale_env.sim.kinds import FROM_SSD, InstanceState, PoolPhase
 from llmscale_env.sim.links import LINK_TABLES, WEIGHT_TABLES
 
 if TYPE_CHECKING:
@@ -20,15 +20,10 @@ def check_weights(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
     """Refuse weights of a pool that could not be loaded layer by layer.
 
     Raises:
-        ValueError: `weight_bytes`, `layers` or `live_mode` out of range; no network; several LLMs in turn;
-            or other weights than those of another pool of the LLM.
+        ValueError: more bytes than flows count; no network; several LLMs in turn; or other weights than those
+            of another pool of the LLM.
     """
     check_range(f"{where}.weight_bytes", pool.weight_bytes, 0, MOST_BYTES - 1)
-    check_range(f"{where}.layers", pool.layers, 1, 2**20)
-    if pool.live_mode not in tuple(LiveMode):
-        raise ValueError(
-            f"{where}.live_mode = {pool.live_mode!r}: must be one of {[int(m) for m in LiveMode]}"
-        )
     if pool.weight_bytes == 0:
         return
     if pool.swaps:

@@ -34,7 +34,7 @@ _COLUMNS = (
 )
 
 
-def _whole_numbers(name: str, given: Any, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+def whole_numbers(name: str, given: Any, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
     """`given` as a contiguous array of `dtype`, or a ValueError that names a value which does not fit."""
     values, limits = np.asarray(given), np.iinfo(dtype)
     if values.dtype != dtype and values.size:
@@ -96,12 +96,12 @@ class RequestTable:
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
         for name, dtype in _COLUMNS:
-            column = _whole_numbers(name, getattr(self, name), dtype)
+            column = whole_numbers(name, getattr(self, name), dtype)
             if column.shape != (n,):
                 raise ValueError(f"{name}: expected shape ({n},), got {column.shape}")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
-        failures = _whole_numbers("failures", self.failures, np.int64).reshape(-1, 2)
+        failures = whole_numbers("failures", self.failures, np.int64).reshape(-1, 2)
         if (failures < 0).any() or (np.diff(failures[:, 0]) < 0).any():
             raise ValueError("failures: must be times and instances, none negative, by time")
         if len(failures) and failures[-1, 0] >= TOO_LATE_PS:

@@ -29,7 +29,6 @@ class Flow:
     path: tuple[int, ...]
     left: int
     seen_ps: int
-    due: Due
     then: Callable[[], None]
     rate: int = 0
 
@@ -83,6 +82,9 @@ class Network:
         self.paths = Paths(spec, hosts)
         self.capacity = [] if spec is None else [int(c) for c in spec.capacity]
         self.flows: dict[int, Flow] = {}
+        # Of the next end only: with an event for each flow, SimPy's heap would keep those that every change
+        # of rates makes stale.
+        self._next: Due | None = None
 
     def start(
         self, number: int, path: Sequence[int], volume_bytes: int, then: Callable[[], None]
@@ -90,19 +92,19 @@ class Network:
         """A flow over these links begins; `then` is called at its end."""
         now_ps = int(self.clock.now)
         self._settle(now_ps)
-        due = Due(self.clock, Phase.FLOW, number)
         assert number not in self.flows
-        self.flows[number] = Flow(tuple(path), volume_bytes * MILLIONTHS, now_ps, due, then)
+        self.flows[number] = Flow(tuple(path), volume_bytes * MILLIONTHS, now_ps, then)
         self._share(now_ps)
 
     def stop(self, number: int) -> None:
         """A flow is broken off."""
         now_ps = int(self.clock.now)
         self._settle(now_ps)
-        self.flows.pop(number).due.cancel()
+        del self.flows[number]
         self._share(now_ps)
 
     def _end(self, number: int) -> None:
+        self._next = None
         now_ps = int(self.clock.now)
         self._settle(now_ps)
         flow = self.flows.pop(number)
@@ -117,13 +119,18 @@ class Network:
             flow.seen_ps = now_ps
 
     def _share(self, now_ps: int) -> None:
-        """New rates, new ends."""
+        """New rates, and the next end."""
         rates = fair_rates(self.capacity, [flow.path for flow in self.flows.values()])
         links = Counter(link for flow in self.flows.values() for link in flow.path)
         self.events["flows_shared"] += any(n > 1 for n in links.values())
+        ends: list[tuple[int, int]] = []
         for (number, flow), rate in zip(self.flows.items(), rates, strict=True):
             flow.rate = rate
-            takes_ps = -(-flow.left // rate) if flow.path else 0
-            flow.due.cancel()
-            flow.due = Due(self.clock, Phase.FLOW, number).at(now_ps + takes_ps)
-            flow.due.then(partial(self._end, number))
+            ends.append((now_ps + (-(-flow.left // rate) if flow.path else 0), number))
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if ends:
+            end_ps, number = min(ends)
+            self._next = Due(self.clock, Phase.FLOW, number).at(end_ps)
+            self._next.then(partial(self._end, number))
