@@ -21,7 +21,7 @@ from llmscale_env.sim.fast.engine import BusyError, EngineBatch, FastEngine
 from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.router import router
-from llmscale_env.sim.spec import ClassSpec, PoolSpec, RouterKind, RouteSpec
+from llmscale_env.sim.spec import ClassSpec, PoolSpec, RequestState, RouterKind, RouteSpec
 from llmscale_env.workload.requests import RequestTable
 from tests.test_reference_engine import cluster, profile, table
 
@@ -371,3 +371,28 @@ def test_iteration_times_that_are_none_or_too_long_are_refused(field: str, value
     good = profile(max_batch=8)
     with pytest.raises(ValueError, match=f"{field}.*(must|too)"):
         replace(good, **{field: value})
+
+
+@pytest.mark.parametrize("loaded_ps", [1, 10**6])
+def test_the_last_picosecond_is_the_same_in_both_engines(loaded_ps: int):
+    # What begins just before the end of time (2^62 ps, 53 days) ends beyond it, and nothing wraps.
+    end_ps = 2**62 - 1
+    spec = cluster(replace(GOOD_POOL, acquire_ps=0, load_ps=(loaded_ps,) * 3))
+    requests = table((0, 5, 3), (end_ps - 2000, 5, 500), (end_ps - 1, 7, 2))
+    found = []
+    for engine_class in (ReferenceEngine, FastEngine):
+        engine = engine_class(spec, requests)
+        for until_ps in (end_ps - 1500, end_ps - 1, end_ps):
+            engine.advance(until_ps)
+            if until_ps == end_ps - 1500:
+                engine.set_target(0, 2)
+        with pytest.raises(ValueError, match=f"until_ps = {end_ps + 1}: must be"):
+            engine.advance(end_ps + 1)
+        found.append((engine.results(), engine.instances()))
+    (results, instances), (others, other_instances) = found
+    for name in results.dtype.names:
+        assert np.array_equal(results[name], others[name]), name
+    for name in instances.dtype.names:
+        assert np.array_equal(instances[name], other_instances[name]), name
+    wanted = [RequestState.FINISHED, RequestState.RUNNING, RequestState.OWN_QUEUE]
+    assert results["state"].tolist() == wanted

@@ -9,6 +9,8 @@ with before the first function is compiled:
 - The code is stale. Numba looks only at the file of the function itself, so an edit to a function
   that is *called from* another module would leave the old machine code in use. Hence the cache is
   bound to a fingerprint of all the kernels' sources: when it changes, the old code is dropped.
+
+Checked code (`LLMSCALE_CHECKED=1`, see `llmscale_env.sim.checked`) never lies beside the other.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import tempfile
 from collections.abc import Callable, Iterable, MutableMapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
+
+from llmscale_env.sim.checked import CHECKED, rewritten, teach_numba
 
 logger = logging.getLogger(__name__)
 
@@ -123,8 +127,8 @@ def prepare_cache(
     folders = _source_folders(kernels)
     if environ.get("NUMBA_CACHE_DIR") or not folders:
         return None  # without sources (in a zip file) Numba finds a place by itself
-    current = fingerprint(kernels)
-    if all(writable(folder / "__pycache__") for folder in folders):
+    current = fingerprint(kernels) + ("-checked" if CHECKED else "")
+    if not CHECKED and all(writable(folder / "__pycache__") for folder in folders):
         _drop_stale(kernels, current)
         return None
     chosen = next(folder for folder in _fallback_folders(current) if writable(folder))
@@ -165,6 +169,8 @@ class _TellsOfCompiling(event.Listener):
 
 
 event.register("numba:compile", _TellsOfCompiling())
+if CHECKED:
+    teach_numba()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,10 +190,12 @@ def njit(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         RuntimeError: (from Numba, where the function is defined) `NUMBA_CACHE_DIR` names a folder
             that cannot be written and no other place for the cache is left.
     """
-    decorate = numba.njit(**{"cache": True, **options})
-    if function is None:
-        return lambda given: _widen(decorate(given))
-    return _widen(decorate(function))
+    decorate = numba.njit(**{"cache": True, "boundscheck": CHECKED, **options})
+
+    def made(given: Any) -> Any:
+        return _widen(decorate(rewritten(given) if CHECKED else given))
+
+    return made if function is None else made(function)
 
 
 def _widen(dispatcher: Any) -> Any:

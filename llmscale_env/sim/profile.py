@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 from llmscale_env.sim.checks import check_fields
 from llmscale_env.workload.requests import whole_numbers
 
-LONGEST_ITERATION_PS = 2**60
-"""Of anything that an iteration may hold, so that sums of a few of them fit 64 bits."""
+LONGEST_ITERATION_PS = 2**58
+"""Of each part of an iteration, so that all of them together, after the last picosecond, fit 64 bits."""
+
+LONGEST_DECODE_PS = 2**61
+"""Of one request that fills the KV cache: its iterations are summed ahead of time."""
 
 
 _TABLES = (
@@ -72,7 +75,7 @@ class ProfileSpec:
             object.__setattr__(self, name, table)
         of_chunks = ("prefill_pair_ps", "mixed_pair_ps", "mixed_chunk_ps")
         swaps = ("swap_out_ps_per_token", "swap_in_ps_per_token")
-        check_fields(self, dict.fromkeys((*of_chunks, *swaps), (0, 2**60)))
+        check_fields(self, dict.fromkeys((*of_chunks, *swaps), (0, LONGEST_ITERATION_PS)))
         check_fields(self, {"kv_capacity_tokens": (1, 2**31), "kv_bytes_per_token": (0, 2**40)})
         # Every iteration takes time, so that time moves on.
         for name, times in (
@@ -97,8 +100,14 @@ class ProfileSpec:
         for what, ps in self._longest():
             if ps > LONGEST_ITERATION_PS:
                 raise ValueError(
-                    f"{what}: {ps} ps with {self.kv_capacity_tokens} tokens, must be at most 2**60"
+                    f"{what}: {ps} ps with {self.kv_capacity_tokens} tokens, must be at most 2**58"
                 )
+        n = int(self.kv_capacity_tokens)
+        decode_ps = n * (int(self.decode_base_ps.max()) + n * int(self.decode_per_token_ps.max()))
+        if decode_ps > LONGEST_DECODE_PS:
+            raise ValueError(
+                f"decode_per_token_ps: {decode_ps} ps for a request of {n} tokens, must be at most 2**61"
+            )
 
     def _longest(self) -> list[tuple[str, int]]:
         """The most that each of the parts of an iteration can take with the KV cache full."""

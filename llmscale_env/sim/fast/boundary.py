@@ -44,7 +44,7 @@ from llmscale_env.sim.fast.records import (
     PREFILL,
 )
 from llmscale_env.sim.fast.sources import NOBODY, next_place, shared_place
-from llmscale_env.sim.fast.structures import schedule
+from llmscale_env.sim.fast.structures import key_at, schedule
 from llmscale_env.sim.fast.timing import (
     decode_first_ps,
     decode_step_ps,
@@ -152,7 +152,7 @@ def _launch_single(S, i, t, mode, duration):
     inst.seg_begin = t
     inst.seg_start = t
     inst.seg_n = 0
-    schedule(S, i, 2 * (t + duration))
+    schedule(S, i, key_at(t + duration))
 
 
 @njit
@@ -183,7 +183,7 @@ def _launch_decode(S, i, t, once):
         if (pool.evicts or pool.evicts_in_order) and next_place(S, i) != NOBODY:
             n = 1  # who would fit once the copy has gone may need evictions after all, as KV grows
     inst.seg_n = n
-    schedule(S, i, 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)))
+    schedule(S, i, key_at(inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)))
 
 
 @njit
@@ -199,7 +199,7 @@ def _rest(S, i, t):
         if shared_place(S, i, inst.n_pull) != NOBODY:
             schedule(S, i, 2 * t + 1)
             return
-    schedule(S, i, 2 * inst.copied_ps + 1 if inst.leaving > 0 else NO_EVENT)
+    schedule(S, i, key_at(inst.copied_ps) + 1 if inst.leaving > 0 else NO_EVENT)
 
 
 @njit

@@ -20,7 +20,7 @@ from llmscale_env.sim.fast.pairs import append, hold, layers_ps, let_go, part, w
 from llmscale_env.sim.fast.queues import enter_front
 from llmscale_env.sim.fast.records import IDLE, NO_EVENT
 from llmscale_env.sim.fast.routing import move_waiting, route
-from llmscale_env.sim.fast.structures import push_front, schedule
+from llmscale_env.sim.fast.structures import key_at, push_front, schedule
 from llmscale_env.sim.fast.timing import prefill_ps
 from llmscale_env.sim.fast.wake import is_live, look_up, wake, wake_helper
 from llmscale_env.sim.jit import njit
@@ -78,7 +78,7 @@ def _look(S, i, t):
     live.work = b
     live.work_layers = layers
     live.work_ps = max(1, layers_ps(batch.ps, n_layers, batch.done, batch.done + layers))
-    schedule(S, i, 2 * (t + live.work_ps))
+    schedule(S, i, key_at(t + live.work_ps))
 
 
 @njit

@@ -24,6 +24,7 @@ from llmscale_env.sim.fast.memory import (
 from llmscale_env.sim.fast.queues import leave, queue_row
 from llmscale_env.sim.fast.regions import endpoint, is_below, next_to_reach, roll, used_now
 from llmscale_env.sim.fast.routing import route, to_instance
+from llmscale_env.sim.fast.structures import key_at
 from llmscale_env.sim.fast.wake import call_for_changed
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.region_specs import MOST_TOKENS, PPM, ScalingKind
@@ -227,7 +228,7 @@ def next_region_event(S, key):
         reaching = transit_of(S)[0, 0]
         first = reaching < arrival or (reaching == arrival and transit_of(S)[1, 0] < next_id)
         if first and reaching <= glob.signal_ps:
-            return 1 if 2 * reaching < key else 0
+            return 1 if key_at(reaching) < key else 0
     now = glob.signal_ps
     if now < arrival and now < reaching and 2 * now + 1 < key:
         return 2

@@ -18,6 +18,7 @@ from llmscale_env.sim.fast.memory import (
     links_of,
 )
 from llmscale_env.sim.fast.records import NO_EVENT, STALE
+from llmscale_env.sim.fast.structures import key_at
 from llmscale_env.sim.jit import njit
 
 MILLIONTHS = 1_000_000
@@ -168,7 +169,7 @@ def share(S):
         flow.end = flow.seen
         if flow.rate > 0:
             flow.end += (flow.left + flow.rate - 1) // flow.rate
-        key = 2 * flow.end
+        key = key_at(flow.end)
         if key < glob.flow_key or (key == glob.flow_key and r < glob.flow_next):
             glob.flow_key = key
             glob.flow_next = r

@@ -50,7 +50,7 @@ from llmscale_env.sim.fast.records import (
 from llmscale_env.sim.fast.regions import stays_in_region
 from llmscale_env.sim.fast.routing import route, route_gateway, to_instance
 from llmscale_env.sim.fast.sources import head_at
-from llmscale_env.sim.fast.structures import leave_own, schedule
+from llmscale_env.sim.fast.structures import key_at, leave_own, schedule
 from llmscale_env.sim.fast.timing import iterations_done, span_ps
 from llmscale_env.sim.fast.wake import hand_over, wake
 from llmscale_env.sim.jit import njit
@@ -112,7 +112,7 @@ def start_loading(S, i, t):
         loading.look(S, i, t)
     else:
         inst.loaded_ps = t + pool.load_ps[source]
-        schedule(S, i, 2 * inst.loaded_ps)
+        schedule(S, i, key_at(inst.loaded_ps))
 
 
 @njit
@@ -187,7 +187,7 @@ def swap(S, i, t):
     else:
         inst.loaded_ps = max(start, ready) + move
     inst.loaded_from = _HOST if 0 <= ready <= t else _SSD
-    schedule(S, i, 2 * inst.loaded_ps)
+    schedule(S, i, key_at(inst.loaded_ps))
 
 
 @njit
@@ -420,4 +420,4 @@ def acquire(S, i, source, duration, t):
     if duration == 0:
         start_loading(S, i, t)
     else:
-        schedule(S, i, 2 * (t + duration))
+        schedule(S, i, key_at(t + duration))

@@ -15,7 +15,7 @@ from llmscale_env.sim.fast.memory import (
     reclaim_of,
 )
 from llmscale_env.sim.fast.region_records import OTHER_VM, OWN_VM, REPAIRED_VM
-from llmscale_env.sim.fast.structures import schedule
+from llmscale_env.sim.fast.structures import key_at, schedule
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.kinds import InstanceState, LoadSource
 from llmscale_env.workload.requests import PS_PER_S
@@ -67,7 +67,7 @@ def reclaim(S, i, t):
     inst.loaded_ps = t + duration
     if q != p:
         inst.loaded_ps += ep.redeploy_ps if ep.local else ep.redeploy_remote_ps
-    schedule(S, i, 2 * (t + duration))
+    schedule(S, i, key_at(t + duration))
 
 
 @njit
@@ -80,7 +80,7 @@ def redeploy(S, i, t):
     inst.loaded_from = _HOST if local else _SSD
     pool_at(S, inst.pool).source_used[inst.loaded_from] += 1
     inst.loaded_ps = t + (ep.redeploy_ps if local else ep.redeploy_remote_ps)
-    schedule(S, i, 2 * inst.loaded_ps)
+    schedule(S, i, key_at(inst.loaded_ps))
 
 
 @njit
@@ -110,7 +110,7 @@ def donate(S, i, t):
     """Instance `i`, which nothing is on any more, goes to spot."""
     inst = inst_at(S, i)
     inst.state = _DONATING
-    schedule(S, i, 2 * (t + endpoint_at(S, inst.pool).donate_ps))
+    schedule(S, i, key_at(t + endpoint_at(S, inst.pool).donate_ps))
 
 
 @njit
@@ -139,4 +139,4 @@ def fail(S, i, was, t):
     repair = pool_at(S, inst.pool).repair_ps
     inst.state = _ACQUIRING
     inst.loaded_ps = t + repair + endpoint_at(S, inst.pool).redeploy_ps
-    schedule(S, i, 2 * (t + repair))
+    schedule(S, i, key_at(t + repair))

@@ -12,6 +12,7 @@ from llmscale_env.sim.fast.memory import (
     tree_of,
 )
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.kinds import NEVER
 
 # ---- doubly linked lists of requests (rows of S.lists: head, tail, count) -----------------------
 
@@ -151,6 +152,12 @@ def insert_aux(S, row, r, before):
 
 
 # ---- the next event among instances: a tournament tree over S.key, lowest index wins ties -------
+
+
+@njit
+def key_at(t):
+    """The key of an event at `t`. One beyond the end of time never comes, so its own time need not fit."""
+    return 2 * min(t, NEVER - 1)
 
 
 @njit

@@ -31,7 +31,7 @@ from llmscale_env.sim.fast.records import (
     NO_EVENT,
 )
 from llmscale_env.sim.fast.sources import NOBODY, head_at, shared_place
-from llmscale_env.sim.fast.structures import schedule
+from llmscale_env.sim.fast.structures import key_at, schedule
 from llmscale_env.sim.fast.timing import boundary_is_done, iterations_within, span_ps
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState
@@ -58,7 +58,7 @@ def cut_at(S, i, n):
     inst = inst_at(S, i)
     if n < inst.seg_n:
         inst.seg_n = n
-        schedule(S, i, 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)))
+        schedule(S, i, key_at(inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps)))
 
 
 @njit
@@ -219,7 +219,7 @@ def _call_for(S, q, t, but):
         if inst.n_pull > 1 and pull_of(S)[i, place] != q:
             cut_at(S, i, n)
             continue
-        key = 2 * (inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps))
+        key = key_at(inst.seg_start + span_ps(n, inst.seg_first_ps, inst.seg_step_ps))
         if key < best_key:
             best, best_n, best_key = i, n, key
     if best >= 0:
