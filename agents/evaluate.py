@@ -78,8 +78,12 @@ def _evaluate(words: Sequence[str]) -> int:
     launcher = launcher_of(options, workers=1)
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
     from llmscale_env.control.reward import even_seeds
-    from llmscale_env.scenarios import ScenarioError, load_scenario
+    from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
 
+    if options["env"] not in scenario_names() and not scenario_name:
+        raise Slip(
+            f"env = {options['env']!r}: is for gymnasium.make only, has no scenario of its own"
+        )
     try:
         scenario = load_scenario(scenario_name or options["env"], **overrides)
     except ScenarioError as error:

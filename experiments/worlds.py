@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ from experiments import blind_players
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.output import replace_file
 from llmscale_env import _spread
-from llmscale_env._cli import Slip, one_of, parse_options, run_command, some_of, whole
+from llmscale_env._cli import Slip, check_file, one_of, parse_options, run_command, some_of, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 from llmscale_env.control.reward import even_seeds
 from llmscale_env.scenarios import load_scenario
@@ -167,6 +168,10 @@ def _run(words: Sequence[str]) -> int:
     paper = scale_name == "paper"
     page = _page(options, "page", "docs/leaderboard.md" if paper else "none")
     summary = _page(options, "summary", "docs/worlds.md" if paper else "none")
+    if page and summary and page.resolve() == summary.resolve():
+        raise Slip(f"summary = {str(summary)!r}: must be another file than page")
+    for each, env in product(filter(None, (page, summary)), names):
+        marked(each.read_text(encoding="utf-8"), env, each)
     launcher = launcher_of(options, workers=1)
     learned = _learned(options, names)
     for env in names:
@@ -209,11 +214,18 @@ TITLE = "### Everybody at their best: {}"
 
 
 def _page(options: Mapping[str, str], key: str, default: str) -> Path | None:
-    """A page that is there, or none."""
+    """A page that is there and can be written, or none."""
     text = options.get(key, default)
-    if text != "none" and not Path(text).is_file():
+    if text == "none":
+        return None
+    if not Path(text).is_file():
         raise Slip(f"{key} = {text!r}: there is no such file")
-    return None if text == "none" else Path(text)
+    check_file(key, Path(text))
+    try:
+        Path(text).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Slip(f"{key} = {text!r}: is no text in UTF-8") from None
+    return Path(text)
 
 
 Player = tuple[str, Callable[..., Any], dict[str, Any]]
@@ -417,18 +429,31 @@ def tension(rows: Sequence[Row]) -> str:
     )
 
 
+def marked(text: str, env: str, page: Path) -> re.Match[str] | None:
+    """Where the environment's table is, its two marks included.
+
+    Raises:
+        Slip: the second mark is missing.
+    """
+    start = f"<!-- worlds: {env} -->"
+    # Never over another environment's mark: what lies between would be lost.
+    found = re.search(f"{re.escape(start)}((?!<!-- worlds:).)*?<!-- end -->", text, re.DOTALL)
+    if found is None and start in text:
+        raise Slip(f"{page}: no <!-- end --> after {start}")
+    return found
+
+
 def put(page: Path, env: str, text: str, title: str = "") -> None:
     """The text between the environment's two marks of a page.
 
     Where there are none yet, they go under `title` to the end of the section `## ENV` or `## ENV: ...`. A
     section that is not there either is made at the end of the page.
     """
-    start, end = f"<!-- worlds: {env} -->", "<!-- end -->"
-    block = f"{start}\n{text}\n{end}"
+    block = f"<!-- worlds: {env} -->\n{text}\n<!-- end -->"
     old = page.read_text(encoding="utf-8")
-    marked = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-    if marked.search(old):
-        new = marked.sub(lambda _: block, old)
+    there = marked(old, env, page)
+    if there:
+        new = old[: there.start()] + block + old[there.end() :]
     else:
         sections = re.split("^(?=## )", f"{old.rstrip()}\n\n", flags=re.MULTILINE)
         heading = re.compile(rf"## {env}[:\n]")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmscale_env.sim import jit
+from llmscale_env.sim import checked, jit
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,6 +34,7 @@ def copy(tmp_path: Path) -> Path:
     (package / "__init__.py").write_text("")
     (sim / "__init__.py").write_text("")
     shutil.copy(jit.__file__, sim)
+    shutil.copy(checked.__file__, sim)
     for name, text in KERNELS.items():
         (sim / name).write_text(text)
     return package.parent
@@ -80,6 +81,20 @@ def test_code_is_kept_beside_the_module_and_dropped_when_any_kernel_changes(copy
 def test_compiling_is_told_once_and_code_from_the_cache_needs_no_word(copy: Path):
     assert run(copy).count(jit.COMPILING) == 1
     assert jit.COMPILING not in run(copy)
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_damaged_compiled_code_is_made_anew(copy: Path, kind: str):
+    run(copy)
+    files = list((copy / "llmscale_env" / "sim" / "__pycache__").glob(f"*.{kind}"))
+    assert len(files) >= 2
+    for k, file in enumerate(files):
+        data = file.read_bytes()
+        file.write_bytes(data[: len(data) // 2] if k % 2 else b"\x00 no pickle")
+    said = run(copy)
+    assert "20\nhits 0" in said
+    assert "compiled code is damaged" in said
+    assert "20\nhits 1" in run(copy)
 
 
 def test_read_only_install_uses_the_users_cache(copy: Path, tmp_path: Path):

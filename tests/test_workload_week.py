@@ -411,6 +411,12 @@ def test_the_day_drawn_is_the_day_of_the_requests():
     assert numbers == {10, 11, 12, 13}
 
 
+def test_negative_counts_are_refused():
+    for first, n in ((0, -1), (-1, 3)):
+        with pytest.raises(ValueError, match="must not be negative"):
+            even_seeds(load_scenario("mixed-slo"), first, n)
+
+
 def test_where_no_day_is_drawn_seeds_follow_each_other():
     assert even_seeds(load_scenario("mixed-slo-hours"), 7, 3) == [7, 8, 9]
     assert even_seeds(load_scenario("placement"), 7, 3) == [7, 8, 9]

@@ -205,3 +205,23 @@ def test_no_words_show_the_help_and_start_nothing(
     assert capsys.readouterr().out.strip() == str(worlds.__doc__).strip()
     assert main(["scale=paper"]) == 0
     assert begun == [["scale=paper"]]
+
+
+def test_a_page_is_tried_before_anything_is_simulated(tmp_path, capsys):
+    words = ["env=placement-per-request", "scale=quick", "search=none", "episodes=1"]
+    half = (
+        "<!-- worlds: placement-per-request -->\nprose\n<!-- worlds: placement -->\n<!-- end -->\n"
+    )
+    pages = {
+        "half.md": (half.encode(), "no <!-- end --> after <!-- worlds: placement-per-request -->"),
+        "bytes.md": (b"\xff\xfe\x00", "is no text in UTF-8"),
+    }
+    for name, (content, error) in pages.items():
+        page = tmp_path / name
+        page.write_bytes(content)
+        assert worlds.main([*words, f"page={page}"]) == 2
+        assert error in capsys.readouterr().err
+        assert page.read_bytes() == content
+    page.write_text("# page\n")
+    assert worlds.main([*words, f"page={page}", f"summary={page}"]) == 2
+    assert "must be another file than page" in capsys.readouterr().err

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import platformdirs
 
 from baselines.tuning.trials import Outcome
 from llmscale_env._spread import ALONE, Crew, Launcher, crew
-from llmscale_env.control.reward import days_to_draw, even_seeds
+from llmscale_env.control.reward import day_drawn, days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
@@ -59,11 +61,13 @@ def tuning_seeds(scenario: Scenario, n: int) -> list[int]:
     days = days_to_draw(scenario.workload, scenario.horizon_s)
     if days is None:
         return list(range(FIRST_SEED, FIRST_SEED + n))
-    seeds: list[int] = []
-    while len(seeds) < n:
-        some = even_seeds(scenario, FIRST_SEED, len(seeds) + days)
-        seeds += sorted(set(some).difference(seeds))
-    return seeds[:n]
+    came: Counter[int | None] = Counter()
+    order: list[tuple[int, int]] = []
+    for seed in even_seeds(scenario, FIRST_SEED, -(-n // days) * days):
+        day = day_drawn(scenario.workload, scenario.horizon_s, np.random.default_rng(seed))
+        order.append((came[day], seed))
+        came[day] += 1
+    return [seed for _, seed in sorted(order)[:n]]
 
 
 def identity(settings: Mapping[str, Any]) -> str:

@@ -204,7 +204,12 @@ def even_seeds(scenario: Scenario, first: int, n: int) -> list[int]:
 
     Where `n` is no multiple of the number of days, some come once more than others. Of a scenario whose seeds
     draw no day: the `n` seeds from `first` on.
+
+    Raises:
+        ValueError: a negative number.
     """
+    if first < 0 or n < 0:
+        raise ValueError(f"first = {first}, n = {n}: must not be negative")
     workload, horizon_s = scenario.workload, scenario.horizon_s
     days = days_to_draw(workload, horizon_s)
     if days is None:

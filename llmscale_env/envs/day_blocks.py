@@ -1,7 +1,7 @@
 """Observation blocks for a service that follows days: the hour, load against yesterday's, work by deadline.
 
 Load and work are stated in the instances that they keep busy, as a share of all that the GPUs allow, so one
-network reads a busy and a quiet day alike. No entry tells how far the horizon is.
+network reads a busy and a quiet day alike. No entry counts to the horizon.
 """
 
 from __future__ import annotations

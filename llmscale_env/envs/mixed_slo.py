@@ -67,7 +67,8 @@ class MixedSLOEnv(ServingEnv):
     ## Observation Space
 
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Load and work are in instances
-    that they keep busy over the most that the GPUs allow. No entry tells how far the horizon is.
+    that they keep busy over the most that the GPUs allow. No entry counts to the horizon;
+    in a whole day, which begins at midnight, the time of day does.
 
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
@@ -275,6 +276,8 @@ class MixedSLOConstrainedEnv(MixedSLOHoursEnv):
     As `llmscale/MixedSLO-Hours-v1` ([the page of the day](mixed-slo.md) has all of it), for constrained RL.
     The reward has no part for violations. `info["cost"]` has the requests that became late in the interval,
     `info["cost_budget"]` and the attribute `cost_budget` how many may in an episode: 1 % of those expected.
+    It is for `gymnasium.make`. Commands compare policies in `env=mixed-slo-hours`, whose reward has all
+    parts.
 
     ## Version History
 

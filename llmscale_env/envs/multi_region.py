@@ -444,7 +444,7 @@ class MultiRegionEnv(ServingEnv):
 
     - v1: a random day of the week, SageServe's rate and fleet (v0: a Tuesday at a quarter of both), requests
       that can wait are due in 2 to 12 hours and some wait at the start, chunked prefill, prices in dollars,
-      no entry that tells the horizon.
+      no entry that counts to the horizon.
     - v0: first version. It is gone.
     """
 

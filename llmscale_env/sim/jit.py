@@ -193,9 +193,26 @@ def njit(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     decorate = numba.njit(**{"cache": True, "boundscheck": CHECKED, **options})
 
     def made(given: Any) -> Any:
-        return _widen(decorate(rewritten(given) if CHECKED else given))
+        return _widen(_outlive(decorate(rewritten(given) if CHECKED else given)))
 
     return made if function is None else made(function)
+
+
+def _outlive(dispatcher: Any) -> Any:
+    """Compile anew what cannot be read: Numba lets a file that was cut off end the process's call."""
+    cache = dispatcher._cache
+    load = cache.load_overload
+
+    def load_overload(*args: Any) -> Any:
+        try:
+            return load(*args)
+        except Exception as error:  # whatever unpickling bytes of any kind may raise
+            logger.warning("%s: compiled code is damaged, made anew (%r)", cache.cache_path, error)
+            cache.flush()
+            return None
+
+    cache.load_overload = load_overload
+    return dispatcher
 
 
 def _widen(dispatcher: Any) -> Any:
