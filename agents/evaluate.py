@@ -114,9 +114,16 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             scenario, a model that is missing or cannot be read.
     """
     from agents.pretrained import PretrainedError, find, is_pretrained
-    from baselines import POLICY_NAMES, PolicyError, make_policy, misfit, policies_for
+    from baselines import (
+        POLICY_NAMES,
+        PolicyError,
+        make_policy,
+        misfit,
+        policies_for,
+        split_policies,
+    )
 
-    names = [part for part in (text or ",".join(policies_for(scenario))).split(",") if part]
+    names = split_policies(text) if text else list(policies_for(scenario))
     if not names:
         raise Slip(f"policies = {text!r}: names nobody")
     found: dict[str, Policy] = {}

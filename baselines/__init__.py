@@ -3,7 +3,7 @@
 `make_policy(name, **parameters)` makes one; docs/policies.md has their rules and constants.
 """
 
-from baselines.parameters import PolicyError
+from baselines.parameters import PolicyError, split_policies
 from baselines.registry import POLICY_NAMES, make_policy, misfit, policies_for
 
-__all__ = ["POLICY_NAMES", "PolicyError", "make_policy", "misfit", "policies_for"]
+__all__ = ["POLICY_NAMES", "PolicyError", "make_policy", "misfit", "policies_for", "split_policies"]

@@ -54,11 +54,21 @@ def checked(policy: str, kind: type[P], values: Mapping[str, Any]) -> P:
         raise PolicyError(f"{policy}: {where} = {first['input']!r}: {message}") from None
 
 
+def split_policies(text: str) -> list[str]:
+    """The policies of a list: "hpa,static:interactive=6,mixed=4" has two, the second with two parameters."""
+    names: list[str] = []
+    for part in filter(None, text.split(",")):
+        if names and ":" in names[-1] and re.match(r"\s*[A-Za-z_][\w.-]*\s*=", part):
+            names[-1] += f"+{part.strip()}"
+        else:
+            names.append(part)
+    return names
+
+
 def parse_policy(text: str) -> tuple[str, dict[str, Any]]:
     """A policy's name and parameters from words such as "static:interactive=6,mixed=4".
 
-    A plus sign separates as well as a comma does, for lists of policies that are themselves separated by
-    commas. The value "none" is None.
+    A plus sign separates as well as a comma does. The value "none" is None.
 
     Raises:
         PolicyError: something after the colon that is not `key=value`, or a key given twice.

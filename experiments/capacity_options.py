@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from baselines import PolicyError, make_policy
-from baselines.parameters import parse_policy
+from baselines.parameters import parse_policy, split_policies
 from baselines.registry import PLACEMENT_POLICIES
 from experiments.capacity_load import window
 from experiments.capacity_serve import scenario_of
@@ -213,7 +213,7 @@ def _digest(key: str, options: Mapping[str, str]) -> str:
 
 def _policies(options: Mapping[str, str]) -> tuple[tuple[str, str, dict[str, Any]], ...]:
     found = []
-    for text in dict.fromkeys(options.get("policy", "aladdin,jsq").split(",")):
+    for text in dict.fromkeys(split_policies(options.get("policy", "aladdin,jsq"))):
         try:
             name, parameters = parse_policy(text)
             if name not in PLACEMENT_POLICIES:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines import make_policy
+from baselines import make_policy, split_policies
 from experiments.output import new_figure, save_figure
 from llmscale_env._cli import Slip, check_file, one_of, parse_options, run_command
 from llmscale_env.control.reward import violation_prices
@@ -63,7 +63,7 @@ def _show(words: Sequence[str]) -> int:
         raise Slip(f"show = {show!r}: must be peak, prices or picture")
     if show == "picture":
         (day, *_) = _numbers(options, "days", (PICTURE_DAY,), 1, DAYS)
-        names = str(options.get("policies", PICTURE_POLICIES)).split(",")
+        names = split_policies(str(options.get("policies", PICTURE_POLICIES)))
         out = Path(str(options.get("out", "docs/images/day.png")))
         check_file("out", out)
         print(picture(day, names, out))

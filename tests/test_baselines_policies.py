@@ -9,6 +9,7 @@ import pytest
 
 from baselines import POLICY_NAMES, PolicyError, make_policy, policies_for
 from baselines.hpa import HpaPolicy
+from baselines.parameters import split_policies
 from baselines.registry import TUNED_NAMES
 from baselines.tuned_settings import read_settings, settings_path
 from llmscale_env.control.command import Command
@@ -477,3 +478,17 @@ def test_the_policy_of_the_docs_runs(short, project_root):
     result = run_episode(names["Threshold"](), short, seed=1)
     assert any(decision.get("targets") for decision in result.decisions)
     assert Command(**{k: v for k, v in result.decisions[1].items() if k in ("targets", "reason")})
+
+
+def test_a_list_of_policies_is_read_as_people_write_it():
+    text = "hpa,static:interactive=6,mixed=4,runs/a=b,./x:quantile=0.8,chiron"
+    wanted = ["hpa", "static:interactive=6+mixed=4", "runs/a=b", "./x:quantile=0.8", "chiron"]
+    assert split_policies(text) == wanted
+    assert split_policies("static:interactive=6+mixed=4,hpa,") == [
+        "static:interactive=6+mixed=4",
+        "hpa",
+    ]
+    assert split_policies("hpa,mixed=4") == [
+        "hpa",
+        "mixed=4",
+    ]  # of nobody's, and refused by name later

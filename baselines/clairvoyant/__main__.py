@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from baselines.clairvoyant.bound import Bound, clairvoyant_bound
+from baselines.parameters import split_policies
 from baselines.registry import make_policy
 from baselines.solver import SolverMissing
 from llmscale_env._cli import Slip, parse_options, run_command, split_scenario_words, whole
@@ -42,7 +43,7 @@ def _show(words: Sequence[str]) -> int:
     scenario = load_scenario(options["env"], **overrides)
     first, episodes = whole(options, "seed", 0, 0, 2**31 - 1), whole(options, "seeds", 3, 1, 1000)
     attainment, slot_s = _number(options, "attainment", 0.99), _number(options, "slot_s", 10.0)
-    policies = [make_policy(name) for name in options.get("policies", "").split(",") if name]
+    policies = [make_policy(name) for name in split_policies(options.get("policies", ""))]
     heads = ["seed", "requests", "possible", "prefill GPU-s", "decode GPU-s", "loading GPU-s"]
     heads += ["bound GPU-s", "bound GPU-h"]
     title = f"{scenario.name}, {100 * attainment:g} % of every class on time, slots of {slot_s:g} s"
