@@ -373,6 +373,21 @@ def test_iteration_times_that_are_none_or_too_long_are_refused(field: str, value
         replace(good, **{field: value})
 
 
+def test_a_request_that_outlasts_all_time_is_the_same_in_both_engines():
+    # 40 iterations of a week each: 2.4e19 ps, more than 64 bits hold; the first of them are real.
+    week_ps = 7 * 86_400 * 10**12
+    spec = cluster(profiles=(profile(decode_const_ps=week_ps),))
+    found = []
+    for engine_class in (ReferenceEngine, FastEngine):
+        engine = engine_class(spec, table((0, 5, 40)))
+        engine.advance(3 * week_ps)
+        found.append((engine.results()["state"].tolist(), engine.instances()["running"].tolist()))
+        engine.advance(2**62 - 1)
+        found[-1] += (engine.results()["state"].tolist(), engine.instances()["running"].tolist())
+    assert found[0] == found[1]
+    assert found[0][2] == [RequestState.RUNNING]
+
+
 @pytest.mark.parametrize("loaded_ps", [1, 10**6])
 def test_the_last_picosecond_is_the_same_in_both_engines(loaded_ps: int):
     # What begins just before the end of time (2^62 ps, 53 days) ends beyond it, and nothing wraps.

@@ -10,12 +10,8 @@ from numpy.typing import NDArray
 from llmscale_env.sim.checks import check_fields
 from llmscale_env.workload.requests import whole_numbers
 
-LONGEST_ITERATION_PS = 2**58
-"""Of each part of an iteration, so that all of them together, after the last picosecond, fit 64 bits."""
-
-LONGEST_DECODE_PS = 2**61
-"""Of one request that fills the KV cache: its iterations are summed ahead of time."""
-
+LONGEST_ITERATION_PS = 2**61
+"""Of all parts of an iteration together, so that the end of one in the last picosecond fits 64 bits."""
 
 _TABLES = (
     *("decode_base_ps", "decode_per_token_ps", "mixed_base_ps", "mixed_per_token_ps"),
@@ -97,16 +93,11 @@ class ProfileSpec:
                 raise ValueError(
                     f"{kind}_knot_tokens = {knots.tolist()}: must begin at 0 and never fall"
                 )
-        for what, ps in self._longest():
-            if ps > LONGEST_ITERATION_PS:
-                raise ValueError(
-                    f"{what}: {ps} ps with {self.kv_capacity_tokens} tokens, must be at most 2**58"
-                )
-        n = int(self.kv_capacity_tokens)
-        decode_ps = n * (int(self.decode_base_ps.max()) + n * int(self.decode_per_token_ps.max()))
-        if decode_ps > LONGEST_DECODE_PS:
+        parts = self._longest()
+        if sum(ps for _, ps in parts) > LONGEST_ITERATION_PS:
+            what, ps = max(parts, key=lambda part: part[1])
             raise ValueError(
-                f"decode_per_token_ps: {decode_ps} ps for a request of {n} tokens, must be at most 2**61"
+                f"{what}: {ps} ps with {self.kv_capacity_tokens} tokens: an iteration must take at most 2**61"
             )
 
     def _longest(self) -> list[tuple[str, int]]:

@@ -13,6 +13,10 @@ from llmscale_env.sim.fast.records import (
     MIXED_TOKEN,
 )
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.kinds import NEVER
+
+_OVERFLOWS = 2.0**62 + 2.0**12
+"""Past all time by more than floating point can be wrong, and short of what 64 bits hold."""
 
 
 @njit
@@ -59,7 +63,9 @@ def decode_step_ps(S, f, batch):
 
 @njit
 def span_ps(n, first, step):
-    """Time of `n` decode iterations in a row, the first of which takes `first`."""
+    """Time of `n` decode iterations in a row, the first of which takes `first`; `NEVER` if past all time."""
+    if float(n) * (float(first) + 0.5 * float(step) * float(n)) >= _OVERFLOWS:
+        return NEVER
     return n * first + step * ((n * (n - 1)) >> 1)
 
 
