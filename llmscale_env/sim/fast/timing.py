@@ -62,11 +62,16 @@ def decode_step_ps(S, f, batch):
 
 
 @njit
+def _span(n, first, step):
+    return n * first + step * ((n * (n - 1)) >> 1)
+
+
+@njit
 def span_ps(n, first, step):
     """Time of `n` decode iterations in a row, the first of which takes `first`; `NEVER` if past all time."""
     if float(n) * (float(first) + 0.5 * float(step) * float(n)) >= _OVERFLOWS:
         return NEVER
-    return n * first + step * ((n * (n - 1)) >> 1)
+    return _span(n, first, step)
 
 
 @njit
@@ -79,9 +84,9 @@ def iterations_within(elapsed, first, step):
     # The quadratic's root in floating point is near; integers settle it.
     half = first - 0.5 * step
     n = int(2.0 * elapsed / (half + math.sqrt(half * half + 2.0 * step * elapsed)))
-    while span_ps(n, first, step) > elapsed:
+    while _span(n, first, step) > elapsed:
         n -= 1
-    while span_ps(n + 1, first, step) <= elapsed:
+    while _span(n + 1, first, step) <= elapsed:
         n += 1
     return n
 
