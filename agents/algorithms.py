@@ -28,8 +28,18 @@ def algorithm_of(agent: str) -> Any:
     return PPO
 
 
-def make_model(config: TrainConfig, env: VecEnv) -> Any:
-    """An untrained model as configured, on the CPU."""
+def make_model(
+    config: TrainConfig, env: VecEnv | None, spaces: tuple[Any, Any] | None = None
+) -> Any:
+    """An untrained model as configured, on the CPU.
+
+    Args:
+        config: of the run.
+        env: that it learns on. Without one it is for use alone, has the `spaces` (of observations and of
+            actions), and leaves the process's generators of random numbers as they are.
+        spaces: where there is no `env`.
+    """
+    import torch
     from torch import nn
 
     from agents.activations import NormTanh
@@ -49,7 +59,7 @@ def make_model(config: TrainConfig, env: VecEnv) -> Any:
     if isinstance(hyper, RecurrentPPOConfig):
         policy = "MlpLstmPolicy"
         policy_kwargs |= {"lstm_hidden_size": hyper.lstm_size, "n_lstm_layers": hyper.lstm_layers}
-    return algorithm_of(config.agent)(
+    model = algorithm_of(config.agent)(
         policy,
         env,
         n_steps=hyper.n_steps,
@@ -64,9 +74,17 @@ def make_model(config: TrainConfig, env: VecEnv) -> Any:
         max_grad_norm=hyper.max_grad_norm,
         target_kl=hyper.target_kl,
         policy_kwargs=policy_kwargs,
-        seed=config.seed,
+        seed=None if env is None else config.seed,
         device="cpu",
+        _init_setup_model=env is not None,
     )
+    if env is None:
+        assert spaces is not None, "a model needs an environment or spaces"
+        model.observation_space, model.action_space = spaces
+        model.n_envs = 1
+        with torch.random.fork_rng(devices=[]):
+            model._setup_model()
+    return model
 
 
 def takes_masks(model: Any) -> bool:

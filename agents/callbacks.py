@@ -13,13 +13,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from tqdm import tqdm
 
+from agents.checkpoint import Keeper
 from agents.comparison import Row, lacking, metrics_of, run_on_each
 from agents.config import TrainConfig
 from agents.environments import validation_scenarios
-from agents.files import read_csv, replace_file, write_csv, write_json
+from agents.files import read_csv, replace_file, write_csv
 from agents.lagrangian import LagrangianVecEnv, priced_return
-from agents.learned import BEST, LAST, LearnedPolicy
+from agents.learned import LearnedPolicy
 from agents.stopping import Stop
+from agents.store import BEST, contents_of, write
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
@@ -71,8 +73,8 @@ class RolloutTags(BaseCallback):
 class Validation(BaseCallback):
     """Validates between rollouts, keeps the best and the last model, and writes both down.
 
-    A checkpoint holds exactly what has been learnt from `timesteps` steps: it is made after an
-    update and before the next rollout; an interrupted rollout is not counted.
+    The last model holds exactly what has been learnt from its steps: it is as it was after an update and
+    before the next rollout; an interrupted rollout is not counted, and is played again.
 
     Args:
         config: of the run.
@@ -81,7 +83,8 @@ class Validation(BaseCallback):
         simulation: of the scenario, to use again; other workloads get their own.
         stop: when to end.
         references: validation rows of the reference policies.
-        prices: the environment whose multipliers are written down with the last model, if there are any.
+        keeper: writes down where the run is.
+        prices: the environment whose multipliers move, if there are any.
             Where they move, the best model is the one that lacks least attainment, and of those the one with
             the fewest GPU-hours; where they are fixed, the one with the best return at these prices.
         on_validation: called with the steps and the rows of every validation, after all is saved.
@@ -95,6 +98,7 @@ class Validation(BaseCallback):
         simulation: ClusterSimulation,
         stop: Stop,
         references: list[Row],
+        keeper: Keeper,
         prices: LagrangianVecEnv | None = None,
         on_validation: Callable[[int, list[Row]], object] | None = None,
     ) -> None:
@@ -103,6 +107,7 @@ class Validation(BaseCallback):
         self.prices = prices
         self.config, self.scenario, self.folder = config, scenario, folder
         self.stop = stop
+        self.keeper = keeper
         self.scenarios = validation_scenarios(config, scenario)
         self.simulations = {
             name: ClusterSimulation(other) if name else simulation
@@ -114,23 +119,20 @@ class Validation(BaseCallback):
         self.last_validation = -1
         self._rollout_began = 0
 
-    def take_up(self, timesteps: int) -> None:
+    def take_up(self, state: Mapping[str, Any]) -> None:
         """Continue from what an earlier part of the run wrote down."""
+        self.best, self.last_validation = tuple(state["best"]), state["last"]
         path = self.folder / "validation.csv"
         if path.is_file():
-            self.rows = [row for row in read_csv(path) if row["timesteps"] <= timesteps]
-        by_step: dict[int, list[Row]] = defaultdict(list)
-        for row in self.rows:
-            by_step[row["timesteps"]].append(row)
-        if by_step:
-            self.best = max(self.score(rows) for rows in by_step.values())
-            self.last_validation = max(by_step)
+            # A later one, of which the last model knows nothing, is made again.
+            self.rows = [r for r in read_csv(path) if r["timesteps"] <= self.last_validation]
 
     # ---- stable-baselines3's hooks ----
 
     def _on_rollout_start(self) -> None:
         self.stop.ask()
         self._rollout_began = self.model.num_timesteps
+        self.keeper.look(self.model)
         due = self.last_validation + self.config.validation_every
         if self.last_validation < 0 or self.model.num_timesteps >= due:
             self.validate()
@@ -160,9 +162,9 @@ class Validation(BaseCallback):
         is_best = score > self.best
         if is_best:
             self.best = score
-            self.save(BEST)
+            replace_file(self.folder / BEST, lambda part: write(part, contents_of(self.model)))
         write_csv(self.folder / "validation.csv", self.rows)
-        self.save(LAST)
+        self.save()
         log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)
         tqdm.write(self._line(steps, rows, is_best), file=sys.stderr)
         if self._on_validation is not None:
@@ -185,14 +187,10 @@ class Validation(BaseCallback):
         found = [priced_return(r, self.scenarios[r.get("workload", "")], price) for r in rows]
         return float(np.mean(found))
 
-    def save(self, name: str) -> None:
-        """Write the model, whole, and how far it is."""
-        replace_file(self.folder / name, self.model.save)
-        if name == LAST:
-            state: dict[str, Any] = {"timesteps": int(self.model.num_timesteps)}
-            if self.prices is not None:
-                state["multipliers"] = self.prices.multipliers.tolist()
-            write_json(self.folder / "state.json", state)
+    def save(self) -> None:
+        """Write the last model, whole, and where the run is."""
+        state = {"best": list(self.best), "last": self.last_validation}
+        self.keeper.write(self.folder, self.model, state)
 
     def _line(self, steps: int, rows: list[Row], is_best: bool) -> str:
         mean = {

@@ -204,12 +204,9 @@ class TrainConfig(Frozen):
     def evaluation_seeds(self) -> range:
         return range(EVALUATION_SEED, EVALUATION_SEED + self.evaluation_episodes)
 
-    def training_seeds(self, steps: int) -> list[int]:
-        """(n_envs,) seeds of the episodes begun after `steps` steps; others for other steps.
-
-        A run that is taken up again thus meets new episodes, not the first ones again.
-        """
-        return self.drawn_seeds(self.n_envs, steps)
+    def training_seeds(self) -> list[int]:
+        """(n_envs,) seeds of the first episodes that are learnt from; later ones follow from these."""
+        return self.drawn_seeds(self.n_envs, 0)
 
     def drawn_seeds(self, n: int, *key: int) -> list[int]:
         """(n,) seeds of training episodes that `seed` and `key` stand for.

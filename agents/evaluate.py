@@ -192,7 +192,8 @@ class _Model:
     def load(self, env: str, scenario: Scenario) -> Policy:
         import torch
 
-        from agents.learned import LearnedPolicy, ModelError
+        from agents.learned import LearnedPolicy
+        from agents.store import ModelError
 
         torch.set_num_threads(1)  # nets this small only wait for each other's threads
         try:

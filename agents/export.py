@@ -48,8 +48,9 @@ def _export(words: Sequence[str]) -> int:
             __import__(name)
         except ImportError:
             raise Slip(f"{name} is missing: pip install 'llmscale[onnx]'") from None
-    from agents.learned import LearnedPolicy, ModelError, find_model
+    from agents.learned import LearnedPolicy
     from agents.pretrained import PretrainedError, find, is_pretrained
+    from agents.store import ModelError, find_model
 
     try:
         if is_pretrained(options["model"]):

@@ -21,12 +21,15 @@ class HeldNoise(BaseCallback):
 
     Args:
         steps: decisions for which it is held, in the mean.
+
+    Attributes:
+        noise: (n, sum of choices) that is held now; None before the first draw.
     """
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self._renewed = 1.0 / steps
-        self._noise: torch.Tensor | None = None
+        self.noise: torch.Tensor | None = None
 
     def _on_training_start(self) -> None:
         # On the instance and not the class: it is no part of what is saved.
@@ -43,12 +46,12 @@ class HeldNoise(BaseCallback):
         parts = parts_of(self.model.policy.action_dist)
         logits = torch.cat([part.logits for part in parts], dim=1)
         fresh = -torch.log(-torch.log(torch.rand(logits.shape).clamp_(1e-10, 1.0 - 1e-7)))
-        if self._noise is None or self._noise.shape != fresh.shape:
-            self._noise = fresh
+        if self.noise is None or self.noise.shape != fresh.shape:
+            self.noise = fresh
         else:
             renewed = torch.rand(len(fresh), 1) < self._renewed
-            self._noise = torch.where(renewed, fresh, self._noise)
-        noisy = (logits + self._noise).split([part.logits.shape[1] for part in parts], dim=1)
+            self.noise = torch.where(renewed, fresh, self.noise)
+        noisy = (logits + self.noise).split([part.logits.shape[1] for part in parts], dim=1)
         return torch.stack([part.argmax(dim=1) for part in noisy], dim=1)
 
 

@@ -98,6 +98,10 @@ def priced_rewards(
     return rewards
 
 
+_MOVING = ("multipliers", "attainment", "_late_before", "_arrived_before", "_missed", "_arrived")
+"""What changes in a `LagrangianVecEnv` while it is learnt on."""
+
+
 class LagrangianVecEnv(VecEnvWrapper):
     """Rewards with prices that `update` moves; what is reported of episodes stays unscaled.
 
@@ -138,6 +142,15 @@ class LagrangianVecEnv(VecEnvWrapper):
         shape = (venv.num_envs, len(self._names))
         self._late_before, self._arrived_before = np.zeros(shape), np.zeros(shape)
         self._missed, self._arrived = np.zeros(by_class), np.zeros(by_class)
+
+    def state(self) -> dict[str, Any]:
+        """What `put_back` needs for going on from here."""
+        return {name: getattr(self, name).copy() for name in _MOVING}
+
+    def put_back(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state` was called."""
+        for name in _MOVING:
+            getattr(self, name)[:] = state[name]
 
     @property
     def class_names(self) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,79 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.algorithms import algorithm_of, is_recurrent, takes_masks
+from agents.algorithms import is_recurrent, takes_masks
 from agents.config import TrainConfig, read_config
 from agents.environments import are_counts, check_quantile, codec_of
-from agents.pretrained import MODEL
+from agents.store import ModelError, contents_of, dumps, find_model, load_model, loads, model_of
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
-
-BEST, LAST, COPY = "model_best.zip", "model_last.zip", "model_copy.zip"
-_MEANT = (BEST, LAST, MODEL)
-"""Which file of a folder is meant, the first that is there: a run's, or the one of a policy that ships."""
-
-
-class ModelError(ValueError):
-    """A model that is not there, cannot be read, or does not fit; the message says which and why."""
-
-
-def find_model(path: str | Path) -> Path:
-    """The model file meant by `path`: a run folder's best model, a shipped policy's, or the file itself.
-
-    Raises:
-        ModelError: there is none, or no `config.yaml` beside it.
-    """
-    place = Path(path)
-    if place.is_dir():
-        found = next((place / n for n in _MEANT if (place / n).is_file()), None)
-        if found is None:
-            raise ModelError(f"model {str(path)!r}: the folder holds none of {', '.join(_MEANT)}")
-        place = found
-    if not place.is_file():
-        raise ModelError(f"model {str(path)!r}: there is no such file")
-    if not (place.parent / "config.yaml").is_file():
-        raise ModelError(
-            f"model {str(path)!r}: config.yaml of its run is missing beside it, and without it "
-            "nobody knows which environment it was trained on"
-        )
-    return place
-
-
-def check_zip(path: Path) -> None:
-    """Look whether a file can be a model at all, without reading it.
-
-    Raises:
-        ModelError: it is something else.
-    """
-    if not zipfile.is_zipfile(path):
-        raise ModelError(f"model {str(path)!r}: not a model file of stable-baselines3 (no zip)")
-
-
-def load_model(path: Path, agent: str = "ppo", **kwargs: Any) -> BaseAlgorithm:
-    """The network of a model file, on the CPU.
-
-    Args:
-        path: the file.
-        agent: the learner that wrote it.
-        kwargs: for stable-baselines3's `load`.
-
-    Loading runs what the file says (it is pickled): load only models whose origin you trust.
-
-    Raises:
-        ModelError: not a model that stable-baselines3 can read.
-    """
-    check_zip(path)
-    try:
-        return algorithm_of(agent).load(path, device="cpu", **kwargs)
-    except Exception as error:  # whatever an unpickler makes of foreign bytes
-        said = " ".join(str(error).split())[:200]
-        raise ModelError(
-            f"model {str(path)!r}: cannot be read ({type(error).__name__}: {said})"
-        ) from error
 
 
 class LearnedPolicy:
@@ -126,7 +61,7 @@ class LearnedPolicy:
         if model is None:
             self.path = find_model(path)
             config = config or read_config(self.path.parent)
-            model = load_model(self.path, config.agent)
+            model = load_model(self.path, config)
         if config is None:
             raise ValueError("a model in memory needs the configuration of its run")
         self.config = config
@@ -153,21 +88,19 @@ class LearnedPolicy:
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain values, and the model as the bytes of its file: a policy can be sent to another process."""
-        content = io.BytesIO()
-        self.model.save(content)
         state = {key: value for key, value in vars(self).items() if key != "model"}
         return {
             **state,
             "_memory": None,
             "_codec": None,
             "_scenario": None,
-            "_bytes": content.getvalue(),
+            "_bytes": dumps(contents_of(self.model)),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        content = io.BytesIO(state.pop("_bytes"))
+        contents = loads(state.pop("_bytes"))
         vars(self).update(state)
-        self.model = algorithm_of(self.config.agent).load(content, device="cpu")
+        self.model = model_of(contents, self.config)
 
     def fit(self, scenario: Scenario) -> None:
         """Get ready for a scenario.

@@ -13,19 +13,20 @@ from stable_baselines3.common.vec_env import VecEnv
 from agents.algorithms import make_model
 from agents.anchor import Anchor
 from agents.callbacks import Progress, RolloutTags, Validation, log_references
+from agents.checkpoint import Keeper
 from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
-from agents.files import read_json, replace_file, said, write_json
+from agents.files import replace_file, said, write_json
 from agents.held_noise import HeldNoise
 from agents.lagrangian import DualAscent, LagrangianVecEnv
-from agents.learned import COPY, LAST, find_model, load_model
 from agents.prior import as_is_choices, lean_towards
 from agents.same_arrivals import GroupBaseline
 from agents.settings import teacher_of
 from agents.sharpening import Sharpening
 from agents.stopping import Stop
+from agents.store import COPY, LAST, ModelError, contents_of, load_model, write
 from agents.translation import TranslationError
 from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
 from agents.vec_adapter import NativeVecEnv
@@ -62,37 +63,44 @@ def learn(
         ModelError: the last model of the folder cannot be read.
         Slip: see `warm_start`.
     """
-    resumes = resumes and (folder / LAST).is_file()
-    state: dict[str, Any] = {"timesteps": 0}
-    if resumes and (folder / "state.json").is_file():
-        state = {**state, **read_json(folder / "state.json")}
-    native = NativeVecEnv(
-        _training_env(config, scenario, state["timesteps"]), reward_scale=config.reward_scale
-    )
+    if resumes and not (folder / LAST).is_file():
+        if (folder / "validation.csv").is_file():
+            raise ModelError(f"model {str(folder / LAST)!r}: is gone, so the run cannot go on")
+        resumes = False
+    native = NativeVecEnv(_training_env(config, scenario), reward_scale=config.reward_scale)
     env: VecEnv = native
     prices = None
     if config.lagrangian.attainment is not None:
         apart = config.drawn_workloads() if config.lagrangian.per == "workload" else ()
         env = prices = LagrangianVecEnv(native, scenario, config.lagrangian, apart)
-        prices.multipliers[:] = state.get("multipliers", prices.multipliers)
+    noise = HeldNoise(config.noise_hold_steps) if config.noise_hold_steps > 1 else None
+    keeper = Keeper(native, prices, noise)
     try:
         if resumes:
-            model = _take_up(config, folder, env)
+            model, found = keeper.take_up(folder, config, env)
         else:
             model = make_learner(config, env, scenario)
             if config.warm_start.policy is not None:
                 warm_start(model, config, scenario, folder, simulation)
+            native.seed_each(config.training_seeds())
         done = model.num_timesteps
-        native.seed_each(config.training_seeds(done))
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
         log_references(folder / "tb", references, scenario, config.total_timesteps)
         with Stop(wished) as stop:
             validation = Validation(
-                config, scenario, folder, simulation, stop, references, prices, on_validation
+                config,
+                scenario,
+                folder,
+                simulation,
+                stop,
+                references,
+                keeper,
+                prices,
+                on_validation,
             )
             if resumes:
-                validation.take_up(done)
-            more = _callbacks(config, folder, prices)
+                validation.take_up(found)
+            more = _callbacks(config, folder, prices, noise)
             callbacks = CallbackList(
                 [validation, RolloutTags(native), *more, Progress(config.total_timesteps)]
             )
@@ -105,11 +113,15 @@ def learn(
                     )
                 else:
                     validation.init_callback(model)
+                if model.num_timesteps >= config.total_timesteps:
+                    keeper.look(model)
                 stop.check()
                 if validation.last_validation < model.num_timesteps:
                     validation.validate()
             except KeyboardInterrupt:
-                validation.save(LAST)
+                # After a second Ctrl-C, which comes at any moment, the file that is there is whole.
+                if stop.in_order:
+                    validation.save()
                 raise
             finally:
                 model.logger.close()
@@ -117,11 +129,11 @@ def learn(
         env.close()
 
 
-def _training_env(config: TrainConfig, scenario: Scenario, began: int) -> Any:
-    """What is learnt on, from `began` steps on."""
+def _training_env(config: TrainConfig, scenario: Scenario) -> Any:
+    """What is learnt on."""
     if not is_varied(config):
         return make_vector_env(config, scenario, config.n_envs)
-    return VarietyVectorEnv(config, ScenarioSource(config, scenario, began), began)
+    return VarietyVectorEnv(config, ScenarioSource(config, scenario))
 
 
 def make_learner(config: TrainConfig, env: VecEnv, scenario: Scenario) -> Any:
@@ -185,7 +197,7 @@ def warm_start(
             **fitted,
         },
     )
-    replace_file(folder / COPY, model.save)
+    replace_file(folder / COPY, lambda part: write(part, contents_of(model)))
     left_out = ", ".join(f"{key} {n}x" for key, n in seen.left_out.items()) or "nothing"
     said(
         f"warm start from {name}: {len(seen.actions):,} decisions, {100 * seen.exact_choices:.1f} % of "
@@ -195,12 +207,12 @@ def warm_start(
 
 
 def _callbacks(
-    config: TrainConfig, folder: Path, prices: LagrangianVecEnv | None
+    config: TrainConfig, folder: Path, prices: LagrangianVecEnv | None, noise: HeldNoise | None
 ) -> list[BaseCallback]:
     """What else happens during learning, as the configuration asks."""
     found: list[BaseCallback] = []
-    if config.noise_hold_steps > 1:
-        found.append(HeldNoise(config.noise_hold_steps))
+    if noise is not None:
+        found.append(noise)
     if config.sharpen != 1:
         found.append(Sharpening(config.sharpen, config.total_timesteps))
     if prices is not None:
@@ -209,13 +221,6 @@ def _callbacks(
         found.append(GroupBaseline(config.same_arrivals))
     start = config.warm_start
     if start.policy is not None and start.kl > 0 and start.kl_steps > 0:
-        copy: Any = load_model(find_model(folder / COPY), config.agent)
+        copy: Any = load_model(folder / COPY, config)
         found.append(Anchor(copy.policy, start.kl, start.kl_steps))
     return found
-
-
-def _take_up(config: TrainConfig, folder: Path, env: VecEnv) -> Any:
-    """The last model of a run folder, on `env`, with the steps that it has learnt from."""
-    model = load_model(find_model(folder / LAST), config.agent, env=env)
-    model.set_random_seed((config.seed + model.num_timesteps) % 2**31)
-    return model

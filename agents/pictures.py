@@ -39,8 +39,9 @@ def draw(folder: Path, out: Path, seed: int) -> list[Path]:
         raise Slip(f"run = {str(folder)!r}: has no validation.csv; nothing was trained there")
     from agents.environments import evaluation_scenario, make_scenario
     from agents.evaluate import draw_episode
-    from agents.learned import LearnedPolicy, ModelError
+    from agents.learned import LearnedPolicy
     from agents.plots import learning_curve
+    from agents.store import ModelError
 
     scenario = make_scenario(config)
     try:

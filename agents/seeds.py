@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.config import TrainConfig, parse_words
-from agents.files import read_csv, read_json, said
+from agents.files import read_csv, said
 from agents.folders import held
 from agents.stopping import Stop
+from agents.store import LAST, ModelError, steps_of
 from agents.train import RUNS, check, folder_name, is_finished, plan
 from agents.travel import LOG, Files, packed, unpack, workplace
 from llmscale_env import _spread
@@ -114,10 +115,13 @@ def _plan(words: Sequence[str], seed: int, home: Path, resumes: bool) -> SeedRun
 
 def _is_done(run: SeedRun) -> bool:
     """Whether there is nothing left to do; a finished run may be prolonged."""
-    path = run.folder / "state.json"
+    path = run.folder / LAST
     if not is_finished(run.folder) or not path.is_file():
         return False
-    return bool(read_json(path).get("timesteps", 0) >= run.config.total_timesteps)
+    try:
+        return steps_of(path) >= run.config.total_timesteps
+    except ModelError as error:
+        raise Slip(str(error)) from None
 
 
 def train_all(runs: Sequence[SeedRun], launcher: Launcher, cpus: int = 1) -> list[str]:

@@ -11,9 +11,8 @@
     replace=true      policies of these names that ship already give way
 
 A card's environment, seeds, command, revision of the code and figures of validation come from the run
-(agents/pretrained says what else a card has). Nothing is written unless all can be. The optimiser's memory,
-two thirds of a model file, is left out: what ships acts, and a training that starts from it begins with a
-fresh one.
+(agents/pretrained says what else a card has), and SHA256SUMS lists all files. Nothing is written unless all
+can be.
 """
 
 from __future__ import annotations
@@ -33,7 +32,17 @@ import yaml
 
 from agents.config import environment_id, read_config
 from agents.files import read_csv, read_json, replace_file, write_text
-from agents.pretrained import CARD, FOLDER, KEYS, MAX_BYTES, MODEL, PretrainedError, shipped
+from agents.pretrained import (
+    CARD,
+    FOLDER,
+    KEYS,
+    MAX_BYTES,
+    MODEL,
+    SUMS,
+    PretrainedError,
+    shipped,
+    sums_of,
+)
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
@@ -42,7 +51,7 @@ _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip, named in one line."""
-    from agents.learned import ModelError
+    from agents.store import ModelError
 
     return run_command("ship", __doc__, argv, _ship, slips=(ModelError, PretrainedError))
 
@@ -73,6 +82,7 @@ def _ship(words: list[str]) -> int:
             for path in sorted(folder.iterdir()):
                 replace_file(home / name / path.name, partial(shutil.copyfile, path))
             print(f"written: {home / name}")
+        write_text(home / SUMS, sums_of(home))
     return 0
 
 
@@ -206,7 +216,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
         Slip: the folder is none of a training, its model was never validated, the model is too large, or the
             card is of another environment.
     """
-    from agents.learned import find_model, load_model
+    from agents.store import contents_of, find_model, load_model, write
 
     config = read_config(run)
     for name in ("run.json", "validation.csv"):
@@ -214,7 +224,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
             raise Slip(f"runs: {run} has no {name}: it is no folder that agents.train has made")
     if said.get("environment", config.env) != config.env:
         raise Slip(f"card: environment = {said['environment']!r}: {run} is of {config.env!r}")
-    model = load_model(find_model(run), config.agent)
+    model = load_model(find_model(run), config)
     card = {
         "environment": config.env,
         "id": environment_id(config.env),
@@ -227,11 +237,8 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
             **dict(said.get("figures") or {}),
         },
     }
-    optimiser = model.policy.optimizer
-    model.policy.optimizer = type(optimiser)(model.policy.parameters(), **optimiser.defaults)
-    model.ep_info_buffer = model.ep_success_buffer = None
     folder.mkdir(parents=True, exist_ok=True)
-    path = replace_file(folder / MODEL, model.save)
+    path = replace_file(folder / MODEL, lambda part: write(part, contents_of(model)))
     if path.stat().st_size > MAX_BYTES:
         size = path.stat().st_size
         path.unlink()

@@ -18,6 +18,10 @@ class Stop:
     Args:
         wished: asked now and then; whether somebody else wants the run to end.
         saying: told to the user after the first one.
+
+    Attributes:
+        wanted: whether the run is to end.
+        in_order: false once it was interrupted at any moment.
     """
 
     def __init__(
@@ -26,6 +30,7 @@ class Stop:
         saying: str = "stopping: saving the model (Ctrl-C again to stop without)",
     ) -> None:
         self.wanted = False
+        self.in_order = True
         self._wished, self._saying = wished, saying
         self._before: dict[int, Any] = {}
 
@@ -40,6 +45,7 @@ class Stop:
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
         if self.wanted:
+            self.in_order = False
             raise KeyboardInterrupt
         self.wanted = True
         said(f"\n{self._saying}")

@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(words: Sequence[str]) -> int:
-    needs("filelock", "torch", "stable_baselines3")
+    needs("filelock", "safetensors", "torch", "stable_baselines3")
     config, folder, resumes = plan(words)
     scenario = check(config)
-    from agents.learned import ModelError
+    from agents.store import ModelError
     from llmscale_env.scenarios import ScenarioError
 
     while True:
@@ -283,8 +283,9 @@ def _finish(
     """Table on episodes that nothing was chosen by, pictures, and where everything is."""
     from agents.environments import evaluation_scenario
     from agents.evaluate import compare, draw_episode
-    from agents.learned import BEST, LearnedPolicy
+    from agents.learned import LearnedPolicy
     from agents.plots import learning_curve
+    from agents.store import BEST
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
     from llmscale_env.control.reward import even_seeds
@@ -324,7 +325,7 @@ def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> No
     judged = evaluation_scenario(config, make_scenario(config))
     seeds = {
         "seed": config.seed,
-        "first_training_episodes": config.training_seeds(0),
+        "first_training_episodes": config.training_seeds(),
         "validation": [validation.start, validation.stop - 1],
         "evaluation": even_seeds(judged, evaluation.start, len(evaluation)),
     }
@@ -351,7 +352,7 @@ def _free_folder(config: TrainConfig) -> Path:
 
 
 def _latest_unfinished(config: TrainConfig) -> Path:
-    pattern = f"{config.env}-{config.agent}-seed*/model_last.zip"
+    pattern = f"{config.env}-{config.agent}-seed*/model_last.safetensors"
     unfinished = [
         path.parent
         for path in sorted(RUNS.glob(pattern), key=lambda path: path.stat().st_mtime)

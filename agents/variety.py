@@ -35,11 +35,10 @@ class ScenarioSource:
     Args:
         config: of the run.
         scenario: what is validated on, and what ranges and stages change.
-        began: environment steps that the session starts from; another start draws other scenarios.
     """
 
-    def __init__(self, config: TrainConfig, scenario: Scenario, began: int = 0) -> None:
-        self._config, self._scenario, self._began = config, scenario, began
+    def __init__(self, config: TrainConfig, scenario: Scenario) -> None:
+        self._config, self._scenario = config, scenario
         self._known: dict[str, Scenario] = {}
 
     @property
@@ -56,11 +55,10 @@ class ScenarioSource:
                 return number
         return len(self._config.curriculum)
 
-    def scenario(self, group: int, generation: int, steps: int) -> Scenario:
-        """The scenario of a group from `steps` on, the `generation`-th that it gets."""
+    def scenario(self, group: int, generation: int, stage: int) -> Scenario:
+        """The `generation`-th scenario that a group gets, in a stage of the curriculum."""
         rng = self._rng(group, generation)
         values = [draw(spec, rng) for spec in self._config.randomise.ranges.values()]
-        stage = self.stage(steps)
         if not self.recurs:
             return self._changed(stage, values)
         key = repr((stage, values))
@@ -84,7 +82,7 @@ class ScenarioSource:
         return ""
 
     def _rng(self, group: int, generation: int) -> np.random.Generator:
-        return np.random.default_rng([self._config.seed, self._began, _DRAWS, group, generation])
+        return np.random.default_rng([self._config.seed, 0, _DRAWS, group, generation])
 
     def check(self) -> None:
         """Try every stage with all ranges at their lower ends, at their upper ends, and with each choice.
@@ -203,29 +201,28 @@ class VarietyVectorEnv(VectorEnv):
     Args:
         config: of the run.
         source: where scenarios come from.
-        began: environment steps that the session starts from.
 
     Attributes:
         scenarios: the present one of each group; groups are of equal size, in order.
         labels: what `ScenarioSource.label` calls them.
     """
 
-    def __init__(self, config: TrainConfig, source: ScenarioSource, began: int = 0) -> None:
-        self._config, self._source, self._began = config, source, began
+    def __init__(self, config: TrainConfig, source: ScenarioSource) -> None:
+        self._config, self._source = config, source
         self.num_envs = config.n_envs
         self._groups = config.randomise.groups if config.randomise.ranges else 1
         self._size = config.n_envs // self._groups
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
         self.render_mode = None
-        self.scenarios = [source.scenario(group, 0, began) for group in range(self._groups)]
+        self._stage = [source.stage(0)] * self._groups
+        self.scenarios = [source.scenario(g, 0, self._stage[g]) for g in range(self._groups)]
         self.labels = [source.label(group, 0) for group in range(self._groups)]
         self._envs = [make_vector_env(config, s, self._size) for s in self.scenarios]
         self._waiting: list[tuple[Scenario, Any]] = []
         self._closed = False  # some environment, in the step under way
         self._generation = [0] * self._groups
-        self._stage = [source.stage(began)] * self._groups
         self._ended = [0] * self._groups
-        self._steps = began
+        self._steps = 0
         one = self._envs[0]
         self.single_observation_space = one.single_observation_space
         self.single_action_space = one.single_action_space
@@ -282,6 +279,25 @@ class VarietyVectorEnv(VectorEnv):
             self._merged(infos),
         )
 
+    def so_far(self) -> dict[str, Any]:
+        """What plays the episodes under way again, for `replay`: numbers and text alone."""
+        return {
+            "groups": [env.unwrapped.so_far() for env in self._envs],
+            "steps": self._steps,
+            "generation": list(self._generation),
+            "stage": list(self._stage),
+            "ended": list(self._ended),
+        }
+
+    def replay(self, saved: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Bring every episode to where it was at `so_far`; the observations there."""
+        self._steps, self._ended = saved["steps"], list(saved["ended"])
+        self._generation, self._stage = list(saved["generation"]), list(saved["stage"])
+        self._set_aside(range(self._groups))
+        envs = [self._enter(group) for group in range(self._groups)]
+        played = [env.unwrapped.replay(g) for env, g in zip(envs, saved["groups"], strict=True)]
+        return np.concatenate(played)
+
     def action_masks(self) -> NDArray[np.bool_]:
         """(n, sum of choices) possible choices."""
         return np.concatenate([env.action_masks() for env in self._envs])
@@ -324,14 +340,20 @@ class VarietyVectorEnv(VectorEnv):
         self._ended[group] = 0
         self._stage[group] = self._source.stage(self._steps)
         generation = self._generation[group]
-        self.scenarios[group] = self._source.scenario(group, generation, self._steps)
-        self.labels[group] = self._source.label(group, generation)
-        env = self._envs[group] = self._env_of(self.scenarios[group])
-        key = (self._began, _SEEDS, group, generation)
+        env = self._enter(group)
+        key = (0, _SEEDS, group, generation)
         found: tuple[NDArray[np.float32], dict[str, Any]] = env.reset(
             seed=self._config.drawn_seeds(self._size, *key)
         )
         return found
+
+    def _enter(self, group: int) -> Any:
+        """The environment of a group that is in another stage or generation."""
+        generation, stage = self._generation[group], self._stage[group]
+        self.scenarios[group] = self._source.scenario(group, generation, stage)
+        self.labels[group] = self._source.label(group, generation)
+        self._envs[group] = self._env_of(self.scenarios[group])
+        return self._envs[group]
 
     def _merged(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return merged_infos(infos, [self._size] * self._groups)

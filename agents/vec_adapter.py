@@ -103,6 +103,23 @@ class NativeVecEnv(VecEnv):
             self._lengths[i] = 0
         return obs, (rewards * self.reward_scale).astype(np.float32), dones, infos
 
+    def state(self) -> dict[str, Any]:
+        """What `put_back` needs for going on from here: numbers and text alone."""
+        return {
+            "episodes": self.env.unwrapped.so_far(),  # type: ignore[attr-defined]
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+        }
+
+    def put_back(self, state: Mapping[str, Any]) -> Any:
+        """Go on from where `state` was called; the observations there.
+
+        Raises:
+            ValueError: the state is of another environment.
+        """
+        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        return self.env.unwrapped.replay(state["episodes"])  # type: ignore[attr-defined]
+
     def close(self) -> None:
         self.env.close()
 

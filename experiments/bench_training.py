@@ -191,11 +191,11 @@ def ours(what: str, changes: dict[str, Any], quick: bool) -> tuple[Any, ...]:
 
     config = _config(changes, quick)
     scenario = make_scenario(config)
-    venv = NativeVecEnv(_training_env(config, scenario, 0), reward_scale=config.reward_scale)
+    venv = NativeVecEnv(_training_env(config, scenario), reward_scale=config.reward_scale)
     try:
         model = make_learner(config, venv, scenario)
         model.set_logger(configure(None, []))
-        venv.seed_each(config.training_seeds(0))
+        venv.seed_each(config.training_seeds())
         return measure(what, venv, model, RolloutTags(venv), 0.0 if quick else SECONDS)
     finally:
         venv.close()

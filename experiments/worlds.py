@@ -240,7 +240,8 @@ def _learned(options: Mapping[str, str], envs: Sequence[str]) -> dict[str, list[
     """
     found: dict[str, list[Player]] = {env: [] for env in envs}
     for folder in dict.fromkeys(options["learned"].split(",") if "learned" in options else ()):
-        from agents.learned import LearnedPolicy, ModelError
+        from agents.learned import LearnedPolicy
+        from agents.store import ModelError
 
         try:
             policy = LearnedPolicy(folder)

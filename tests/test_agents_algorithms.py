@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from agents import evaluate, train
 from agents.config import make_config, parse_words, read_config
 from agents.environments import codec_of, make_scenario, make_vector_env
 from agents.learned import LearnedPolicy
+from agents.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.run import run_episode
@@ -61,7 +61,7 @@ def test_train_resume_evaluate(agent: str, tmp_path: Path, capsys: pytest.Captur
     # What is left out stays as it was, the agent included.
     words = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=192"]
     assert train.main(words) == 0
-    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 192}
+    assert steps_of(folder / LAST) == 192
     capsys.readouterr()
     words = [*SMALL, f"policies=static,{folder}", "episodes=1", f"out={tmp_path / 'compared'}"]
     assert evaluate.main(words) == 0
@@ -207,7 +207,7 @@ def test_a_quantile_keeps_to_what_is_possible():
 
 
 def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
-    from agents.learned import ModelError
+    from agents.store import ModelError
 
     for agent, quantile, error in (
         ("ppo", 0.0, ValueError),
@@ -226,7 +226,7 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
 
 
 def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
-    from agents.learned import ModelError
+    from agents.store import ModelError
 
     config, scenario, model = untrained("ppo", "action=batch_limits,loading")
     policy = LearnedPolicy(model=model, config=config, quantile=0.8)

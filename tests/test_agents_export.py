@@ -16,8 +16,9 @@ from agents.config import make_config, parse_words
 from agents.decoding import decided
 from agents.environments import are_counts, make_scenario, make_vector_env
 from agents.held_noise import parts_of
-from agents.learned import LearnedPolicy, find_model
+from agents.learned import LearnedPolicy
 from agents.pretrained import find
+from agents.store import contents_of, find_model, write
 from agents.vec_adapter import NativeVecEnv
 from tests.warm_starts import SMALL
 
@@ -38,7 +39,7 @@ def run_of(agent: str, folder: Path, quantile: float | None = None) -> Path:
     env.close()
     folder.mkdir()
     (folder / "config.yaml").write_text(config.to_yaml())
-    model.save(folder / "model_best.zip")
+    write(folder / "model_best.safetensors", contents_of(model))
     return folder
 
 

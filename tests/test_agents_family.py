@@ -16,6 +16,7 @@ from agents.environments import make_scenario
 from agents.files import read_csv
 from agents.lagrangian import LagrangianVecEnv
 from agents.settings import teacher_of
+from agents.store import LAST, read
 from agents.variety import ScenarioSource, VarietyVectorEnv
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
@@ -137,8 +138,7 @@ def test_a_run_on_a_family(tmp_path: Path):
     assert [row["workload"] for row in rows if row["timesteps"] == 0] == ["spike", "chat"]
     assert {row["workload"] for row in read_csv(out / "references.csv")} == {"spike", "chat"}
     assert rows[0]["reward"] != rows[1]["reward"]
-    state = json.loads((out / "state.json").read_text())
-    assert np.shape(state["multipliers"]) == (2, 2)
+    assert read(out / LAST)["run"]["prices"]["multipliers"].shape == (2, 2)
     assert json.loads((out / "warm_start.json").read_text())["episodes"] == 4
     more = ["env=mixed-slo-v0", f"out={out}", "resume=true", "total_timesteps=48"]
     assert train.main(more) == 0

@@ -13,6 +13,7 @@ from stable_baselines3.common.distributions import MultiCategoricalDistribution
 
 from agents import train
 from agents.held_noise import HeldNoise
+from agents.store import LAST, read
 
 LOGITS = torch.log(torch.tensor([[0.7, 0.2, 0.1, 0.5, 0.5]]))
 KINDS = [MultiCategoricalDistribution, MaskableMultiCategoricalDistribution]
@@ -42,12 +43,12 @@ def test_each_draw_is_the_policys_own(kind: Any):
 def test_noise_lasts_as_long_as_it_is_told(kind: Any):
     distribution, held = started(kind, 5, 2000)
     distribution.sample()
-    before, kept = held._noise, []
+    before, kept = held.noise, []
     assert before is not None
     for _ in range(20):
         distribution.sample()
-        kept.append((held._noise == before).all(dim=1).numpy())
-        before = held._noise
+        kept.append((held.noise == before).all(dim=1).numpy())
+        before = held.noise
     assert np.mean(kept) == pytest.approx(0.8, abs=0.01)
 
 
@@ -78,9 +79,6 @@ def test_a_run_explores_so_and_learns_the_same_twice(tmp_path: Any):
     for name, hold in (("a", 4), ("b", 4), ("c", 1)):
         out = tmp_path / name
         assert train.main([*words, f"noise_hold_steps={hold}", f"out={out}"]) == 0
-        from sb3_contrib import MaskablePPO
-
-        model = MaskablePPO.load(out / "model_last.zip")
-        found.append(torch.cat([p.flatten() for p in model.policy.parameters()]).detach().numpy())
+        found.append(np.concatenate([p.ravel() for p in read(out / LAST)["policy"].values()]))
     np.testing.assert_array_equal(found[0], found[1])
     assert (found[0] != found[2]).any()

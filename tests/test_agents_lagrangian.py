@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from agents.environments import make_scenario, make_vector_env
 from agents.files import read_csv
 from agents.lagrangian import LagrangianVecEnv, prices
 from agents.settings import LagrangianConfig
+from agents.store import LAST, read
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env._cli import Slip
@@ -174,8 +174,8 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
     words = ["env=mixed-slo-v0", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
     assert train.main([*words, f"out={folder}"]) == 0
-    state = json.loads((folder / "state.json").read_text())
-    assert state["multipliers"][0][0] > 1.0
+    multipliers = read(folder / LAST)["run"]["prices"]["multipliers"]
+    assert multipliers[0, 0] > 1.0
     more = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=36"]
     assert train.main(more) == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -185,11 +185,12 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     used = [e.value for e in events.Scalars("llmscale/lagrangian/interactive/multiplier")]
     assert used[0] == 1.0
     assert len(used) == 3
-    assert used[2] == pytest.approx(state["multipliers"][0][0])  # where the first part ended
+    assert used[2] == pytest.approx(multipliers[0, 0])  # where the first part ended
 
 
 def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
     from agents.callbacks import Validation
+    from agents.checkpoint import Keeper
     from agents.stopping import Stop
     from llmscale_env.control.simulation import ClusterSimulation
 
@@ -197,7 +198,9 @@ def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
     scenario = make_scenario(config)
     native = NativeVecEnv(make_vector_env(config, scenario, 2))
     env = LagrangianVecEnv(native, scenario, config.lagrangian)
-    made = Validation(config, scenario, tmp_path, ClusterSimulation(scenario), Stop(), [], env)
+    keeper = Keeper(env.venv, env)
+    simulation = ClusterSimulation(scenario)
+    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper, env)
 
     def row(interactive: float, batch: float, hours: float) -> list[dict[str, Any]]:
         share = {"interactive/slo_attainment": interactive, "batch/slo_attainment": batch}
@@ -210,6 +213,7 @@ def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
 
 def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
     from agents.callbacks import Validation
+    from agents.checkpoint import Keeper
     from agents.stopping import Stop
     from llmscale_env.control.simulation import ClusterSimulation
 
@@ -219,7 +223,9 @@ def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
     env = LagrangianVecEnv(
         NativeVecEnv(make_vector_env(config, scenario, 2)), scenario, config.lagrangian
     )
-    made = Validation(config, scenario, tmp_path, ClusterSimulation(scenario), Stop(), [], env)
+    keeper = Keeper(env.venv, env)
+    simulation = ClusterSimulation(scenario)
+    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper, env)
     assert list(made.scenarios) == ["x0.5", "x1.5"]
     half, more = made.scenarios.values()
     assert (half.workload.rate_scale, more.workload.rate_scale) == (0.5, 1.5)

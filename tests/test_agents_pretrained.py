@@ -11,13 +11,16 @@ import yaml
 from agents.config import make_config, parse_words, read_config
 from agents.evaluate import make_policies
 from agents.pretrained import (
+    FOLDER,
     KEYS,
     MAX_BYTES,
+    SUMS,
     Pretrained,
     PretrainedError,
     find,
     is_pretrained,
     shipped,
+    sums_of,
 )
 from llmscale_env._cli import Slip
 from llmscale_env.scenarios import load_scenario
@@ -26,10 +29,11 @@ from llmscale_env.scenarios import load_scenario
 def ship(home: Path, name: str, environment: str = "placement", **card: object) -> Path:
     folder = home / name
     folder.mkdir()
-    (folder / "model.zip").write_bytes(b"zip")
+    (folder / "model.safetensors").write_bytes(b"zip")
     (folder / "config.yaml").write_text("env: placement\n")
     plain = {**dict.fromkeys(KEYS, "said"), "environment": environment, **card}
     (folder / "card.yaml").write_text(yaml.safe_dump(plain))
+    (home / SUMS).write_text(sums_of(home))
     return folder
 
 
@@ -44,7 +48,7 @@ def test_the_only_one_the_recommended_one_and_one_by_name(tmp_path: Path):
     assert find("pretrained", "placement", tmp_path).name == "a"
     ship(tmp_path, "b", recommended=True)
     assert find("pretrained", "placement", tmp_path).name == "b"
-    assert find("pretrained:a", "placement", tmp_path).model == tmp_path / "a" / "model.zip"
+    assert find("pretrained:a", "placement", tmp_path).model == tmp_path / "a" / "model.safetensors"
     assert [each.name for each in shipped(folder=tmp_path)] == ["a", "b"]
 
 
@@ -77,9 +81,31 @@ def test_what_is_not_whole_is_refused(tmp_path: Path):
 
 
 def test_a_model_that_is_too_large_is_refused(tmp_path: Path):
-    (ship(tmp_path, "a") / "model.zip").write_bytes(b"0" * (MAX_BYTES + 1))
+    (ship(tmp_path, "a") / "model.safetensors").write_bytes(b"0" * (MAX_BYTES + 1))
+    (tmp_path / SUMS).write_text(sums_of(tmp_path))
     with pytest.raises(PretrainedError, match="2,000,001 bytes; at most 2,000,000"):
         shipped(folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml"])
+def test_another_file_than_the_one_that_is_listed_is_refused(tmp_path: Path, name: str):
+    path = ship(tmp_path, "a") / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    with pytest.raises(
+        PretrainedError, match=rf"'a': {name} is not the file that SHA256SUMS lists"
+    ):
+        shipped(folder=tmp_path)
+
+
+def test_what_is_not_listed_is_refused(tmp_path: Path):
+    ship(tmp_path, "a")
+    (tmp_path / SUMS).unlink()
+    with pytest.raises(PretrainedError, match="is not the file that SHA256SUMS lists"):
+        shipped(folder=tmp_path)
+
+
+def test_all_that_ships_is_listed():
+    assert (FOLDER / SUMS).read_text() == sums_of(FOLDER)
 
 
 def test_a_card_that_says_too_little_is_refused(tmp_path: Path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from agents import train
 from agents.folders import LOCK
 from agents.seeds import seeds_of
+from agents.store import LAST, read
 from agents.travel import packed, unpack, workplace
 from llmscale_env._cli import Slip
 from tests.small_runs import SMALL_RUN, rows
@@ -36,11 +38,8 @@ def same_numbers(one: Path, two: Path) -> bool:
 
 def same_network(one: Path, two: Path) -> bool:
     """Whether the last models of two runs have the same weights."""
-    import torch
-    from stable_baselines3 import PPO
-
-    mine, theirs = (PPO.load(run / "model_last.zip").policy.state_dict() for run in (one, two))
-    return all(torch.equal(mine[key], theirs[key]) for key in mine)
+    mine, theirs = (read(run / LAST)["policy"] for run in (one, two))
+    return all(np.array_equal(mine[key], theirs[key]) for key in mine)
 
 
 @pytest.mark.slow
@@ -59,9 +58,9 @@ def test_seeds_side_by_side_are_those_one_by_one(tmp_path: Path, capsys):
     assert "reward over 2 seeds" in said.out
     assert "run folder" in (three / "log.txt").read_text()
     # Nothing is left to do; a longer run goes on with both; without resume= they are in use.
-    before = (three / "model_last.zip").stat().st_mtime_ns
+    before = (three / "model_last.safetensors").stat().st_mtime_ns
     assert train.main([*words, "resume=true"]) == 0
-    assert (three / "model_last.zip").stat().st_mtime_ns == before
+    assert (three / "model_last.safetensors").stat().st_mtime_ns == before
     assert "seed3: is finished" in capsys.readouterr().err
     longer = [word.replace("total_timesteps=64", "total_timesteps=96") for word in words]
     assert train.main([*longer[:-1], "resume=true", "workers=1"]) == 0
@@ -103,7 +102,7 @@ def test_stopped_runs_are_saved_and_go_on(tmp_path: Path):
     assert "the same command with resume=true" in errors
     assert "Traceback" not in errors
     for folder in folders:
-        assert (folder / "model_last.zip").is_file()
+        assert (folder / "model_last.safetensors").is_file()
         assert not [p for p in folder.iterdir() if p.name.startswith(".") and p.name != LOCK]
 
 

@@ -12,6 +12,7 @@ import torch
 from agents import train
 from agents.config import make_config
 from agents.sharpening import Sharpening
+from agents.store import LAST, read
 from llmscale_env._cli import Slip
 
 
@@ -44,18 +45,18 @@ def test_below_one_draws_stray_more():
 
 @pytest.mark.slow
 def test_a_run_that_is_taken_up_goes_on_with_it(tmp_path: Path):
-    from sb3_contrib import MaskablePPO
-
     words = ["env=mixed-slo-v0", "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
     words += ["maskable-ppo.n_steps=6", "maskable-ppo.batch_size=12", "maskable-ppo.net=[8]"]
     words += ["validation_every=12", "validation_episodes=1", "evaluation_episodes=0"]
     words += ["references=none", "sharpen=3", f"out={tmp_path / 'run'}"]
     assert train.main([*words, "total_timesteps=24"]) == 0
-    model = MaskablePPO.load(tmp_path / "run" / "model_last.zip")
-    assert model.logits_times == pytest.approx(2)  # at the start of the rollout from 12 of 24 steps
+    run = read(tmp_path / "run" / LAST)["run"]
+    assert run["logits_times"] == pytest.approx(
+        2
+    )  # at the start of the rollout from 12 of 24 steps
     assert train.main([*words, "total_timesteps=48", "resume=true"]) == 0
-    model = MaskablePPO.load(tmp_path / "run" / "model_last.zip")
-    assert model.logits_times == pytest.approx(2.5)  # 36 of 48
+    run = read(tmp_path / "run" / LAST)["run"]
+    assert run["logits_times"] == pytest.approx(2.5)  # 36 of 48
 
 
 def test_a_factor_that_is_none():

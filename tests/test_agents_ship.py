@@ -49,7 +49,7 @@ def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
     assert ship.main([f"runs={run}", f"card={card}", "name=tiny", f"out={home}"]) == 0
     (found,) = pretrained.shipped("mixed-slo-v0", home)
     assert found.name == "tiny"
-    assert found.model.stat().st_size < 0.5 * (run / "model_last.zip").stat().st_size
+    assert found.model.stat().st_size < 0.5 * (run / "model_last.safetensors").stat().st_size
     short = load_scenario("mixed-slo-v0", horizon_s=60.0)
     one, other = (run_episode(LearnedPolicy(path), short, 5).summary for path in (run, found.model))
     assert one == other
@@ -204,7 +204,7 @@ def test_a_broken_policy_among_those_that_ship_is_told_in_a_line(run: Path, tmp_
     (home / "broken").mkdir(parents=True)
     (home / "broken" / "card.yaml").write_text("about: nothing")
     assert ship.main([f"runs={run}", f"card={card}", f"out={home}"]) == 2
-    said = "ship: pretrained policy 'broken': model.zip is missing\n"
+    said = "ship: pretrained policy 'broken': model.safetensors is missing\n"
     assert capsys.readouterr().err == said
     assert [path.name for path in home.iterdir()] == ["broken"]
 

@@ -16,6 +16,7 @@ import pytest
 from agents import evaluate, pictures, train
 from agents.config import read_config
 from agents.folders import LOCK
+from agents.store import LAST, steps_of
 from tests.waiting import command, ended, until
 
 # Two minutes of a small cluster under a light load: an episode takes milliseconds.
@@ -66,9 +67,8 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
     for name in (
         "config.yaml",
         "run.json",
-        "state.json",
-        "model_best.zip",
-        "model_last.zip",
+        "model_best.safetensors",
+        "model_last.safetensors",
         "validation.csv",
         "references.csv",
         "evaluation.csv",
@@ -81,7 +81,7 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
     hidden = {path.name for path in folder.iterdir() if path.name.startswith(".")}
     assert hidden <= {LOCK}  # nothing half done
     assert read_config(folder).total_timesteps == 256
-    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 256}
+    assert steps_of(folder / LAST) == 256
     (session,) = json.loads((folder / "run.json").read_text())["sessions"]
     assert session["command"].startswith("python -m agents.train env=mixed-slo-v0")
     assert {"torch", "stable-baselines3", "gymnasium", "llmscale"} <= set(session["versions"])
@@ -107,7 +107,13 @@ def test_a_run_ends_with_the_table_and_the_places(trained: SimpleNamespace):
     assert lines[0].split()[0] == "policy"
     assert "reward [95 %]" in lines[0]
     assert [line.split()[0] for line in lines[2:5]] == ["ppo", "static", "llumnix"]
-    for name in ("model_best.zip", "tb", "learning_curve.png", "comparison.png", "episode.png"):
+    for name in (
+        "model_best.safetensors",
+        "tb",
+        "learning_curve.png",
+        "comparison.png",
+        "episode.png",
+    ):
         assert any(line.endswith(str(trained.folder / name)) for line in lines)
 
 
@@ -192,7 +198,7 @@ def test_resume_goes_on_where_the_run_stopped(trained: SimpleNamespace, tmp_path
     assert train.main([*words, "total_timesteps=384"]) == 0
     steps = [int(row["timesteps"]) for row in rows(folder / "validation.csv")]
     assert steps == [0, 0, 128, 128, 256, 256, 384, 384]
-    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 384}
+    assert steps_of(folder / LAST) == 384
     assert len(json.loads((folder / "run.json").read_text())["sessions"]) == 2
     before = [row for row in rows(folder / "validation.csv") if int(row["timesteps"]) <= 256]
     assert before == rows(trained.folder / "validation.csv")
@@ -228,7 +234,7 @@ def test_an_interrupt_saves_whole_rollouts(tmp_path: Path):
     assert process.returncode == 130, said
     assert f"resume=true out={folder}" in said
     assert "Traceback" not in said
-    steps = json.loads((folder / "state.json").read_text())["timesteps"]
+    steps = steps_of(folder / LAST)
     assert steps >= 64
     assert steps % 64 == 0  # 4 environments, 16 steps: an unfinished rollout is not counted
     assert (
@@ -243,7 +249,7 @@ def test_an_interrupt_saves_whole_rollouts(tmp_path: Path):
         )
         == 0
     )
-    assert json.loads((folder / "state.json").read_text()) == {"timesteps": steps + 64}
+    assert steps_of(folder / LAST) == steps + 64
 
 
 def test_the_same_seed_gives_the_same_run(trained: SimpleNamespace, tmp_path: Path):
@@ -316,7 +322,7 @@ def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "empty").mkdir()
     out = tmp_path / "out"
     line = told(capsys, *SMALL, f"policies=static,{tmp_path}/empty", f"out={out}")
-    assert "none of model_best.zip, model_last.zip" in line
+    assert "none of model_best.safetensors, model_last.safetensors" in line
     line = told(capsys, *SMALL, f"policies=static,{tmp_path}/no.zip", f"out={out}")
     assert "there is no such file" in line
     assert not out.exists()
@@ -325,20 +331,70 @@ def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_model_without_its_configuration_is_an_error(
     trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    shutil.copy(trained.folder / "model_best.zip", tmp_path / "model.zip")
-    assert "config.yaml" in told(capsys, *SMALL, f"policies={tmp_path}/model.zip")
+    shutil.copy(trained.folder / "model_best.safetensors", tmp_path / "model.safetensors")
+    assert "config.yaml" in told(capsys, *SMALL, f"policies={tmp_path}/model.safetensors")
 
 
 def test_a_corrupt_model_is_an_error(
     trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     shutil.copy(trained.folder / "config.yaml", tmp_path)
-    path = tmp_path / "model_best.zip"
+    path = tmp_path / "model_best.safetensors"
     path.write_bytes(b"not a model")
-    assert "not a model file" in told(capsys, *SMALL, f"policies={tmp_path}")
-    whole = (trained.folder / "model_best.zip").read_bytes()
-    path.write_bytes(whole.replace(b"policy.pth", b"policy.xxx"))
     assert "cannot be read" in told(capsys, *SMALL, f"policies={tmp_path}")
+    whole = (trained.folder / "model_best.safetensors").read_bytes()
+    path.write_bytes(whole[:-10])
+    assert "cannot be read" in told(capsys, *SMALL, f"policies={tmp_path}")
+    path.write_bytes(whole)
+    config = tmp_path / "config.yaml"
+    config.write_text(config.read_text().replace("  - 16", "  - 8"))
+    assert "does not go together with config.yaml" in told(capsys, *SMALL, f"policies={tmp_path}")
+
+
+def test_a_zip_is_converted_once_somebody_trusts_it(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Nothing of a zip is executed before; what comes of it is the same network."""
+    from agents import convert
+    from agents.learned import LearnedPolicy
+    from agents.store import BEST, read
+
+    shutil.copy(trained.folder / "config.yaml", tmp_path)
+    LearnedPolicy(trained.folder).model.save(tmp_path / "model_best.zip")
+    assert "python -m agents.convert model=" in told(capsys, *SMALL, f"policies={tmp_path}")
+    assert convert.main([f"model={tmp_path}"]) == 2
+    assert "trust=true" in capsys.readouterr().err
+    assert not (tmp_path / BEST).exists()
+    assert convert.main([f"model={tmp_path}", "trust=true"]) == 0
+    printed = capsys.readouterr()
+    assert "warning" in printed.err
+    mine, theirs = read(tmp_path / BEST)["policy"], read(trained.folder / BEST)["policy"]
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_loading_a_model_executes_nothing(trained: SimpleNamespace, tmp_path: Path):
+    """A pickle that would leave a trace, under every name that a model file may have."""
+    import pickle
+    import zipfile
+
+    from agents.learned import LearnedPolicy
+    from agents.store import BEST, ModelError
+
+    class Trap:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "executed",))
+
+    shutil.copy(trained.folder / "config.yaml", tmp_path)
+    (tmp_path / BEST).write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ModelError, match="cannot be read"):
+        LearnedPolicy(tmp_path)
+    for name in (BEST, "model.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as file:
+            file.writestr("data", pickle.dumps(Trap()))
+            file.writestr("policy.pth", pickle.dumps(Trap()))
+        with pytest.raises(ModelError, match="runs whatever its author wrote into it"):
+            LearnedPolicy(tmp_path / name)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_model_of_another_space_is_an_error(

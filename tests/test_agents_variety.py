@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from agents import train
 from agents.config import make_config, parse_words, read_config
 from agents.environments import make_scenario, make_vector_env
 from agents.settings import RangeConfig
+from agents.store import LAST, steps_of
 from agents.variety import ScenarioSource, VarietyVectorEnv, draw, fields_at, merged_infos
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
@@ -37,10 +37,10 @@ def config_of(*words: str) -> Any:
     return make_config("mixed-slo-v0", parse_words(list(last.values()), ())[0])
 
 
-def made(*words: str, began: int = 0) -> tuple[Any, VarietyVectorEnv]:
+def made(*words: str) -> tuple[Any, VarietyVectorEnv]:
     config = config_of(*words)
     scenario = make_scenario(config)
-    return config, VarietyVectorEnv(config, ScenarioSource(config, scenario, began), began)
+    return config, VarietyVectorEnv(config, ScenarioSource(config, scenario))
 
 
 def test_ranges():
@@ -106,9 +106,9 @@ def test_scenarios_are_drawn_by_seed_group_and_generation():
     one, again = ScenarioSource(config, base), ScenarioSource(config, base)
     keys = [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert [rate(one, *key) for key in keys] == [rate(again, *key) for key in keys]
-    others = [ScenarioSource(config, base, 100), ScenarioSource(config_of(*RATES, "seed=1"), base)]
-    rates = [rate(one, *key) for key in keys] + [rate(source, 0, 0) for source in others]
-    assert len(set(rates)) == 6
+    other = ScenarioSource(config_of(*RATES, "seed=1"), base)
+    rates = [rate(one, *key) for key in keys] + [rate(other, 0, 0)]
+    assert len(set(rates)) == 5
     assert all(0.5 <= value <= 2.0 for value in rates)
 
 
@@ -116,7 +116,7 @@ def test_groups_are_environments_side_by_side_and_change_after_their_episodes():
     config, env = made(*RATES, "randomise.episodes=2")
     scenarios = list(env.scenarios)
     alone = [make_vector_env(config, scenario, 2) for scenario in scenarios]
-    seeds = config.training_seeds(0)
+    seeds = config.training_seeds()
     obs, _ = env.reset(seed=seeds)
     parts = [one.reset(seed=seeds[2 * g : 2 * g + 2])[0] for g, one in enumerate(alone)]
     np.testing.assert_array_equal(obs, np.concatenate(parts))
@@ -151,7 +151,7 @@ def test_groups_are_environments_side_by_side_and_change_after_their_episodes():
 
 def test_the_same_arrivals_within_a_group():
     config, env = made(*RATES, "same_arrivals=2")
-    seeds = config.training_seeds(0)
+    seeds = config.training_seeds()
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
     env.reset(seed=seeds)
     for step in range(12):
@@ -175,10 +175,11 @@ def test_stages_follow_the_steps():
     # An episode is 16 steps: the first stage ends with the second, the next one changes nothing.
     assert rates == [0.5] * 7 + [1.0] * 9
     assert env._generation == [2]
-    env.close()
-    _, later = made(f"curriculum={stages}", began=40)
+    _, later = made(f"curriculum={stages}")
+    later.replay(env.so_far())
     assert later.scenarios[0].workload.rate_scale == 1.0
     later.close()
+    env.close()
 
 
 def test_infos_of_which_some_lack_a_key():
@@ -234,7 +235,7 @@ def test_prices_are_those_of_the_groups_scenarios():
     config, env = made(*RATES, "lagrangian.attainment=0.99")
     native = NativeVecEnv(env)
     wrapped = LagrangianVecEnv(native, make_scenario(config), config.lagrangian)
-    native.seed_each(config.training_seeds(0))
+    native.seed_each(config.training_seeds())
     wrapped.reset()
     first = wrapped._prices_now()
     expected = np.repeat([prices(s) for s in env.scenarios], 2, axis=0)
@@ -267,7 +268,7 @@ def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     assert read_config(varied).randomise.ranges["workload.rate_scale"].high == 2.0
     more = ["env=mixed-slo-v0", f"out={varied}", "resume=true", "total_timesteps=64"]
     assert train.main(more) == 0
-    assert json.loads((varied / "state.json").read_text())["timesteps"] == 64
+    assert steps_of(varied / LAST) == 64
 
 
 CHOICES = [

@@ -21,6 +21,7 @@ from agents.environments import make_scenario, make_vector_env
 from agents.held_noise import parts_of
 from agents.learned import LearnedPolicy
 from agents.settings import WarmStartConfig
+from agents.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env.control.command import Command
@@ -357,11 +358,11 @@ def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
     told = json.loads((folder / "warm_start.json").read_text())
     assert told["policy"] == "llumnix"
     assert told["decisions"] == 12
-    copied = (folder / "model_copy.zip").read_bytes()
+    copied = (folder / "model_copy.safetensors").read_bytes()
     more = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=80"]
     assert train.main(more) == 0
-    assert (folder / "model_copy.zip").read_bytes() == copied
-    assert json.loads((folder / "state.json").read_text()) == {"timesteps": 80}
+    assert (folder / "model_copy.safetensors").read_bytes() == copied
+    assert steps_of(folder / LAST) == 80
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "tb" / "ppo"))

@@ -389,8 +389,8 @@ def test_rows_without_series_lie_beside_the_page(tmp_path):
     assert rows_beside_page(one, ()) == one.read_text()
     assert rows_beside_page(one, ("b",)) == 'kind,text\na,"x, y"\n'
     assert rows_beside_page(one, ("a", "b")) is None
-    one.write_text(f"file,x\n{prints.ROOT}/agents/model.zip,1\n")
-    assert rows_beside_page(one, ()) == "file,x\nagents/model.zip,1\n"
+    one.write_text(f"file,x\n{prints.ROOT}/agents/model.safetensors,1\n")
+    assert rows_beside_page(one, ()) == "file,x\nagents/model.safetensors,1\n"
     one.write_text("what,x\na,1\n")
     with pytest.raises(ValueError, match="no column kind, which b should be in"):
         rows_beside_page(one, ("b",))

@@ -13,6 +13,7 @@ import yaml
 import agents.tune
 import baselines.tune
 from agents import evaluate, train
+from agents.store import LAST, steps_of
 from experiments.harness.catalogue import load
 from experiments.harness.results import ROWS
 from experiments.run import RunsFailed, make_result
@@ -126,7 +127,7 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
         assert train.main([*again, *words]) == 0
         sessions = json.loads((away / "run.json").read_text())["sessions"]
         assert len(sessions) == 2
-        assert json.loads((away / "state.json").read_text())["timesteps"] == 96
+        assert steps_of(away / LAST) == 96
 
     with subtests.test("evaluation, of a model that lies here alone"):
         made_by = ["env=mixed-slo-v0", *SMALL, f"policies={home},llumnix", "episodes=3"]
@@ -152,7 +153,7 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
             assert agents.tune.main([*tried, f"out={tmp_path / out}", *where]) == 0
         one, two = (tmp_path / out / "trials.csv" for out in ("tune-ray", "tune"))
         assert one.read_bytes() == two.read_bytes()
-        assert (tmp_path / "tune-ray" / "trial-001" / "model_best.zip").is_file()
+        assert (tmp_path / "tune-ray" / "trial-001" / "model_best.safetensors").is_file()
 
 
 def test_no_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch):

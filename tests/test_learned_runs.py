@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.store import contents_of, write
 from experiments.learned import study_ablations
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
@@ -47,7 +48,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = make_config("mixed-slo-v0", {**small, **changes})
         env = NativeVecEnv(make_vector_env(config, make_scenario(config), 2))
         (home / name).mkdir()
-        make_model(config, env).save(home / name / "model_best.zip")
+        model = contents_of(make_model(config, env))
+        write(home / name / "model_best.safetensors", model)
         (home / name / "config.yaml").write_text(config.to_yaml())
     return home
 
@@ -83,8 +85,8 @@ def test_a_damaged_model_is_told_before_anything_runs(runs: Path, tmp_path: Path
     from experiments.learned.runs import find_runs
 
     shutil.copy(runs / "a" / "config.yaml", tmp_path)
-    (tmp_path / "model_best.zip").write_bytes(b"junk")
-    with pytest.raises(ValueError, match=r"model_best\.zip.*not a model file"):
+    (tmp_path / "model_best.safetensors").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"model_best\.safetensors.*cannot be read"):
         find_runs([str(tmp_path)], "mixed-slo-v0")
 
 
@@ -99,7 +101,9 @@ def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
         text = (runs / "b" / "config.yaml").read_text()
         key = changes.partition(":")[0]
         folder.joinpath("config.yaml").write_text(re.sub(rf"{key}: \S+", changes, text, count=1))
-        (folder / "model_best.zip").write_bytes((runs / "b" / "model_best.zip").read_bytes())
+        (folder / "model_best.safetensors").write_bytes(
+            (runs / "b" / "model_best.safetensors").read_bytes()
+        )
     found = find_runs([str(runs / "a"), str(tmp_path / "priced")], "mixed-slo-v0")
     assert [run.training_seed for run in found] == [0, 7]
     with pytest.raises(ValueError, match=r"differ in ppo.gamma \(0.5 and "):
@@ -157,8 +161,8 @@ def test_what_a_run_has_seen(
     grouped = {"randomise.groups": 1} if "randomise.ranges" in changes else {}
     config = make_config("mixed-slo-v0", {**changes, **grouped})
     (tmp_path / "config.yaml").write_text(config.to_yaml())
-    (tmp_path / "model_best.zip").write_bytes(b"")
-    run = run_of(config, tmp_path / "model_best.zip")
+    (tmp_path / "model_best.safetensors").write_bytes(b"")
+    run = run_of(config, tmp_path / "model_best.safetensors")
     assert (run.made_for, run.leaks) == (made_for, leaks)
 
 
@@ -273,8 +277,8 @@ def test_quantiles_are_settings_of_networks_that_decide_counts(
 
     config = make_config("mixed-slo-v0", {"scenario.workload": "mixed-slo-v0/val-code", **changes})
     (tmp_path / "config.yaml").write_text(config.to_yaml())
-    (tmp_path / "model_best.zip").touch()
-    run = run_of(config, tmp_path / "model_best.zip")
+    (tmp_path / "model_best.safetensors").touch()
+    run = run_of(config, tmp_path / "model_best.safetensors")
     tests = [w for w in workloads("test") if w.name == "test-code"]
     made = learned_cases([run], tests, (), {"test": 1, "validation": 1}, (0.7, 0.9))
     assert [case.get("quantile") for case in made] == [None, *((0.7, 0.9) if turns else ())]
@@ -377,12 +381,12 @@ def test_a_run_comes_before_its_copy_that_ships(
     copy = tmp_path / "shipped"
     copy.mkdir()
     (copy / "config.yaml").write_text((runs / "a" / "config.yaml").read_text())
-    (copy / "model.zip").write_bytes(b"the same policy, saved in another way")
-    one = SimpleNamespace(name="shipped", model=copy / "model.zip")
+    (copy / "model.safetensors").write_bytes(b"the same policy, saved in another way")
+    one = SimpleNamespace(name="shipped", model=copy / "model.safetensors")
     monkeypatch.setattr(found_in, "shipped", lambda env=None: [one])
     for words in (["pretrained", str(runs / "a")], [str(runs / "a"), "pretrained"]):
         (found,) = found_in.find_runs(words, "mixed-slo-v0")
-        assert found.path == str(runs / "a" / "model_best.zip")
+        assert found.path == str(runs / "a" / "model_best.safetensors")
 
 
 def test_who_sees_no_forecast_is_not_asked_what_it_does_without(monkeypatch: pytest.MonkeyPatch):
@@ -423,13 +427,14 @@ def test_a_shipped_policy_is_evaluated_beside_others(
     import yaml
 
     from agents import evaluate
-    from agents.pretrained import KEYS
+    from agents.pretrained import KEYS, sums_of
 
     home = tmp_path / "shipped"
     shutil.copytree(runs / "a", home / "small")
-    (home / "small" / "model_best.zip").rename(home / "small" / "model.zip")
+    (home / "small" / "model_best.safetensors").rename(home / "small" / "model.safetensors")
     card = {**dict.fromkeys(KEYS, "said"), "environment": "mixed-slo-v0"}
     (home / "small" / "card.yaml").write_text(yaml.safe_dump(card))
+    (home / "SHA256SUMS").write_text(sums_of(home))
     monkeypatch.setattr("agents.pretrained.FOLDER", home)
     words = [
         "env=mixed-slo-v0",

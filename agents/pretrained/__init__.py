@@ -1,4 +1,6 @@
-"""Trained policies that ship with the project, one folder each: `model.zip`, `config.yaml`, `card.yaml`.
+"""Trained policies that ship, one folder each: `model.safetensors`, `config.yaml`, `card.yaml`.
+
+`SHA256SUMS` lists their files (`sha256sum --check SHA256SUMS`); one that is another is not loaded.
 
 `policies=pretrained` means the one that its environment recommends, `policies=pretrained:NAME` one by name.
 
@@ -22,15 +24,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from agents.store import MODEL
 from llmscale_env._cli import closest
 
 FOLDER = Path(__file__).parent
-MODEL, CARD = "model.zip", "card.yaml"
+CARD, SUMS = "card.yaml", "SHA256SUMS"
+_LISTED = (MODEL, "config.yaml")
 KEYS = ("environment", "id", "about", "data", "seeds", "command", "figures", "limits")
 """What every card must have."""
 
@@ -76,7 +81,8 @@ def shipped(environment: str | None = None, folder: Path | None = None) -> list[
     """All policies that ship, or those of an environment, by name.
 
     Raises:
-        PretrainedError: a folder lacks a file, or its card a key, or its model is too large.
+        PretrainedError: a folder lacks a file, or its card a key, or its model is too large, or a file is not
+            the one that SHA256SUMS lists.
     """
     home = FOLDER if folder is None else folder
     found = [_read(path.parent) for path in sorted(home.glob(f"*/{CARD}"))]
@@ -132,11 +138,28 @@ def load(name: str, environment: str, folder: Path | None = None) -> Any:
     return LearnedPolicy(find(name, environment, folder).model, name=name)
 
 
+def sums_of(home: Path) -> str:
+    """What SHA256SUMS is to say of the policies in `home`: a line per file that decides what one does."""
+    files = [path for name in _LISTED for path in home.glob(f"*/{name}")]
+    lines = [
+        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(home).as_posix()}\n"
+        for path in sorted(files)
+    ]
+    return "".join(lines)
+
+
 @functools.cache
 def _read(folder: Path) -> Pretrained:
-    for name in (MODEL, "config.yaml"):
-        if not (folder / name).is_file():
+    sums = folder.parent / SUMS
+    listed = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
+    for name in _LISTED:
+        path = folder / name
+        if not path.is_file():
             raise PretrainedError(f"pretrained policy {folder.name!r}: {name} is missing")
+        if f"{sha256(path.read_bytes()).hexdigest()}  {folder.name}/{name}" not in listed:
+            raise PretrainedError(
+                f"pretrained policy {folder.name!r}: {name} is not the file that {SUMS} lists"
+            )
     size = (folder / MODEL).stat().st_size
     if size > MAX_BYTES:
         raise PretrainedError(

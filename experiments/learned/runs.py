@@ -11,8 +11,8 @@ from typing import Any
 
 from agents.config import TrainConfig, read_config
 from agents.environments import are_counts, codec_of
-from agents.learned import check_zip, find_model
 from agents.pretrained import is_pretrained, shipped
+from agents.store import find_model, steps_of
 from experiments.learned.family import FAMILY, Workload, digest_of
 from llmscale_env._cli import closest
 from llmscale_env.scenarios import load_scenario
@@ -93,7 +93,7 @@ def find_runs(texts: Sequence[str], env: str) -> list[Run]:
             recipe = recipe_of(config)
             first, where = recipes.setdefault(kind, (recipe, path))
             _check_alike(run.policy, path, recipe, where, first)
-            check_zip(path)
+            steps_of(path)
             found[key] = run
     return list(found.values())
 

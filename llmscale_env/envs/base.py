@@ -443,6 +443,28 @@ class ServingVectorEnv(VectorEnv, _Settings):
         return self.core.masks()
 
     @one_at_a_time
+    def so_far(self) -> list[dict[str, Any]]:
+        """What plays the episodes under way again: of each `seed`, `generator` and (k, parts) `actions`.
+
+        Numbers and text alone, so it can be stored as such. It tells nothing of calls that gave some episodes
+        another state in another way.
+        """
+        return [self.core.so_far(e) for e in range(self.num_envs)]
+
+    @one_at_a_time
+    def replay(self, episodes: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """Bring every episode to where it was at `so_far`, bit for bit; the observations there.
+
+        It takes as long as the longest episode has taken so far.
+
+        Raises:
+            ValueError: another number of episodes, or what is no episode of this environment.
+        """
+        self.core.replay(episodes)
+        self._started[:] = True
+        return self.core.observe()
+
+    @one_at_a_time
     def close_extras(self, **kwargs: Any) -> None:
         """End the threads."""
         self.core.close()

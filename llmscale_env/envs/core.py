@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
@@ -69,6 +69,10 @@ class ServingCore:
         self.weighted: RewardModel | None = None  # in place of the scenario's weights
         self.backlog = None if shaping is None else LateBacklog(scenario, shaping, n)
         self.rngs: list[np.random.Generator | None] = [None] * n
+        # What plays the episodes under way again: how each began, and all actions since the oldest did.
+        self._begun: list[tuple[int | None, dict[str, Any], int]] = [(None, {}, 0)] * n
+        self._taken: deque[NDArray[np.int64]] = deque()
+        self._steps = 0
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
         self.returns = np.zeros(n)
         self.n_classes = len(scenario.classes)
@@ -104,6 +108,9 @@ class ServingCore:
         """
         rng = self.rngs[e]
         assert rng is not None, "an episode needs a generator before it starts"
+        self._begun[e] = (seed, dict(rng.bit_generator.state), self._steps)
+        for _ in range(len(self._taken) - self._steps + min(first for _, _, first in self._begun)):
+            self._taken.popleft()
         if self.references:
             # A copy is asked: which requests come next must not depend on whether there is a reference.
             drawn = int(deepcopy(rng).integers(2**31)) if seed is None else seed
@@ -142,6 +149,8 @@ class ServingCore:
         else:
             clipped = self._order(orders)
         self.last_action = self.codec.decoder.fraction(checked)
+        self._taken.append(checked)
+        self._steps += 1
         done = self.sim.advance()
         if self.behind is not None:
             self.behind.follow(self._commands)
@@ -473,6 +482,51 @@ class ServingCore:
     def _blank_forecast(self) -> tuple[Any, Any, Any]:
         shape = (self.n, self.n_classes)
         return np.zeros(shape), np.zeros(shape), np.zeros((*shape, len(FORECAST_QUANTILES)))
+
+    def so_far(self, e: int) -> dict[str, Any]:
+        """How episode `e` began, and its (k, parts) actions since: numbers alone, for `replay`."""
+        seed, generator, first = self._begun[e]
+        mine = list(self._taken)[len(self._taken) - (self._steps - first) :]
+        actions = np.array([taken[e] for taken in mine], np.int64)
+        return {
+            "seed": seed,
+            "generator": generator,
+            "actions": actions.reshape(-1, len(self.codec.decoder.nvec)),
+        }
+
+    def replay(self, episodes: Sequence[Mapping[str, Any]]) -> None:
+        """Bring every episode to where it was at `so_far`, by playing it again.
+
+        Raises:
+            ValueError: another number of episodes, or what is no episode of this environment.
+        """
+        if len(episodes) != self.n:
+            raise ValueError(f"episodes: {len(episodes)} of them, must be {self.n}")
+        lengths = [len(episode["actions"]) for episode in episodes]
+
+        def begin(e: int) -> None:
+            self.rngs[e] = rng = np.random.default_rng()
+            try:
+                rng.bit_generator.state = episodes[e]["generator"]
+            except (KeyError, TypeError, ValueError):
+                raise ValueError(f"episodes[{e}]: its generator has no state of PCG64") from None
+            self.start(e, episodes[e]["seed"])
+
+        for e in range(self.n):
+            begin(e)
+        # Shorter ones wait: they play something, and begin when as many decisions are left as they have.
+        for left in range(max(lengths), -1, -1):
+            for e in [e for e, length in enumerate(lengths) if length == left < max(lengths)]:
+                begin(e)
+            if left == 0:
+                return
+            parts = np.split(self.masks(), np.cumsum(self.codec.decoder.nvec)[:-1], axis=1)
+            actions = np.stack([possible.argmax(axis=1) for possible in parts], axis=1)
+            for e in [e for e, length in enumerate(lengths) if left <= length]:
+                actions[e] = episodes[e]["actions"][lengths[e] - left]
+            _, done, _ = self.step(actions)
+            for e in np.flatnonzero(done).tolist():
+                begin(e)
 
     def close(self) -> None:
         self.sim.close()

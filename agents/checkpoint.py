@@ -1,0 +1,138 @@
+"""Where a run is, so that one that was stopped or killed goes on bit for bit as if it had not been.
+
+Between an update and the next rollout that is: the network and its optimiser, the generators of random
+numbers, the episodes under way (their seeds and actions so far, which are played again), what the learner has
+seen last, prices that move and noise that is held. Beside it stands what validation has found.
+
+Two things are not of it. A copy of a policy that was interrupted while it was made is made anew, from the
+same seed. And TensorBoard's events of a rollout that is repeated stand there twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents.algorithms import is_recurrent
+from agents.files import replace_file, said
+from agents.held_noise import HeldNoise
+from agents.lagrangian import LagrangianVecEnv
+from agents.store import LAST, ModelError, contents_of, model_of, read, write
+from agents.vec_adapter import NativeVecEnv
+
+
+class Keeper:
+    """Sees where a run is, writes it down, and puts a new process there.
+
+    Args:
+        native: the environment that is learnt on.
+        prices: the wrapper around it whose prices move, if there is one.
+        noise: that is held, if it is.
+    """
+
+    def __init__(
+        self,
+        native: NativeVecEnv,
+        prices: LagrangianVecEnv | None = None,
+        noise: HeldNoise | None = None,
+    ) -> None:
+        self._native, self._prices, self._noise = native, prices, noise
+        self._moving: dict[str, Any] = {}
+
+    def look(self, model: Any) -> None:
+        """Remember where the rollout that follows begins: all that it will move."""
+        memory = getattr(model, "_last_lstm_states", None)
+        held = None if self._noise is None or self._noise.noise is None else self._noise.noise
+        self._moving = {
+            "random": {
+                "python": random.getstate(),
+                "numpy": np.random.get_state(legacy=False),  # noqa: NPY002  stable-baselines3's
+                "torch": torch.get_rng_state().numpy().copy(),
+            },
+            "seen": np.array(model._last_obs),
+            "starts": np.array(model._last_episode_starts),
+            "memory": memory and [[part.numpy().copy() for part in pair] for pair in memory],
+            "env": self._native.state(),
+            "prices": None if self._prices is None else self._prices.state(),
+            "noise": None if held is None else held.numpy().copy(),
+        }
+
+    def write(self, folder: Path, model: Any, validation: dict[str, Any]) -> None:
+        """Write the run's last model, whole: the network as it is now, and where `look` was called."""
+        optimiser = model.policy.optimizer.state_dict()
+        contents = {
+            **contents_of(model),
+            "run": {
+                "updates": model._n_updates,
+                "episodes": list(model.ep_info_buffer or ()),
+                "logits_times": getattr(model, "logits_times", None),
+                "optimiser": {
+                    "state": {
+                        str(k): {name: value.numpy() for name, value in each.items()}
+                        for k, each in optimiser["state"].items()
+                    },
+                    "groups": optimiser["param_groups"],
+                },
+                **self._moving,
+                "validation": validation,
+            },
+        }
+        replace_file(folder / LAST, lambda part: write(part, contents))
+
+    def take_up(self, folder: Path, config: Any, env: Any) -> tuple[Any, dict[str, Any]]:
+        """The run's last model on `env`, everything else put where it was; what `write` got as `validation`.
+
+        Raises:
+            ModelError: the file is missing, damaged, or of another run.
+        """
+        contents = read(folder / LAST)
+        try:
+            model = model_of(contents, config, env)
+            run = contents["run"]
+            self._put_back(model, run)
+            return model, dict(run["validation"])
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise ModelError(
+                f"model {str(folder / LAST)!r}: no run can go on from it ({text})"
+            ) from None
+
+    def _put_back(self, model: Any, run: dict[str, Any]) -> None:
+        optimiser = {
+            "state": {
+                int(k): {name: torch.from_numpy(value) for name, value in each.items()}
+                for k, each in run["optimiser"]["state"].items()
+            },
+            "param_groups": run["optimiser"]["groups"],
+        }
+        model.policy.optimizer.load_state_dict(optimiser)
+        model._n_updates = run["updates"]
+        model.ep_info_buffer = deque(run["episodes"], maxlen=model._stats_window_size)
+        model.ep_success_buffer = deque(maxlen=model._stats_window_size)
+        if run["logits_times"] is not None:
+            model.logits_times = run["logits_times"]
+        model._last_obs = self._native.put_back(run["env"])
+        if not np.array_equal(model._last_obs, run["seen"]):
+            said(
+                "the simulator is not the one that this run began with: it goes on, but not bit for bit"
+            )
+        model._last_episode_starts = run["starts"]
+        if is_recurrent(model):
+            kind = type(model._last_lstm_states)
+            model._last_lstm_states = kind(
+                *(tuple(torch.from_numpy(part) for part in pair) for pair in run["memory"])
+            )
+        if self._prices is not None:
+            self._prices.put_back(run["prices"])
+        if self._noise is not None and run["noise"] is not None:
+            self._noise.noise = torch.from_numpy(run["noise"])
+        # Last: what came before may have drawn.
+        version, words, gauss = run["random"]["python"]
+        random.setstate((version, tuple(words), gauss))
+        np.random.set_state(run["random"]["numpy"])  # noqa: NPY002
+        torch.set_rng_state(torch.from_numpy(run["random"]["torch"]))

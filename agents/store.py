@@ -1,0 +1,223 @@
+"""Networks on disk, as safetensors: numbers and text, of which loading executes nothing.
+
+A file holds nested dictionaries and lists of arrays, numbers and text. Arrays are tensors of the file, named
+by where they stand (`policy.action_net.weight`); the rest is JSON in its header. The configuration beside it
+(`config.yaml`) says how the network is built that the numbers belong to.
+
+stable-baselines3's own zips hold pickles, and loading one runs whatever its author wrote into it. They are
+read by `agents.convert` alone, once somebody has said that they trust it.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+if TYPE_CHECKING:
+    from agents.config import TrainConfig
+
+SUFFIX = ".safetensors"
+BEST, LAST, COPY = (f"model_{which}{SUFFIX}" for which in ("best", "last", "copy"))
+MODEL = f"model{SUFFIX}"
+"""Files of a run: the network that validated best, the last one, a copied policy; and the one that ships."""
+
+_FORMAT = "llmscale-model-1"
+_ARRAY = "array"
+
+
+class ModelError(ValueError):
+    """A model that is not there, cannot be read, or does not fit; the message says which and why."""
+
+
+def find_model(path: str | Path) -> Path:
+    """The model file meant by `path`: a run folder's best model, a shipped policy's, or the file itself.
+
+    Raises:
+        ModelError: there is none, or no `config.yaml` beside it.
+    """
+    place = Path(path)
+    if place.is_dir():
+        meant = (BEST, LAST, MODEL)
+        found = next((place / n for n in meant if (place / n).is_file()), None)
+        if found is None:
+            old = sorted(place.glob("model*.zip"))
+            if old:
+                raise ModelError(_refusal(old[0]))
+            raise ModelError(f"model {str(path)!r}: the folder holds none of {', '.join(meant)}")
+        place = found
+    if not place.is_file():
+        raise ModelError(f"model {str(path)!r}: there is no such file")
+    if not (place.parent / "config.yaml").is_file():
+        raise ModelError(
+            f"model {str(path)!r}: config.yaml of its run is missing beside it, and without it "
+            "nobody knows which environment it was trained on"
+        )
+    return place
+
+
+def contents_of(model: Any) -> dict[str, Any]:
+    """What makes up a network of stable-baselines3: weights, spaces, and the steps it has learnt from."""
+    seen, chosen = model.observation_space, model.action_space
+    return {
+        "timesteps": int(model.num_timesteps),
+        "spaces": {"low": seen.low, "high": seen.high, "choices": chosen.nvec},
+        "policy": {name: value.numpy() for name, value in model.policy.state_dict().items()},
+    }
+
+
+def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> Any:
+    """The network that `contents` make up, on the CPU.
+
+    Args:
+        contents: see `contents_of`.
+        config: of its run, which says how it is built.
+        env: to learn on; None: for use alone.
+
+    Raises:
+        ModelError: they are not whole, or do not go together with the configuration.
+    """
+    import torch
+
+    from agents.algorithms import make_model
+
+    try:
+        found = contents["spaces"]
+        own = (
+            spaces.Box(found["low"], found["high"], dtype=found["low"].dtype.type),
+            spaces.MultiDiscrete(found["choices"]),
+        )
+        if env is not None and own != (env.observation_space, env.action_space):
+            raise ModelError(
+                "was trained with other observations or actions than its environment has"
+            )
+        model = make_model(config, env, own)
+        weights = {name: torch.from_numpy(value) for name, value in contents["policy"].items()}
+        model.policy.load_state_dict(weights)
+        model.num_timesteps = int(contents["timesteps"])
+    except (AttributeError, KeyError, TypeError, RuntimeError, AssertionError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ModelError(f"does not go together with config.yaml ({said})") from None
+    return model
+
+
+def load_model(path: Path, config: TrainConfig, env: Any = None) -> Any:
+    """The network of a model file; see `model_of`.
+
+    Raises:
+        ModelError: no model file, a damaged one, or one that does not fit its configuration.
+    """
+    try:
+        return model_of(read(path), config, env)
+    except ModelError as error:
+        text = str(error)
+        raise ModelError(
+            text if text.startswith("model ") else f"model {str(path)!r}: {text}"
+        ) from None
+
+
+def write(path: Path, contents: dict[str, Any]) -> None:
+    """Write contents as one file. It is to be put in its place by `agents.files.replace_file`."""
+    path.write_bytes(dumps(contents))
+
+
+def dumps(contents: dict[str, Any]) -> bytes:
+    """The bytes of a file."""
+    from safetensors.numpy import save
+
+    arrays: dict[str, Any] = {}
+    plain = _taken_apart(contents, (), arrays)
+    # One entry: several would stand in any order, and the same contents are to be the same bytes.
+    return save(arrays, {_FORMAT: json.dumps(plain)})
+
+
+def loads(data: bytes) -> dict[str, Any]:
+    """The contents that a file of these bytes has.
+
+    Raises:
+        ModelError: they are no such file, or a damaged one.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        # The header first: numbers of something else need not be looked at.
+        plain = _plain(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return dict(_put_together(plain, load(data)))
+    except (SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ModelError(f"cannot be read: damaged, or no model of this project ({said})") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The contents of a file.
+
+    Raises:
+        ModelError: it cannot be read, or holds no model.
+    """
+    if zipfile.is_zipfile(path):
+        raise ModelError(_refusal(path))
+    try:
+        return loads(path.read_bytes())
+    except (ModelError, OSError) as error:
+        raise ModelError(f"model {str(path)!r}: {error}") from None
+
+
+def steps_of(path: Path) -> int:
+    """The steps that a model has learnt from; by the header of its file alone.
+
+    Raises:
+        ModelError: it is something else.
+    """
+    if zipfile.is_zipfile(path):
+        raise ModelError(_refusal(path))
+    try:
+        with path.open("rb") as file:
+            length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
+            return int(_plain(file.read(length))["timesteps"])
+    except (KeyError, OSError, RecursionError, TypeError, ValueError):
+        raise ModelError(
+            f"model {str(path)!r}: cannot be read: damaged, or no model of this project"
+        ) from None
+
+
+def _plain(header: bytes) -> Any:
+    """What is JSON of the contents. It stands in the header, whose length is a file's first eight bytes."""
+    said = dict(json.loads(header).get("__metadata__", {}))
+    if _FORMAT not in said:
+        raise ValueError(f"holds {sorted(said)}, must be {_FORMAT}")
+    return json.loads(said[_FORMAT])
+
+
+def _refusal(path: Path) -> str:
+    return (
+        f"model {str(path)!r}: is a zip of stable-baselines3, and loading it runs whatever its author wrote "
+        f"into it. If you trust it: python -m agents.convert model={path} trust=true"
+    )
+
+
+def _taken_apart(value: Any, place: tuple[str, ...], arrays: dict[str, Any]) -> Any:
+    """What of `value` is JSON; its arrays go to `arrays`."""
+    if isinstance(value, np.ndarray):
+        name = ".".join(place)
+        arrays[name] = np.ascontiguousarray(value).reshape(value.shape)
+        return {_ARRAY: name}
+    if isinstance(value, dict):
+        return {key: _taken_apart(each, (*place, str(key)), arrays) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_taken_apart(each, (*place, str(k)), arrays) for k, each in enumerate(value)]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _put_together(value: Any, arrays: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_ARRAY}:
+            return arrays[value[_ARRAY]]
+        return {key: _put_together(each, arrays) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_put_together(each, arrays) for each in value]
+    return value

@@ -1,0 +1,201 @@
+"""A run that was stopped or killed and taken up again ends as the one that was not: the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import llmscale_env
+from agents import train
+from agents.store import BEST, LAST, ModelError, read
+from agents.train import plan
+from tests.waiting import command, ended
+
+TINY = [
+    "env=mixed-slo-v0",
+    "scenario.horizon_s=100",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=4",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+    "n_envs=4",
+    "total_timesteps=96",
+    "validation_every=24",
+    "validation_episodes=1",
+    "evaluation_episodes=0",
+    "references=none",
+]
+NETS = {
+    "ppo": ["n_steps=6", "batch_size=12", "n_epochs=2", "net=[8]"],
+    "maskable-ppo": ["n_steps=6", "batch_size=12", "n_epochs=2", "net=[8]"],
+    "recurrent-ppo": ["n_steps=6", "batch_size=12", "n_epochs=2", "net=[8]", "lstm_size=4"],
+}
+"""Six steps a rollout, ten an episode: rollouts begin in the midst of episodes."""
+
+CASES: dict[str, tuple[str, list[str]]] = {
+    "plain": ("ppo", []),
+    "memory": ("recurrent-ppo", []),
+    "masks, noise that is held, logits that grow": (
+        "maskable-ppo",
+        ["noise_hold_steps=3", "sharpen=2"],
+    ),
+    "prices that move": ("ppo", ["lagrangian.attainment=0.99"]),
+    "a copy and its anchor": (
+        "ppo",
+        ["warm_start.policy=llumnix", "warm_start.episodes=1", "warm_start.kl_steps=96"],
+    ),
+    "scenarios that are drawn, in stages": (
+        "ppo",
+        [
+            "randomise.ranges.workload.rate_scale=[0.5, 2.0]",
+            "randomise.groups=2",
+            "randomise.episodes=1",
+            "curriculum=[{steps: 50, overrides: {workload.rate_scale: 0.5}}]",
+        ],
+    ),
+    "the same arrivals": ("ppo", ["same_arrivals=2", "group_baseline=true"]),
+}
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def words_of(case: str) -> list[str]:
+    agent, more = CASES[case]
+    return [*TINY, f"agent={agent}", *(f"{agent}.{word}" for word in NETS[agent]), *more]
+
+
+def run(words: list[str], folder: Path, resumes: bool, heard: Any = None) -> None:
+    more = [f"out={folder}", *(["resume=true"] if resumes else [])]
+    config, folder, goes_on = plan([*words, *more])
+    train.run(config, train.check(config), folder, words, goes_on, heard)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_ends_as_the_run_that_was_not_interrupted(case: str, tmp_path: Path):
+    words = words_of(case)
+    run(words, tmp_path / "whole", False)
+    asked: list[int] = []
+
+    def interrupt(steps: int, rows: Any) -> None:
+        """Killed after the validation at 24 steps; told to stop after the one at 48."""
+        asked.append(steps)
+        if steps == 24:
+            raise Killed
+        if steps == 48:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Killed):
+        run(words, tmp_path / "parts", False, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(words, tmp_path / "parts", True, interrupt)
+    run(words, tmp_path / "parts", True, interrupt)
+    assert asked == [0, 24, 48, 72, 96]
+    for name in (LAST, BEST, "validation.csv"):
+        whole, parts = (tmp_path / run / name for run in ("whole", "parts"))
+        assert whole.read_bytes() == parts.read_bytes(), name
+
+
+def test_a_finished_run_that_is_prolonged_is_a_longer_one(tmp_path: Path):
+    """With a constant learning rate nothing else depends on how long the run was meant to be."""
+    words = [*words_of("plain"), "ppo.learning_rate=1e-3", "ppo.learning_rate_end=1e-3"]
+    short = ["total_timesteps=48" if word.startswith("total_") else word for word in words]
+    run(words, tmp_path / "whole", False)
+    run(short, tmp_path / "parts", False)
+    run(words, tmp_path / "parts", True)
+    assert (tmp_path / "whole" / LAST).read_bytes() == (tmp_path / "parts" / LAST).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(3))
+def test_killing_it_at_random_moments_changes_nothing(attempt: int, tmp_path: Path):
+    words = words_of("plain")
+    run(words, tmp_path / "whole", False)
+    parts, rng = tmp_path / "parts", random.Random(attempt)
+    killed = 0
+    while True:
+        goes_on = [f"out={parts}"] + (["resume=true"] if (parts / "config.yaml").exists() else [])
+        with command("-m", "agents.train", *words, *goes_on) as process:
+            end = time.monotonic() + rng.uniform(2.0, 12.0) + killed
+            while process.poll() is None and time.monotonic() < end:
+                time.sleep(0.01)
+            if process.poll() is None:
+                process.kill()
+                killed += 1
+                process.wait()
+                shutil.rmtree(parts / "tb", ignore_errors=True)
+                continue
+            said = ended(process)[1]
+            assert process.returncode == 0, said
+            break
+    assert (tmp_path / "whole" / LAST).read_bytes() == (parts / LAST).read_bytes()
+    assert (tmp_path / "whole" / BEST).read_bytes() == (parts / BEST).read_bytes()
+
+
+def test_what_cannot_be_gone_on_with_is_told(tmp_path: Path):
+    words = words_of("plain")
+    run(words, tmp_path / "run", False)
+    path = tmp_path / "run" / LAST
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="cannot be read: damaged"):
+        run(words, tmp_path / "run", True)
+    shutil.copy(tmp_path / "run" / BEST, path)  # a network, but no run
+    with pytest.raises(ModelError, match="no run can go on from it"):
+        run(words, tmp_path / "run", True)
+    path.unlink()
+    with pytest.raises(ModelError, match="is gone, so the run cannot go on"):
+        run(words, tmp_path / "run", True)
+
+
+def test_the_best_model_so_far_outlives_a_lost_table(tmp_path: Path):
+    """The best score stands with the last model, so a table that was cut cannot make a worse one the best."""
+    words = words_of("plain")
+    run(words, tmp_path / "run", False)
+    best = read(tmp_path / "run" / LAST)["run"]["validation"]["best"]
+    (tmp_path / "run" / "validation.csv").unlink()
+    longer = ["total_timesteps=120" if word.startswith("total_") else word for word in words]
+    run(longer, tmp_path / "run", True)
+    assert read(tmp_path / "run" / LAST)["run"]["validation"]["best"] >= best
+
+
+PLAYED = ("mixed-slo-hours", "placement-per-request", "burst-multicast", "multi-model-queue")
+
+
+@pytest.mark.parametrize("name", [*PLAYED, "placement", "multi-region"])
+def test_episodes_that_are_played_again_are_where_they_were(name: str):
+    (entry,) = (entry for entry in llmscale_env.ENVIRONMENTS if entry.short_name == name)
+
+    def make() -> Any:
+        return gym.make_vec(entry.id, num_envs=3).unwrapped
+
+    one = make()
+    one.reset(seed=[5, 6, 7])
+    one.action_space.seed(0)
+    for step in range(7):
+        if step == 4:  # so that the episodes are at different steps
+            one.reset(seed=[8, 9, 10], options={"reset_mask": np.array([False, True, False])})
+        seen = one.step(one.action_space.sample())[0]
+    other = make()
+    np.testing.assert_array_equal(other.replay(one.so_far()), seen)
+    for _ in range(5):
+        action = one.action_space.sample()
+        for mine, theirs in zip(one.step(action)[:4], other.step(action)[:4], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(ValueError, match="episodes: 2 of them, must be 3"):
+        other.replay(one.so_far()[:2])
+    broken = [{**episode, "generator": {"a": 1}} for episode in one.so_far()]
+    with pytest.raises(ValueError, match=r"episodes\[0\]: its generator has no state"):
+        other.replay(broken)
+    one.close()
+    other.close()
