@@ -15,6 +15,7 @@ from experiments.harness.cache import RunCache
 from experiments.harness.catalogue import Entry, Experiment, load
 from experiments.harness.execute import execute, plain_value
 from experiments.harness.results import ROWS, read_result
+from llmscale_env._sealed import opened
 from llmscale_env._spread import Launcher, WorkerLost
 from tests import harness_example
 from tests.waiting import command as started
@@ -99,7 +100,7 @@ def test_damaged_file_is_named_and_done_again(experiment, tmp_path, capsys, dama
     make(experiment, mine, tmp_path)
     assert runs_done(tmp_path) == 5
     assert f"{victim} cannot be read; its run is done again" in capsys.readouterr().err
-    assert json.loads(victim.read_text())["rows"]
+    assert opened(victim.read_text())["rows"]
 
 
 def test_a_failing_run_leaves_the_others(experiment, tmp_path):
@@ -290,6 +291,10 @@ def test_cache_files_say_what_they_hold(tmp_path):
     assert cache.get(case) == ([{"value": 2.5}], 0.5)
     assert RunCache(tmp_path, "other code").get(case) is None
     assert RunCache(tmp_path, "code").get({"seed": 2}) is None
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text().replace("2.5", "3.5"))
+    assert cache.get(case) is None
+    assert cache.damaged == [path]
 
 
 def test_every_shipped_experiment_keeps_the_contract():

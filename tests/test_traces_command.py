@@ -158,7 +158,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.send_error(416)
                 return
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(server.body) - start))
+        if server.told:
+            self.send_header("Content-Length", str(len(server.body) - start))
         self.end_headers()
         rest = server.body[start:]
         if server.breaks > 0:
@@ -175,6 +176,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def server():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as running:
         running.body, running.breaks, running.ranges, running.seen = BODY, 0, True, []
+        running.told = True
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         yield running
@@ -271,9 +273,38 @@ def test_a_complete_part_is_taken_over(server, tmp_path):
 
 def test_what_is_no_trace_is_removed(server, tmp_path):
     server.body = b"<html>please sign in</html>"
-    with pytest.raises(FetchError, match=r"no azure trace; removed.*column 'timestamp'"):
+    with pytest.raises(
+        FetchError, match=r"no azure trace \(.*column 'timestamp'.* sent it; removed"
+    ):
         get(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_does_not_end_is_cut_off_and_removed(server, tmp_path, monkeypatch, told):
+    """With a length that is offered, nothing is read; without one, no more than the limit."""
+    monkeypatch.setattr(fetch_module, "_MOST_BYTES", len(BODY) - 1)
+    server.told = told
+    said = f"{len(BODY):,} bytes offered; at most" if told else "sends more than .* bytes; removed"
+    with pytest.raises(FetchError, match=said):
+        get(server, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_addresses_than_those_of_the_web_are_refused(tmp_path):
+    (tmp_path / FILE).write_bytes(BODY)
+    for base in (f"file://{tmp_path}", str(tmp_path), "ftp://127.0.0.1"):
+        with pytest.raises(FetchError, match="must begin with https:// or http://"):
+            fetch(NAME, tmp_path / "to", base_url=base, progress=False)
+    assert not (tmp_path / "to").exists()
+
+
+def test_what_lies_there_is_read_before_it_is_trusted(server, tmp_path):
+    (tmp_path / FILE).write_text("<html>please sign in</html>")
+    with pytest.raises(FetchError, match=r"no azure trace .*: move it away to fetch it"):
+        get(server, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [FILE]
+    assert server.seen == []
 
 
 def test_not_found_no_network_and_a_damaged_ledger(server, tmp_path, capsys):

@@ -20,6 +20,7 @@ import numpy as np
 import platformdirs
 
 from baselines.tuning.trials import Outcome
+from llmscale_env._sealed import opened, sealed
 from llmscale_env._spread import ALONE, Crew, Launcher, crew
 from llmscale_env.control.reward import day_drawn, days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
@@ -192,7 +193,7 @@ class Episodes:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         row = {"settings": key[0], "seed": key[1], "outcomes": [asdict(o) for o in outcomes]}
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(sealed(row) + "\n")
 
 
 def run_one(kind: Any, settings: Mapping[str, Any], scenario: Scenario, seed: int) -> Outcome:
@@ -218,8 +219,8 @@ def _read(path: Path) -> dict[tuple[str, int], tuple[Outcome, ...]]:
     kept = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            row = json.loads(line)
-        except ValueError:  # the line that an interruption cut off
+            row = opened(line)
+        except ValueError:  # cut off by an interruption, or changed since
             continue
         kept[row["settings"], row["seed"]] = tuple(
             Outcome(**{**o, "by_class": tuple(o["by_class"])}) for o in row["outcomes"]

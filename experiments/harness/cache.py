@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from experiments.output import replace_file
+from llmscale_env._sealed import opened, sealed
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
 class RunCache:
     """Rows of finished runs of one experiment.
 
-    A file is written whole or not at all. One that cannot be read, or that holds something else, is
-    named in `damaged` and its run is done again.
+    A file is written whole or not at all, with a checksum. One that cannot be read, was changed, or holds
+    something else is named in `damaged`, and its run is done again.
 
     Args:
         folder: where the files lie.
@@ -39,7 +40,7 @@ class RunCache:
         """(rows, seconds that the run took), or None if it has to be done."""
         path = self.path(case)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = opened(path.read_text(encoding="utf-8"))
             if found["case"] != dict(case):
                 raise ValueError("another run")
             return [dict(row) for row in found["rows"]], float(found["wall_s"])
@@ -54,7 +55,7 @@ class RunCache:
     ) -> None:
         """Keep a finished run."""
         data = {"case": dict(case), "wall_s": wall_s, "rows": [dict(row) for row in rows]}
-        text = json.dumps(data)
+        text = sealed(data)
 
         def write(part: Path) -> None:
             part.write_text(text, encoding="utf-8")

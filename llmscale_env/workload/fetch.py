@@ -123,7 +123,8 @@ SOURCES: dict[str, Source] = {
 _BLOCK_BYTES = 1 << 18
 _TIMEOUT_S = 30.0
 _TRIES = 3
-_CHECKED_ROWS = 100_000
+_MOST_BYTES = 8 << 30
+"""Of a file whose source publishes no size; the largest known one has 1.2 GB."""
 
 
 class FetchError(RuntimeError):
@@ -156,11 +157,16 @@ def fetch(
         raise FetchError(f"unknown trace {name!r}; there are {sorted(SOURCES)}")
     source = SOURCES[name]
     url = source.url if base_url is None else f"{base_url.rstrip('/')}/{source.file_name}"
+    if not url.startswith(("https://", "http://")):
+        raise FetchError(f"base_url = {base_url!r}: must begin with https:// or http://")
     to.mkdir(parents=True, exist_ok=True)
     final, part = to / source.file_name, to / f"{source.file_name}.part"
     known, whence = _expected(source, to)
     if final.exists():
         found = _sha256(final)
+        if known is None:
+            # Somebody put it there: it is remembered for good only if it is what it is called.
+            _check_structure(final, source, "move it away to fetch it")
         if known is None or found == known:
             say(f"{final} is there already (SHA-256 {found})")
             _remember(to, source.file_name, found)
@@ -184,7 +190,11 @@ def fetch(
     if known is not None and found != known:
         part.unlink()
         raise FetchError(f"{url}: SHA-256 is {found}, but {whence} is {known}; removed")
-    _check_structure(part, source, url)
+    try:
+        _check_structure(part, source, f"{url} sent it; removed")
+    except FetchError:
+        part.unlink()
+        raise
     os.replace(part, final)
     _remember(to, source.file_name, found)
     if known is not None:
@@ -252,8 +262,11 @@ def _download(url: str, part: Path, source: Source, progress: bool) -> None:
     with response:
         resumed = response.status == 206
         start = have if resumed else 0
-        length = response.headers.get("Content-Length")
-        total = None if length is None else start + int(length)
+        length = response.headers.get("Content-Length", "")
+        total = start + int(length) if length.isdecimal() else None
+        most = source.size_bytes or _MOST_BYTES
+        if total is not None and total > most and source.size_bytes is None:
+            raise FetchError(f"{url}: {total:,} bytes offered; at most {most:,} are taken")
         if source.size_bytes is not None and total not in (None, source.size_bytes):
             raise FetchError(f"{url}: {total} bytes offered, {source.size_bytes} expected")
         with (
@@ -270,18 +283,24 @@ def _download(url: str, part: Path, source: Source, progress: bool) -> None:
             while block := response.read(_BLOCK_BYTES):
                 out.write(block)
                 bar.update(len(block))
+                if out.tell() > most:
+                    break
+    if part.stat().st_size > most:
+        part.unlink()
+        raise FetchError(f"{url}: sends more than {most:,} bytes; removed")
     if total is not None and part.stat().st_size < total:
         raise ConnectionError(f"{part.stat().st_size} of {total} bytes")
 
 
-def _check_structure(part: Path, source: Source, url: str) -> None:
-    """Read the file as a trace; one that is none (a login page, say) is removed."""
+def _check_structure(path: Path, source: Source, then: str) -> None:
+    """Read the file as a trace.
+
+    Raises:
+        FetchError: it is none, but a login page, say; the message ends with `then`.
+    """
     from llmscale_env.workload.readers import read_trace
 
     try:
-        read_trace(part, source.format, sort=True)
+        read_trace(path, source.format, sort=True)
     except ValueError as error:
-        part.unlink()
-        raise FetchError(
-            f"{url}: what came is no {source.format} trace; removed ({error})"
-        ) from None
+        raise FetchError(f"{path} is no {source.format} trace ({error}): {then}") from None
