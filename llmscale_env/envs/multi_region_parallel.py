@@ -152,8 +152,10 @@ class MultiRegionParallelEnv(ParallelEnv):
             ValueError: an action is missing, too much, or out of its space; nothing has happened then.
             gymnasium.error.ResetNeeded: before the first `reset`, or after the horizon.
         """
+        if not isinstance(actions, Mapping):
+            raise ValueError(f"actions = {actions!r}: must be a mapping of agents to actions")
         if self.agents and set(actions) != set(self.agents):
-            raise ValueError(f"actions of {sorted(actions)}: must be of each of {self.agents}")
+            raise ValueError(f"actions of {list(actions)}: must be of each of {self.agents}")
         whole = np.zeros(len(self.env.codec.decoder.nvec), np.int64)
         for agent in self.agents:
             given = np.asarray(actions[agent])
