@@ -38,6 +38,7 @@ def many(n=2, **arguments):
         ("overrides", "horizon_s", "overrides = 'horizon_s': must be a mapping"),
         ("overrides", {3: 4}, "overrides = {3: 4}: must be a mapping"),
         ("overrides", {"horizon_s": "long"}, "horizon_s = 'long'"),
+        ("overrides", {"workload.mix": 3}, "workload.mix: mix = 3: unknown"),
         ("observation", (), r"observation = \(\): must be a sequence of names"),
         ("observation", "clock", "observation = 'clock': must be a sequence of names"),
         ("observation", 3, "observation = 3: must be a sequence of names"),
@@ -308,6 +309,8 @@ def test_actions_of_agents_are_a_mapping(actions):
     env.reset(seed=0)
     with pytest.raises(ValueError, match="actions"):
         env.step(actions)
+    with pytest.raises(ValueError, match="options = 3: must be a mapping"):
+        env.reset(seed=0, options=3)
 
 
 # ---- before the first episode, and closed ----
@@ -386,10 +389,18 @@ def test_calls_give_what_single_environments_would(kind):
         assert mine.totals.tobytes() == other.totals.tobytes()
     for name in ("observation_space", "action_space", "scenario", "weights", "render_mode"):
         assert env.get_attr(name) == singles.get_attr(name), name
-    drawn = [rng.random() for rng in env.get_attr("np_random")]
+    assert env.np_random_seed == env.get_attr("np_random_seed") == singles.np_random_seed == (3, 4)
+    drawn = [rng.random() for rng in env.np_random]
     assert drawn == [rng.random() for rng in singles.get_attr("np_random")]
     env.call("set_weights", gpu=2.0)
     assert env.get_attr("weights")[1]["gpu"] == 2.0
+
+
+def test_generators_are_those_of_the_episodes():
+    env, twin = many(), many()
+    seeds = env.np_random_seed
+    assert len(set(seeds)) == 2
+    assert np.array_equal(env.reset()[0], twin.reset(seed=seeds)[0])
 
 
 def test_attributes_of_ones_own_are_by_episode():

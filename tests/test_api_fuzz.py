@@ -10,6 +10,7 @@ bit for bit. A small model of each environment says beforehand which calls must 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -204,6 +205,7 @@ class Player:
 class Calls(RuleBasedStateMachine):
     """Some environments, in turn."""
 
+    ended = 0
     players = Bundle("players")
     states = Bundle("states")
 
@@ -214,6 +216,9 @@ class Calls(RuleBasedStateMachine):
     def teardown(self) -> None:
         for env in self._open:
             env.close()
+        Calls.ended += 1
+        if Calls.ended % 100 == 0:
+            gc.collect()  # megabytes each, in cycles of few objects
 
     @initialize(
         target=players,

@@ -410,6 +410,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         )
         self._started = np.zeros(num_envs, bool)
         self._own: dict[str, tuple[Any, ...]] = {}
+        self._seeds = [-1] * num_envs
         codec = self.core.codec
         self.single_observation_space = codec.observation_space
         self.single_action_space = codec.action_space
@@ -438,8 +439,10 @@ class ServingVectorEnv(VectorEnv, _Settings):
         if options and options.get("reset_mask") is not None:
             which = self._mask(options["reset_mask"])
         for e in np.flatnonzero(which):
-            if seeds[e] is not None or self.core.rngs[e] is None:
-                self.core.rngs[e] = seeding.np_random(seeds[e])[0]
+            if seeds[e] is not None:
+                self.core.rngs[e], self._seeds[e] = seeding.np_random(seeds[e])
+        self._generators()
+        for e in np.flatnonzero(which):
             self.core.start(int(e), seeds[e])
             self._started[e] = True
         self._begun = True
@@ -545,12 +548,32 @@ class ServingVectorEnv(VectorEnv, _Settings):
 
     # ---- what single environments would be asked ----
 
+    def _generators(self) -> list[np.random.Generator]:
+        """Of all episodes; those that have no seed yet get one that nobody knows."""
+        rngs: list[Any] = self.core.rngs
+        for e, rng in enumerate(rngs):
+            if rng is None:
+                rngs[e], self._seeds[e] = seeding.np_random()
+        return rngs
+
+    @property
+    def np_random(self) -> Any:
+        """The generator of each episode, as `gymnasium.vector.SyncVectorEnv` has them."""
+        return tuple(self._generators())
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of each of them."""
+        self._generators()
+        return tuple(self._seeds)
+
     @_while_open
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """What a method or attribute of each of `num_envs` single environments would give.
 
         There are no single environments: what all episodes share is asked or called once and given to each.
-        `action_masks`, `view`, `np_random` and attributes that `set_attr` has set are each episode's own.
+        `action_masks`, `view`, `np_random`, `np_random_seed` and attributes that `set_attr` has set are each
+        episode's own.
 
         Raises:
             AttributeError: an unknown name, or a method that is only for all episodes together.
@@ -561,8 +584,8 @@ class ServingVectorEnv(VectorEnv, _Settings):
             raise AttributeError(f"{name}: is for all episodes together; call it by itself")
         if name == "view":
             return tuple(self._views())
-        if name == "np_random":
-            return tuple(self.core.rngs)
+        if name in ("np_random", "np_random_seed"):
+            return cast(tuple[Any, ...], getattr(self, name))
         if name in ("action_space", "observation_space"):
             name = f"single_{name}"
         found = getattr(self, name)
