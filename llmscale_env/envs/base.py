@@ -556,7 +556,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
                 rngs[e], self._seeds[e] = seeding.np_random()
         return rngs
 
-    @property
+    @property  # type: ignore[misc]
     def np_random(self) -> Any:
         """The generator of each episode, as `gymnasium.vector.SyncVectorEnv` has them."""
         return tuple(self._generators())
@@ -636,7 +636,9 @@ def check_options(options: object, *known: str) -> None:
             raise ValueError(f"options[{name!r}]: unknown; there are {list(known)}")
 
 
-def seeds_of(seed: int | Sequence[int | None] | None, n: int) -> list[int | None]:
+def seeds_of(
+    seed: int | Sequence[int | None] | NDArray[np.integer] | None, n: int
+) -> list[int | None]:
     """(n,) seeds of episodes side by side: an integer means that of the first, the others count on.
 
     Raises:
