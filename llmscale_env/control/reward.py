@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -389,7 +390,7 @@ class RewardModel:
                 the price. A class's own weight counts besides.
 
         Raises:
-            ValueError: an unknown class, or a weight that is negative or not finite.
+            ValueError: an unknown class, or a weight that is no number, negative or not finite.
         """
         new = self.weights
         if violations is not None:
@@ -400,11 +401,11 @@ class RewardModel:
                 if name not in self._classes:
                     raise ValueError(f"violations: {name!r} is no class; there are {self._classes}")
             new["violations"] |= {
-                name: _weight(f"violations.{name}", value) for name, value in by_class.items()
+                name: check_weight(f"violations.{name}", value) for name, value in by_class.items()
             }
         for name, value in (("gpu", gpu), ("loads", loads)):
             if value is not None:
-                new[name] = _weight(name, value)
+                new[name] = check_weight(name, value)
         self._weights = new
         self._weigh()
 
@@ -432,8 +433,17 @@ class RewardModel:
         )
 
 
-def _weight(name: str, value: float) -> float:
-    number = float(value)
+def is_real(value: object) -> bool:
+    """Whether `value` is a number, Python's or NumPy's, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_weight(name: str, value: float) -> float:
+    """`value` as a float, or a ValueError that names it and says what a weight must be."""
+    try:
+        number = float(value) if is_real(value) else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} = {value!r}: a weight must be finite and at least 0")
     return number

@@ -53,6 +53,31 @@ _SAVED = {
 """What `ClusterSimulation.save` gives."""
 
 
+def check_alike(name: str, saved: object, like: object) -> None:
+    """Refuse a saved value of another kind, shape or length than the one that is to be replaced.
+
+    Raises:
+        ValueError: which value.
+    """
+    if isinstance(like, np.ndarray):
+        fits = isinstance(saved, np.ndarray) and saved.shape == like.shape
+        fits = fits and getattr(saved, "dtype", None) == like.dtype
+    else:
+        fits = type(saved) is type(like)
+    if not fits:
+        raise ValueError(f"saved: {name}: must be as `save_state` gives it")
+    if isinstance(like, dict) and isinstance(saved, dict):
+        if saved.keys() != like.keys():
+            raise ValueError(f"saved: {name}: must have {sorted(like)}")
+        for key, value in like.items():
+            check_alike(f"{name}.{key}", saved[key], value)
+    if isinstance(like, (list, tuple)) and isinstance(saved, (list, tuple)):
+        if len(saved) != len(like):
+            raise ValueError(f"saved: {name}: must have {len(like)} members")
+        for k, value in enumerate(like):
+            check_alike(f"{name}[{k}]", saved[k], value)
+
+
 class ClusterSimulation:
     """`n_episodes` episodes of a scenario, advanced from decision to decision.
 
@@ -483,13 +508,24 @@ class ClusterSimulation:
         Raises:
             ValueError: `saved` is of another cluster, or not whole; nothing has changed then.
         """
-        missing = sorted(_SAVED - saved.keys())
+        missing = sorted(_SAVED - (saved.keys() if isinstance(saved, dict) else set()))
         if missing:
             raise ValueError(f"saved: {missing} missing")
-        for name in ("history", "token_history"):
-            shape = getattr(self, name)[e].shape
-            if np.shape(saved[name]) != shape:
-                raise ValueError(f"{name}: of shape {np.shape(saved[name])}, must be {shape}")
+        mine = {
+            **dict.fromkeys(("step", "interval", "waiting", "clipped", "finished_before"), 0),
+            "length_s": 0.0,
+            "history": self.history[e],
+            "token_history": self.token_history[e],
+            "counters": self._counts.save(e),
+        }
+        check_alike("sim", {name: saved[name] for name in mine}, mine)
+        if not isinstance(saved["requests"], RequestTable | None):
+            raise ValueError(f"saved: requests = {saved['requests']!r}: must be a RequestTable")
+        engine = saved["engine"]
+        if not isinstance(engine, dict) or not all(
+            isinstance(array, np.ndarray) for array in engine.values()
+        ):
+            raise ValueError("saved: engine: must be arrays by name")
         self._look_again()
         self.engine.restore(e, saved["engine"])
         self.requests[e] = saved["requests"]

@@ -21,7 +21,7 @@ from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.endpoints import BackgroundRelease, Endpoints, RegionalRouting
-from llmscale_env.envs.entries import present
+from llmscale_env.envs.entries import check_names, present
 from llmscale_env.envs.groups import GroupLayout
 from llmscale_env.envs.multicast import Multicast, PlannedLoads
 from llmscale_env.envs.placing import Placement, PlaceRequest
@@ -372,20 +372,23 @@ class ActionDecoder:
     Args:
         scenario: what is commanded.
         heads: names of `HEADS`, in order.
+
+    Raises:
+        ValueError: no names, an unknown one, heads that do not go together, or nothing to choose.
     """
 
     def __init__(self, scenario: Scenario, heads: Sequence[str]) -> None:
         self.scenario = scenario
         self.heads: list[Head] = []
-        for name in heads:
-            if name not in HEADS:
-                raise ValueError(f"action = {name!r}: unknown head; there are {list(HEADS)}")
+        for name in check_names("action", heads, HEADS, "head"):
             self.heads.append(HEADS[name](scenario))  # type: ignore[arg-type]
         for some, what in ((COUNTING, "instances"), (LIMITING, "batch limits")):
             found = [name for name in heads if name in some]
             if len(found) > 1:
                 raise ValueError(f"action: {found} each order {what}; name one of them")
         self.heads = [head for head in self.heads if head.parts]
+        if not self.heads:
+            raise ValueError(f"action = {list(heads)}: there is nothing to choose in this scenario")
         self.parts = [part for head in self.heads for part in head.parts]
         self.choices = [choices for head in self.heads for choices in head.choices]
         self.nvec = np.array([len(choices) for choices in self.choices], np.int64)
@@ -400,9 +403,13 @@ class ActionDecoder:
         Raises:
             ValueError: a wrong shape, a value that is no whole number or out of its range.
         """
-        array = np.asarray(action)
+        try:
+            array = np.asarray(action)
+        except ValueError:
+            raise ValueError(f"action = {action!r}: must be an array of whole numbers") from None
         expected = (n_episodes, len(self.nvec))
-        if array.size == expected[0] * expected[1] and array.ndim <= 2:
+        # One episode, or one part, needs no axis of its own.
+        if array.ndim < 2 and 1 in expected and array.size == expected[0] * expected[1]:
             array = array.reshape(expected)
         if array.shape != expected:
             wanted = expected if n_episodes > 1 else expected[1:]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import ForecasterSpec
+from llmscale_env.control.forecast.base import check_integer
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import RewardParts
 from llmscale_env.control.view import ClusterView
@@ -21,8 +24,37 @@ from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
 from llmscale_env.envs.render import History, draw_frame, text_frame
 from llmscale_env.envs.shaping import Shaping
-from llmscale_env.scenarios import Scenario, load_scenario
+from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
 from llmscale_env.sim.lock import Lock, one_at_a_time
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _while_open(method: F) -> F:
+    """As `one_at_a_time`; a closed environment refuses the call."""
+
+    @wraps(method)
+    @one_at_a_time
+    def checks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.closed:
+            raise gym.error.ClosedEnvironmentError(
+                f"{method.__name__}() of a closed environment: make another one"
+            )
+        return method(self, *args, **kwargs)
+
+    return cast(F, checks)
+
+
+def _of_an_episode(method: F) -> F:
+    """As `_while_open`; before the first `reset` there is nothing to look at."""
+
+    @wraps(method)
+    def checks(self: Any) -> Any:
+        if not self._begun:
+            raise gym.error.ResetNeeded(f"{method.__name__}() needs a reset() first")
+        return method(self)
+
+    return _while_open(cast(F, checks))
 
 
 class _Settings:
@@ -31,8 +63,11 @@ class _Settings:
     Attributes:
         scenario_name: the scenario when none is given.
         observation, action: names of observation blocks and action heads, in order.
+        closed: whether `close` has been called; nothing but attributes can be used then.
     """
 
+    closed = False
+    _begun = False  # there has been an episode
     scenario_name: ClassVar[str]
     observation: ClassVar[tuple[str, ...]]
     action: ClassVar[tuple[str, ...]]
@@ -49,21 +84,28 @@ class _Settings:
         reference: Policy | None,
         shaping: Shaping | Mapping[str, float] | float | None,
     ) -> None:
-        self.scenario = load_scenario(scenario or self.scenario_name, **dict(overrides or {}))
-        self._blocks = tuple(observation or self.observation)
-        self._heads = tuple(action or self.action)
+        overrides = {} if overrides is None else overrides
+        if not isinstance(overrides, Mapping) or not all(isinstance(key, str) for key in overrides):
+            raise ScenarioError(
+                f"overrides = {overrides!r}: must be a mapping of fields, by dotted path, to values"
+            )
+        name = self.scenario_name if scenario is None else scenario
+        self.scenario = load_scenario(name, **overrides)
+        blocks = self.observation if observation is None else observation
+        heads = self.action if action is None else action
         self._reference = reference
         self._shaping = Shaping.of(shaping)
         self.core = ServingCore(
             self.scenario,
             n,
-            self._blocks,
-            self._heads,
+            blocks,
+            heads,
             forecaster,
             threads,
             reference,
             self._shaping,
         )
+        self._blocks, self._heads = tuple(blocks), tuple(heads)
 
     def make_codec(self) -> Codec:
         """A codec of its own for the same spaces: what a learned policy runs with."""
@@ -79,7 +121,7 @@ class _Settings:
         """Weights of the reward's parts now: `gpu`, `violations` by class, `loads`."""
         return (self.core.weighted or self.core.sim.rewards).weights
 
-    @one_at_a_time
+    @_while_open
     def set_weights(
         self,
         *,
@@ -98,7 +140,9 @@ class _Settings:
                 counts besides.
 
         Raises:
-            ValueError: an unknown class, or a weight that is negative or not finite.
+            ValueError: an unknown class, or a weight that is no number, negative or not finite; nothing
+                has changed then.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
         """
         self.core.set_weights(gpu=gpu, violations=violations, loads=loads)
 
@@ -129,7 +173,8 @@ class ServingEnv(gym.Env, _Settings):
 
     Raises:
         ScenarioError: an unknown scenario or field, or a value out of range.
-        ValueError: an unknown block, head, forecaster or render mode.
+        ValueError: an unknown block, head, forecaster or render mode, none at all, or a value of another
+            kind.
         ModuleNotFoundError: `render_mode="rgb_array"` without the extra "plots".
     """
 
@@ -166,28 +211,43 @@ class ServingEnv(gym.Env, _Settings):
 
     # ---- Gymnasium ----
 
-    @one_at_a_time
+    @_while_open
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """A new episode; its requests come from `self.np_random`."""
+        """A new episode; its requests come from `self.np_random`.
+
+        Args:
+            seed: of another generator; None: the present one goes on.
+            options: there are none.
+
+        Raises:
+            ValueError: a seed that is no integer of at least 0, or any option; nothing has happened then.
+            gymnasium.error.ClosedEnvironmentError: after `close`, as from every method below.
+        """
+        check_options(options)
+        seed = None if seed is None else check_integer("seed", seed, 0)
         super().reset(seed=seed)
         self.core.rngs[0] = self.np_random
         self.core.start(0, seed)
-        self._started = True
+        self._started = self._begun = True
         self._history = History()
         return self.core.observe()[0], self._info({})
 
-    @one_at_a_time
+    @_while_open
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Carry out an action and run to the next decision. The horizon truncates.
 
         Raises:
             ValueError: the action is out of its space; nothing has happened then.
-            gymnasium.error.ResetNeeded: before the first `reset`, or after the horizon.
+            CommandError: an order is impossible and the scenario says that this is an error; the episode is
+                over then, as after any other error while time passes.
+            gymnasium.error.ResetNeeded: before the first `reset`, or after the episode.
         """
         if not self._started:
             raise gym.error.ResetNeeded("step() needs a reset() first")
+        action = self.codec.decoder.check(action, 1)
+        self._started = False  # until the step is whole
         costs, done, clipped = self.core.step(action)
         truncated = bool(done[0])
         self._started = not truncated
@@ -211,9 +271,13 @@ class ServingEnv(gym.Env, _Settings):
             "action_mask": self.action_masks(),
         }
 
-    @one_at_a_time
+    @_of_an_episode
     def render(self) -> Any:
-        """Text ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"), of the episode so far."""
+        """Text ("ansi"), or an (H, W, 3) uint8 picture ("rgb_array"), of the episode so far.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset`, as from `action_masks` and `view`.
+        """
         if self.render_mode == "ansi":
             return text_frame(self.scenario, self.core)
         if self.render_mode == "rgb_array":
@@ -222,44 +286,53 @@ class ServingEnv(gym.Env, _Settings):
 
     @one_at_a_time
     def close(self) -> None:
-        """Nothing stays open."""
+        """Nothing stays open, and the environment can no longer be used; to close it again does nothing."""
         self.core.close()
+        self.closed = True
 
     # ---- beyond Gymnasium ----
 
-    @one_at_a_time
+    @_of_an_episode
     def action_masks(self) -> NDArray[np.bool_]:
         """(sum of choices,) possible choices, parts one after the other (sb3-contrib's form)."""
         return self.core.masks()[0]
 
-    @one_at_a_time
+    @_of_an_episode
     def view(self) -> ClusterView:
         """The cluster as a handwritten policy sees it now."""
         return self.core.view(0)
 
-    @one_at_a_time
+    @_while_open
     def save_state(self) -> dict[str, Any]:
-        """The whole episode, generator included; can be pickled."""
+        """The whole episode, generator included; can be pickled. What `set_weights` has set is not of it."""
         return {
             "core": self.core.save(0),
             "started": self._started,
             "history": self._history.copy(),
         }
 
-    @one_at_a_time
+    @_while_open
     def restore_state(self, saved: dict[str, Any]) -> None:
         """Continue from where `save_state` was called, on this or another instance.
 
         Raises:
-            ValueError: the state is of another scenario.
+            ValueError: no state of an environment, or one of another scenario; nothing has changed then.
         """
+        kinds = {"core": dict, "started": bool, "history": History}
+        if not isinstance(saved, dict) or not all(
+            isinstance(saved.get(name), kind) for name, kind in kinds.items()
+        ):
+            raise ValueError(
+                f"saved = {textwrap.shorten(repr(saved), 80)}: must be from `save_state`"
+            )
         if self.core.rngs[0] is None:
             self.core.rngs[0] = self.np_random
         self.core.restore(0, saved["core"])
+        self._begun = self.core.sim.requests[0] is not None
         self._started = saved["started"]
         self._history = saved["history"].copy()
 
-    @one_at_a_time
+    @_while_open
     def fork(self) -> ServingEnv:
         """Another environment at the same point; the two go on independently."""
         other = type(self)(
@@ -284,14 +357,18 @@ class ServingVectorEnv(VectorEnv, _Settings):
     observation is the new episode's, the old one's last is in `info["final_obs"]`.
 
     Args:
-        num_envs: episodes.
-        threads: threads that advance them.
+        num_envs: episodes, at least 1.
+        threads: threads that advance them, at least 1.
         scenario, overrides, observation, action, forecaster, reference, shaping: as for the single form.
         render_mode: None only.
 
     Attributes:
         begins_anew: whether ended episodes are reset in the same step; if not, `reset` comes next, and the
             observation is the old one.
+
+    Raises:
+        ScenarioError, ValueError: as for the single form, or a number of episodes or threads that is no
+            integer of at least 1.
     """
 
     begins_anew = True
@@ -314,8 +391,8 @@ class ServingVectorEnv(VectorEnv, _Settings):
         reference: Policy | None = None,
         shaping: Shaping | Mapping[str, float] | float | None = None,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs = {num_envs}: must be at least 1")
+        num_envs = check_integer("num_envs", num_envs, 1)
+        threads = check_integer("threads", threads, 1)
         if render_mode is not None:
             raise ValueError(f"render_mode = {render_mode!r}: the vectorised form draws nothing")
         self.num_envs = num_envs
@@ -332,13 +409,15 @@ class ServingVectorEnv(VectorEnv, _Settings):
             shaping,
         )
         self._started = np.zeros(num_envs, bool)
+        self._own: dict[str, tuple[Any, ...]] = {}
+        self._seeds = [-1] * num_envs
         codec = self.core.codec
         self.single_observation_space = codec.observation_space
         self.single_action_space = codec.action_space
         self.observation_space = batch_space(codec.observation_space, num_envs)
         self.action_space = batch_space(codec.action_space, num_envs)
 
-    @one_at_a_time
+    @_while_open
     def reset(
         self,
         *,
@@ -350,20 +429,26 @@ class ServingVectorEnv(VectorEnv, _Settings):
         `options["reset_mask"]` (n,) bool: in these places only; the first time it must be in all.
 
         Raises:
-            ValueError: another number of seeds, or a mask of another kind; nothing has happened then.
+            ValueError: a seed that is no integer of at least 0, another number of seeds, an unknown option,
+                or a mask of another kind; nothing has happened then.
+            gymnasium.error.ClosedEnvironmentError: after `close`, as from every method below.
         """
+        check_options(options, "reset_mask")
         seeds = seeds_of(seed, self.num_envs)
         which = np.ones(self.num_envs, bool)
         if options and options.get("reset_mask") is not None:
             which = self._mask(options["reset_mask"])
         for e in np.flatnonzero(which):
-            if seeds[e] is not None or self.core.rngs[e] is None:
-                self.core.rngs[e] = seeding.np_random(seeds[e])[0]
+            if seeds[e] is not None:
+                self.core.rngs[e], self._seeds[e] = seeding.np_random(seeds[e])
+        self._generators()
+        for e in np.flatnonzero(which):
             self.core.start(int(e), seeds[e])
             self._started[e] = True
+        self._begun = True
         return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
 
-    @one_at_a_time
+    @_while_open
     def step(
         self, actions: Any
     ) -> tuple[
@@ -377,11 +462,15 @@ class ServingVectorEnv(VectorEnv, _Settings):
 
         Raises:
             ValueError: an action is out of its space; nothing has happened then.
+            CommandError: an order is impossible and the scenario says that this is an error; all episodes are
+                over then, as after any other error while time passes.
             gymnasium.error.ResetNeeded: of some episodes that have not begun.
         """
         if not self._started.all():
             waiting = np.flatnonzero(~self._started).tolist()
             raise gym.error.ResetNeeded(f"step() needs a reset() first, of episodes {waiting}")
+        actions = self.core.codec.decoder.check(actions, self.num_envs)
+        self._started[:] = False  # until the step is whole
         costs, done, clipped = self.core.step(actions)
         rewards, parts = self._rewards(costs)
         info = self._info(parts, clipped)
@@ -403,14 +492,16 @@ class ServingVectorEnv(VectorEnv, _Settings):
                     self.core.start(int(e))
                 observation = self.core.observe()
                 info["action_mask"] = self.core.masks()
-            else:
-                self._started &= ~done
+        self._started[:] = self.begins_anew or ~done
         never = np.zeros(self.num_envs, bool)
         return observation, rewards, never, done.copy(), info
 
     def _mask(self, given: Any) -> NDArray[np.bool_]:
         """The places that a reset is for."""
-        mask = np.asarray(given)
+        try:
+            mask = np.asarray(given)
+        except ValueError:  # of no shape
+            mask = np.zeros(0)
         if mask.dtype != bool or mask.shape != (self.num_envs,) or not mask.any():
             raise ValueError(
                 f"options['reset_mask'] = {given!r}: must be {self.num_envs} booleans, one of them true"
@@ -437,12 +528,20 @@ class ServingVectorEnv(VectorEnv, _Settings):
         }
         return {**info, **{f"_{name}": every for name in info}}
 
-    @one_at_a_time
+    @_of_an_episode
     def action_masks(self) -> NDArray[np.bool_]:
-        """(n, sum of choices) possible choices."""
+        """(n, sum of choices) possible choices.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset`.
+        """
         return self.core.masks()
 
-    @one_at_a_time
+    @_while_open
+    def render(self) -> None:
+        """Nothing: many episodes are not drawn."""
+
+    @_of_an_episode
     def so_far(self) -> list[dict[str, Any]]:
         """What plays the episodes under way again: of each `seed`, `generator` and (k, parts) `actions`.
 
@@ -451,7 +550,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         """
         return [self.core.so_far(e) for e in range(self.num_envs)]
 
-    @one_at_a_time
+    @_while_open
     def replay(self, episodes: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """Bring every episode to where it was at `so_far`, bit for bit; the observations there.
 
@@ -460,8 +559,9 @@ class ServingVectorEnv(VectorEnv, _Settings):
         Raises:
             ValueError: another number of episodes, or what is no episode of this environment.
         """
+        self._started[:] = False  # until all are there
         self.core.replay(episodes)
-        self._started[:] = True
+        self._started[:] = self._begun = True
         return self.core.observe()
 
     @one_at_a_time
@@ -469,18 +569,113 @@ class ServingVectorEnv(VectorEnv, _Settings):
         """End the threads."""
         self.core.close()
 
+    # ---- what single environments would be asked ----
 
-def seeds_of(seed: int | Sequence[int | None] | None, n: int) -> list[int | None]:
+    def _generators(self) -> list[np.random.Generator]:
+        """Of all episodes; those that have no seed yet get one that nobody knows."""
+        rngs: list[Any] = self.core.rngs
+        for e, rng in enumerate(rngs):
+            if rng is None:
+                rngs[e], self._seeds[e] = seeding.np_random()
+        return rngs
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> Any:
+        """The generator of each episode, as `gymnasium.vector.SyncVectorEnv` has them."""
+        return tuple(self._generators())
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of each of them."""
+        self._generators()
+        return tuple(self._seeds)
+
+    @_while_open
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """What a method or attribute of each of `num_envs` single environments would give.
+
+        There are no single environments: what all episodes share is asked or called once and given to each.
+        `action_masks`, `view`, `np_random`, `np_random_seed` and attributes that `set_attr` has set are each
+        episode's own.
+
+        Raises:
+            AttributeError: an unknown name, or a method that is only for all episodes together.
+        """
+        if name in self._own:
+            return self._own[name]
+        if name in ("reset", "step", "close", "close_extras", "call", "get_attr", "set_attr"):
+            raise AttributeError(f"{name}: is for all episodes together; call it by itself")
+        if name == "view":
+            return tuple(self._views())
+        if name in ("np_random", "np_random_seed"):
+            return cast(tuple[Any, ...], getattr(self, name))
+        if name in ("action_space", "observation_space"):
+            name = f"single_{name}"
+        found = getattr(self, name)
+        found = found(*args, **kwargs) if callable(found) else found
+        return tuple(found) if name == "action_masks" else (found,) * self.num_envs
+
+    @_of_an_episode
+    def _views(self) -> list[ClusterView]:
+        return [self.core.view(e) for e in range(self.num_envs)]
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """`call` without arguments."""
+        return self.call(name)
+
+    @_while_open
+    def set_attr(self, name: str, values: Any) -> None:
+        """Note an attribute of one's own of each episode, for `get_attr`.
+
+        Args:
+            name: one that the environment does not have.
+            values: a list or tuple with one for each episode, or one for all.
+
+        Raises:
+            AttributeError: an attribute of the environment itself, which would not take effect.
+            ValueError: another number of values.
+        """
+        if hasattr(self, name):
+            raise AttributeError(f"{name}: belongs to the environment and cannot be set by episode")
+        if not isinstance(values, (list, tuple)):
+            values = (values,) * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(f"{name}: {len(values)} values: must be {self.num_envs}")
+        self._own[name] = tuple(values)
+
+
+def check_options(options: object, *known: str) -> None:
+    """Refuse options of `reset` that mean nothing.
+
+    Raises:
+        ValueError: no mapping, or an unknown name.
+    """
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise ValueError(f"options = {options!r}: must be a mapping of names to values, or None")
+    for name in options:
+        if name not in known:
+            raise ValueError(f"options[{name!r}]: unknown; there are {list(known)}")
+
+
+def seeds_of(
+    seed: int | Sequence[int | None] | NDArray[np.integer] | None, n: int
+) -> list[int | None]:
     """(n,) seeds of episodes side by side: an integer means that of the first, the others count on.
 
     Raises:
-        ValueError: a sequence of another length.
+        ValueError: a sequence of another length, or a seed that is no integer of at least 0.
     """
     if seed is None:
         return [None] * n
-    if isinstance(seed, (int, np.integer)):
-        return [int(seed) + e for e in range(n)]
-    seeds = list(seed)
-    if len(seeds) != n:
-        raise ValueError(f"seed has {len(seeds)} entries: must be {n}")
-    return seeds
+    if isinstance(seed, np.ndarray):
+        seed = seed.tolist()
+    if isinstance(seed, Sequence) and not isinstance(seed, (str, bytes)):
+        if len(seed) != n:
+            raise ValueError(f"seed has {len(seed)} entries: must be {n}")
+        return [
+            None if one is None else check_integer(f"seed[{e}]", one, 0)
+            for e, one in enumerate(seed)
+        ]
+    return [check_integer("seed", seed, 0) + e for e in range(n)]

@@ -43,10 +43,10 @@ class Codec:
         reference: Policy | None = None,
     ) -> None:
         self.scenario = scenario
-        check_reference(reference, blocks, heads)
-        self._reference = None if reference is None else Reference(reference, scenario)
         self.decoder = ActionDecoder(scenario, heads)
         self.encoder = ObservationEncoder(scenario, blocks, self.decoder.parts)
+        check_reference(reference, blocks, heads)
+        self._reference = None if reference is None else Reference(reference, scenario)
         self.observation_space = spaces.Box(self.encoder.low, self.encoder.high, dtype=np.float32)
         self.action_space = spaces.MultiDiscrete(self.decoder.nvec)
         self.reset()

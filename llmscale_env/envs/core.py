@@ -19,7 +19,7 @@ from llmscale_env.control.forecast import ForecasterSpec, make_forecaster
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import PARTS, RewardModel, RewardParts, draw_requests
 from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
-from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.control.simulation import ClusterSimulation, check_alike
 from llmscale_env.control.snapshot import FORECAST_QUANTILES, Snapshot
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.actions import Orders
@@ -82,9 +82,10 @@ class ServingCore:
         self._ahead = 1
         self.forecaster_settings = forecaster
         self._forecaster: Any = None
+        made = None if forecaster is None else make_forecaster(forecaster)
         # Where decisions are made at arrivals, episodes end their intervals at different times.
-        if forecaster is not None and scenario.decisions == "intervals":
-            self._forecaster = make_forecaster(forecaster)
+        if made is not None and scenario.decisions == "intervals":
+            self._forecaster = made
             self._forecaster.reset(n * self.n_classes)
             ahead = load_steps(scenario) + scenario.delay_steps
             self._ahead = min(ahead, self._forecaster.max_steps)
@@ -133,23 +134,24 @@ class ServingCore:
     def _series(self, e: int) -> NDArray[np.int64]:
         return np.arange(e * self.n_classes, (e + 1) * self.n_classes)
 
-    def step(self, action: Any) -> tuple[RewardParts, NDArray[np.bool_], NDArray[np.int64]]:
-        """Carry out an action (n, parts) and run to the next decision.
+    def step(
+        self, action: NDArray[np.int64]
+    ) -> tuple[RewardParts, NDArray[np.bool_], NDArray[np.int64]]:
+        """Carry out an action (n, parts), which has been checked, and run to the next decision.
 
         Returns:
             Costs (n,), whether the horizon is reached (n,), orders clipped (n,).
 
         Raises:
-            ValueError: a wrong shape, a value that is no whole number or out of its range.
+            CommandError: an impossible order, where the scenario says so; others have been carried out.
         """
-        checked = self.codec.decoder.check(action, self.n)
-        orders = self.codec.decoder.orders(checked, self.snapshot())
+        orders = self.codec.decoder.orders(action, self.snapshot())
         if self.references or self.behind is not None:
             clipped = self._command(orders)
         else:
             clipped = self._order(orders)
-        self.last_action = self.codec.decoder.fraction(checked)
-        self._taken.append(checked)
+        self.last_action = self.codec.decoder.fraction(action)
+        self._taken.append(action)
         self._steps += 1
         done = self.sim.advance()
         if self.behind is not None:
@@ -445,6 +447,7 @@ class ServingCore:
             raise ValueError(
                 "saved: a state of another scenario, other actions or another forecaster"
             )
+        self._check_saved(e, saved)
         self.sim.restore(e, saved["sim"])
         self.last_action[e] = saved["last_action"]
         self.returns[e] = saved["returns"]
@@ -464,6 +467,17 @@ class ServingCore:
         if self.behind is not None:
             self.behind.restore(e, saved["behind"])
             self._restore_forecasts(e, saved["made"])
+
+    def _check_saved(self, e: int, saved: dict[str, Any]) -> None:
+        """Refuse values of another kind than `save` gives, before anything changes."""
+        mine: dict[str, Any] = {"last_action": self.last_action[e], "returns": 0.0}
+        if self._forecaster is not None:
+            mine["forecaster"] = self._forecaster.save_series(self._series(e))
+        if self.backlog is not None:
+            mine["backlog"] = 0.0
+        if saved["rng"] is not None:
+            mine["rng"] = np.random.default_rng(0).bit_generator.state
+        check_alike("core", {name: saved[name] for name in mine}, mine)
 
     def _restore_forecasts(self, e: int, saved: list[Any]) -> None:
         """Those of episode `e` that are still to be shown; a longer history is that of the other episodes."""
@@ -502,6 +516,12 @@ class ServingCore:
         """
         if len(episodes) != self.n:
             raise ValueError(f"episodes: {len(episodes)} of them, must be {self.n}")
+        nvec = self.codec.decoder.nvec
+        for e, episode in enumerate(episodes):
+            taken = np.asarray(episode.get("actions"))
+            fits = taken.ndim == 2 and taken.shape[1] == len(nvec) and taken.dtype.kind in "iu"
+            if not fits or (taken < 0).any() or (taken >= nvec).any():
+                raise ValueError(f"episodes[{e}]: has no actions (k, {len(nvec)}) of this environment")
         lengths = [len(episode["actions"]) for episode in episodes]
 
         def begin(e: int) -> None:
@@ -520,7 +540,7 @@ class ServingCore:
                 begin(e)
             if left == 0:
                 return
-            parts = np.split(self.masks(), np.cumsum(self.codec.decoder.nvec)[:-1], axis=1)
+            parts = np.split(self.masks(), np.cumsum(nvec)[:-1], axis=1)
             actions = np.stack([possible.argmax(axis=1) for possible in parts], axis=1)
             for e in [e for e, length in enumerate(lengths) if left <= length]:
                 actions[e] = episodes[e]["actions"][lengths[e] - left]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -35,6 +35,24 @@ class Block(Protocol):
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:
         """(E, k) numbers, not yet clipped to their bounds."""
+
+
+def check_names(field: str, given: object, known: Collection[str], what: str) -> tuple[str, ...]:
+    """`given` as names of blocks or heads.
+
+    Raises:
+        ValueError: no sequence of names, an unknown name, or one that is given twice.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise ValueError(
+            f"{field} = {given!r}: must be a sequence of names; there are {list(known)}"
+        )
+    for k, name in enumerate(given):
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"{field} = {name!r}: unknown {what}; there are {list(known)}")
+        if name in given[:k]:
+            raise ValueError(f"{field}: {name!r} is named twice")
+    return tuple(given)
 
 
 def ranges(bounds: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from llmscale_env.control.region_costs import RegionCosts, by_region
+from llmscale_env.envs.base import check_options
 from llmscale_env.envs.multi_region import MultiRegionEnv
 from llmscale_env.scenarios import Scenario
 
@@ -131,8 +132,17 @@ class MultiRegionParallelEnv(ParallelEnv):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """A new episode, in which all agents take part to the end."""
-        self._seen, info = self.env.reset(seed=seed, options=options)
+        """A new episode, in which all agents take part to the end.
+
+        Args:
+            seed: as for `MultiRegionEnv`.
+            options: any mapping, which changes nothing: PettingZoo's own checks give unknown names.
+
+        Raises:
+            ValueError: a seed that is no integer of at least 0, or options of another kind.
+        """
+        check_options(options, *(options if isinstance(options, Mapping) else ()))
+        self._seen, info = self.env.reset(seed=seed)
         self.agents = list(self.possible_agents)
         self._costs = RegionCosts(self.env.core.sim)
         return self._observations(), {a: self._info(a, info) for a in self.agents}
@@ -152,8 +162,10 @@ class MultiRegionParallelEnv(ParallelEnv):
             ValueError: an action is missing, too much, or out of its space; nothing has happened then.
             gymnasium.error.ResetNeeded: before the first `reset`, or after the horizon.
         """
+        if not isinstance(actions, Mapping):
+            raise ValueError(f"actions = {actions!r}: must be a mapping of agents to actions")
         if self.agents and set(actions) != set(self.agents):
-            raise ValueError(f"actions of {sorted(actions)}: must be of each of {self.agents}")
+            raise ValueError(f"actions of {list(actions)}: must be of each of {self.agents}")
         whole = np.zeros(len(self.env.codec.decoder.nvec), np.int64)
         for agent in self.agents:
             given = np.asarray(actions[agent])

@@ -18,7 +18,16 @@ from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.day_blocks import DayClock, Deferrable, Felt, Load, Pools
 from llmscale_env.envs.endpoint_blocks import Endpoints, RegionalLoad, Tails, WeekClock
-from llmscale_env.envs.entries import Block, Entry, Floats, log_scale, past_means, ranges, share
+from llmscale_env.envs.entries import (
+    Block,
+    Entry,
+    Floats,
+    check_names,
+    log_scale,
+    past_means,
+    ranges,
+    share,
+)
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
 from llmscale_env.envs.size_free_blocks import ClassLoad, PoolState, SLOTails, Urgency, Wishes
@@ -460,6 +469,9 @@ class ObservationEncoder:
     Attributes:
         entries: of all blocks, in order.
         spans: which of them are each block's, by its name.
+
+    Raises:
+        ValueError: no names, an unknown one, or nothing to see.
     """
 
     def __init__(
@@ -468,9 +480,7 @@ class ObservationEncoder:
         self.blocks: list[Block] = []
         self.entries: list[Entry] = []
         self.spans: dict[str, slice] = {}
-        for name in blocks:
-            if name not in BLOCKS:
-                raise ValueError(f"observation = {name!r}: unknown block; there are {list(BLOCKS)}")
+        for name in check_names("observation", blocks, BLOCKS, "block"):
             if name == "queues" and not scenario.fleet.queues:
                 continue
             last = name == "last_action"
@@ -479,6 +489,10 @@ class ObservationEncoder:
             entries = block.entries()
             self.spans[name] = slice(len(self.entries), len(self.entries) + len(entries))
             self.entries += entries
+        if not self.entries:
+            raise ValueError(
+                f"observation = {list(blocks)}: there is nothing to see in this scenario"
+            )
         self.low = np.array([entry.low for entry in self.entries], np.float32)
         self.high = np.array([entry.high for entry in self.entries], np.float32)
 

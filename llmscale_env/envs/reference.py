@@ -28,10 +28,13 @@ class Reference:
         wanted: (P,) the last target that the policy gave for each pool, before any what the pool starts with.
 
     Raises:
-        ValueError: a policy that is to be told the future.
+        ValueError: no policy, or one that is to be told the future.
     """
 
     def __init__(self, policy: Policy, scenario: Scenario) -> None:
+        calls = (getattr(policy, name, None) for name in ("reset", "act"))
+        if isinstance(policy, type) or not all(callable(call) for call in calls):
+            raise ValueError(f"reference = {policy!r}: must be a policy, with `reset` and `act`")
         if getattr(policy, "is_clairvoyant", False):
             raise ValueError(
                 f"reference = {policy.name!r}: is told the future, which no agent may be"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.reward import violation_prices
+from llmscale_env.control.reward import check_weight, is_real, violation_prices
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
@@ -39,9 +39,8 @@ class Shaping:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight < np.inf:
-            raise ValueError(f"shaping.weight = {self.weight!r}: must be finite and at least 0")
-        if not 0 < self.gamma <= 1:
+        check_weight("shaping.weight", self.weight)
+        if not (is_real(self.gamma) and 0 < self.gamma <= 1):
             raise ValueError(f"shaping.gamma = {self.gamma!r}: must be above 0 and at most 1")
 
     @classmethod
@@ -54,10 +53,10 @@ class Shaping:
         if value is None or isinstance(value, Shaping):
             return value
         if not isinstance(value, Mapping):
-            return cls(float(value))
+            return cls(value)
         unknown = set(value) - {"weight", "gamma"}
         if unknown:
-            raise ValueError(f"shaping: {sorted(unknown)} unknown; there are ['weight', 'gamma']")
+            raise ValueError(f"shaping: {list(unknown)} unknown; there are ['weight', 'gamma']")
         return cls(**value)
 
 

@@ -27,7 +27,7 @@ def scenario_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _HERE.glob("*.yaml")))
 
 
-def load_scenario(name: str | Path | Scenario, **overrides: Any) -> Scenario:
+def load_scenario(name: str | Path | Scenario, /, **overrides: Any) -> Scenario:
     """A shipped scenario by name, or one from a YAML file, with overrides.
 
     Args:

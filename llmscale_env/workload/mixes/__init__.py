@@ -29,7 +29,7 @@ def mix_data(name: str) -> dict[str, Any]:
     Raises:
         ValueError: if there is none of this name.
     """
-    if "/" in name:
+    if isinstance(name, str) and "/" in name:
         return member_data(name)
     if name not in mix_names():
         raise ValueError(

@@ -1,0 +1,429 @@
+"""What users give to environments is checked: odd values are refused in one clear line."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import llmscale_env  # noqa: F401  registers the environments
+from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
+from llmscale_env.envs.shaping import Shaping
+from llmscale_env.scenarios import load_scenario
+from tests.env_kinds import MIXED, REGION, REQUEST, each_kind
+
+MINUTE = load_scenario("mixed-slo-v0", horizon_s=60.0)
+FORMS = pytest.mark.parametrize("form", [gym.make, gym.make_vec])
+
+
+def single(**arguments):
+    return MixedSLOV0Env(MINUTE, **arguments)
+
+
+def many(n=2, **arguments):
+    return MixedSLOV0VectorEnv(n, MINUTE, **arguments)
+
+
+# ---- settings ----
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "name, value, said",
+    [
+        ("scenario", 3, "scenario = '3': unknown"),
+        ("scenario", "", "scenario = '': unknown"),
+        ("scenario", False, "scenario = 'False': unknown"),
+        ("overrides", 3, "overrides = 3: must be a mapping"),
+        ("overrides", "horizon_s", "overrides = 'horizon_s': must be a mapping"),
+        ("overrides", {3: 4}, "overrides = {3: 4}: must be a mapping"),
+        ("overrides", {"horizon_s": "long"}, "horizon_s = 'long'"),
+        ("overrides", {"workload.mix": 3}, "workload.mix: mix = 3: unknown"),
+        ("observation", (), r"observation = \(\): must be a sequence of names"),
+        ("observation", "clock", "observation = 'clock': must be a sequence of names"),
+        ("observation", 3, "observation = 3: must be a sequence of names"),
+        ("observation", [["clock"]], r"observation = \['clock'\]: unknown block"),
+        ("observation", ["clock", "clock"], "observation: 'clock' is named twice"),
+        ("action", (), r"action = \(\): must be a sequence of names"),
+        ("action", "loading", "action = 'loading': must be a sequence of names"),
+        ("action", ["loading", "loading"], "action: 'loading' is named twice"),
+        ("action", ["make_way"], r"action = \['make_way'\]: there is nothing to choose"),
+        ("forecaster", 3, "forecaster = 3: must be a name"),
+        ("reference", 3, "reference"),
+        ("shaping", "much", "shaping.weight = 'much': .*must be finite and at least 0"),
+        ("shaping", True, "shaping.weight = True: .*must be finite and at least 0"),
+        ("shaping", [1], r"shaping.weight = \[1\]: .*must be finite and at least 0"),
+        ("shaping", {"weight": None}, "shaping.weight = None: .*must be finite and at least 0"),
+        ("shaping", {"gamma": "1"}, "shaping.gamma = '1': must be above 0 and at most 1"),
+        ("shaping", {3: 1, "x": 2}, "shaping: .* unknown"),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused(form, name, value, said):
+    with pytest.raises(ValueError, match=said):
+        form(MIXED.id, **{name: value})
+
+
+@pytest.mark.parametrize("form", [single, many])
+@pytest.mark.parametrize("mode", ["human", ["ansi"], 3, True])
+def test_unknown_render_modes_are_refused(form, mode):
+    with pytest.raises(ValueError, match="render_mode = "):
+        form(render_mode=mode)
+
+
+@pytest.mark.parametrize("num_envs", [0, -1, 1.5, True, "2", None, [2]])
+def test_numbers_of_episodes_are_whole(num_envs):
+    with pytest.raises(ValueError, match=r"num_envs = .*: must be an integer of at least 1"):
+        gym.make_vec(MIXED.id, num_envs=num_envs)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", None])
+def test_numbers_of_threads_are_whole(threads):
+    with pytest.raises(ValueError, match=r"threads = .*: must be an integer of at least 1"):
+        gym.make_vec(MIXED.id, num_envs=2, threads=threads)
+
+
+def test_numbers_may_be_numpys():
+    env = many(np.int64(2), threads=np.int32(2))
+    assert type(env.num_envs) is int
+    assert env.reset(seed=np.int64(1))[0].shape[0] == 2
+
+
+def test_a_policy_that_is_none_is_refused_before_the_episode():
+    class Half:
+        name = "half"
+
+        def reset(self, scenario, seed): ...
+
+    for odd in (3, Half(), Half):
+        with pytest.raises(ValueError, match=r"reference = .*: must be a policy"):
+            single(action=("residual",), reference=odd)
+
+
+def test_a_forecaster_is_checked_where_none_is_shown():
+    with pytest.raises(ValueError, match=r"forecaster.kind = 'tea leaves': unknown"):
+        gym.make(REQUEST.id, forecaster="tea leaves")
+
+
+def test_blocks_without_entries_in_a_scenario_are_refused():
+    with pytest.raises(ValueError, match=r"observation = \['queues'\]: there is nothing to see"):
+        gym.make(REQUEST.id, observation=["queues"])
+
+
+def test_a_scenarios_name_may_be_another():
+    assert single(overrides={"name": "mine"}).scenario.name == "mine"
+
+
+# ---- weights ----
+
+
+@pytest.mark.parametrize("form", [single, many])
+@pytest.mark.parametrize(
+    "weights, said",
+    [
+        ({"gpu": "1"}, "gpu = '1'"),
+        ({"gpu": [1.0]}, r"gpu = \[1.0\]"),
+        ({"gpu": np.ones(2)}, r"gpu = array"),
+        ({"gpu": True}, "gpu = True"),
+        ({"gpu": 10**400}, "gpu = 1000"),
+        ({"loads": -1}, "loads = -1"),
+        ({"loads": np.nan}, "loads = nan"),
+        ({"violations": [1, 2]}, r"violations.interactive = \[1, 2\]"),
+        ({"violations": {"batch": None}}, "violations.batch = None"),
+        ({"violations": {3: 1}}, "violations: 3 is no class"),
+        ({"gpu": 3.0, "violations": "x"}, "violations.interactive = 'x'"),
+    ],
+)
+def test_weights_of_another_kind_are_refused_and_change_nothing(form, weights, said):
+    env = form()
+    before = env.weights
+    with pytest.raises(ValueError, match=said):
+        env.set_weights(**weights)
+    assert env.weights == before
+
+
+def test_weights_may_be_any_real_numbers():
+    env = single()
+    env.set_weights(gpu=np.float32(0.5), loads=np.int64(2), violations=3)
+    assert env.weights["gpu"] == 0.5
+    assert env.weights["loads"] == 2.0
+    assert Shaping(weight=2, gamma=np.float64(0.5)).weight == 2
+
+
+# ---- seeds and options ----
+
+
+@pytest.mark.parametrize("form", [single, many])
+@pytest.mark.parametrize("seed", [True, -1, 1.5, "3", np.True_, np.float64(2.0), {1, 2}, b"12"])
+def test_odd_seeds_are_refused_and_change_nothing(form, seed):
+    env, twin = form(), form()
+    env.reset(seed=4)
+    twin.reset(seed=4)
+    with pytest.raises(ValueError, match=r"seed(\[0\])? = .*: must be"):
+        env.reset(seed=seed)
+    assert np.array_equal(env.reset()[0], twin.reset()[0])
+
+
+@pytest.mark.parametrize("seeds", [[1, -1], [1, True], [1, 1.5], [1], [1, 2, 3], (1, "2")])
+def test_odd_lists_of_seeds_are_refused_and_change_nothing(seeds):
+    env, twin = many(), many()
+    env.reset(seed=4)
+    twin.reset(seed=4)
+    with pytest.raises(ValueError, match="seed"):
+        env.reset(seed=seeds)
+    assert np.array_equal(env.reset()[0], twin.reset()[0])
+
+
+def test_seeds_may_be_numpys():
+    assert np.array_equal(single().reset(seed=np.uint8(7))[0], single().reset(seed=7)[0])
+    plain = many().reset(seed=[7, 8])[0]
+    for seeds in (np.array([7, 8]), (np.int64(7), 8), np.int32(7), 7):
+        assert np.array_equal(many().reset(seed=seeds)[0], plain)
+
+
+@pytest.mark.parametrize("form", [single, many])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (3, "options = 3: must be a mapping"),
+        ([("reset_mask", None)], "options = .*: must be a mapping"),
+        ({"rest_mask": [True]}, r"options\['rest_mask'\]: unknown"),
+        ({3: 4}, r"options\[3\]: unknown"),
+    ],
+)
+def test_odd_options_are_refused(form, options, said):
+    with pytest.raises(ValueError, match=said):
+        form().reset(seed=0, options=options)
+
+
+def test_no_options_are_fine():
+    for options in (None, {}):
+        single().reset(seed=0, options=options)
+        many().reset(seed=0, options=options)
+    many().reset(seed=0, options={"reset_mask": None})
+
+
+def test_a_ragged_mask_is_refused():
+    with pytest.raises(ValueError, match=r"options\['reset_mask'\] = .* must be 2 booleans"):
+        many().reset(options={"reset_mask": [[True], [True, False]]})
+
+
+# ---- states ----
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda saved: 3,
+        lambda saved: None,
+        lambda saved: {},
+        lambda saved: [saved],
+        lambda saved: {**saved, "core": 3},
+        lambda saved: {**saved, "started": "yes"},
+        lambda saved: {**saved, "history": None},
+        *(
+            lambda saved, name=name, value=value: {**saved, "core": {**saved["core"], name: value}}
+            for name, value in (
+                ("sim", 3),
+                ("sim", {}),
+                ("scenario", 3),
+                ("last_action", "x"),
+                ("last_action", np.zeros(3)),
+                ("returns", "x"),
+                ("rng", 3),
+                ("rng", {}),
+                ("forecaster", 3),
+                ("forecaster", {}),
+            )
+        ),
+        *(
+            lambda saved, name=name, value=value: {
+                **saved,
+                "core": {**saved["core"], "sim": {**saved["core"]["sim"], name: value}},
+            }
+            for name, value in (
+                ("engine", 3),
+                ("engine", dict.fromkeys(("cluster", "req"), 3)),
+                ("requests", 3),
+                ("step", "x"),
+                ("length_s", None),
+                ("history", 3),
+                ("counters", 3),
+                ("counters", []),
+            )
+        ),
+    ],
+)
+def test_what_is_no_state_is_refused_and_changes_nothing(damage):
+    env, twin = single(), single()
+    for one in (env, twin):
+        one.reset(seed=1)
+        one.step(MIXED.action)
+    with pytest.raises(ValueError, match="saved"):
+        env.restore_state(damage(env.save_state()))
+    for _ in range(2):
+        (seen, reward, *_), (wanted, same, *_) = env.step(MIXED.action), twin.step(MIXED.action)
+        assert np.array_equal(seen, wanted)
+        assert reward == same
+
+
+# ---- actions ----
+
+
+def test_actions_of_another_shape_are_not_turned_into_this_one():
+    env = many(2)
+    env.reset(seed=0)
+    parts = len(env.single_action_space.nvec)
+    for shape in ((parts, 2), (2 * parts,), (1, 2 * parts), (2 * parts, 1)):
+        with pytest.raises(ValueError, match="action has shape"):
+            env.step(np.zeros(shape, int))
+    env = single()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action has shape"):
+        env.step(np.zeros((parts, 1), int))
+
+
+@pytest.mark.parametrize("action", [[[1], [1, 2]], {"a": 1}, None, "1", [None] * 8, object()])
+def test_an_action_that_is_no_array_is_refused(action):
+    env = single()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action"):
+        env.step(action)
+
+
+def test_after_an_order_that_cannot_be_carried_out_the_episode_is_over():
+    env = MixedSLOV0Env(overrides={"fleet.max_gpus": 9, "impossible_commands": "error"})
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="max_gpus = 9"):
+        env.step([7, 4, 0, 3, 3, 5, 0, 0])
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(MIXED.action)
+    env.reset()
+
+
+@pytest.mark.parametrize("actions", [3, None, [0], {3: 1, "us-west": 2}])
+def test_actions_of_agents_are_a_mapping(actions):
+    pytest.importorskip("pettingzoo")
+    from llmscale_env.envs.multi_region_parallel import parallel_env
+
+    env = parallel_env(overrides=REGION.short)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="actions"):
+        env.step(actions)
+    with pytest.raises(ValueError, match="options = 3: must be a mapping"):
+        env.reset(seed=0, options=3)
+
+
+# ---- before the first episode, and closed ----
+
+
+@each_kind
+def test_before_the_first_reset_there_is_nothing_to_see(kind):
+    env = kind.single(overrides=kind.short, render_mode="ansi")
+    for call in (env.action_masks, env.view, env.render):
+        with pytest.raises(gym.error.ResetNeeded, match=r"\(\) needs a reset\(\) first"):
+            call()
+    env.fork().restore_state(env.save_state())
+    env.reset(seed=0)
+    for call in (env.action_masks, env.view, env.render):
+        call()
+    several = kind.vector(2, overrides=kind.short)
+    for name in ("action_masks", "view"):
+        with pytest.raises(gym.error.ResetNeeded):
+            several.call(name)
+
+
+@each_kind
+def test_a_closed_environment_is_not_used(kind):
+    env = kind.single(overrides=kind.short)
+    env.reset(seed=0)
+    saved = env.save_state()
+    env.close()
+    env.close()
+    for call in (
+        lambda: env.step(kind.action),
+        lambda: env.reset(),
+        lambda: env.render(),
+        lambda: env.restore_state(saved),
+        lambda: env.fork(),
+        lambda: env.view(),
+        lambda: env.action_masks(),
+        lambda: env.set_weights(gpu=1.0),
+    ):
+        with pytest.raises(gym.error.ClosedEnvironmentError, match=r"\(\) of a closed environment"):
+            call()
+
+
+@each_kind
+def test_a_closed_vectorised_environment_is_not_used(kind):
+    env = kind.vector(2, overrides=kind.short, threads=2)
+    env.reset(seed=0)
+    env.step([kind.action] * 2)
+    env.close()
+    env.close()
+    for call in (
+        lambda: env.step([kind.action] * 2),
+        lambda: env.reset(),
+        lambda: env.render(),
+        lambda: env.action_masks(),
+        lambda: env.call("action_masks"),
+    ):
+        with pytest.raises(gym.error.ClosedEnvironmentError, match=r"\(\) of a closed environment"):
+            call()
+
+
+# ---- what Gymnasium asks of many ----
+
+
+@each_kind
+def test_calls_give_what_single_environments_would(kind):
+    env = kind.vector(2, overrides=kind.short)
+    singles = gym.vector.SyncVectorEnv([lambda: kind.single(overrides=kind.short)] * 2)
+    env.reset(seed=3)
+    singles.reset(seed=3)
+    env.step([kind.action] * 2)
+    singles.step([kind.action] * 2)
+    for mine, other in zip(env.call("action_masks"), singles.call("action_masks"), strict=True):
+        assert np.array_equal(mine, other)
+    for mine, other in zip(env.call("view"), singles.call("view"), strict=True):
+        assert mine.time_s == other.time_s
+        assert mine.totals.tobytes() == other.totals.tobytes()
+    for name in ("observation_space", "action_space", "scenario", "weights", "render_mode"):
+        assert env.get_attr(name) == singles.get_attr(name), name
+    assert env.np_random_seed == env.get_attr("np_random_seed") == singles.np_random_seed == (3, 4)
+    drawn = [rng.random() for rng in env.np_random]
+    assert drawn == [rng.random() for rng in singles.get_attr("np_random")]
+    env.call("set_weights", gpu=2.0)
+    assert env.get_attr("weights")[1]["gpu"] == 2.0
+
+
+def test_generators_are_those_of_the_episodes():
+    env, twin = many(), many()
+    seeds = env.np_random_seed
+    assert len(set(seeds)) == 2
+    assert np.array_equal(env.reset()[0], twin.reset(seed=seeds)[0])
+
+
+def test_attributes_of_ones_own_are_by_episode():
+    env = many()
+    env.set_attr("label", ["a", "b"])
+    env.set_attr("phase", 3)
+    assert env.get_attr("label") == ("a", "b")
+    assert env.get_attr("phase") == (3, 3)
+    with pytest.raises(ValueError, match="label: 3 values: must be 2"):
+        env.set_attr("label", [1, 2, 3])
+    with pytest.raises(AttributeError, match="scenario: belongs to the environment"):
+        env.set_attr("scenario", MINUTE)
+    with pytest.raises(AttributeError, match="nonsense"):
+        env.get_attr("nonsense")
+    with pytest.raises(AttributeError, match="nonsense"):
+        env.call("nonsense")
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "close", "save_state", "restore_state", "fork"])
+def test_what_is_for_all_episodes_is_not_called_for_each(name):
+    with pytest.raises(AttributeError, match=name):
+        many().call(name)
+
+
+def test_many_episodes_draw_nothing():
+    assert many().render() is None
