@@ -521,7 +521,9 @@ class ServingCore:
             taken = np.asarray(episode.get("actions"))
             fits = taken.ndim == 2 and taken.shape[1] == len(nvec) and taken.dtype.kind in "iu"
             if not fits or (taken < 0).any() or (taken >= nvec).any():
-                raise ValueError(f"episodes[{e}]: has no actions (k, {len(nvec)}) of this environment")
+                raise ValueError(
+                    f"episodes[{e}]: has no actions (k, {len(nvec)}) of this environment"
+                )
         lengths = [len(episode["actions"]) for episode in episodes]
 
         def begin(e: int) -> None:
