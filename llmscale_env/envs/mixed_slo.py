@@ -131,12 +131,15 @@ class MixedSLOEnv(ServingEnv):
 
     Minus dollars, in units of 20 $ (`llmscale_env.control.reward`), the sum of
 
-    - `gpu`: 2.50 $ per GPU-hour held, loading and draining included;
+    - `gpu`: 2.50 $ per GPU-hour held, loading and draining included, but not the 24 s in which an engine
+      starts;
     - `violations`: 0.002 $ per request that became certain to miss a target, or was rejected;
     - `loads`: nothing;
     - `leftover`: at the horizon, what serving the unfinished requests takes in a full batch. Interactive
       requests without a token, and batch requests that all GPUs together could no longer serve in time,
-      are late. Batch requests that could are counted in no share.
+      are late. Batch requests that could are counted in no share (`open` in the wide table of
+      `agents.evaluate` counts them). The price is what serving them takes: to put them off is break-even
+      for a fleet that gives up what it then does not need, and lost where instances would have been idle.
 
     docs/worlds.md derives the price of a late request. `info["reward_parts"]` has the four with their sign.
     Nobody gains by not doing the work (`tests/test_anti_cheat_day.py`).
