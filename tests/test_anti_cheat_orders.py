@@ -96,9 +96,6 @@ def workers(tp1: int = 0, tp2: int = 0, tp4: int = 0) -> dict[str, str]:
 
 ORDERS = {
     "placement": {
-        "none": [workers()],
-        "never scale": [workers(12)],
-        "always maximum": [workers(24)],
         "all anew at every other heartbeat": [workers(24), workers()],
         "one kind after another": [workers(12), workers(tp2=10), workers(tp4=6)],
         "two serve, others load and stop": [workers(2, tp4=5), workers(2)],
@@ -106,12 +103,8 @@ ORDERS = {
     "placement-per-request": {
         "wait for ever": [{"request/worker": "wait"}],
         "always the fullest": [{"request/worker": "rank-4"}],
-        "every other waits": [{"request/worker": "rank-1"}, *[{"request/worker": "wait"}] * 3],
     },
     "burst-multicast": {
-        "none": [fleet(0, 0)],
-        "never scale": [fleet(2, 2)],
-        "always maximum": [fleet(12, 4)],
         "all anew at every other second": [fleet(12, 4), fleet(0, 0)],
         "others load from SSD for ever": [
             fleet(12, 2, weights_from="ssd", weights_live="on"),
