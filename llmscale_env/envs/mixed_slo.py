@@ -241,12 +241,13 @@ class MixedSLOBurstyEnv(MixedSLOEnv):
     `mixed-slo-hours` (`python -m baselines.tune`; the files under `baselines/tuned` have the commands). Other
     policies have none for this environment, and those of `mixed-slo-hours` are not taken.
 
-    `python -m agents.evaluate env=mixed-slo-bursty episodes=20 wide=true policies=static-tuned,A,B,...`, seeds
-    10000 to 10019, means and 95 % intervals. "Starts billed" is the same with
+    `python -m agents.evaluate env=mixed-slo-bursty episodes=20 wide=true policies=static-tuned,A,B,...`,
+    seeds 10000 to 10019, means and 95 % intervals. "Starts billed" is the lead with
     `scenario.fleet.pools.*.acquire_s=0 scenario.network.startup_s=27`: the 24 s of engine start, which cost
-    nothing here (docs/worlds.md), are then paid for, and nothing else changes.
+    nothing here (docs/worlds.md), are then paid for, and nothing else changes. "On time" are interactive
+    requests; scalings are starts and stops.
 
-    | policy | reward | ahead of `static-tuned` | the same, starts billed | interactive on time | GPU-hours | starts and stops |
+    | policy | reward | ahead of `static-tuned` | starts billed | on time | GPU-hours | scalings |
     |---|---|---|---|---|---|---|
     | `chiron-tuned` | -2.81 [-3.06, -2.56] | 0.18 [0.04, 0.32] | -0.01 [-0.14, 0.13] | 96.5 % | 18.2 | 450 |
     | `paced-tuned` | -2.96 [-3.29, -2.65] | 0.02 [-0.14, 0.18] | 0.00 [-0.16, 0.16] | 96.4 % | 19.1 | 47 |
@@ -255,7 +256,8 @@ class MixedSLOBurstyEnv(MixedSLOEnv):
     | 8 mixed instances | -3.20 [-3.64, -2.81] | -0.22 [-0.48, 0.01] | | 92.8 % | 16.0 | 8 |
 
     So scaling is worth little here: bursts are shorter than a start. What `chiron-tuned` is ahead of the best
-    fixed fleet is what its 227 starts per episode are not billed. A search with starts billed may find others.
+    fixed fleet is what its 227 starts per episode are not billed. With starts billed, a search may find other
+    settings.
 
     ## Version History
 
