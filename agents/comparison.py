@@ -28,6 +28,7 @@ EPISODES_PER_CALL = 2
 
 COLUMNS = {
     "joint/slo_attainment": ("joint %", 100.0),
+    "joint/unfinished": ("open", 1.0),
     "gpu_hours": ("GPU-h", 1.0),
     "joint/ttft_s_p99": ("TTFT p99 s", 1.0),
     "joint/preemptions": ("preempt.", 1.0),

@@ -13,8 +13,8 @@
     out=FOLDER             where to write (default: results/evaluate-ENV)
     workers=1              processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers are the
                            same anywhere
-    wide=true              also tail latency, preemptions, scaling, the interquartile mean, and the
-                           correlation of instances with arrivals (ten minutes)
+    wide=true              also what is open at the horizon, tail latency, preemptions, scaling, the
+                           interquartile mean, and the correlation of instances with arrivals (ten minutes)
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
 
 Prints a table: share on time of each class, GPU-hours, reward, and its difference from the first policy's.

@@ -6,6 +6,7 @@ the fleet that it begins with, never to scale is right on that one.
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from functools import cache, partial
 
 import numpy as np
@@ -17,9 +18,8 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 
 SEEDS = (300, 301, 302)
-HEURISTIC = {"mixed-slo-hours": "paced", "mixed-slo-bursty": "paced:peak_s=1200"}
-"""By scenario. Where bursts are shorter than a start, `paced` remembers peaks for longer: of three settings
-the best by mean reward over the seeds 310 to 315."""
+HEURISTIC = {"mixed-slo-hours": "paced", "mixed-slo-bursty": "chiron-tuned"}
+"""By scenario. Where bursts are shorter than a start, of all that are tuned the best by its page."""
 POOLS = ("interactive", "mixed", "batch")
 
 
@@ -63,6 +63,42 @@ class ServesNoneOfTheDeferrable(Serving):
         return Command(targets=command.targets, batch_limits=command.batch_limits, pull=pull)
 
 
+class NoBatchAtTheEnd(Serving):
+    """None of the deferrable requests is served in the last hour."""
+
+    def change(self, command: Command, view) -> Command:
+        if view.time_s < self.horizon_s - 3600 - 1e-6:
+            return command
+        return replace(command, pull=dict.fromkeys(range(len(view.instance_pool)), ()))
+
+
+class HoldsBack(Serving):
+    """Serves queues only while somebody in them is due before the horizon, and has no fleet for the rest."""
+
+    def act(self, view) -> Command:
+        command = self.inner.act(DueInTime(view))
+        queues = range(len(view.scenario.fleet.queues))
+        due = tuple(q for q in queues if len(DueInTime(view).queued(q)))
+        pulls = [bool(pool.pull) for pool in view.scenario.fleet.pools]
+        pull = {i: due for i, p in enumerate(view.instance_pool) if pulls[p]}
+        return replace(command, pull=pull)
+
+
+class DueInTime:
+    """A view without the deferrable requests whose deadlines lie beyond the horizon."""
+
+    def __init__(self, view) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str):
+        return getattr(self._view, name)
+
+    def queued(self, queue: int):
+        seen = self._view.queued(queue)
+        due = seen.deadline_s <= self._view.scenario.horizon_s
+        return replace(seen, **{f.name: getattr(seen, f.name)[due] for f in fields(seen)})
+
+
 class OneAtATime(Serving):
     def change(self, command: Command, view) -> Command:
         return Command(targets=command.targets, batch_limits=dict.fromkeys(POOLS, 1))
@@ -81,6 +117,13 @@ class Stops(Serving):
         return Command(targets=dict.fromkeys(POOLS, 0))
 
 
+class GivesUp(Serving):
+    """The heuristic at even decisions; at odd ones all instances are given up."""
+
+    def change(self, command: Command, view) -> Command:
+        return Command(targets=dict.fromkeys(POOLS, 0)) if view.step % 2 else command
+
+
 CHEATS = {
     "reject all": RejectAll,
     "never scale": NeverScale,
@@ -91,16 +134,35 @@ CHEATS = {
 }
 
 
+MORE = {
+    "no batch in the last hour": NoBatchAtTheEnd,
+    "hold back what is due later": HoldsBack,
+    "give up all every other time": GivesUp,
+}
+"""On mixed-slo-hours alone, to save time."""
+
+
 @cache
 def returns(policy, scenario: str) -> list[float]:
     made = policy(HEURISTIC[scenario])
     return [run_episode(made, load_scenario(scenario), seed).summary["reward"] for seed in SEEDS]
 
 
-@pytest.mark.parametrize("scenario", ["mixed-slo-hours", "mixed-slo-bursty"])
-@pytest.mark.parametrize("cheat", CHEATS)
+@pytest.mark.parametrize("n", [7, 8])
+def test_the_heuristic_is_ahead_of_fixed_fleets_in_bursts(n: int):
+    fixed = make_policy(f"static:interactive=0,mixed={n},batch=0")
+    scenario = load_scenario("mixed-slo-bursty")
+    rewards = [run_episode(fixed, scenario, seed).summary["reward"] for seed in SEEDS]
+    assert np.mean(rewards) < np.mean(returns(Serving, "mixed-slo-bursty"))
+
+
+@pytest.mark.parametrize(
+    "cheat, scenario",
+    [(cheat, scenario) for cheat in CHEATS for scenario in HEURISTIC]
+    + [(cheat, "mixed-slo-hours") for cheat in MORE],
+)
 def test_a_cheat_scores_below_the_heuristic(cheat: str, scenario: str):
-    serving, cheating = returns(Serving, scenario), returns(CHEATS[cheat], scenario)
+    serving, cheating = returns(Serving, scenario), returns((CHEATS | MORE)[cheat], scenario)
     assert np.mean(cheating) < np.mean(serving), (cheating, serving)
 
 
@@ -109,3 +171,24 @@ def test_a_cheat_scores_below_the_heuristic(cheat: str, scenario: str):
 def test_to_stop_serving_never_pays(cheat: str, scenario: str):
     pairs = zip(returns(CHEATS[cheat], scenario), returns(Serving, scenario), strict=True)
     assert all(stopping < serving for stopping, serving in pairs)
+
+
+@pytest.mark.slow
+def test_what_is_put_off_is_charged_what_serving_it_takes():
+    """`chiron-tuned` gives up the GPUs that it does not need, and pays as much at the horizon.
+
+    So to hold back is break-even for a rule that scales this closely: it neither gains nor loses by it.
+    """
+
+    def run(policy):
+        scenario = load_scenario("mixed-slo-hours")
+        found = [run_episode(policy, scenario, seed).summary for seed in range(10_000, 10_008)]
+        return {key: np.mean([each[key] for each in found]) for key in ("reward", *COSTS)}
+
+    COSTS = ("cost/gpu", "cost/leftover", "joint/unfinished")
+    serving, holding = run(Serving("chiron-tuned")), run(HoldsBack("chiron-tuned"))
+    saved = serving["cost/gpu"] - holding["cost/gpu"]
+    charged = holding["cost/leftover"] - serving["cost/leftover"]
+    assert holding["joint/unfinished"] > 10_000
+    assert 0.9 < charged / saved < 1.1
+    assert holding["reward"] < serving["reward"]

@@ -79,6 +79,16 @@ class NeverScale(Serving):
         return Command(scaling=self.by_hand())
 
 
+class GivesUp(Serving):
+    """The policy at even decisions, with what there was at the start; at odd ones all is given up."""
+
+    def change(self, command: Command, view) -> Command:
+        if view.step % 2:
+            return self.nobody(view)
+        there = {pool.name: pool.initial_instances for pool in self.scenario.fleet.pools}
+        return replace(command, targets={**there, **command.targets})
+
+
 class OneAtATime(Serving):
     def change(self, command: Command, view) -> Command:
         return replace(command, batch_limits=dict.fromkeys(self.pools, 1))
@@ -131,6 +141,12 @@ def test_a_cheat_scores_below_a_policy_that_serves(cheat: str, env: str):
 def test_to_hold_back_what_can_wait_does_not_pay():
     env = "multi-region"
     assert (returns(HoldsTheDeferrable, env) < returns(Serving, env)).all()
+
+
+def test_to_give_all_up_every_other_time_does_not_pay():
+    """`test_anti_cheat_orders` has it for environments whose agents order counts every few seconds."""
+    env = "multi-region"
+    assert (returns(GivesUp, env) < returns(Serving, env)).all()
 
 
 @pytest.mark.parametrize("env", MOST)

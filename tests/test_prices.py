@@ -248,6 +248,22 @@ def test_nobody_gains_by_stopping_early(before_s):
         assert stopping < serving
 
 
+def test_to_hold_back_what_idle_instances_could_serve_costs_all_that_it_takes():
+    class NoBatch(Hold):
+        def act(self, view) -> Command:
+            return Command(pull=dict.fromkeys(range(len(view.instance_pool)), ()))
+
+    serving, holding = (
+        run_episode(policy, day(), seed=0).summary for policy in (Hold(), NoBatch())
+    )
+    assert serving["joint/late"] == holding["joint/late"] == 0
+    assert holding["joint/unfinished"] > 2 * serving["joint/unfinished"]
+    assert holding["cost/gpu"] == pytest.approx(serving["cost/gpu"])
+    assert holding["reward"] < serving["reward"]
+    lost = serving["reward"] - holding["reward"]
+    assert lost == pytest.approx(holding["cost/leftover"] - serving["cost/leftover"])
+
+
 # ---- groups of classes ----
 
 

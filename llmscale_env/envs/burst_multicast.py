@@ -61,6 +61,10 @@ class BurstMulticastEnv(ServingEnv):
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of
     the scenario; a window is the last control interval.
 
+    Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
+    out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
+    (`tests/test_anti_cheat_worlds.py`).
+
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
     | 0 | `clock/elapsed` | 0 | 1 | time / horizon |

@@ -65,6 +65,10 @@ class PlacementEnv(ServingEnv):
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of
     the scenario; an interval is the last one.
 
+    Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
+    out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
+    (`tests/test_anti_cheat_worlds.py`).
+
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
     | 0 | `clock/elapsed` | 0 | 1 | time / horizon |

@@ -51,6 +51,10 @@ class PlacementPerRequestEnv(ServingEnv):
     the worker's iteration times. Workers come by rank, as in the action. Of a worker that does not
     serve, everything is 0.
 
+    Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
+    out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
+    (`tests/test_anti_cheat_worlds.py`).
+
     | Num | Entry | Min | Max | Meaning |
     |---|---|---|---|---|
     | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
