@@ -125,11 +125,11 @@ def make_long_case(seed: int) -> Case:
     """A case of any other kind that lasts hours to all of time, what happens in it several times over."""
     rng = np.random.default_rng([seed, 5])
     generator = SOURCES[seed % len(SOURCES)](seed)
-    generator.tiny, generator.unit_ps = False, int(10 ** rng.uniform(9, 12))
+    generator.tiny, generator.unit_ps = False, int(10 ** rng.uniform(10, 12))
     case, latest_ps = generator.case(), int(NEVER) - 1
     once_ps = max(case.stops_ps[-2], int(case.requests.arrival_ps[-1]))
-    times = int(rng.integers(1, 9))
-    period_ps = min(int(once_ps * 10 ** rng.uniform(0, 2)), latest_ps // times)
+    times = int(rng.integers(2, 9))
+    period_ps = min(int(once_ps * 10 ** rng.uniform(0, 4)), latest_ps // times)
     shifts = [k * period_ps for k in range(times)]
     table, spec = case.requests, case.spec
     columns = ("llm", "region", "slo_class", "input_tokens", "output_tokens")
@@ -332,7 +332,8 @@ def _run(words: list[str]) -> int:
     print(f"soak: {sum(done.values())} cases ({said}), {differences} differences")
     if record:
         each = [done[kind] for kind in KINDS]
-        cells = (datetime.now(UTC).date(), revision, seed, *each, differences)
+        short = re.sub(r"^(\w{10})\w*", r"\1", revision)  # "-dirty" stays
+        cells = (datetime.now(UTC).date(), short, seed, *each, differences)
         write_text(PAGE, recorded(PAGE.read_text(encoding="utf-8"), cells))
     return int(differences > 0)
 
