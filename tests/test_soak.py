@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.spec import RequestState, RouterKind
 from tests import soak, test_engines_agree
 from tests.engine_cases import Case, run_case
@@ -27,7 +28,7 @@ PAGE_BEFORE = """
 
 @pytest.mark.parametrize("kind", ["custom", "long"])
 def test_engines_agree_to_the_end(kind: str) -> None:
-    for seed in range(24):
+    for seed in range(12):
         soak.run_one(kind, seed)
 
 
@@ -47,8 +48,6 @@ def test_long_cases_last_hours_to_weeks() -> None:
 
 
 def test_nearly_every_request_of_a_case_is_served_in_the_end() -> None:
-    from llmscale_env.sim.fast import FastEngine
-
     def left(case: Case) -> int:
         states = run_case(FastEngine, case, soak.DOUBLINGS)[1].results["state"]
         return int((states < RequestState.FINISHED).sum() + (states > RequestState.REJECTED).sum())
