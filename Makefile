@@ -14,9 +14,9 @@ VENV ?= .venv
 ARGS ?=
 # Two test processes suit the smallest machine that we support; more threads in each would compete.
 TEST_PROCESSES ?= 2
-# Generated cases of each kind on which `make engines` compares the two engines: whole instances, all that QLM does, regions, split
-# phases and placement, weights that flow, live scaling (in 91 of 200 of these a loading instance forms a batch).
-CASES ?= 2500
+# Fresh generated cases, of all kinds, on which `make engines` compares the two engines; without SEED they are new ones every time.
+CASES ?= 10000
+SEED ?=
 # Busy loops beside `make test-busy`.
 LOOPS ?= 8
 PYTHON ?=
@@ -31,7 +31,7 @@ SUPPORTED := Python 3.11, 3.12 or 3.13
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 	--only-binary :all: --constraint constraints.txt
 
-.PHONY: help setup train evaluate test test-busy test-slow engines lint format types bench clean
+.PHONY: help setup train evaluate test test-busy test-slow engines checked lint format types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -91,13 +91,13 @@ test-busy: $(READY) ## run the tests beside LOOPS busy loops: no test may wait f
 test-slow: $(READY) ## run the tests that are marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m slow $(ARGS)
 
-engines: $(READY) ## compare the two engines on CASES generated cases of each kind
-	@# A file stays in one process: its last test asks what the cases before it have reached.
-	@OMP_NUM_THREADS=1 LLMSCALE_CASES=$(CASES) LLMSCALE_SPLIT_CASES=$(CASES) \
-		LLMSCALE_WEIGHT_CASES=$(CASES) LLMSCALE_REGION_CASES=$(CASES) $(BIN)/python -m pytest \
-		-n $(TEST_PROCESSES) --dist loadfile tests/test_engines_agree.py \
-		tests/test_split_engines_agree.py tests/test_weights_engines_agree.py \
-		tests/test_regions_engines_agree.py $(ARGS)
+engines: $(READY) ## compare the two engines on CASES fresh generated cases, or on those of SEED
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak cases=$(CASES) $(if $(SEED),seed=$(SEED)) \
+		processes=$(TEST_PROCESSES) $(ARGS)
+
+checked: export LLMSCALE_CHECKED = 1
+checked: CASES = 800
+checked: engines ## the same with every index and sum of the compiled code checked
 
 lint: $(READY) ## check style and format
 	@$(BIN)/ruff check .

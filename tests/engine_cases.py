@@ -26,6 +26,7 @@ from llmscale_env.sim.spec import (
     PreemptionMode,
     ProfileSpec,
     PullRule,
+    RequestState,
     RouterKind,
     RouteSpec,
     SwapSpec,
@@ -168,12 +169,14 @@ class Trace:
         snapshots: (label, field, value) in order of observation.
         answers: what each command returned, or "refused".
         results: `RESULT_DTYPE` at the end.
+        at_rest: nothing has moved since the last look but one.
     """
 
     snapshots: list[tuple[str, str, Any]] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
     results: np.ndarray = field(default_factory=lambda: np.zeros(0))
     finish_log: list[int] = field(default_factory=list)
+    at_rest: bool = False
 
 
 # --- custom routers (nopython code, as the fast engine compiles them) ---
@@ -692,8 +695,14 @@ def arguments(engine: Any, case: Case, command: Command) -> tuple[Any, ...]:
     return command.args
 
 
-def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
-    """Run a case; what is seen before and after the commands of every control time."""
+def run_case(engine_class: Any, case: Case, doublings: int = 0) -> tuple[Any, Trace]:
+    """Run a case; what is seen before and after the commands of every control time.
+
+    Args:
+        engine_class: the engine that runs it.
+        case: what is run.
+        doublings: how often time doubles after the last stop, until every request is done or nothing moves.
+    """
     engine = engine_class(case.spec, case.requests)
     trace = Trace()
     for stop_ps in case.stops_ps:
@@ -709,9 +718,23 @@ def run_case(engine_class: Any, case: Case) -> tuple[Any, Trace]:
             trace.answers.append((stop_ps, command.name, command.args, answer))
         if due:
             _observe(engine, case, f"after commands at {stop_ps}", trace)
+    for _ in range(doublings):
+        fleet, results = engine.instances(), engine.results()
+        engine.advance(min(2 * engine.now_ps, int(NEVER) - 1))
+        _observe(engine, case, f"before the end at {engine.now_ps}", trace)
+        trace.at_rest = np.array_equal(fleet, engine.instances())
+        trace.at_rest &= np.array_equal(results, engine.results())
+        if trace.at_rest or all_done(engine.results()):
+            break
     trace.results = engine.results()
     trace.finish_log = engine.finish_log()
     return engine, trace
+
+
+def all_done(results: np.ndarray) -> bool:
+    """Whether every request is finished or rejected."""
+    over = (int(RequestState.FINISHED), int(RequestState.REJECTED))
+    return bool(np.isin(results["state"], over).all())
 
 
 def mechanisms(
@@ -731,7 +754,7 @@ def mechanisms(
 
 def first_difference(one: Trace, other: Trace) -> str | None:
     """Where two traces part, in words; None if nowhere."""
-    for (label, name, a), (_, _, b) in zip(one.snapshots, other.snapshots, strict=True):
+    for (label, name, a), (_, _, b) in zip(one.snapshots, other.snapshots, strict=False):
         if isinstance(a, np.ndarray):
             for column in a.dtype.names or ():
                 different = np.flatnonzero(a[column] != b[column])
@@ -740,6 +763,8 @@ def first_difference(one: Trace, other: Trace) -> str | None:
                     return f"{label}: {name}[{row}].{column}: {a[column][row]} / {b[column][row]}"
         elif a != b:
             return f"{label}: {name}: {a} / {b}"
+    if len(one.snapshots) != len(other.snapshots):
+        return f"snapshots: {len(one.snapshots)} / {len(other.snapshots)}"
     for a, b in zip(one.answers, other.answers, strict=True):
         if a != b:
             return f"answer: {a} / {b}"

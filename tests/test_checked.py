@@ -45,6 +45,9 @@ def test_what_does_not_fit_is_told_and_hashes_wrap_as_they_are_meant_to(tmp_path
     # By hand: total = a + b - x[i], x[0] = 4 total, and the product of the unsigned wraps (2^80 to 0).
     cases = ((1, 1, 2), (2, 0, 7), (1, 2**40, 2**40))
     assert answers(tmp_path, "1", *cases) == str([2 + 4, 16, 4 * (2**41 - 2)])
+    # 2^63 - 4 and -2^63 just fit, although the nearest float of the first is 2^63.
+    edges = ((1, 2**61 + 1, 0), (1, -(2**61) + 2, 0))
+    assert answers(tmp_path, "1", *edges) == str([2**63 - 4, 2**63])
     # An index; a sum above, a difference below, a sum below; a product.
     wrong = ((3, 0, 0), (1, 2**62, 2**62), (1, -(2**63), 0), (0, -(2**62), -(2**62) - 1))
     found = answers(tmp_path, "1", *wrong, (1, 2**61, 2))

@@ -1,12 +1,9 @@
-"""Both engines give the same picoseconds on generated cases (docs/engine.md).
-
-`LLMSCALE_CASES=5000 pytest tests/test_engines_agree.py` compares more of them.
-"""
+"""Both engines give the same picoseconds on generated cases; `make engines` draws fresh ones."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
@@ -24,12 +21,12 @@ from tests.engine_cases import (
     mechanisms,
     run_case,
 )
+from tests.region_cases import broken_spot_law
 
-N_CASES = int(os.environ.get("LLMSCALE_CASES", "100"))
+CHUNKS = pytest.mark.parametrize("first", [0, 50])
 CHUNK = 50
-
-_reached: Counter[str] = Counter()
-_compared: set[int] = set()
+TO_REACH_ALL = 300
+"""Seeds from 0 on that reach every mechanism of their kind."""
 
 
 def broken_law(case: Case, trace: Trace) -> str | None:
@@ -102,43 +99,50 @@ def broken_law(case: Case, trace: Trace) -> str | None:
     return None
 
 
-def compared(seed: int, case: Case, among: frozenset[str] = MECHANISMS) -> set[str]:
-    """Both engines run a case and agree; returns the mechanisms that were at work."""
-    engine, expected = run_case(ReferenceEngine, case)
-    assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
-    _, got = run_case(FastEngine, case)
+def compared(seed: int, case: Case, doublings: int = 0) -> tuple[ReferenceEngine, Trace]:
+    """Both engines run a case and agree, and no law is broken; returns the reference and what it showed."""
+    engine, expected = run_case(ReferenceEngine, case, doublings)
+    broken = broken_law(case, expected)
+    if "spot" in case.observes:
+        broken = broken or broken_spot_law(case, expected)
+    assert broken is None, f"seed {seed}: {broken}"
+    _, got = run_case(FastEngine, case, doublings)
     difference = first_difference(expected, got)
     assert difference is None, f"seed {seed}, reference / fast: {difference}"
-    return mechanisms(engine, case, expected, among)
+    return engine, expected
 
 
-@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+def never_reached(make: Callable[[int], Case], among: frozenset[str]) -> list[str]:
+    """Mechanisms that the cases of the first seeds do not make happen."""
+    missing = set(among)
+    for case in map(make, range(TO_REACH_ALL)):
+        engine, trace = run_case(ReferenceEngine, case)
+        missing -= mechanisms(engine, case, trace, among)
+    return sorted(missing)
+
+
+@CHUNKS
 def test_engines_agree(first: int) -> None:
-    for seed in range(first, min(first + CHUNK, N_CASES)):
-        _reached.update(compared(seed, make_case(seed)))
-        _compared.add(seed)
+    for seed in range(first, first + CHUNK):
+        compared(seed, make_case(seed))
 
 
-@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+@CHUNKS
 def test_engines_agree_with_everything_on_that_qlm_does(first: int) -> None:
     """Instances of several LLMs, lists in order, evictions beside the iterations, failures: all at once."""
     reached: Counter[str] = Counter()
-    for seed in range(first, min(first + CHUNK, N_CASES)):
-        reached.update(compared(seed, make_case(seed, qlm=True)))
+    for seed in range(first, first + CHUNK):
+        case = make_case(seed, qlm=True)
+        engine, trace = compared(seed, case)
+        reached.update(mechanisms(engine, case, trace))
     wanted = {"swap_warm", "swap_cold", "evict_for_pull", "restored", "fail_active", "regrouped"}
-    if min(first + CHUNK, N_CASES) - first == CHUNK:
-        assert not wanted - set(reached), f"cases {first} and up never reach all of {wanted}"
+    assert not wanted - set(reached), f"cases {first} and up never reach all of {wanted}"
 
 
-@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
+@pytest.mark.slow
 def test_cases_reach_every_mechanism() -> None:
     """Agreement means little for what no case makes happen."""
-    for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
-        case = make_case(seed)
-        engine, trace = run_case(ReferenceEngine, case)
-        _reached.update(mechanisms(engine, case, trace))
-    missing = sorted(MECHANISMS - set(_reached))
-    assert not missing, f"{N_CASES} cases never reach {missing}"
+    assert never_reached(make_case, MECHANISMS) == []
 
 
 def test_generator_is_deterministic() -> None:

@@ -1,11 +1,7 @@
-"""Both engines agree to the picosecond with regions, managers, spot VMs and endpoint scaling (engine.md 17).
-
-`LLMSCALE_REGION_CASES=3000 pytest tests/test_regions_engines_agree.py` compares more cases.
-"""
+"""Both engines agree to the picosecond with regions, managers, spot VMs, endpoint scaling (engine.md 17)."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
@@ -14,9 +10,8 @@ import pytest
 
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import InstanceState, RequestState, SpotSpec
-from tests.engine_cases import first_difference, mechanisms, run_case
+from tests.engine_cases import run_case
 from tests.moved_episodes import (
     Restless,
     difference_when_moved,
@@ -25,35 +20,18 @@ from tests.moved_episodes import (
     three_tables,
 )
 from tests.region_cases import REGION_MECHANISMS, broken_spot_law, make_region_case
-from tests.test_engines_agree import CHUNK, broken_law
-
-N_CASES = int(os.environ.get("LLMSCALE_REGION_CASES", "100"))
-_reached: Counter[str] = Counter()
-_compared: set[int] = set()
+from tests.test_engines_agree import CHUNK, CHUNKS, compared, never_reached
 
 
-@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+@CHUNKS
 def test_engines_agree_on_regions(first: int) -> None:
-    for seed in range(first, min(first + CHUNK, N_CASES)):
-        case = make_region_case(seed)
-        engine, expected = run_case(ReferenceEngine, case)
-        assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
-        assert (broken := broken_spot_law(case, expected)) is None, f"seed {seed}: {broken}"
-        _, got = run_case(FastEngine, case)
-        difference = first_difference(expected, got)
-        assert difference is None, f"seed {seed}, reference / fast: {difference}"
-        _reached.update(mechanisms(engine, case, expected, REGION_MECHANISMS))
-        _compared.add(seed)
+    for seed in range(first, first + CHUNK):
+        compared(seed, make_region_case(seed))
 
 
-@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
+@pytest.mark.slow
 def test_cases_reach_every_mechanism_of_regions() -> None:
-    for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
-        case = make_region_case(seed)
-        engine, trace = run_case(ReferenceEngine, case)
-        _reached.update(mechanisms(engine, case, trace, REGION_MECHANISMS))
-    missing = sorted(REGION_MECHANISMS - set(_reached))
-    assert not missing, f"{N_CASES} cases never reach {missing}"
+    assert never_reached(make_region_case, REGION_MECHANISMS) == []
 
 
 def test_the_law_of_spot_vms_can_be_broken() -> None:

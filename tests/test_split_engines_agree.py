@@ -1,50 +1,23 @@
-"""Both engines give the same picoseconds with split phases, links, placement and best fit.
-
-`LLMSCALE_SPLIT_CASES=3000 pytest tests/test_split_engines_agree.py` compares more cases.
-"""
+"""Both engines give the same picoseconds with split phases, links, placement and best fit."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-
 import pytest
 
-from llmscale_env.sim.fast import FastEngine
-from llmscale_env.sim.reference import ReferenceEngine
-from tests.engine_cases import first_difference, mechanisms, run_case
 from tests.moved_episodes import difference_when_moved
 from tests.split_cases import SPLIT_MECHANISMS, make_split_case
-from tests.test_engines_agree import broken_law
-
-N_CASES = int(os.environ.get("LLMSCALE_SPLIT_CASES", "100"))
-CHUNK = 50
-
-_reached: Counter[str] = Counter()
-_compared: set[int] = set()
+from tests.test_engines_agree import CHUNK, CHUNKS, compared, never_reached
 
 
-@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+@CHUNKS
 def test_engines_agree(first: int) -> None:
-    for seed in range(first, min(first + CHUNK, N_CASES)):
-        case = make_split_case(seed)
-        engine, expected = run_case(ReferenceEngine, case)
-        _reached.update(mechanisms(engine, case, expected, SPLIT_MECHANISMS))
-        assert (broken := broken_law(case, expected)) is None, f"seed {seed}: {broken}"
-        _, got = run_case(FastEngine, case)
-        difference = first_difference(expected, got)
-        assert difference is None, f"seed {seed}, reference / fast: {difference}"
-        _compared.add(seed)
+    for seed in range(first, first + CHUNK):
+        compared(seed, make_split_case(seed))
 
 
-@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
+@pytest.mark.slow
 def test_cases_reach_every_mechanism() -> None:
-    for seed in set(range(N_CASES)) - _compared:  # run alone, or on another worker
-        case = make_split_case(seed)
-        engine, trace = run_case(ReferenceEngine, case)
-        _reached.update(mechanisms(engine, case, trace, SPLIT_MECHANISMS))
-    missing = sorted(SPLIT_MECHANISMS - set(_reached))
-    assert not missing, f"{N_CASES} cases never reach {missing}"
+    assert never_reached(make_split_case, SPLIT_MECHANISMS) == []
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,11 +1,7 @@
-"""Both engines agree to the picosecond while weights flow and instances help one another (engine.md 15, 16).
-
-`LLMSCALE_WEIGHT_CASES=3000 pytest tests/test_weights_engines_agree.py` compares more cases.
-"""
+"""Both engines agree to the picosecond while weights flow and instances help (engine.md 15, 16)."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import ClassVar
 
@@ -13,8 +9,6 @@ import pytest
 
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.reference import ReferenceEngine
-from tests.engine_cases import mechanisms, run_case
 from tests.moved_episodes import (
     Restless,
     difference_when_moved,
@@ -23,35 +17,25 @@ from tests.moved_episodes import (
     three_tables,
 )
 from tests.small_clusters import table
-from tests.test_engines_agree import CHUNK, compared
+from tests.test_engines_agree import CHUNK, CHUNKS, compared, never_reached
 from tests.test_reference_live import live as prefill_and_decode
 from tests.weight_cases import LIVE_MECHANISMS, WEIGHT_MECHANISMS, make_weight_case
-
-N_CASES = int(os.environ.get("LLMSCALE_WEIGHT_CASES", "100"))
-AMONG = {False: WEIGHT_MECHANISMS, True: LIVE_MECHANISMS}
-_reached: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
-_compared: dict[bool, set[int]] = {False: set(), True: set()}
 
 both = pytest.mark.parametrize("live", [False, True], ids=["weights", "live"])
 
 
 @both
-@pytest.mark.parametrize("first", range(0, N_CASES, CHUNK))
+@CHUNKS
 def test_engines_agree_on_weights_that_flow(first: int, live: bool) -> None:
-    for seed in range(first, min(first + CHUNK, N_CASES)):
-        _reached[live].update(compared(seed, make_weight_case(seed, live), AMONG[live]))
-        _compared[live].add(seed)
+    for seed in range(first, first + CHUNK):
+        compared(seed, make_weight_case(seed, live))
 
 
-@pytest.mark.skipif(N_CASES < 300, reason="too few cases to reach everything: make engines")
+@pytest.mark.slow
 @both
 def test_cases_reach_every_mechanism_of_weights(live: bool) -> None:
-    for seed in set(range(N_CASES)) - _compared[live]:  # run alone, or on another worker
-        case = make_weight_case(seed, live)
-        engine, trace = run_case(ReferenceEngine, case)
-        _reached[live].update(mechanisms(engine, case, trace, AMONG[live]))
-    missing = sorted(AMONG[live] - set(_reached[live]))
-    assert not missing, f"{N_CASES} cases never reach {missing}"
+    among = LIVE_MECHANISMS if live else WEIGHT_MECHANISMS
+    assert never_reached(lambda seed: make_weight_case(seed, live), among) == []
 
 
 class RestlessLoader(Restless):

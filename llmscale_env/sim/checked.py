@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 CHECKED = os.environ.get("LLMSCALE_CHECKED", "") not in ("", "0")
 
 
@@ -121,9 +123,11 @@ def teach_numba() -> None:
             return lambda a, b: a * b
 
         def checked(a: Any, b: Any) -> Any:
-            # Told before it happens: the compiler takes for granted that signed numbers never wrap.
-            if abs(float(a) * float(b)) >= 2.0**63:
+            # Unsigned, as the compiler takes for granted that signed numbers never wrap. A wrapped product
+            # is a multiple of 2^64 away from the float, a whole one at most the float's rounding.
+            product = np.int64(np.uint64(a) * np.uint64(b))
+            if abs(float(product) - float(a) * float(b)) > 2.0**62:
                 raise OverflowError("a product does not fit 64 bits")
-            return a * b
+            return product
 
         return checked
