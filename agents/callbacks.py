@@ -23,6 +23,7 @@ from agents.learned import LearnedPolicy
 from agents.stopping import Stop
 from agents.store import BEST, contents_of, write
 from agents.vec_adapter import NativeVecEnv
+from llmscale_env.control.result import on_time_share
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
@@ -196,9 +197,13 @@ class Validation(BaseCallback):
         mean = {
             key: float(np.mean([row[key] for row in rows])) for key in metrics_of(self.scenario)
         }
-        classes = ", ".join(
-            f"{name} {100 * mean[f'{name}/slo_attainment']:.1f} %"
+        judged = {
+            name: [share for row in rows if (share := on_time_share(row, name)) == share]
             for name in self.scenario.class_groups
+        }
+        classes = ", ".join(
+            f"{name} {100 * np.mean(shares):.1f} %" if shares else f"{name} -"
+            for name, shares in judged.items()
         )
         at_price = ""
         if self.prices is not None and self.prices.fixed:

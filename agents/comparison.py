@@ -13,7 +13,7 @@ from agents.statistics import FEW, by_policy, interquartile_mean, mean_interval,
 from agents.statistics import share_better as _share_better
 from llmscale_env._spread import ALONE, Launcher, spread
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.result import EpisodeResult, on_time_share
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
@@ -30,13 +30,12 @@ COLUMNS = {
     "joint/slo_attainment": ("joint %", 100.0),
     "joint/unfinished": ("open", 1.0),
     "gpu_hours": ("GPU-h", 1.0),
-    "joint/ttft_s_p99": ("TTFT p99 s", 1.0),
     "joint/preemptions": ("preempt.", 1.0),
     "scaling_actions": ("scalings", 1.0),
     "hysteresis": ("hysteresis", 1.0),
     "fleet_load_correlation": ("fleet~load", 1.0),
 }
-"""Metrics of the wide table after the reward and the classes' attainment: heading, factor."""
+"""Metrics of the wide table after the reward and the classes' own: heading, factor."""
 
 
 def run_policy(
@@ -203,7 +202,8 @@ def classes_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
 
 def metrics_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
     """Metrics of the wide table: key of the summary to heading and factor."""
-    return {"reward": ("reward", 1.0), **classes_of(scenario), **COLUMNS}
+    tails = {f"{n}/ttft_s_p99": (f"{n} TTFT p99 s", 1.0) for n in scenario.class_groups}
+    return {"reward": ("reward", 1.0), **classes_of(scenario), **tails, **COLUMNS}
 
 
 def distinct(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -226,28 +226,25 @@ def summarise(rows: Sequence[Mapping[str, Any]], scenario: Scenario) -> list[Row
     """A row per policy: mean and interval of each metric, and the reward against the first policy's.
 
     Episodes that are the same count once (`distinct`). The attainment of a class is a mean over the episodes
-    in which it has requests; NaN if it never has any.
+    in which some of its requests were judged (`on_time_share`); NaN if there are none.
 
     Raises:
         ValueError: the policies did not meet the same seeds.
     """
     given, rows = len({row["seed"] for row in rows}), distinct(rows)
-    values = {key: by_policy(rows, key) for key in metrics_of(scenario) if key in rows[0]}
-    asked = {
-        name: by_policy(rows, f"{name}/arrivals")
-        for name in scenario.class_groups
-        if f"{name}/arrivals" in rows[0]
-    }
+    metrics = [key for key in metrics_of(scenario) if key in rows[0]]
+    judged = [
+        key.removesuffix("/slo_attainment") for key in metrics if key.endswith("/slo_attainment")
+    ]
+    rows = [{**r, **{f"{n}/slo_attainment": on_time_share(r, n) for n in judged}} for r in rows]
+    values = {key: by_policy(rows, key) for key in metrics}
     rewards = values["reward"]
     first = next(iter(rewards))
     summary = []
     for policy, reward in rewards.items():
         row: Row = {"policy": policy, "episodes": len(reward), "episodes/given": given}
         for key, mine in values.items():
-            sample = np.asarray(mine[policy], np.float64)
-            if key.removesuffix("/slo_attainment") in asked:
-                sample = sample[np.asarray(asked[key.removesuffix("/slo_attainment")][policy]) > 0]
-            interval = mean_interval(sample)
+            interval = mean_interval(mine[policy])
             row |= {key: interval.mean, f"{key}/low": interval.low, f"{key}/high": interval.high}
         row["reward/iqm"] = interquartile_mean(reward)
         difference = paired_difference(reward, rewards[first])
@@ -268,8 +265,8 @@ def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario, *, wide: boo
     Args:
         summary: of `summarise`.
         scenario: of the episodes.
-        wide: with the interquartile mean of the reward, all classes together, tail latency, preemptions
-            and scaling.
+        wide: with the interquartile mean of the reward, the classes' tail latency, all classes together,
+            preemptions and scaling.
     """
     first = summary[0]["reward/vs"]
     metrics, classes = metrics_of(scenario), classes_of(scenario)

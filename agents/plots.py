@@ -150,9 +150,10 @@ def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: P
     right.set(xlabel="reward per episode (more is better)")
     for axis in (left, right):
         axis.grid(alpha=0.3)
+    episodes = int(summary[0]["episodes"])
+    said = f"means over {episodes} episodes, 95 % intervals" if episodes > 1 else "one episode"
     figure.suptitle(
-        f"{scenario.name}: means over {summary[0]['episodes']} episodes, 95 % intervals "
-        "(colours as on the right)",
+        f"{scenario.name}: {said} (colours as on the right)",
         fontsize=10,
     )
     return _save(figure, path)

@@ -22,6 +22,7 @@ from agents.travel import LOG, Files, packed, unpack, workplace
 from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, flag, run_command
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
+from llmscale_env.control.result import on_time_share
 
 if TYPE_CHECKING:
     from agents.comparison import Row
@@ -211,7 +212,7 @@ def line_of(steps: int, rows: Sequence[Row]) -> str:
     import numpy as np
 
     mean = {key: float(np.mean([row[key] for row in rows])) for key in ("reward", "gpu_hours")}
-    on_time = 100 * float(np.mean([row["joint/slo_attainment"] for row in rows]))
+    on_time = 100 * float(np.nanmean([on_time_share(row, "joint") for row in rows]))
     return (
         f"{steps:>11,} steps  reward {mean['reward']:8.1f}  on time {on_time:.1f} %, "
         f"{mean['gpu_hours']:.2f} GPU-h"

@@ -44,6 +44,7 @@ from agents.pretrained import (
     sums_of,
 )
 from llmscale_env._cli import Slip, flag, parse_options, run_command
+from llmscale_env.control.result import on_time_share
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
 """Words of a command that do not change what comes of it."""
@@ -284,7 +285,9 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     for key in rows[0]:
         name, _, what = key.partition("/")
         if what == "slo_attainment" and name != "joint":
-            found[f"{name}_on_time"] = round(100 * fmean(row[key] for row in rows), 2)
+            judged = [share for row in rows if (share := on_time_share(row, name)) == share]
+            if judged:
+                found[f"{name}_on_time"] = round(100 * fmean(judged), 2)
     return found
 
 

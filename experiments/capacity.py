@@ -19,14 +19,16 @@
     max_gpus=N         no more are tried (64)
     batch_limit=N      requests of a worker's batch (256)
     predictor=NAME     of output lengths: conditional_mean, noisy, oracle
-    windows=N          windows of load (10), each of window_s=S seconds (120), with warm_up_s=S seconds (30)
-                       of load before and after it
+    windows=N          windows of load, each of window_s=S seconds (120), with warm_up_s=S seconds (30)
+                       of load before and after it. Of a trace that is little work all of it, else 10:
+                       its five busiest windows and five drawn ones. Of load without a trace 10
     seed=N             of everything drawn (0)
     out=DIRECTORY      where results go ("results/capacity")
 
 For every policy and number of GPUs per worker: the least number of workers with which the lower 95 %
 bound of the share of requests in time reaches the target, by bisection; every number meets the same
-windows. Writes capacity.csv (every number tried) and capacity.png. Finished windows are kept in
+windows. The first lines name the LLM, the GPU, the degrees, and the share of a trace that is simulated.
+Writes capacity.csv (every number tried) and capacity.png. Finished windows are kept in
 DIRECTORY/cache: an interrupted command goes on where it stopped when it is given again. Exit code 0
 when a configuration was found, 1 when none of those tried is enough, 2 for a slip (also for a load too
 small to show the target), 130 when interrupted.
@@ -43,13 +45,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.capacity_load import room, trace_of, window
+from experiments.capacity_load import Plan, plan_of, stream_of, trace_of, window
 from experiments.capacity_options import MACHINE_WIDE, MOST_WINDOWS, Request, ask
 from experiments.capacity_search import (
     Share,
     best_bound,
     requests_needed,
     share_interval,
+    together,
     windows_needed,
 )
 from experiments.capacity_serve import guess, idle_in_time, run, scenario_of
@@ -59,7 +62,6 @@ from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import HELP_WORDS, Slip
 from llmscale_env.cluster.iteration_time import iteration_time_model
-from llmscale_env.workload.config import StreamConfig
 from llmscale_env.workload.requests import PS_PER_S
 
 HEAD = (
@@ -128,12 +130,19 @@ class Trials:
         self._cache = RunCache(
             request.out / "cache", fingerprint("experiments.capacity_serve", "run")
         )
-        self._sizes: dict[int, int] = {}
+        self._sizes: list[int] = []
+        self._strata: list[tuple[slice, int]] = []
         self.all: dict[tuple[str, int, int], Tried] = {}
 
-    def sizes(self, counted: Sequence[int]) -> None:
-        """Requests of each window."""
-        self._sizes = dict(enumerate(counted))
+    def sizes(self, counted: Sequence[int], strata: Sequence[tuple[slice, int]] = ()) -> None:
+        """Requests of each window, and `Plan.strata`: none where all windows stand for the same load."""
+        self._sizes = list(counted)
+        self._strata = list(strata) or [(slice(None), sum(counted))]
+
+    def share(self, in_time: Sequence[int]) -> Share:
+        """Of the whole load, from all windows."""
+        parts = [share_interval(in_time[k], self._sizes[k]) for k, _ in self._strata]
+        return together(parts, [whole for _, whole in self._strata])
 
     def attempt(self, policy: tuple[str, str, dict[str, Any]], tp: int, workers: int) -> Tried:
         """One number; windows are left out once what they hold could not make it enough."""
@@ -148,7 +157,10 @@ class Trials:
     ) -> Tried:
         text, name, parameters = policy
         case = self.request.case
-        total, missed = sum(self._sizes.values()), 0
+        weights = np.ones(len(self._sizes))
+        for members, whole in self._strata:
+            weights[members] = whole / max(1, sum(self._sizes[members]))
+        total, missed = sum(whole for _, whole in self._strata), 0.0
         in_time: list[int] = []
         requests: list[int] = []
         for k in range(case["windows"]):
@@ -159,9 +171,9 @@ class Trials:
             (row,) = self._window({**mine, "tp": tp, "workers": workers})
             in_time.append(row["in_time"])
             requests.append(row["requests"])
-            missed += row["requests"] - row["in_time"]
-        share = share_interval(in_time, requests)
+            missed += weights[k] * (row["requests"] - row["in_time"])
         whole_load = len(in_time) == case["windows"]
+        share = self.share(in_time) if whole_load else share_interval(in_time, requests)
         enough = whole_load and share.low >= self.request.target
         tried = Tried(text, tp, workers, len(in_time), share, enough)
         self.all[text, tp, workers] = tried
@@ -200,7 +212,8 @@ def search(trials: Trials, policy: tuple[str, str, dict[str, Any]], tp: int, sta
     if number == 1:
         return Answer(policy[0], tp, found)
     fewer = trials.complete(policy, tp, number - 1)
-    note = "" if fewer.share.high < trials.request.target else "one fewer may do: more windows"
+    sure = fewer.share.high < trials.request.target
+    note = "" if sure else f"one fewer may do: {more_of(trials.request)}"
     return Answer(policy[0], tp, found, fewer, note)
 
 
@@ -221,9 +234,11 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
         else:
             loads = [window(scenario, {**case, "window": k}) for k in range(case["windows"])]
             counted = [int(load.counted.sum()) for load in loads]
-            check_load(request, scenario.workload.streams[0], counted)
-            trials.sizes(counted)
-            idle = share_interval(idle_in_time(scenario, loads), counted)
+            plan = _plan(request)
+            strata = [(slice(None), sum(counted))] if plan is None else plan.strata
+            check_load(request, plan, counted, strata)
+            trials.sizes(counted, strata)
+            idle = trials.share(idle_in_time(scenario, loads))
             if request.max_gpus < tp:
                 note = f"max_gpus = {request.max_gpus} is less than one worker"
             elif idle.seen < request.target:
@@ -238,19 +253,27 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
         for policy in asked:
             answer = search(trials, policy, tp, start)
             if answer.found is None and idle.low < request.target:
-                words = f"{answer.note}; nor is an idle worker sure to be: {idle}: more windows"
+                words = (
+                    f"{answer.note}; nor is an idle worker sure to be: {idle}: {more_of(request)}"
+                )
                 answer = replace(answer, note=words)
             found.append(answer)
     return found
 
 
-def check_load(request: Request, stream: StreamConfig, counted: Sequence[int]) -> None:
+def check_load(
+    request: Request,
+    plan: Plan | None,
+    counted: Sequence[int],
+    strata: Sequence[tuple[slice, int]],
+) -> None:
     """Whether the windows hold enough requests to show the target if all of them are in time.
 
     Args:
         request: what is asked.
-        stream: the load.
+        plan: of the trace, if there is one.
         counted: (n,) requests of each window.
+        strata: as of `Plan`.
 
     Raises:
         Slip: they do not; it says how many requests or windows it takes.
@@ -259,23 +282,28 @@ def check_load(request: Request, stream: StreamConfig, counted: Sequence[int]) -
     total, filled = sum(counted), sum(n > 0 for n in counted)
     if total == 0:
         raise Slip("the windows hold no requests: take more, or longer ones")
-    bound = best_bound(total, filled)
+    bounds = [best_bound(sum(counted[k]), sum(n > 0 for n in counted[k])) for k, _ in strata]
+    bound = float(np.average(bounds, weights=[whole for _, whole in strata]))
     if bound >= target:
         return
     seen = f"{_many(total, 'request')} in {_many(filled, 'window')}"
     if filled < len(counted):
         seen += f" (of {len(counted)}, the others are empty)"
-    if filled < 2:
+    if np.isnan(bound):
         why = "one window says nothing of others"
     else:
         why = f"all in time would show {_floor_percent(bound)} (95 % confidence)"
-    space = room(stream, request.case)
+    if plan is not None and not plan.whole:
+        raise Slip(
+            f"attainment = {target:g}: cannot be shown with {seen}: {why}; "
+            f"windows={len(plan.requests)} simulates all of the trace"
+        )
     needed = requests_needed(target, len(counted))
     advice = [f"{_many(needed, 'request')} in {len(counted)} windows"]
-    windows = windows_needed(target, counted, int(min(space, MOST_WINDOWS)))
+    windows = windows_needed(target, counted, MOST_WINDOWS) if plan is None else None
     if windows is not None:
         advice.append(f"about windows={windows}")
-    short = "; the windows hold all of the trace" if space <= len(counted) else ""
+    short = "" if plan is None else "; the windows hold all of the trace"
     raise Slip(
         f"attainment = {target:g}: cannot be shown with {seen}: {why}; "
         f"it takes {', or '.join(advice)}{short}"
@@ -289,11 +317,52 @@ def _floor_percent(share: float) -> str:
 
 def _rate(request: Request) -> float:
     """Requests per second, on average."""
-    (stream,) = scenario_of(request.case, request.degrees[0], 1).workload.streams
+    stream = stream_of(request.case)
     if stream.rate_per_s is not None:
         return stream.rate_per_s
     trace, _ = trace_of(stream)
     return len(trace) / (trace.period_ps / PS_PER_S)
+
+
+def _plan(request: Request) -> Plan | None:
+    return plan_of(stream_of(request.case), request.case)
+
+
+def asked(request: Request) -> list[str]:
+    """Two lines: what the answer is for, and which part of the load is simulated."""
+    case, plan = request.case, _plan(request)
+    degrees = ", ".join(map(str, request.degrees))
+    lines = [f"{case['llm']} on {case['gpu']}, tensor parallelism of {degrees}"]
+    if plan is None:
+        seconds = f"{_many(case['windows'], 'window')} of {case['window_s']:g} s"
+        return [*lines, f"simulated: {seconds} of load, drawn with seed {case['seed']}"]
+    name, total = Path(case["stream"]["arrivals"]["path"]).name, int(plan.requests.sum())
+    seconds = f"{_many(len(plan.parts), 'window')} of {plan.part_s:.3g} s"
+    if plan.whole:
+        return [*lines, f"simulated: all {_many(total, 'request')} of {name}, in {seconds}"]
+    drawn = len(plan.parts) - plan.busiest
+    return [
+        *lines,
+        f"simulated: {100 * plan.coverage:.0f} % of the {_many(total, 'request')} of {name}, in {seconds} "
+        f"of {len(plan.requests):,}: the busiest {plan.busiest}, and {drawn} drawn with seed {case['seed']}",
+    ]
+
+
+def more_of(request: Request) -> str:
+    """What would make bounds tighter."""
+    plan = _plan(request)
+    return "a longer trace" if plan is not None and plan.whole else "more windows"
+
+
+def unsure(request: Request) -> str:
+    """Why another seed may give another answer; empty where all of a trace was simulated."""
+    plan = _plan(request)
+    if plan is None or plan.whole:
+        return ""
+    return (
+        f"not sure: {100 * (1 - plan.coverage):.0f} % of the requests were not simulated, and another "
+        f"seed may give another answer: windows={len(plan.requests)} simulates all of them"
+    )
 
 
 def best(found: Sequence[Answer]) -> Answer | None:
@@ -326,8 +395,8 @@ def _many(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def sentence(answer: Answer | None, target: float) -> str:
-    """The recommendation, and how sure it is."""
+def sentence(answer: Answer | None, target: float, more: str = "more windows") -> str:
+    """The recommendation, and how sure it is; `more` is what would make it surer."""
     if answer is None or answer.found is None:
         return f"no configuration that was tried has {100 * target:g} % of the requests in time"
     found, share = answer.found, answer.found.share
@@ -341,7 +410,7 @@ def sentence(answer: Answer | None, target: float) -> str:
     high = f"{100 * answer.fewer.share.high:.2f} %"
     if answer.fewer.share.high < target:
         return f"{text}; with one worker fewer at most {high} (95 %)"
-    return f"{text}; one worker fewer cannot be ruled out (up to {high}): more windows may tell"
+    return f"{text}; one worker fewer cannot be ruled out (up to {high}): {more} may tell"
 
 
 def draw(trials: Trials, path: Path) -> Path:
@@ -412,11 +481,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     try:
         request = ask(words)
+        print("\n".join(asked(request)), flush=True)
         trials = Trials(request)
         found = answers(request, trials)
         print(table(found))
         chosen = best(found)
-        print(sentence(chosen, request.target))
+        print(sentence(chosen, request.target, more_of(request)))
+        if doubt := unsure(request):
+            print(doubt)
         if trials.all:
             print(f"written: {request.out / 'capacity.csv'}")
             print(f"drawn: {draw(trials, request.out / 'capacity.png')}")

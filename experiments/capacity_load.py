@@ -2,8 +2,8 @@
 
 A window is simulated with some load before it, so that it does not begin with an empty cluster, and
 as much after it, so that its last requests are not alone; only the requests that arrive in the
-window itself are counted. Windows of a trace lie in equal parts of it, one at a random place of each,
-so that none is counted twice; where the parts are shorter than a window is to be, they are the windows.
+window itself are counted. A trace is cut into equal parts beside each other, which are its windows.
+Where not all of them are simulated, the busiest half of those that are is chosen and not drawn.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ def window(scenario: Scenario, case: Mapping[str, Any]) -> Window:
     Args:
         scenario: with one stream, LLM and class.
         case: `window` (its number), `windows` (how many), `window_s`, `warm_up_s`, `seed`.
-
-    Raises:
-        ValueError: a trace that is too short for the load before its windows.
     """
     (stream,) = scenario.workload.streams
     rng = np.random.default_rng([case["seed"], case["window"]])
@@ -63,6 +60,11 @@ def window(scenario: Scenario, case: Mapping[str, Any]) -> Window:
     return Window(requests, (arrival_s >= before_s) & (arrival_s < end_s))
 
 
+def stream_of(case: Mapping[str, Any]) -> StreamConfig:
+    """The load of a case (`experiments.capacity_serve.scenario_of`)."""
+    return StreamConfig(name="mine", llm=case["llm"], slo_class="mine", **case["stream"])
+
+
 def trace_of(stream: StreamConfig) -> tuple[Trace, float]:
     """A stream's trace, and what its times are multiplied with to reach the stream's rate."""
     source = stream.arrivals
@@ -73,59 +75,88 @@ def trace_of(stream: StreamConfig) -> tuple[Trace, float]:
     return trace, len(trace) / (trace.period_ps / PS_PER_S) / stream.rate_per_s
 
 
-def place(
-    duration_s: float, number: int, windows: int, window_s: float, warm_up_s: float, draw: float
-) -> tuple[float, float]:
-    """(start, length) of a window in a trace, in seconds.
+@dataclass(frozen=True)
+class Plan:
+    """Which parts of a trace are simulated.
+
+    Attributes:
+        parts: (n,) numbers of the parts that are windows: the busiest ones first, then the drawn ones.
+        busiest: how many are simulated for being the busiest; all of them where nothing is drawn.
+        part_s: length of a part.
+        requests: (parts,) that arrive in each part of the trace, simulated or not.
+    """
+
+    parts: NDArray[np.intp]
+    busiest: int
+    part_s: float
+    requests: NDArray[np.int64]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the trace is simulated."""
+        return len(self.parts) == len(self.requests)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the trace's requests that is simulated."""
+        return float(self.requests[self.parts].sum() / self.requests.sum())
+
+    @property
+    def strata(self) -> list[tuple[slice, int]]:
+        """Windows that stand for the same part of the load: which, and how many requests it has."""
+        if self.whole:
+            return [(slice(None), int(self.requests.sum()))]
+        sure = int(self.requests[self.parts[: self.busiest]].sum())
+        rest = int(self.requests.sum()) - sure
+        return [(slice(0, self.busiest), sure), (slice(self.busiest, None), rest)]
+
+
+def plan_of(stream: StreamConfig, case: Mapping[str, Any]) -> Plan | None:
+    """The plan for a stream that replays a trace; None for one that is drawn.
+
+    Half of the windows are the parts with the most tokens. The others are drawn by `seed`, one from each of
+    as many equal runs of the parts that are left, so that they are spread over the trace.
 
     Args:
-        duration_s: of the trace.
-        number: of the window, from 0.
-        windows: how many there are.
-        window_s: how long it should be.
-        warm_up_s: load that is needed before the first one.
-        draw: in [0, 1), where it lies in its part.
-
-    Raises:
-        ValueError: the trace is shorter than twice `warm_up_s`.
+        stream: the load.
+        case: as for `window`.
     """
-    if duration_s <= 2 * warm_up_s:
-        raise ValueError(
-            f"warm_up_s = {warm_up_s:g}: must be less than half of the trace, which lasts "
-            f"{duration_s:.4g} s"
-        )
-    part = (duration_s - warm_up_s) / windows
-    length = min(window_s, part)
-    return warm_up_s + number * part + draw * (part - length), length
-
-
-def room(stream: StreamConfig, case: Mapping[str, Any]) -> float:
-    """Windows of `window_s` that a stream has beside each other: of a trace, its length allows no more."""
     if stream.lengths.kind != "trace":
-        return np.inf
+        return None
     trace, factor = trace_of(stream)
     duration_s = factor * trace.period_ps / PS_PER_S
-    return (duration_s - case["warm_up_s"]) / case["window_s"]
+    windows = case["windows"]
+    number = max(windows, parts_of(duration_s, case["window_s"]))
+    part_s = duration_s / number
+    part = np.minimum((trace.arrival_ps * (factor / PS_PER_S) / part_s).astype(np.intp), number - 1)
+    requests = np.bincount(part, minlength=number)
+    if windows == number:
+        return Plan(np.arange(number), number, part_s, requests)
+    tokens = np.bincount(part, trace.input_tokens + trace.output_tokens, minlength=number)
+    busiest = np.argsort(-tokens, kind="stable")[: windows // 2]
+    others = np.setdiff1d(np.arange(number), busiest)
+    rng = np.random.default_rng([case["seed"], windows])
+    drawn = [rng.choice(run) for run in np.array_split(others, windows - len(busiest))]
+    return Plan(np.array([*busiest, *drawn], np.intp), len(busiest), part_s, requests)
+
+
+def parts_of(duration_s: float, window_s: float) -> int:
+    """Windows of `window_s`, or a little shorter, that hold all of a trace."""
+    return max(1, int(np.ceil(duration_s / window_s)))
 
 
 def _of_trace(
     scenario: Scenario, stream: StreamConfig, case: Mapping[str, Any], rng: np.random.Generator
 ) -> Window:
     trace, factor = trace_of(stream)
+    plan = plan_of(stream, case)
+    assert plan is not None
     before_s = float(case["warm_up_s"])
-    start_s, length_s = place(
-        factor * trace.period_ps / PS_PER_S,
-        case["window"],
-        case["windows"],
-        case["window_s"],
-        before_s,
-        rng.random(),
-    )
+    number = int(plan.parts[case["window"]])
+    start_s, end_s = number * plan.part_s, (number + 1) * plan.part_s
     arrival_ps = np.rint(trace.arrival_ps * factor).astype(np.int64)
-    begin, end, last = (
-        round(s * PS_PER_S)
-        for s in (start_s - before_s, start_s + length_s, start_s + length_s + before_s)
-    )
+    # Before its first request a trace has no load: there the cluster is empty.
+    begin, end, last = (round(s * PS_PER_S) for s in (start_s - before_s, end_s, end_s + before_s))
     rows = np.arange(*np.searchsorted(arrival_ps, [begin, last]).tolist())
     arrivals = Arrivals(arrival_ps[rows] - begin, trace, rows)
     inputs, outputs = draw_lengths(stream.lengths, arrivals, rng)

@@ -12,7 +12,7 @@ from typing import Any
 from baselines import PolicyError, make_policy
 from baselines.parameters import parse_policy, split_policies
 from baselines.registry import PLACEMENT_POLICIES
-from experiments.capacity_load import window
+from experiments.capacity_load import parts_of, stream_of, trace_of, window
 from experiments.capacity_serve import scenario_of
 from experiments.output import RESULTS
 from llmscale_env._cli import Slip, flag, one_of, parse_options, whole
@@ -20,11 +20,21 @@ from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import TP_DEGREES
 from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.workload import tables
+from llmscale_env.workload.requests import PS_PER_S
 
 MACHINE_WIDE = "machine-wide"
 """Default vLLM: all GPUs of a host are one worker."""
 
 MOST_WINDOWS = 1000
+
+FEW_WINDOWS = 10
+"""Of load that is drawn, and of a trace that is too much work."""
+
+MOST_WORK = 100_000
+"""Requests of a trace, times policies and degrees, up to which all of it is simulated by default."""
+
+WORK_PER_S = {"aladdin": 100}
+"""What a second of a trace is beside its requests, of policies that decide several times a second."""
 
 KEYS = (
     "trace", "format", "sort", "rate_per_s", "lengths", "arrivals", "slo", "policy", "attainment", "llm",
@@ -70,7 +80,7 @@ def ask(words: Sequence[str]) -> Request:
         "gpus_per_host": whole(options, "gpus_per_host", 8, 1, 8),
         "batch_limit": whole(options, "batch_limit", 256, 1, 4096),
         "predictor": one_of(options, "predictor", ("conditional_mean", "noisy", "oracle")),
-        "windows": whole(options, "windows", 10, 2, MOST_WINDOWS),
+        "windows": whole(options, "windows", FEW_WINDOWS, 2, MOST_WINDOWS),
         "window_s": _number(options, "window_s", 120.0, 1.0, 1e6),
         "warm_up_s": _number(options, "warm_up_s", 30.0, 0.0, 1e5),
         "seed": whole(options, "seed", 0, 0, 2**31),
@@ -90,7 +100,22 @@ def ask(words: Sequence[str]) -> Request:
         raise Slip(f"out = {str(request.out)!r}: must be a directory")
     _check_machine_wide(request)
     _check_load(case)
+    if "windows" not in options:
+        case["windows"] = default_windows(request)
     return request
+
+
+def default_windows(request: Request) -> int:
+    """All of a trace where that is little work; what is little depends on the load, never on the clock."""
+    case, stream = request.case, stream_of(request.case)
+    if stream.lengths.kind != "trace":
+        return FEW_WINDOWS
+    trace, factor = trace_of(stream)
+    duration_s = factor * trace.period_ps / PS_PER_S
+    each = [len(trace) + duration_s * WORK_PER_S.get(name, 0) for _, name, _ in request.policies]
+    number = max(FEW_WINDOWS, parts_of(duration_s, case["window_s"]))
+    small = len(request.degrees) * sum(each) <= MOST_WORK and number <= MOST_WINDOWS
+    return number if small else FEW_WINDOWS
 
 
 def _check_machine_wide(request: Request) -> None:

@@ -32,17 +32,19 @@ class Share:
     Attributes:
         in_time, requests: what was seen.
         low, high: bounds, each with 95 % confidence; NaN from fewer than two windows.
+        weighted: the share, where what was seen stands for unequal parts of the load.
     """
 
     in_time: int
     requests: int
     low: float
     high: float
+    weighted: float | None = None
 
     @property
     def seen(self) -> float:
         """The share itself."""
-        return self.in_time / self.requests
+        return self.in_time / self.requests if self.weighted is None else self.weighted
 
     def __str__(self) -> str:
         return f"{_percent(self.seen)} [{_percent(self.low)}, {_percent(self.high)}]"
@@ -80,6 +82,31 @@ def share_interval(in_time: Sequence[int], requests: Sequence[int]) -> Share:
         between = windows / (windows - 1) * ((good - share * n) ** 2).sum() / total**2
         effect = max(1.0, between / (share * (1 - share) / total))
     return Share(*seen, *_wilson(float(share), float(total / effect), _quantile(windows)))
+
+
+def together(shares: Sequence[Share], requests: Sequence[int]) -> Share:
+    """The share of a load of which each part was seen by itself.
+
+    The bounds are the means of the parts' bounds. They hold more often than they say, since it is unlikely
+    that two parts are both as bad as their bounds.
+
+    Args:
+        shares: of each part.
+        requests: of all of each part, seen or not.
+    """
+    if len(shares) == 1:
+        return shares[0]
+
+    def mean(values: list[float]) -> float:
+        return float(np.average(values, weights=requests))
+
+    return Share(
+        sum(s.in_time for s in shares),
+        sum(s.requests for s in shares),
+        mean([s.low for s in shares]),
+        mean([s.high for s in shares]),
+        mean([s.seen for s in shares]),
+    )
 
 
 def best_bound(requests: float, windows: int) -> float:

@@ -50,7 +50,7 @@ from baselines.tuned_settings import FOLDER, read_settings, settings_path
 from baselines.tuning.episodes import Episodes, default_folder, fingerprint
 from baselines.tuning.halving import plan
 from baselines.tuning.search import TunerMissing, from_optuna, halve
-from baselines.tuning.trials import Outcome, Score
+from baselines.tuning.trials import Outcome, Score, worst_class
 from experiments import blind_players
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.output import replace_file
@@ -150,7 +150,7 @@ class Row:
     @property
     def worst_class(self) -> float:
         """Mean attainment of the class that has the lowest."""
-        return float(np.mean([o.by_class for o in self.outcomes], axis=0).min())
+        return worst_class(self.outcomes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,13 +191,14 @@ def _run(words: Sequence[str]) -> int:
             with closing(Episodes(kind, judged, kept, launcher)) as played:
                 rows.append(Row(name, played.outcomes(settings, seeds), is_learned))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
+        rows, given = distinct(rows), len(judged) * episodes
         ordered = sorted(rows, key=lambda row: -row.mean("reward"))
         command = f"python -m experiments.worlds env={env} scale={scale_name}"
         for word in ("episodes", "search"):
             command += f" {word}={options[word]}" if word in options else ""
         if learned[env]:
             command += f" learned={options['learned']}"
-        head = f"`{command}`: {len(judged) * episodes} episodes each."
+        head = f"`{command}`: {rests_on(len(rows[0].outcomes), given)}"
         end = tension(rows) if world.at_target else gain(ordered)
         print(table(ordered, head, end))
         if page:
@@ -346,6 +347,22 @@ def _players(env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]]) 
         ("random, masked", partial(RandomActions, env, True), {}),
     ]
     return players
+
+
+def distinct(rows: Sequence[Row]) -> list[Row]:
+    """The rows without episodes that are, for every policy, the same as an earlier one."""
+    first: dict[str, int] = {}
+    for k in range(len(rows[0].outcomes)):
+        first.setdefault(repr([row.outcomes[k] for row in rows]), k)
+    return [replace(row, outcomes=[row.outcomes[k] for k in first.values()]) for row in rows]
+
+
+def rests_on(episodes: int, given: int) -> str:
+    """What the intervals of a table rest on, in words."""
+    same = f" (those of {given} that differ)" if given > episodes else ""
+    if episodes == 1:
+        return f"1 episode each{same}: no intervals."
+    return f"{episodes} episodes each{same}."
 
 
 def table(ordered: Sequence[Row], head: str, end: str) -> str:

@@ -60,7 +60,18 @@ def test_the_default_table_has_what_one_looks_at_first():
     head = [part.strip() for part in table(summary, SCENARIO).splitlines()[0].split("  ") if part]
     assert head == ["policy", "interactive %", "batch %", "GPU-h", "reward [95 %]", "vs one [95 %]"]
     wide = table(summary, SCENARIO, wide=True).splitlines()[0]
-    assert all(word in wide for word in ("IQM", "joint %", "TTFT p99 s", "preempt.", "hysteresis"))
+    assert all(word in wide for word in ("IQM", "joint %", "preempt.", "hysteresis"))
+
+
+def test_tail_latency_is_shown_class_by_class():
+    quick = {"interactive/ttft_s_p99": 0.25, "batch/ttft_s_p99": 900.0, "joint/ttft_s_p99": 640.0}
+    lines = table(summarise([episode("one", 1, 3.0, **quick)], SCENARIO), SCENARIO, wide=True)
+    head, _, row = lines.splitlines()[:3]
+    for name, value in (("interactive", "0.25"), ("batch", "900")):
+        end = head.index(f"{name} TTFT p99 s") + len(f"{name} TTFT p99 s")
+        assert row[:end].split()[-1] == value
+    assert head.count("TTFT") == 2
+    assert "640" not in row
 
 
 def test_equal_episodes_count_once():
@@ -86,6 +97,20 @@ def test_a_class_without_requests_has_no_attainment():
     # Episodes that have some count.
     rows[0] |= {"batch/arrivals": 1.0, "batch/slo_attainment": 0.25}
     assert summarise(rows, SCENARIO)[0]["batch/slo_attainment"] == 0.25
+
+
+def test_a_class_that_the_horizon_cut_off_is_not_on_time():
+    counts = {"batch/arrivals": 7.0, "batch/unfinished": 7.0}
+    # Under prices a request that can still be in time counts in no share, so the share rests on nothing.
+    (row,) = summarise(
+        [episode("one", 1, -1.0, **counts, **{"batch/slo_attainment": 1.0})], SCENARIO
+    )
+    assert table([row], SCENARIO).splitlines()[2].split()[:3] == ["one", "50", "-"]
+    # Without prices it counts as missed.
+    (row,) = summarise(
+        [episode("one", 1, -1.0, **counts, **{"batch/slo_attainment": 0.0})], SCENARIO
+    )
+    assert table([row], SCENARIO).splitlines()[2].split()[:3] == ["one", "50", "0"]
 
 
 def test_how_a_fleet_follows_its_load_by_hand():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from itertools import pairwise
 from math import sqrt
 
 import numpy as np
@@ -13,13 +12,14 @@ from scipy.stats import t
 
 from baselines.aladdin.fleet import history
 from experiments.capacity import Answer, Trials, Tried, best, main, search, sentence
-from experiments.capacity_load import place, window
-from experiments.capacity_options import ask
+from experiments.capacity_load import plan_of, stream_of, window
+from experiments.capacity_options import FEW_WINDOWS, MOST_WORK, ask
 from experiments.capacity_search import (
     Share,
     best_bound,
     requests_needed,
     share_interval,
+    together,
     windows_needed,
 )
 from experiments.capacity_serve import idle_in_time, run, scenario_of
@@ -115,20 +115,14 @@ def test_the_lower_bound_holds_about_as_often_as_it_says(burst, least_coverage):
     assert held > simple
 
 
-def test_windows_of_a_trace_are_apart_and_within_it():
-    places = [
-        place(1000.0, k, 9, 60.0, 100.0, draw) for k, draw in enumerate([0, 0.99] * 4 + [0.999])
-    ]
-    starts = [start for start, _ in places]
-    assert starts[0] == 100.0
-    assert starts[1] == pytest.approx(100 + 100 + 0.99 * 40)
-    assert all(length == 60.0 for _, length in places)
-    assert all(b - a >= 60 for a, b in pairwise(starts))
-    assert starts[-1] + 60 <= 1000
-    # A trace that is too short for them is cut into as many parts.
-    assert [place(110.0, k, 4, 60.0, 10.0, 0.7) for k in range(2)] == [(10.0, 25.0), (35.0, 25.0)]
-    with pytest.raises(ValueError, match=r"warm_up_s = 60: must be less than half .* 110 s"):
-        place(110.0, 0, 4, 60.0, 60.0, 0.0)
+def test_a_load_of_two_parts_has_the_means_of_their_bounds():
+    sure, rest = share_interval([90, 80], [100, 100]), share_interval([50, 50], [50, 50])
+    both = together([sure, rest], [200, 600])
+    assert both.seen == pytest.approx(0.25 * 0.85 + 0.75)
+    assert both.low == pytest.approx(0.25 * sure.low + 0.75 * rest.low)
+    assert both.high == pytest.approx(0.25 * sure.high + 0.75)
+    assert (both.in_time, both.requests) == (270, 300)
+    assert together([sure], [200]) is sure
 
 
 @pytest.fixture
@@ -138,6 +132,82 @@ def trace(tmp_path):
     rows = [f"{k / 4},{100 + k},20\n" for k in range(800)]
     path.write_text("arrival_time_s,input_tokens,output_tokens\n" + "".join(rows))
     return path
+
+
+@pytest.fixture
+def bursty(tmp_path):
+    """600 s of two requests a second, and three bursts of 20 s with 20 times that."""
+    path = tmp_path / "bursty.csv"
+    burst = {140, 300, 560}
+    times = [
+        start + k / (40 if start in burst else 2)
+        for start in range(0, 600, 20)
+        for k in range(800 if start in burst else 40)
+    ]
+    rows = [f"{at:.3f},{200 + k % 300},100\n" for k, at in enumerate(times)]
+    path.write_text("arrival_time_s,input_tokens,output_tokens\n" + "".join(rows))
+    return path
+
+
+def of_trace(bursty, tmp_path, *words):
+    common = [SLO, "window_s=20", "warm_up_s=5", "policy=jsq", "tp=1", f"out={tmp_path / 'out'}"]
+    return [*common, f"trace={bursty}", *words]
+
+
+def test_a_small_trace_is_simulated_as_a_whole_and_every_seed_has_the_same_answer(
+    bursty, tmp_path, capsys
+):
+    told = []
+    for seed in (1, 2, 3):
+        assert main(of_trace(bursty, tmp_path, f"seed={seed}")) == 0
+        told.append(capsys.readouterr().out.splitlines())
+    assert told[0][0] == "llama-2-13b on a100-80gb, tensor parallelism of 1"
+    assert told[0][1] == "simulated: all 3,480 requests of bursty.csv, in 30 windows of 20 s"
+    (answer,) = {line for lines in told for line in lines if line.startswith("recommended")}
+    assert "of 3,480 were" in answer
+    assert not any(line.startswith("not sure") for lines in told for line in lines)
+
+
+def test_the_busiest_windows_are_simulated_whatever_the_seed(bursty, tmp_path):
+    drawn = set()
+    for seed in range(5):
+        case = ask(of_trace(bursty, tmp_path, "windows=6", f"seed={seed}")).case
+        plan = plan_of(stream_of(case), case)
+        assert sorted(plan.parts[: plan.busiest].tolist()) == [7, 15, 28]
+        assert len(set(plan.parts.tolist())) == 6
+        # The parts are a little shorter than 20 s, so bursts reach into their neighbours by some requests.
+        assert plan.coverage == pytest.approx((3 * 800 + 3 * 40) / 3480, abs=0.02)
+        assert [whole for _, whole in plan.strata] == pytest.approx([2400, 1080], abs=60)
+        drawn.add(tuple(plan.parts[plan.busiest :].tolist()))
+    assert len(drawn) > 1
+
+
+def test_what_was_not_simulated_is_told(bursty, tmp_path, capsys):
+    assert main(of_trace(bursty, tmp_path, "windows=8", "attainment=0.9")) == 0
+    out = capsys.readouterr().out
+    simulated, others = re.search(
+        r"simulated: (\d+) % of the 3,480 requests of bursty.csv, in 8 windows of 20 s of 30: "
+        r"the busiest 4, and 4 drawn with seed 0\n[^$]*not sure: (\d+) % of the requests were not",
+        out,
+    ).groups()
+    assert int(simulated) + int(others) == 100
+    assert "windows=30 simulates all of them" in out
+
+
+def test_whether_all_of_a_trace_is_simulated_depends_on_the_work(bursty, tmp_path):
+    def windows(*words):
+        return ask(of_trace(bursty, tmp_path, *words)).case["windows"]
+
+    assert windows() == 30
+    assert windows("rate_per_s=29") == 10  # 120 s: windows are shorter
+    assert windows("windows=12") == 12
+    assert ask([SLO, "rate_per_s=3", f"out={tmp_path}"]).case["windows"] == FEW_WINDOWS
+    many = bursty.with_name("many.csv")
+    head, *rows = bursty.read_text().splitlines(keepends=True)
+    many.write_text(
+        head + "".join(sorted(rows * (MOST_WORK // 3480 + 1), key=lambda r: float(r.split(",")[0])))
+    )
+    assert ask([*of_trace(many, tmp_path)]).case["windows"] == FEW_WINDOWS
 
 
 def small(tmp_path, *words):
@@ -154,6 +224,8 @@ def test_a_window_has_load_around_it_and_counts_its_own(trace, tmp_path):
     assert ((arrival_s >= 5 - 1e-9) & (arrival_s < 15)).tolist() == found.counted.tolist()
     assert len(arrival_s) == 80
     assert np.diff(found.requests.input_tokens).tolist() == [1] * 79
+    # The busiest come first; here prompts grow.
+    assert found.requests.input_tokens[0] == 100 + 4 * 175
     # At twice the rate the same trace is half as long.
     case = ask(small(tmp_path, f"trace={trace}", "rate_per_s=8")).case
     found = window(scenario_of(case, 1, 1), {**case, "window": 1})
@@ -282,8 +354,8 @@ def test_the_recommendation_has_the_fewest_gpus_and_says_how_sure_it_is():
 
 
 def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys):
-    words = small(tmp_path, f"trace={trace}", "policy=jsq,machine-wide", "tp=1,2", "attainment=0.9")
-    words += ["gpus_per_host=2", "max_gpus=8"]
+    words = ["policy=jsq,machine-wide", "tp=1,2", "attainment=0.9", "windows=20"]
+    words = small(tmp_path, f"trace={trace}", *words, "gpus_per_host=2", "max_gpus=8")
     assert main(words) == 0
     first = capsys.readouterr().out
     assert "recommended: 2 GPUs, " in first
@@ -310,36 +382,45 @@ def test_a_load_too_small_to_show_the_target_is_told_before_anything_is_served(
     trace, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("experiments.capacity_serve.run_episode", None)
-    assert main(small(tmp_path, f"trace={trace}", "windows=3", "window_s=5")) == 2
+    words = ["policy=jsq", "tp=1", "max_gpus=4", "window_s=5"]
+    drawn, part = [*words, "rate_per_s=4", "windows=3"], [*words, f"trace={trace}", "windows=10"]
+    assert main(small(tmp_path, *drawn)) == 2
     told = capsys.readouterr().err
-    assert "attainment = 0.99: cannot be shown with 60 requests in 3 windows: all in time" in told
-    # n / (n + q^2) with q = t.ppf(0.95, 2) = 2.92: 87.55 %, and 845 requests for 99 %.
-    assert "would show 87.55 % (95 % confidence); it takes 845 requests in 3 windows" in told
+    # n / (n + q^2) with q = t.ppf(0.95, 2) = 2.92: 845 requests for 99 %.
+    (n,) = map(
+        int, re.findall(r"cannot be shown with (\d+) requests in 3 windows: all in time", told)
+    )
+    bound = np.floor(1e4 * n / (n + t.ppf(0.95, 2) ** 2)) / 100
+    assert f"would show {bound:.2f} % (95 % confidence); it takes 845 requests in 3 windows" in told
     (windows,) = map(int, re.findall(r"about windows=(\d+)", told))
-    # That many are enough, and the same load with a lower target.
-    words = ["policy=jsq", "tp=1", "window_s=5", "max_gpus=4"]
+    assert main(small(tmp_path, *part)) == 2
+    # Two halves of 100 requests in 5 windows, of which the second stands for most of the trace.
+    told = capsys.readouterr().err
+    assert "200 requests in 10 windows: all in time would show 95.65 % (95 % confidence)" in told
+    assert "windows=40 simulates all of the trace" in told
+    # What it says is enough, and the same load with a lower target.
     monkeypatch.undo()
-    assert main(small(tmp_path, f"trace={trace}", *words, f"windows={windows}")) == 0
-    assert main(small(tmp_path, f"trace={trace}", *words, "windows=3", "attainment=0.87")) == 0
+    assert main(small(tmp_path, *drawn[:-1], f"windows={windows + 2}")) == 0
+    assert main(small(tmp_path, *part[:-1], "windows=40")) == 0
+    assert main(small(tmp_path, *part, "attainment=0.95")) == 0
 
 
 def test_a_trace_that_is_too_short_is_told(trace, tmp_path, capsys):
     trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:121]))  # 30 s
     assert main(small(tmp_path, f"trace={trace}")) == 2
     told = capsys.readouterr().err
-    assert "cannot be shown with 100 requests in 4 windows" in told
+    assert "cannot be shown with 120 requests in 4 windows" in told
     assert "windows=" not in told
     assert "the windows hold all of the trace" in told
 
 
-def test_one_window_with_requests_shows_nothing(trace, tmp_path, capsys):
-    # All requests but one in the first quarter of an hour.
-    rows = [*(f"{k},100,20\n" for k in range(800)), "3600,100,20\n"]
-    trace.write_text("arrival_time_s,input_tokens,output_tokens\n" + "".join(rows))
-    assert main(small(tmp_path, f"trace={trace}", "window_s=100")) == 2
+def test_one_window_shows_nothing_of_the_others(trace, tmp_path, capsys):
+    # One is the busiest, and one stands for the rest of the trace.
+    assert main(small(tmp_path, f"trace={trace}", "windows=2")) == 2
     told = capsys.readouterr().err
-    assert "100 requests in 1 window (of 4, the others are empty): one window says" in told
-    assert "it takes 549 requests in 4 windows" in told
+    assert (
+        "80 requests in 2 windows: one window says nothing of others; windows=20 simulates" in told
+    )
     assert "nan" not in told
 
 

@@ -115,6 +115,8 @@ def test_render_without_a_display():
     text = MixedSLOV0Env(overrides=SHORT, render_mode="ansi")
     text.reset(seed=0)
     assert "queue batch" in text.render()
+    # Nothing has been judged yet.
+    assert "batch: - on time, 0 violations" in text.render()
 
 
 def test_decoder_orders_and_commands_say_the_same():

@@ -226,6 +226,12 @@ def test_words():
     assert max(len(line) for line in text.splitlines()[:-1]) <= 110
 
 
+def test_quantiles_over_several_classes_are_not_shown():
+    lines = {line.split()[0]: line.split() for line in str(build()).splitlines()}
+    assert "-" not in lines["fast"][7:9]
+    assert lines["joint"][7:11] == ["-"] * 4
+
+
 def test_files(tmp_path: Path):
     import pandas as pd
 
@@ -283,6 +289,7 @@ def test_an_episode_without_requests(tmp_path: Path):
     result = build(arrivals=())
     assert result.summary["joint/arrivals"] == 0
     assert "fast" in str(result)
+    assert "100.0%" not in str(result)
     assert result.plot(tmp_path / "empty.png").exists()
     assert result.to_csv(tmp_path)[0].read_text().startswith("id,arrival_s")
 

@@ -10,7 +10,19 @@ from agents.pretrained import shipped
 from baselines.tuning.trials import Outcome
 from experiments import worlds
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
-from experiments.worlds import WORLDS, Row, World, chief, gain, main, put, table, tension
+from experiments.worlds import (
+    WORLDS,
+    Row,
+    World,
+    chief,
+    distinct,
+    gain,
+    main,
+    put,
+    rests_on,
+    table,
+    tension,
+)
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 
@@ -55,6 +67,24 @@ def test_the_table_has_the_worst_class_and_how_far_each_is_behind():
     assert second[0] == "| slow"
     assert second[2].startswith("-5 ")
     assert second[3:] == ["90.00", "60.00", "3 |"]
+
+
+def test_equal_episodes_count_once_and_one_has_no_interval():
+    rows = distinct([row("a", (-1, 1, 1), (-1, 1, 1), (-2, 1, 1)), row("b", *[(-4, 1, 1)] * 3)])
+    assert [len(each.outcomes) for each in rows] == [2, 2]
+    assert [each.mean("reward") for each in rows] == [-1.5, -4]
+    assert rests_on(20, 20) == "20 episodes each."
+    assert rests_on(2, 3) == "2 episodes each (those of 3 that differ)."
+    assert rests_on(1, 1) == "1 episode each: no intervals."
+    (same,) = distinct([row("a", (-1, 1, 1), (-1, 1, 1))])
+    assert "| a | -1 |" in table([same], rests_on(1, 2), "")
+
+
+def test_a_class_that_is_not_judged_is_not_on_time():
+    nan = float("nan")
+    outcomes = [Outcome(-1, 1.0, (0.9, nan), 1.0), Outcome(-1, 1.0, (1.0, 0.6), 1.0)]
+    assert Row("a", outcomes).worst_class == pytest.approx(0.6)
+    assert Row("a", outcomes[:1]).worst_class == pytest.approx(0.9)
 
 
 def test_the_short_table_has_who_matters():

@@ -22,6 +22,7 @@ import platformdirs
 from baselines.tuning.trials import Outcome
 from llmscale_env._sealed import opened, sealed
 from llmscale_env._spread import ALONE, Crew, Launcher, crew
+from llmscale_env.control.result import on_time_share
 from llmscale_env.control.reward import day_drawn, days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
@@ -211,7 +212,7 @@ def _played(policy: Any, simulation: ClusterSimulation, seed: int) -> Outcome:
     # Only trained policies read the view's forecast, and to keep one takes a sixth of an episode's time.
     forecaster = getattr(policy, "forecaster", None)
     made = run_episode(policy, scenario, seed, simulation=simulation, forecaster=forecaster).summary
-    classes = tuple(made[f"{c.name}/slo_attainment"] for c in scenario.classes)
+    classes = tuple(on_time_share(made, c.name) for c in scenario.classes)
     return Outcome(made["reward"], made["joint/slo_attainment"], classes, made["gpu_hours"])
 
 

@@ -21,7 +21,7 @@ class Outcome:
     Attributes:
         reward: sum over the intervals.
         attainment: share of all arrivals on time.
-        by_class: the same of each class (1 where nothing arrived).
+        by_class: the same of each class; NaN where no request of it was judged.
         gpu_hours: billed.
     """
 
@@ -29,6 +29,15 @@ class Outcome:
     attainment: float
     by_class: tuple[float, ...]
     gpu_hours: float
+
+
+def worst_class(outcomes: Sequence[Outcome]) -> float:
+    """Mean attainment of the class that has the lowest, over episodes that judge it; 1 if none judges any."""
+    shares = np.array([o.by_class for o in outcomes])
+    judged = ~np.isnan(shares)
+    total = np.where(judged, shares, 0.0).sum(axis=0)
+    mean = np.where(judged.any(axis=0), total / np.maximum(judged.sum(axis=0), 1), 1.0)
+    return float(mean.min())
 
 
 @dataclass(frozen=True)
@@ -118,12 +127,7 @@ class Trial:
             attainment=float(np.mean([o.attainment for o in outcomes])),
             gpu_hours=float(np.mean([o.gpu_hours for o in outcomes])),
             reward_error=float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else math.nan,
-            worst_class=float(
-                min(
-                    np.min(np.mean([o.by_class for o in outcomes[k::scenarios]], axis=0))
-                    for k in range(min(scenarios, n))
-                )
-            ),
+            worst_class=min(worst_class(outcomes[k::scenarios]) for k in range(min(scenarios, n))),
             episodes=n,
         )
 

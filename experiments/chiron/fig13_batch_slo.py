@@ -141,6 +141,7 @@ def scenario_for(case: Mapping[str, Any]) -> tuple[Scenario, float]:
     }
     changed = {
         "workload.streams": [*streams, batch],
+        "workload.batch_queues": [queue.model_dump() for queue in scenario.workload.batch_queues],
         "horizon_s": CYCLES * float(case["batch_ttft_s"]),
     }
     return load_scenario(scenario, **changed), float(case["batch_ttft_s"])

@@ -59,10 +59,13 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    s = result.summary
+    from llmscale_env.control.result import on_time_share
+
+    share = on_time_share(result.summary, "joint")
+    on_time = "no request judged" if np.isnan(share) else f"{100 * share:.1f} % on time"
     figure.suptitle(
         f"{result.scenario}, seed {result.seed}\n{result.policy}: "
-        f"{100 * s['joint/slo_attainment']:.1f} % on time, {s['gpu_hours']:.2f} GPU-hours",
+        f"{on_time}, {result.summary['gpu_hours']:.2f} GPU-hours",
         fontsize="medium",
         wrap=True,
     )

@@ -63,7 +63,7 @@ class EpisodeResult:
     |---|---|---|
     | arrivals | requests | that came before the horizon |
     | on_time, late, rejected, unfinished | requests | how they ended; they add up to arrivals |
-    | slo_attainment | share | on time, of arrivals (1 where nothing arrived, as the next three) |
+    | slo_attainment | share | on time, of arrivals (1 where none counts, as the next three) |
     | weighted_slo_attainment | share | the same, each arrival counted with its class's weight |
     | ttft_attainment | share | first token in time, of arrivals |
     | itl_attainment | share | finished with the ITL within its target, of arrivals |
@@ -75,6 +75,10 @@ class EpisodeResult:
     | throughput_requests_per_instance_s | 1/s | finished, per instance-second in service |
     | throughput_tokens_per_instance_s | 1/s | tokens, per instance-second in service |
     | preemptions, evictions | times | that happened to its requests |
+
+    Under `reward.prices` requests that the horizon cuts off while they can still be in time are no part of
+    shares. `on_time_share` is NaN in place of a 1 that rests on no request; tables show "-". Quantiles of
+    "joint" mix classes with different targets, and no table shows them.
 
     Latencies are NaN where no request has one; no other value ever is. A request's ITL is its mean,
     or its largest where the scenario's target holds for that (`itl_statistic`). The instances of an
@@ -335,9 +339,12 @@ class EpisodeResult:
         ]
         for group in self.groups:
             cells = [f"{s[f'{group}/{name}']:.0f}" for name in ("arrivals", *OUTCOMES)]
-            cells.append(f"{100 * s[f'{group}/slo_attainment']:.1f}%")
+            share = 100 * on_time_share(s, group)
+            cells.append("-" if math.isnan(share) else f"{share:.1f}%")
+            # Quantiles over classes with different targets say nothing of any of them.
+            mixed = group.rpartition("/")[2] == JOINT and len(self.class_groups) > 1
             for name in ("ttft_s_p50", "ttft_s_p99", "itl_s_p50", "itl_s_p99"):
-                cells.append(_number(s[f"{group}/{name}"]))
+                cells.append("-" if mixed else _number(s[f"{group}/{name}"]))
             cells.append(_number(s[f"{group}/goodput_requests_per_s"]))
             lines.append(f"{group:<{width}} " + " ".join(f"{cell:>8}" for cell in cells))
         lines.append(
@@ -351,6 +358,17 @@ class EpisodeResult:
         if "reward" in s:
             lines[-1] += f"; reward {s['reward']:.3f}"
         return "\n".join(lines)
+
+
+def on_time_share(summary: Mapping[str, Any], group: str) -> float:
+    """`slo_attainment` of a group as tables show it: NaN where no request of it has been judged.
+
+    Without arrivals the summary has 1, and so it has, under prices, where the horizon cut all requests off
+    while they could still be in time.
+    """
+    share = float(summary[f"{group}/slo_attainment"])
+    judged = summary.get(f"{group}/arrivals", 1) - summary.get(f"{group}/unfinished", 0)
+    return math.nan if judged == 0 and share == 1 else share
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:

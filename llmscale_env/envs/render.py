@@ -66,10 +66,12 @@ def text_frame(scenario: Scenario, core: ServingCore) -> str:
     if scenario.fleet.group_queues:
         lines.append(f"request groups: {metrics['queue/groups']:.0f} waiting")
     for slo_class in scenario.classes:
-        lines.append(
-            f"{slo_class.name}: {metrics[f'{slo_class.name}/slo_attainment']:.1%} on time, "
-            f"{metrics[f'{slo_class.name}/violations']:.0f} violations"
+        share, late = (
+            metrics[f"{slo_class.name}/{key}"] for key in ("slo_attainment", "violations")
         )
+        on_time = core.sim.engine.states.tally["on_time"][0, scenario.classes.index(slo_class)]
+        judged = f"{share:.1%} on time" if on_time + late > 0 else "- on time"
+        lines.append(f"{slo_class.name}: {judged}, {late:.0f} violations")
     return "\n".join(lines)
 
 

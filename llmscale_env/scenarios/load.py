@@ -38,10 +38,12 @@ def load_scenario(name: str | Path | Scenario, /, **overrides: Any) -> Scenario:
             is named first. Since a keyword has no dots, pass
             them as `**{"fleet.max_gpus": 12, "fleet.pools.mixed.batch_limit": 64}`; members of lists are
             named by their `name` or their number, and "*" is all of them. `workload="chat"` names a
-            shipped mix; `**{"workload.replay": "traces"}` puts the real traces of that folder in the place
-            of what imitates them. `network="blitzscale-a"` puts that machine's links in the place of the
-            scenario's and keeps `startup_s` and `communicator_s`; `machine="p4de.24xlarge"` takes
-            machines, GPUs per machine and GPU cards from it as well (`scenarios.machines`).
+            shipped mix. Other `workload.streams` take the place of its queues and jobs as well, unless those
+            are given too or there are no streams. `**{"workload.replay": "traces"}` puts the real traces of
+            that folder in the place of what imitates them. `network="blitzscale-a"` puts that machine's links
+            in the place of the scenario's and keeps `startup_s` and `communicator_s`;
+            `machine="p4de.24xlarge"` takes machines, GPUs per machine and GPU cards from it as well
+            (`scenarios.machines`).
 
     Raises:
         ScenarioError: unknown name, unreadable file, unknown field or value out of range.
@@ -124,7 +126,8 @@ def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
     elif isinstance(data.get("workload"), dict) and "mix" in data["workload"]:
         changes = dict(data["workload"])
         try:
-            data["workload"] = {**mix_data(changes.pop("mix")), **changes}
+            mix = mix_data(changes.pop("mix"))
+            data["workload"] = {**_for_streams(mix, changes.get("streams")), **changes}
         except ValueError as error:
             raise ScenarioError(f"workload.mix: {error}") from None
     folder = None
@@ -144,9 +147,15 @@ def _build(data: dict[str, Any], overrides: Mapping[str, Any]) -> Scenario:
     return scenario.model_copy(update={"workload": workload})
 
 
-def _depth(override: tuple[str, Any]) -> int:
-    """A workload's load is changed after the workload, in whatever order the two are given."""
-    return override[0].count(".")
+def _depth(override: tuple[str, Any]) -> tuple[int, bool]:
+    """Parts are changed after the whole, and a workload's queues after its streams, in whatever order."""
+    return override[0].count("."), override[0] != "workload.streams"
+
+
+def _for_streams(workload: dict[str, Any], streams: Any) -> dict[str, Any]:
+    """A workload for other streams: without its queues and jobs, unless there are no streams."""
+    gone = ("batch_queues", "jobs") if streams else ()
+    return {key: value for key, value in workload.items() if key not in gone}
 
 
 def _plain(value: Any) -> Any:
@@ -189,6 +198,8 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
         except ValueError as error:
             raise ScenarioError(f"network: {error}") from None
         return
+    if path == "workload.streams":
+        data["workload"] = here = _for_streams(here, value)
     if isinstance(here, list):
         here[_member(here, last, path)] = value
     else:
