@@ -31,7 +31,8 @@ from agents.settings import (
     StageConfig,
     WarmStartConfig,
 )
-from llmscale_env._cli import Slip, closest, read_value
+from llmscale_env._cli import Slip, closest, environment_of, read_value
+from llmscale_env._reading import Unreadable, read_yaml
 
 _HERE = Path(__file__).parent / "configs"
 _RECIPES = Path(__file__).parent / "recipes"
@@ -253,12 +254,7 @@ def environment_id(env: str) -> str:
         Slip: there is none.
     """
     ids = {entry.short_name: entry.id for entry in llmscale_env.ENVIRONMENTS}
-    for short, full in ids.items():
-        if env.rpartition(":")[2] == full:
-            raise Slip(f"env = {env!r}: is Gymnasium's id; the command line says env={short}")
-    if env not in ids:
-        raise Slip(f"env = {env!r}: unknown environment{closest(env, ids)}")
-    return ids[env]
+    return ids[environment_of(env, ids)]
 
 
 def _defaults(env: str) -> dict[str, Any]:
@@ -343,9 +339,9 @@ def read_config(folder: Path) -> TrainConfig:
     if not path.is_file():
         raise Slip(f"{path}: there is no such file; {folder} is no run folder")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise Slip(f"{path}: not valid YAML") from None
+        data = read_yaml(path)
+    except Unreadable as error:
+        raise Slip(f"{path}: {error}") from None
     return parse_config(data, f"{path}: ")
 
 
@@ -443,9 +439,9 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise Slip(f"recipe = {name!r}: no such file, nor one of {list(recipe_names())}")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise Slip(f"recipe = {name!r}: not valid YAML") from None
+        data = read_yaml(path)
+    except Unreadable as error:
+        raise Slip(f"recipe = {name!r}: {error}") from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
     changes: dict[str, Any] = {}

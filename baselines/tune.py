@@ -56,8 +56,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from baselines.parameters import PolicyError
 from baselines.space import Choice, Part, Real, Space, Whole
 from baselines.tunable import (
@@ -94,15 +92,18 @@ from llmscale_env._cli import (
     check_file,
     closest,
     flag,
+    number,
     one_of,
     parse_options,
     run_command,
+    scenario_of,
     some_of,
     split_scenario_words,
     whole,
 )
+from llmscale_env._reading import Unreadable, parse_yaml
 from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
-from llmscale_env.scenarios.load import ScenarioError, load_scenario
+from llmscale_env.scenarios.load import ScenarioError, load_scenario, scenario_names
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.families import member_names
 from llmscale_env.workload.mixes import mix_names
@@ -120,8 +121,8 @@ _WORDS = (
 def _values(name: str, text: str) -> list[Any]:
     """Values of a parameter from "0.1,0.2"."""
     try:
-        return [yaml.safe_load(part) for part in text.split(",")]
-    except yaml.YAMLError:
+        return [parse_yaml(part) for part in text.split(",")]
+    except Unreadable:
         raise Slip(f"{name} = {text!r}: must be values separated by commas") from None
 
 
@@ -142,17 +143,11 @@ def _score(options: Mapping[str, str]) -> Score:
     name = one_of(options, "score", SCORES)
     if "attainment" in options and name != "gpu-hours":
         raise Slip(f"attainment = {options['attainment']!r}: goes with score=gpu-hours")
-    try:
-        target = float(options.get("attainment", "0.99"))
-    except ValueError:
-        target = 0.0
-    if not 0 < target <= 1:
-        raise Slip(f"attainment = {options['attainment']!r}: must be above 0 and at most 1")
-    return Score(name, target)
+    return Score(name, number(options, "attainment", 0.99, 0.0, 1.0, above=True))
 
 
 def _scenarios(options: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Scenario]:
-    env = options.get("env", "mixed-slo-v0")
+    env = scenario_of(options.get("env", "mixed-slo-v0"), scenario_names())
     if "workload" in options and "workloads" in options:
         raise Slip("workload and workloads: one of them")
     if "workload" in options:
@@ -169,12 +164,12 @@ def _search(
 ) -> tuple[Found, int | None]:
     """What was found, and the budget in steps (None: without one); `title` is printed with the plan."""
     scenario = episodes.scenarios[0]
-    search = one_of(options, "search", SEARCHES)
+    how = one_of(options, "search", SEARCHES)
     seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
     changed = {key: text for key, text in options.items() if key not in _WORDS}
     points: list[dict[str, Any]] | None = None
     space: Space = {}
-    if search == "grid":
+    if how == "grid":
         values = {key: _values(key, text) for key, text in changed.items()}
         if not values and not grid_of(kind, scenario):
             raise Slip(
@@ -215,7 +210,12 @@ def _search(
     return halve(episodes, asked, made, score), budget
 
 
-def _run(words: list[str]) -> int:
+def search(words: Sequence[str]) -> int:
+    """The command without its errors; 0.
+
+    Raises:
+        Slip, OSError, WorkerLost, OtherCode: as the command tells them.
+    """
     others, overrides = split_scenario_words(words)
     name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
     if name not in TUNABLE:
@@ -294,7 +294,7 @@ def _without_where(words: Sequence[str]) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    return run_command("tune", __doc__, words, _run, wordless=True, slips=(WorkerLost, OtherCode))
+    return run_command("tune", __doc__, words, search, wordless=True, slips=(WorkerLost, OtherCode))
 
 
 if __name__ == "__main__":

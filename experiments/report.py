@@ -27,7 +27,7 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
 from experiments.harness.results import ROWS, Result, read_result, rows_beside_page
 from experiments.output import RESULTS, replace_file
-from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options, some_of
+from llmscale_env._cli import check_folder, flag, one_of, parse_options, run_command, some_of
 
 PAGES = Path("docs/reproduction")
 
@@ -101,18 +101,14 @@ def _copy(source: Path, target: Path) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 1 when there is nothing sound to report, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("paper", "scale", "results", "out", "stale"))
-        papers = some_of(options, "paper", tuple(PAPERS))
-        scale = one_of(options, "scale", ("paper", "quick"))
-        take_stale = flag(options, "stale")
-    except Slip as slip:
-        print(f"report: {slip}", file=sys.stderr)
-        return 2
+    return run_command("report", __doc__, words, _report, wordless=True)
+
+
+def _report(words: list[str]) -> int:
+    options = parse_options(words, ("paper", "scale", "results", "out", "stale"))
+    papers = some_of(options, "paper", tuple(PAPERS))
+    scale = one_of(options, "scale", ("paper", "quick"))
+    take_stale = flag(options, "stale")
     folder, out = Path(options.get("results", RESULTS)), Path(options.get("out", PAGES))
     written = 0
     for paper in papers:
@@ -132,6 +128,7 @@ def main(words: Sequence[str] | None = None) -> int:
             )
             return 1
         if found:
+            check_folder("out", out)
             print(f"written: {write_page(paper, scale, found, missing, wrong, out)}")
             written += 1
         for entry, what in wrong.items():

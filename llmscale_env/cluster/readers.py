@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -409,9 +410,18 @@ def _records(path: Path, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[s
     except OSError as error:
         reason = error.strerror or "not a gzip file"
         raise RawDataError(f"{path}: cannot be read ({reason})") from None
-    except (UnicodeDecodeError, EOFError):
+    except (UnicodeDecodeError, EOFError, zlib.error):
         raise RawDataError(f"{path}: not a CSV in UTF-8") from None
     reader = csv.DictReader(io.StringIO(text))
+    try:
+        yield from _checked(reader, path, columns)
+    except csv.Error as error:
+        raise RawDataError(f"{path.name}, line {reader.line_num}: no CSV ({error})") from None
+
+
+def _checked(
+    reader: csv.DictReader[str], path: Path, columns: tuple[str, ...]
+) -> Iterable[tuple[int, dict[str, str]]]:
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
     if missing:
         raise RawDataError(
