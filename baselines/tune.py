@@ -54,7 +54,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from baselines.parameters import PolicyError
 from baselines.space import Choice, Part, Real, Space, Whole
@@ -118,19 +120,34 @@ _WORDS = (
 )
 
 
-def _values(name: str, text: str) -> list[Any]:
-    """Values of a parameter from "0.1,0.2"."""
+def _values(name: str, text: str, kind: Any, own: Sequence[Any]) -> list[Any]:
+    """Values of a parameter from "0.1,0.2", each as the policy's field, or as those of its own grid.
+
+    Raises:
+        Slip: a value that the parameter never has.
+    """
+    field = kind.parameters_type.model_fields.get(name)
     try:
-        return [parse_yaml(part) for part in text.split(",")]
-    except Unreadable:
-        raise Slip(f"{name} = {text!r}: must be values separated by commas") from None
+        values = [parse_yaml(part) for part in text.split(",")]
+        if field is not None:
+            allowed: Any = TypeAdapter(Annotated[field.annotation, *field.metadata])
+            for value in values:
+                allowed.validate_python(value)
+        elif all(isinstance(value, (int, float)) for value in own):
+            for value in values:
+                Real(value, value)
+        return values
+    except (Unreadable, ValueError, TypeError) as error:
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise Slip(f"{name} = {text!r}: must be values separated by commas ({told})") from None
 
 
-def _part(name: str, text: str, before: Part | None) -> Part:
+def _part(name: str, text: str, before: Part | None, kind: Any) -> Part:
     """Values, or a range from "0.1..0.9", whole and logarithmic as the one that it replaces."""
     low, dots, high = text.partition("..")
     if not dots:
-        return Choice(tuple(_values(name, text)))
+        own = before.values if isinstance(before, Choice) else (0,)
+        return Choice(tuple(_values(name, text, kind, own)))
     try:
         if isinstance(before, Whole):
             return Whole(int(low), int(high), before.log)
@@ -166,12 +183,17 @@ def _search(
     scenario = episodes.scenarios[0]
     how = one_of(options, "search", SEARCHES)
     seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
+    first = whole(options, "first_seeds", min(2, seeds), 1, seeds)
+    seed = whole(options, "seed", 0, 0, 2**31 - 1)
     changed = {key: text for key, text in options.items() if key not in _WORDS}
     points: list[dict[str, Any]] | None = None
     space: Space = {}
     if how == "grid":
-        values = {key: _values(key, text) for key, text in changed.items()}
-        if not values and not grid_of(kind, scenario):
+        grid = grid_of(kind, scenario)
+        values = {
+            key: _values(key, text, kind, grid.get(key, (0,))) for key, text in changed.items()
+        }
+        if not values and not grid:
             raise Slip(
                 "search = 'grid': no grid of its own; must be optuna, or name values: KEY=A,B"
             )
@@ -181,7 +203,10 @@ def _search(
     else:
         import_optuna()
         own = space_of(kind, scenario)
-        space = {**own, **{key: _part(key, text, own.get(key)) for key, text in changed.items()}}
+        space = {
+            **own,
+            **{key: _part(key, text, own.get(key), kind) for key, text in changed.items()},
+        }
     if points is not None and "budget_steps" not in options:
         print(f"{title}: {len(points)} settings, {seeds} seeds each")
         return sweep(episodes, points, seeds, score), None
@@ -189,11 +214,9 @@ def _search(
         raise Slip("search=optuna needs budget_steps=N, simulated control intervals in all")
     each = episodes.steps_per_seed
     budget = whole(options, "budget_steps", 0, seeds * each, _MOST_STEPS)
-    first = whole(options, "first_seeds", min(2, seeds), 1, seeds)
     made = plan(budget // each, seeds, first, None if points is None else len(points) + 1)
     rounds = ", then ".join(f"{n} settings with {s} seeds" for n, s in made.rounds)
     print(f"{title}: {rounds}: {made.units * each:,} steps")
-    seed = whole(options, "seed", 0, 0, 2**31 - 1)
     if points is not None:
         known = [settings for settings, _ in from_list(points, seed)]
         return halve(episodes, from_list(points, seed), made, score, known), budget

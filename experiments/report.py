@@ -27,7 +27,15 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
 from experiments.harness.results import ROWS, Result, read_result, rows_beside_page
 from experiments.output import RESULTS, replace_file
-from llmscale_env._cli import check_folder, flag, one_of, parse_options, run_command, some_of
+from llmscale_env._cli import (
+    check_folder,
+    complain,
+    flag,
+    one_of,
+    parse_options,
+    run_command,
+    some_of,
+)
 
 PAGES = Path("docs/reproduction")
 
@@ -110,12 +118,12 @@ def _report(words: list[str]) -> int:
     scale = one_of(options, "scale", ("paper", "quick"))
     take_stale = flag(options, "stale")
     folder, out = Path(options.get("results", RESULTS)), Path(options.get("out", PAGES))
-    written = 0
+    written, notes = 0, []
     for paper in papers:
         try:
             found, missing, wrong = collect(paper, scale, folder)
         except ValueError as error:
-            print(f"report: {error}", file=sys.stderr)
+            complain(f"report: {error}")
             return 1
         if wrong and not take_stale:
             for entry, what in wrong.items():
@@ -131,17 +139,15 @@ def _report(words: list[str]) -> int:
             check_folder("out", out)
             print(f"written: {write_page(paper, scale, found, missing, wrong, out)}")
             written += 1
-        for entry, what in wrong.items():
-            print(f"{entry.name}: {what}")
-        for entry in missing:
-            print(f"not run at scale {scale}: {entry.name}")
+        notes += [f"{entry.name}: {what}" for entry, what in wrong.items()]
+        notes += [f"not run at scale {scale}: {entry.name}" for entry in missing]
     if not written:
-        print(
+        complain(
             f"report: no results at scale {scale} in {folder}; "
-            f"python -m experiments.run all scale={scale} makes them",
-            file=sys.stderr,
+            f"python -m experiments.run all scale={scale} makes them"
         )
         return 1
+    print("\n".join(notes))
     return 0
 
 

@@ -48,7 +48,7 @@ from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
     check_folder,
-    one_line,
+    complain,
     one_of,
     parse_options,
     run_command,
@@ -236,7 +236,7 @@ def _run(words: list[str]) -> int:
             )
             return 130
         except (Unfit, RunsFailed, WorkerLost, OtherCode, Slip) as error:
-            print(one_line(f"run: {name}: {error}"), file=sys.stderr)
+            complain(f"run: {name}: {error}")
             status = max(status, 2 if isinstance(error, Slip) else 1)
             continue
         for table in result.tables:

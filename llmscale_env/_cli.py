@@ -92,7 +92,7 @@ def run_command(
         message = str(error)
     except OSError as error:
         if not _is_read():
-            _say(f"{name}: stopped: nothing more can be printed ({error.strerror or error})")
+            complain(f"{name}: stopped: nothing more can be printed ({error.strerror or error})")
             return UNREAD
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except ModuleNotFoundError as error:
@@ -101,9 +101,9 @@ def run_command(
             raise
         message = f"needs {module}: pip install 'llmscale[{EXTRA_OF[module]}]'"
     except KeyboardInterrupt:
-        _say(f"{name}: {interrupted}")
+        complain(f"{name}: {interrupted}")
         return 130
-    _say(f"{name}: {message}")
+    complain(f"{name}: {message}")
     return 2
 
 
@@ -132,7 +132,8 @@ def check_words(words: Sequence[str]) -> None:
             raise Slip(f"{word!r}: is no text in UTF-8")
 
 
-def _say(text: str) -> None:
+def complain(text: str) -> None:
+    """Say on standard error what is wrong, in one line."""
     with contextlib.suppress(OSError):
         print(one_line(text), file=sys.stderr, flush=True)
 
@@ -391,7 +392,7 @@ def check_folder(key: str, folder: Path) -> None:
     Raises:
         Slip: `key` = it: is a file, cannot be made, or takes no files.
     """
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not folder.is_dir():
         raise Slip(f"{key} = {str(folder)!r}: is a file, and no folder")
     _try_to_write(f"{key} = {str(folder)!r}", folder)
 
@@ -402,15 +403,18 @@ def check_file(key: str, path: Path) -> None:
     Raises:
         Slip: `key` = the file: is a folder, or its own folder cannot be made or takes no files.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise Slip(f"{key} = {str(path)!r}: is a folder; must be a file's name")
-    if path.exists() and not path.is_file():  # a device, say, which would be replaced by a file
+    if (
+        os.path.exists(path) and not path.is_file()
+    ):  # a device, say, which would be replaced by a file
         raise Slip(f"{key} = {str(path)!r}: is no file that can be replaced")
-    _try_to_write(f"{key} = {str(path)!r}", path.parent)
+    _try_to_write(f"{key} = {str(path)!r}", path.parent, path.name)
 
 
-def _try_to_write(what: str, folder: Path) -> None:
+def _try_to_write(what: str, folder: Path, name: str = "") -> None:
     try:
+        (folder / name).is_file()  # a name may be too long
         folder.mkdir(parents=True, exist_ok=True)
         # Permissions alone do not say it: of a read-only file system, say, or of /proc.
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,10 @@ def _no_number(text: str) -> Any:
 
 def _text_of(path: Path, most: int, otherwise: str) -> str:
     try:
-        if path.stat().st_size > most:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe, say, which may wait for ever
+            raise Unreadable("is no file that can be read")
+        if found.st_size > most:
             raise Unreadable(f"longer than {most:,} bytes")
         return path.read_text(encoding="utf-8")
     except OSError as error:

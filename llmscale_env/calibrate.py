@@ -106,7 +106,12 @@ def _report(options: dict[str, str]) -> None:
         raise Slip(f"format = {style!r}: must be text or markdown")
     path = options.get("data")
     roofline = read_data_file(path).get("roofline")
-    print(report(load_models(path), roofline, markdown=style == "markdown"))
+    models = load_models(path)
+    try:
+        text = report(models, roofline, markdown=style == "markdown")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Slip(f"data = {path}: roofline: not as this version writes it ({error})") from None
+    print(text)
 
 
 def _fit_public(options: dict[str, str]) -> None:

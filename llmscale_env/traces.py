@@ -15,6 +15,7 @@ stream, and holds draws of it against what it was fitted to. `fetch` downloads a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,10 +30,11 @@ from llmscale_env._cli import (
     check_file,
     check_folder,
     closest,
+    complain,
     flag,
     needs,
     number,
-    one_line,
+    one_of,
     parse_options,
     run_command,
     whole,
@@ -97,11 +99,13 @@ def _describe(trace: Trace) -> str:
 
 def _columns(name: str, options: dict[str, str]) -> _Columns:
     """A trace file, or something that ships."""
-    if Path(name).exists():
-        if options.get("format", "auto") not in ("auto", *FORMATS):
-            raise Slip(f"format = {options['format']!r}: must be one of {['auto', *FORMATS]}")
-        trace = read_trace(name, options.get("format", "auto"), flag(options, "sort"))
+    kind, sort = one_of(options, "format", ("auto", *FORMATS)), flag(options, "sort")
+    if os.path.exists(name):
+        trace = read_trace(name, kind, sort)
         return _Columns(_describe(trace), trace.arrival_ps, trace.input_tokens, trace.output_tokens)
+    for key in ("format", "sort"):
+        if key in options:
+            raise Slip(f"{key} = {options[key]!r}: is for a trace's file, which {name!r} is not")
     rng = np.random.default_rng(0)
     if name in tables.names("counts"):
         counts = tables.load_counts(name)
@@ -261,7 +265,7 @@ def _run(words: list[str]) -> int:
             try:
                 fetch(name, Path(options.get("to", "traces")), base_url=options.get("base_url"))
             except FetchError as error:
-                print(one_line(f"traces: {error}"), file=sys.stderr)
+                complain(f"traces: {error}")
                 return 1 if name in SOURCES else 2
     return 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -404,6 +405,8 @@ def _interpolated(x: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.f
 
 def _records(path: Path, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
     """Lines of a CSV (or .csv.gz) with a header, with their numbers."""
+    if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever
+        raise RawDataError(f"{path}: is no file that can be read")
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -337,6 +338,8 @@ def read_trace(
     path = Path(path)
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format = {format!r}: must be one of {['auto', *FORMATS]}")
+    if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever
+        raise ValueError(f"{path}: is no file that can be read")
     try:
         return _read(path, detect_format(path) if format == "auto" else format, sort, max_rows)
     except (UnicodeDecodeError, EOFError, csv.Error, gzip.BadGzipFile, zlib.error) as error:
