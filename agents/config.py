@@ -283,6 +283,7 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     data = {"env": env, "scenario": env, **defaults}
     overrides = dict(data.pop("overrides", None) or {})
     agent = changes.get("agent", data.get("agent"))
+    agent = agent if isinstance(agent, str) else None  # what else it may be, `parse_config` refuses
     for path, value in changes.items():
         head, _, rest = path.partition(".")
         if head == "scenario" and rest:

@@ -85,16 +85,20 @@ def run_command(
         else:
             check_words(words)
             code = work(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        _flush()
         return code
     except the_users as error:
         message = str(error)
+    except (BrokenPipeError, _Unread) as error:
+        _print_nowhere()
+        cause = error.__cause__ or error
+        complain(f"{name}: stopped: nothing more can be printed ({cause})")
+        return UNREAD
     except OSError as error:
-        if not _is_read():
-            complain(f"{name}: stopped: nothing more can be printed ({error.strerror or error})")
-            return UNREAD
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        what = error.strerror or str(error)
+        message = f"{error.filename}: {what}" if error.filename else what
+        with contextlib.suppress(_Unread):
+            _flush()
     except ModuleNotFoundError as error:
         module = str(error.name).partition(".")[0]
         if module not in EXTRA_OF:
@@ -138,18 +142,23 @@ def complain(text: str) -> None:
         print(one_line(text), file=sys.stderr, flush=True)
 
 
-def _is_read() -> bool:
-    """Whether standard output takes what it is given; if not, nothing is written to it any more."""
-    if sys.stdout is None:
-        return True
+class _Unread(Exception):
+    """Standard output does not take what it is given."""
+
+
+def _flush() -> None:
     try:
-        sys.stdout.flush()
-    except OSError:
-        # Python tries again at its end, and complains.
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        return False
-    return True
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _print_nowhere()
+        raise _Unread from error
+
+
+def _print_nowhere() -> None:
+    """Python flushes once more when it ends, and would complain."""
+    with contextlib.suppress(OSError, AttributeError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def closest(word: str, words: Collection[str]) -> str:

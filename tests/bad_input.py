@@ -42,8 +42,8 @@ COMMANDS = (
         ("env=mixed-slo-v0", "references=none", "out=OUT"),
         ("agents.train:run", "agents.seeds:train_all"),
         "env agent seed total_timesteps n_envs env_threads validation_every resume ppo.gamma ppo.batch_size "
-        "quantile warm_start.kl sharpen scenario.horizon_s randomise.groups seeds " + SPREAD,
-        "references observation action forecaster reference scenario.workload validation_workloads "
+        "warm_start.kl sharpen scenario.horizon_s randomise.groups seeds " + SPREAD,
+        "quantile references observation action forecaster reference scenario.workload validation_workloads "
         "validation_rate_scales randomise.ranges.workload.rate_scale lagrangian.attainment "
         "warm_start.policy scenario.fleet.pools.mixed.batch_limit scenario.x.y scenario.reward",
         "recipe scenario",
@@ -147,7 +147,7 @@ COMMANDS = (
     Command(
         "experiments.capacity",
         ("slo=ttft:1,itl:0.1", "rate_per_s=3", "out=OUT"),
-        ("experiments.capacity:answers",),
+        ("experiments.capacity:fingerprint",),
         "slo rate_per_s lengths arrivals format sort attainment llm gpu tp gpus_per_host max_gpus "
         "batch_limit predictor windows window_s warm_up_s seed",
         "policy",

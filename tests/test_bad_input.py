@@ -22,7 +22,7 @@ MOST_CPU_S = 5.0
 MOST_S = 20
 """Seconds, after which it waits for something that does not come."""
 
-PER_COMMAND = 25
+PER_COMMAND = 15
 """Examples of each command in the normal suite; the long part has all that there are."""
 
 Example = tuple[Command, tuple[str, ...], str, bool]
@@ -129,7 +129,7 @@ def fault_of(example: Example, out: Path) -> str | None:
     ):
         try:
             code = main([word.replace("OUT", str(out)) for word in words])
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             return f"raised {type(error).__name__}: {str(error)[:300]}"
         finally:
             signal.alarm(0)

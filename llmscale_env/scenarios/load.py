@@ -70,7 +70,7 @@ def _read(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         data = read_yaml(path)
     except Unreadable as error:
         raise ScenarioError(f"{path.name}: {error}") from None
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ScenarioError(f"{path.name}: must hold a mapping of fields")
     if "like" not in data:
         return data, {}
