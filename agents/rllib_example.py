@@ -181,7 +181,7 @@ def _run(words: Sequence[str]) -> int:
     lr = number(options, "lr", 3e-4, 0.0, 1.0, above=True)
     gamma = number(options, "gamma", 0.995, 0.0, 1.0, above=True)
     net = whole_numbers(options, "net", (64, 64), 1, 100_000)
-    out = Path(options.get("out", f"runs/rllib-{env}")).resolve()
+    out = Path(options.get("out", f"runs/rllib-{env}"))
     check_folder("out", out)
     settings = {"env": env, "overrides": overrides}
     _check(settings)
@@ -216,7 +216,7 @@ def _run(words: Sequence[str]) -> int:
                 f"  return of training episodes {mean:10.1f}"
             )
         _show(algo, settings, range(10_000, 10_000 + episodes))
-        print(f"checkpoint  {algo.save_to_path(str(out))}")
+        print(f"checkpoint  {algo.save_to_path(str(out.resolve()))}")
     finally:
         if algo is not None:
             algo.stop()

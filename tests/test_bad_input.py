@@ -104,7 +104,13 @@ def _hangs(*_: object) -> None:
 def _is_named(key: str, words: Sequence[str], text: str) -> bool:
     """Whether an error names an option, or what was given for it, or what stands for nothing in the words."""
     value = next((word for word in words if word.startswith(f"{key}=")), "=")[len(key) + 1 :]
-    names = (*key.split("."), repr(value)[1:30], Path(value).name[:30] or "none", "none")
+    names = (
+        *key.split("."),
+        key.replace("ies", "y"),
+        repr(value)[1:30],
+        Path(value).name[:30] or "none",
+        "none",
+    )
     return any(name in text for name in names)
 
 

@@ -456,7 +456,7 @@ def _whole(record: dict[str, str], column: str, where: str) -> int:
         value = int(record[column])
     except ValueError:
         value = -1
-    if value < 0:
+    if not 0 <= value < 2**53:
         raise RawDataError(
             f"{where}: {column} = {record[column]!r}, expected a whole number not below 0"
         )
