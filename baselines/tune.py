@@ -130,7 +130,8 @@ def _values(name: str, text: str, kind: Any, own: Sequence[Any]) -> list[Any]:
     try:
         values = [parse_yaml(part) for part in text.split(",")]
         if field is not None:
-            allowed: Any = TypeAdapter(Annotated[field.annotation, *field.metadata])
+            of: Any = Annotated[field.annotation, *field.metadata]
+            allowed: Any = TypeAdapter(of)
             for value in values:
                 allowed.validate_python(value)
         elif all(isinstance(value, (int, float)) for value in own):
