@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,8 +185,12 @@ def _digest(key: str, options: Mapping[str, str]) -> str:
     """What a file holds, so that another one under the same name is no finished run."""
     if key not in options:
         return ""
+    path = Path(options[key])
+    if os.path.exists(path) and not path.is_file():  # a device, say, which may never end
+        raise Slip(f"{key} = {options[key]!r}: is no file that can be read")
     try:
-        return hashlib.sha256(Path(options[key]).read_bytes()).hexdigest()[:16]
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise Slip(f"{key} = {options[key]!r}: cannot be read ({error.strerror})") from None
 
