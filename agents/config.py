@@ -31,7 +31,8 @@ from agents.settings import (
     StageConfig,
     WarmStartConfig,
 )
-from llmscale_env._cli import Slip, closest, read_value
+from llmscale_env._cli import Slip, closest, environment_of, read_value
+from llmscale_env._reading import Unreadable, read_yaml
 
 _HERE = Path(__file__).parent / "configs"
 _RECIPES = Path(__file__).parent / "recipes"
@@ -250,12 +251,7 @@ def environment_id(env: str) -> str:
         Slip: there is none.
     """
     ids = {entry.short_name: entry.id for entry in llmscale_env.ENVIRONMENTS}
-    for short, full in ids.items():
-        if env.rpartition(":")[2] == full:
-            raise Slip(f"env = {env!r}: is Gymnasium's id; the command line says env={short}")
-    if env not in ids:
-        raise Slip(f"env = {env!r}: unknown environment{closest(env, ids)}")
-    return ids[env]
+    return ids[environment_of(env, ids)]
 
 
 def _defaults(env: str) -> dict[str, Any]:
@@ -284,6 +280,7 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     data = {"env": env, "scenario": env, **defaults}
     overrides = dict(data.pop("overrides", None) or {})
     agent = changes.get("agent", data.get("agent"))
+    agent = agent if isinstance(agent, str) else None  # what else it may be, `parse_config` refuses
     for path, value in changes.items():
         head, _, rest = path.partition(".")
         if head == "scenario" and rest:
@@ -340,9 +337,9 @@ def read_config(folder: Path) -> TrainConfig:
     if not path.is_file():
         raise Slip(f"{path}: there is no such file; {folder} is no run folder")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise Slip(f"{path}: not valid YAML") from None
+        data = read_yaml(path)
+    except Unreadable as error:
+        raise Slip(f"{path}: {error}") from None
     return parse_config(data, f"{path}: ")
 
 
@@ -440,9 +437,9 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise Slip(f"recipe = {name!r}: no such file, nor one of {list(recipe_names())}")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise Slip(f"recipe = {name!r}: not valid YAML") from None
+        data = read_yaml(path)
+    except Unreadable as error:
+        raise Slip(f"recipe = {name!r}: {error}") from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
     changes: dict[str, Any] = {}

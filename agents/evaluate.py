@@ -6,7 +6,8 @@
                            run folders or models (*.zip), `pretrained` (the
                            trained policy that ships; pretrained:NAME where there are several); the others
                            are compared with the first (default: every reference policy). With
-                           PATH:quantile=0.8 a learned policy takes that quantile of its instance counts
+                           PATH:quantile=0.8 a learned policy takes that quantile of its instance counts.
+                           A name of a policy is that policy; a run folder of the same name is ./NAME
     episodes=20            episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where a seed
                            draws a whole day, some are left out so that every day comes equally often
     seed=10000             first seed
@@ -128,11 +129,14 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         raise Slip(f"policies = {text!r}: names nobody")
     found: dict[str, Policy] = {}
     models: dict[str, _Model] = {}
+    places: set[tuple[Path, float | None]] = set()
     # Everything is looked for before anything is loaded: torch takes a second to come.
     for name in names:
         kind = name.partition(":")[0]
         if names.count(name) > 1:
             raise Slip(f"policies: {name!r} is given twice")
+        if text and (kind in POLICY_NAMES or is_pretrained(name)) and Path(name).is_dir():
+            said(f"policies: {name!r} is the policy; the folder of that name is ./{name}")
         if kind in POLICY_NAMES:
             continue
         plain, quantile = _quantile(name)
@@ -146,7 +150,12 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         elif not Path(plain).exists():
             raise Slip(f"policies: model {plain!r}: there is no such file or folder")
         else:
-            models[name] = _Model(Path(plain), None, quantile)
+            place = Path(plain).resolve()
+            if (place, quantile) in places:
+                raise Slip(f"policies: {name!r} is given twice")
+            places.add((place, quantile))
+            known = place.name in POLICY_NAMES or is_pretrained(place.name)
+            models[name] = _Model(Path(plain), name if known else None, quantile)
     for name in names:
         try:
             policy = models[name].load(env, scenario) if name in models else make_policy(name)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agents.config import EVALUATION_SEED, read_config
-from llmscale_env._cli import Slip, parse_options, run_command, whole
+from llmscale_env._cli import Slip, check_folder, parse_options, run_command, whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +23,8 @@ def _draw(words: Sequence[str]) -> int:
     if "run" not in options:
         raise Slip("run= is missing: the folder of a training run")
     folder, out = Path(options["run"]), Path(options.get("out", "docs/images"))
-    for path in draw(folder, out, whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)):
+    seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
+    for path in draw(folder, out, seed):
         print(path)
     return 0
 
@@ -44,6 +45,7 @@ def draw(folder: Path, out: Path, seed: int) -> list[Path]:
     from agents.store import ModelError
 
     scenario = make_scenario(config)
+    check_folder("out", out)
     try:
         policy = LearnedPolicy(folder, name=config.agent)
     except ModelError as error:

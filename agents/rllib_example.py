@@ -33,7 +33,16 @@ import numpy as np
 
 from agents.config import environment_id
 from agents.files import said
-from llmscale_env._cli import Slip, flag, parse_scenario_words, run_command, whole
+from llmscale_env._cli import (
+    Slip,
+    check_folder,
+    flag,
+    number,
+    parse_scenario_words,
+    run_command,
+    whole,
+    whole_numbers,
+)
 from llmscale_env._spread import on_ray
 
 PARALLEL = "multi-region-parallel"
@@ -169,11 +178,11 @@ def _run(words: Sequence[str]) -> int:
     runners = whole(options, "runners", 0, 0, 1000)
     seed = whole(options, "seed", 0, 0, 2**31 - 1)
     episodes = whole(options, "episodes", 4, 1, 10_000)
-    lr, gamma = (_number(options, key, value) for key, value in (("lr", 3e-4), ("gamma", 0.995)))
-    try:
-        net = [int(part) for part in options.get("net", "64,64").split(",")]
-    except ValueError:
-        raise Slip(f"net = {options['net']!r}: must be sizes of layers, as 64,64") from None
+    lr = number(options, "lr", 3e-4, 0.0, 1.0, above=True)
+    gamma = number(options, "gamma", 0.995, 0.0, 1.0, above=True)
+    net = whole_numbers(options, "net", (64, 64), 1, 100_000)
+    out = Path(options.get("out", f"runs/rllib-{env}"))
+    check_folder("out", out)
     settings = {"env": env, "overrides": overrides}
     _check(settings)
     ray = on_ray.import_ray()
@@ -207,8 +216,7 @@ def _run(words: Sequence[str]) -> int:
                 f"  return of training episodes {mean:10.1f}"
             )
         _show(algo, settings, range(10_000, 10_000 + episodes))
-        out = Path(options.get("out", f"runs/rllib-{env}")).resolve()
-        print(f"checkpoint  {algo.save_to_path(str(out))}")
+        print(f"checkpoint  {algo.save_to_path(str(out.resolve()))}")
     finally:
         if algo is not None:
             algo.stop()
@@ -236,16 +244,6 @@ def _check(settings: Mapping[str, Any]) -> None:
         load_scenario(name, **settings["overrides"])
     except ScenarioError as error:
         raise Slip(str(error)) from None
-
-
-def _number(options: Mapping[str, str], key: str, default: float) -> float:
-    try:
-        value = float(options.get(key, default))
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise Slip(f"{key} = {options[key]!r}: must be above 0 and at most 1")
-    return value
 
 
 def _show(algo: Any, settings: Mapping[str, Any], seeds: range) -> None:

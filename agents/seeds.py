@@ -95,13 +95,16 @@ def seeds_of(text: str) -> list[int]:
         Slip: neither, a seed given twice, or too many.
     """
     low, dots, high = text.partition("..")
+    found: Sequence[int]
     try:
-        found = list(range(int(low), int(high) + 1)) if dots else [int(s) for s in text.split(",")]
+        found = range(int(low), int(high) + 1) if dots else [int(s) for s in text.split(",")]
     except ValueError:
         found = []
-    if not found or len(set(found)) < len(found) or len(found) > MOST_SEEDS:
-        raise Slip(f"seeds = {text!r}: must be different integers, as 0,1,2 or 0..4")
-    return found
+    if not 0 < len(found[: MOST_SEEDS + 1]) <= MOST_SEEDS or len(set(found)) < len(found):
+        raise Slip(
+            f"seeds = {text!r}: must be different integers, as 0,1,2 or 0..4, {MOST_SEEDS} at most"
+        )
+    return list(found)
 
 
 def _plan(words: Sequence[str], seed: int, home: Path, resumes: bool) -> SeedRun:

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ from agents.stopping import Stop
 from agents.train import RUNS, check
 from agents.travel import LOG, Files, packed, unpack, workplace
 from llmscale_env import _spread
-from llmscale_env._cli import Slip, flag, run_command, whole
+from llmscale_env._cli import Slip, check_folder, flag, run_command, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ MOST_PARALLEL = 1000
 
 _OF_TRIALS = ("total_timesteps", "evaluation_episodes", "references", "validation_every", "seed")
 """Settings of a search's trials that no recipe of what it found has a use for."""
+
+STUDY = "study.db"
 
 _FOLDER = "folder"
 
@@ -150,10 +153,23 @@ def _tune(words: Sequence[str]) -> int:
     search = Search(folder, config, fixed, space, scenario, trials, parallel)
     if resumes and not folder.is_dir():
         raise Slip(f"resume = true: there is no search in {folder}")
-    with held(folder, goes_on=resumes):
+    check_folder("out", folder)
+    with held(folder, goes_on=resumes), _storage_errors(optuna, folder):
         _claim(folder, config, resumes)
         _search(search, optuna, launcher, cpus, words)
     return 0
+
+
+@contextmanager
+def _storage_errors(optuna: Any, folder: Path) -> Iterator[None]:
+    """What Optuna's database does not take, on a full disk say, becomes one line."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ or error
+        raise Slip(f"{folder / STUDY}: {getattr(cause, 'orig', cause)}") from None
 
 
 def _search(
@@ -167,7 +183,7 @@ def _search(
     """
     folder, config, fixed, parallel = search.folder, search.config, search.fixed, search.parallel
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = f"sqlite:///{folder / 'study.db'}"
+    storage = f"sqlite:///{folder / STUDY}"
     study = optuna.create_study(
         storage=storage,
         study_name="tune",

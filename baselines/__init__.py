@@ -3,6 +3,7 @@
 `make_policy(name, **parameters)` makes one; docs/policies.md has their rules and constants.
 """
 
+import llmscale_env._interrupt  # noqa: F401
 from baselines.parameters import PolicyError, split_policies
 from baselines.registry import POLICY_NAMES, make_policy, misfit, policies_for
 

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_MOST = 1e12
+
 
 def _check(low: float, high: float, log: bool) -> None:
+    if not abs(low) <= _MOST or not abs(high) <= _MOST:
+        raise ValueError(f"low = {low}, high = {high}: must be numbers up to {_MOST:g}")
     if not low <= high:
         raise ValueError(f"low = {low}: must be at most high = {high}")
     if log and not low > 0:

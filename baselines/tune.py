@@ -54,9 +54,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from baselines.parameters import PolicyError
 from baselines.space import Choice, Part, Real, Space, Whole
@@ -94,15 +94,18 @@ from llmscale_env._cli import (
     check_file,
     closest,
     flag,
+    number,
     one_of,
     parse_options,
     run_command,
+    scenario_of,
     some_of,
     split_scenario_words,
     whole,
 )
+from llmscale_env._reading import Unreadable, parse_yaml
 from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
-from llmscale_env.scenarios.load import ScenarioError, load_scenario
+from llmscale_env.scenarios.load import ScenarioError, load_scenario, scenario_names
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.families import member_names
 from llmscale_env.workload.mixes import mix_names
@@ -117,19 +120,35 @@ _WORDS = (
 )
 
 
-def _values(name: str, text: str) -> list[Any]:
-    """Values of a parameter from "0.1,0.2"."""
+def _values(name: str, text: str, kind: Any, own: Sequence[Any]) -> list[Any]:
+    """Values of a parameter from "0.1,0.2", each as the policy's field, or as those of its own grid.
+
+    Raises:
+        Slip: a value that the parameter never has.
+    """
+    field = kind.parameters_type.model_fields.get(name)
     try:
-        return [yaml.safe_load(part) for part in text.split(",")]
-    except yaml.YAMLError:
-        raise Slip(f"{name} = {text!r}: must be values separated by commas") from None
+        values = [parse_yaml(part) for part in text.split(",")]
+        if field is not None:
+            of: Any = Annotated[field.annotation, *field.metadata]
+            allowed: Any = TypeAdapter(of)
+            for value in values:
+                allowed.validate_python(value)
+        elif all(isinstance(value, (int, float)) for value in own):
+            for value in values:
+                Real(value, value)
+        return values
+    except (Unreadable, ValueError, TypeError) as error:
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise Slip(f"{name} = {text!r}: must be values separated by commas ({told})") from None
 
 
-def _part(name: str, text: str, before: Part | None) -> Part:
+def _part(name: str, text: str, before: Part | None, kind: Any) -> Part:
     """Values, or a range from "0.1..0.9", whole and logarithmic as the one that it replaces."""
     low, dots, high = text.partition("..")
     if not dots:
-        return Choice(tuple(_values(name, text)))
+        own = before.values if isinstance(before, Choice) else (0,)
+        return Choice(tuple(_values(name, text, kind, own)))
     try:
         if isinstance(before, Whole):
             return Whole(int(low), int(high), before.log)
@@ -142,17 +161,11 @@ def _score(options: Mapping[str, str]) -> Score:
     name = one_of(options, "score", SCORES)
     if "attainment" in options and name != "gpu-hours":
         raise Slip(f"attainment = {options['attainment']!r}: goes with score=gpu-hours")
-    try:
-        target = float(options.get("attainment", "0.99"))
-    except ValueError:
-        target = 0.0
-    if not 0 < target <= 1:
-        raise Slip(f"attainment = {options['attainment']!r}: must be above 0 and at most 1")
-    return Score(name, target)
+    return Score(name, number(options, "attainment", 0.99, 0.0, 1.0, above=True))
 
 
 def _scenarios(options: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Scenario]:
-    env = options.get("env", "mixed-slo-v0")
+    env = scenario_of(options.get("env", "mixed-slo-v0"), scenario_names())
     if "workload" in options and "workloads" in options:
         raise Slip("workload and workloads: one of them")
     if "workload" in options:
@@ -169,14 +182,19 @@ def _search(
 ) -> tuple[Found, int | None]:
     """What was found, and the budget in steps (None: without one); `title` is printed with the plan."""
     scenario = episodes.scenarios[0]
-    search = one_of(options, "search", SEARCHES)
+    how = one_of(options, "search", SEARCHES)
     seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
+    first = whole(options, "first_seeds", min(2, seeds), 1, seeds)
+    seed = whole(options, "seed", 0, 0, 2**31 - 1)
     changed = {key: text for key, text in options.items() if key not in _WORDS}
     points: list[dict[str, Any]] | None = None
     space: Space = {}
-    if search == "grid":
-        values = {key: _values(key, text) for key, text in changed.items()}
-        if not values and not grid_of(kind, scenario):
+    if how == "grid":
+        grid = grid_of(kind, scenario)
+        values = {
+            key: _values(key, text, kind, grid.get(key, (0,))) for key, text in changed.items()
+        }
+        if not values and not grid:
             raise Slip(
                 "search = 'grid': no grid of its own; must be optuna, or name values: KEY=A,B"
             )
@@ -186,7 +204,10 @@ def _search(
     else:
         import_optuna()
         own = space_of(kind, scenario)
-        space = {**own, **{key: _part(key, text, own.get(key)) for key, text in changed.items()}}
+        space = {
+            **own,
+            **{key: _part(key, text, own.get(key), kind) for key, text in changed.items()},
+        }
     if points is not None and "budget_steps" not in options:
         print(f"{title}: {len(points)} settings, {seeds} seeds each")
         return sweep(episodes, points, seeds, score), None
@@ -194,11 +215,9 @@ def _search(
         raise Slip("search=optuna needs budget_steps=N, simulated control intervals in all")
     each = episodes.steps_per_seed
     budget = whole(options, "budget_steps", 0, seeds * each, _MOST_STEPS)
-    first = whole(options, "first_seeds", min(2, seeds), 1, seeds)
     made = plan(budget // each, seeds, first, None if points is None else len(points) + 1)
     rounds = ", then ".join(f"{n} settings with {s} seeds" for n, s in made.rounds)
     print(f"{title}: {rounds}: {made.units * each:,} steps")
-    seed = whole(options, "seed", 0, 0, 2**31 - 1)
     if points is not None:
         known = [settings for settings, _ in from_list(points, seed)]
         return halve(episodes, from_list(points, seed), made, score, known), budget
@@ -215,7 +234,12 @@ def _search(
     return halve(episodes, asked, made, score), budget
 
 
-def _run(words: list[str]) -> int:
+def search(words: Sequence[str]) -> int:
+    """The command without its errors; 0.
+
+    Raises:
+        Slip, OSError, WorkerLost, OtherCode: as the command tells them.
+    """
     others, overrides = split_scenario_words(words)
     name = next((word.partition("=")[2] for word in others if word.startswith("policy=")), "")
     if name not in TUNABLE:
@@ -294,7 +318,7 @@ def _without_where(words: Sequence[str]) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    return run_command("tune", __doc__, words, _run, wordless=True, slips=(WorkerLost, OtherCode))
+    return run_command("tune", __doc__, words, search, wordless=True, slips=(WorkerLost, OtherCode))
 
 
 if __name__ == "__main__":

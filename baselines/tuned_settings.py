@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from baselines.parameters import PolicyError
+from llmscale_env._reading import Unreadable, read_yaml
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.view import ClusterView
@@ -44,15 +43,15 @@ def read_settings(
     """
     where = path or shipped_settings(policy, scenario, workload)
     of = "" if workload is None else f" workload={workload}"
-    try:
-        data = yaml.safe_load(where.read_text(encoding="utf-8"))
-    except OSError:
+    if not where.is_file():
         raise PolicyError(
             f"{policy}: no tuned settings for scenario {scenario!r} ({where.name} is not there); make "
             f"them with: python -m baselines.tune policy={policy} env={scenario}{of}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise PolicyError(f"{where.name}: not valid YAML: {' '.join(str(error).split())}") from None
+        )
+    try:
+        data = read_yaml(where)
+    except Unreadable as error:
+        raise PolicyError(f"{where.name}: {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("parameters"), dict):
         raise PolicyError(f"{where.name}: must hold a mapping `parameters`")
     return data["parameters"]

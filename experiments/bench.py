@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.output import RESULTS, machine, text_table, write_csv
-from llmscale_env._cli import Slip, flag, parse_options, run_command, some_of
+from llmscale_env._cli import Slip, check_folder, flag, parse_options, run_command, some_of
 
 PARTS = {
     "engines": ("experiments.bench_engines", "bench_engines"),
@@ -58,6 +58,7 @@ def _run(words: list[str]) -> int:
     if missing and "what" in options:
         raise Slip(f"what = {missing[0]!r} needs {NEEDS[missing[0]]}: pip install '.[train]'")
     out = Path(options.get("out", RESULTS / "bench"))
+    check_folder("out", out)
     about = list(machine().items())
     print(text_table(("machine", ""), about))
     write_csv(out / "bench_machine.csv", ("what", "value"), about)

@@ -20,7 +20,7 @@ from typing import Any
 from experiments.chiron.fig03_batch_size import GPU, PARAMETERS, TENSOR_PARALLEL
 from experiments.chiron.instance import backlog, measure
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
-from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options, some_of
+from llmscale_env._cli import check_folder, one_of, parse_options, run_command, some_of
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig
 from llmscale_env.workload import tables
@@ -131,23 +131,20 @@ def draw(rows: Sequence[tuple[Any, ...]], path: Path) -> Path:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("llms", "lengths", "out"))
-        llms = some_of(options, "llms", tuple(TENSOR_PARALLEL))
-        names = sorted(tables.names("lengths"), key=lambda name: name != "sharegpt-single-turn")
-        lengths = one_of(options, "lengths", names)
-    except Slip as slip:
-        print(f"best_batch_size: {slip}", file=sys.stderr)
-        return 2
+    return run_command("best_batch_size", __doc__, words, _run, wordless=True)
+
+
+def _run(words: list[str]) -> int:
+    options = parse_options(words, ("llms", "lengths", "out"))
+    llms = some_of(options, "llms", tuple(TENSOR_PARALLEL))
+    names = sorted(tables.names("lengths"), key=lambda name: name != "sharegpt-single-turn")
+    lengths = one_of(options, "lengths", names)
+    out = Path(options.get("out", RESULTS / "best_batch_size"))
+    check_folder("out", out)
     rows = sweep(llms, lengths)
     found = best(rows)
     print(text_table(HEAD, rows))
     print(text_table(BEST_HEAD, found))
-    out = Path(options.get("out", RESULTS / "best_batch_size"))
     print(f"written: {write_csv(out / 'best_batch_size.csv', HEAD, rows)}")
     print(f"written: {write_csv(out / 'best_limits.csv', BEST_HEAD, found)}")
     print(f"drawn: {draw(rows, out / 'best_batch_size.png')}")

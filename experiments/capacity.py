@@ -60,7 +60,7 @@ from experiments.harness.cache import RunCache
 from experiments.harness.fingerprint import fingerprint
 from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
-from llmscale_env._cli import HELP_WORDS, Slip
+from llmscale_env._cli import Slip, run_command
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -475,32 +475,23 @@ def _line(axes: Any, mine: Sequence[Tried], k: int, windows: int) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; see the module for exit codes."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        request = ask(words)
-        print("\n".join(asked(request)), flush=True)
-        trials = Trials(request)
-        found = answers(request, trials)
-        print(table(found))
-        chosen = best(found)
-        print(sentence(chosen, request.target, more_of(request)))
-        if doubt := unsure(request):
-            print(doubt)
-        if trials.all:
-            print(f"written: {request.out / 'capacity.csv'}")
-            print(f"drawn: {draw(trials, request.out / 'capacity.png')}")
-    except Slip as slip:
-        print(f"capacity: {slip}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            "\ncapacity: stopped; finished windows are kept, the same command goes on from there",
-            file=sys.stderr,
-        )
-        return 130
+    kept = "stopped; finished windows are kept, the same command goes on from there"
+    return run_command("capacity", __doc__, words, _run, interrupted=kept, wordless=True)
+
+
+def _run(words: list[str]) -> int:
+    request = ask(words)
+    print("\n".join(asked(request)), flush=True)
+    trials = Trials(request)
+    found = answers(request, trials)
+    print(table(found))
+    chosen = best(found)
+    print(sentence(chosen, request.target, more_of(request)))
+    if doubt := unsure(request):
+        print(doubt)
+    if trials.all:
+        print(f"written: {request.out / 'capacity.csv'}")
+        print(f"drawn: {draw(trials, request.out / 'capacity.png')}")
     return 0 if chosen else 1
 
 

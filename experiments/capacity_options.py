@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from baselines.registry import PLACEMENT_POLICIES
 from experiments.capacity_load import parts_of, stream_of, trace_of, window
 from experiments.capacity_serve import scenario_of
 from experiments.output import RESULTS
-from llmscale_env._cli import Slip, flag, one_of, parse_options, whole
+from llmscale_env._cli import Slip, check_folder, flag, number, one_of, parse_options, whole
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import TP_DEGREES
 from llmscale_env.scenarios.load import ScenarioError
@@ -81,8 +82,8 @@ def ask(words: Sequence[str]) -> Request:
         "batch_limit": whole(options, "batch_limit", 256, 1, 4096),
         "predictor": one_of(options, "predictor", ("conditional_mean", "noisy", "oracle")),
         "windows": whole(options, "windows", FEW_WINDOWS, 2, MOST_WINDOWS),
-        "window_s": _number(options, "window_s", 120.0, 1.0, 1e6),
-        "warm_up_s": _number(options, "warm_up_s", 30.0, 0.0, 1e5),
+        "window_s": number(options, "window_s", 120.0, 1.0, 1e6),
+        "warm_up_s": number(options, "warm_up_s", 30.0, 0.0, 1e5),
         "seed": whole(options, "seed", 0, 0, 2**31),
         "iteration_times": options.get("iteration_times"),
         "stream": _stream(options),
@@ -92,16 +93,15 @@ def ask(words: Sequence[str]) -> Request:
         case,
         _policies(options),
         _degrees(options, case["gpus_per_host"]),
-        _number(options, "attainment", 0.99, 0.0, 1.0, inside=True),
+        number(options, "attainment", 0.99, 0.0, 1.0, above=True, below=True),
         whole(options, "max_gpus", 64, 1, 10_000),
         Path(options.get("out", RESULTS / "capacity")),
     )
-    if request.out.exists() and not request.out.is_dir():
-        raise Slip(f"out = {str(request.out)!r}: must be a directory")
     _check_machine_wide(request)
     _check_load(case)
     if "windows" not in options:
         case["windows"] = default_windows(request)
+    check_folder("out", request.out)
     return request
 
 
@@ -166,26 +166,6 @@ def _slo(options: Mapping[str, str]) -> tuple[float, float]:
     return found["ttft"], found["itl"]
 
 
-def _number(
-    options: Mapping[str, str],
-    key: str,
-    default: float,
-    low: float,
-    high: float,
-    *,
-    inside: bool = False,
-) -> float:
-    text = options.get(key, str(default))
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (low < value < high if inside else low <= value <= high):
-        ends = "between {:g} and {:g}, both excluded" if inside else "in {:g}..{:g}"
-        raise Slip(f"{key} = {text!r}: must be a number {ends.format(low, high)}")
-    return value
-
-
 def _card(options: Mapping[str, str], key: str, default: str, look_up: Callable[[str], Any]) -> str:
     try:
         return str(look_up(options.get(key, default)).name)
@@ -197,7 +177,7 @@ def _stream(options: Mapping[str, str]) -> dict[str, Any]:
     """The load as a stream of a workload, without LLM and class."""
     rate = None
     if "rate_per_s" in options:
-        rate = _number(options, "rate_per_s", 0.0, 0.0, 1e5, inside=True)
+        rate = number(options, "rate_per_s", 0.0, 0.0, 1e5, above=True, below=True)
     if "trace" in options:
         for key in ("lengths", "arrivals"):
             if key in options:
@@ -230,8 +210,12 @@ def _digest(key: str, options: Mapping[str, str]) -> str:
     """What a file holds, so that another one under the same name is no finished run."""
     if key not in options:
         return ""
+    path = Path(options[key])
+    if os.path.exists(path) and not path.is_file():  # a device, say, which may never end
+        raise Slip(f"{key} = {options[key]!r}: is no file that can be read")
     try:
-        return hashlib.sha256(Path(options[key]).read_bytes()).hexdigest()[:16]
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise Slip(f"{key} = {options[key]!r}: cannot be read ({error.strerror})") from None
 

@@ -16,7 +16,7 @@ from experiments.harness.catalogue import SCALES, Entry, entries
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.results import read_result
 from experiments.output import RESULTS, text_table
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options
+from llmscale_env._cli import parse_options, run_command
 
 
 def state(entry: Entry, scale: str, folder: Path) -> str:
@@ -32,15 +32,11 @@ def state(entry: Entry, scale: str, folder: Path) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("out",))
-    except Slip as slip:
-        print(f"list: {slip}", file=sys.stderr)
-        return 2
+    return run_command("list", __doc__, words, _list, wordless=True)
+
+
+def _list(words: list[str]) -> int:
+    options = parse_options(words, ("out",))
     folder = Path(options.get("out", RESULTS))
     rows = [(e.name, *(state(e, s, folder) for s in SCALES), e.title) for e in entries()]
     print(text_table(("name", *SCALES, "what it shows"), rows))

@@ -26,7 +26,7 @@ from agents.pretrained import shipped
 from experiments.manual_forms import forms
 from experiments.output import replace_file
 from llmscale_env import EnvironmentEntry
-from llmscale_env._cli import HELP_WORDS, Slip, flag, parse_options
+from llmscale_env._cli import check_folder, flag, parse_options, run_command
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.scenarios import Scenario
 
@@ -39,28 +39,22 @@ MANY_REQUESTS = 1_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 1 a page is out of date, 2 a slip (named in one line)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("out", "check"))
-        out = Path(options.get("out", "docs"))
-        if flag(options, "check"):
-            stale = outdated(out)
-            for path in stale:
-                print(f"{path}: not what the docstring says", file=sys.stderr)
-            return 1 if stale else 0
-        for entry in llmscale_env.ENVIRONMENTS:
-            for path in write(entry, out):
-                print(path)
-        print(write_text(forms_path(out), forms()))
-    except Slip as error:
-        print(f"manual: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"manual: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    return run_command("manual", __doc__, argv, _make, wordless=True)
+
+
+def _make(words: list[str]) -> int:
+    options = parse_options(words, ("out", "check"))
+    out = Path(options.get("out", "docs"))
+    if flag(options, "check"):
+        stale = outdated(out)
+        for path in stale:
+            print(f"{path}: not what the docstring says", file=sys.stderr)
+        return 1 if stale else 0
+    check_folder("out", out)
+    for entry in llmscale_env.ENVIRONMENTS:
+        for path in write(entry, out):
+            print(path)
+    print(write_text(forms_path(out), forms()))
     return 0
 
 

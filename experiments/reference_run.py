@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
-from llmscale_env._cli import HELP_WORDS, Slip, one_of, parse_options
+from llmscale_env._cli import Slip, check_folder, one_of, parse_options, run_command
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.sim.spec import (
     ClusterSpec,
@@ -218,19 +218,17 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> Path:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 within the tolerance, 1 if not, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("data", "engine", "out"))
-        engine = one_of(options, "engine", ("fast", "reference"))
-        if "data" not in options:
-            raise Slip(f"data=DIRECTORY is missing: the folder that holds {TRACE}")
-        requests = reference_requests(Path(options["data"]))
-    except Slip as slip:
-        print(f"reference_run: {slip}", file=sys.stderr)
-        return 2
+    return run_command("reference_run", __doc__, words, _run, wordless=True)
+
+
+def _run(words: list[str]) -> int:
+    options = parse_options(words, ("data", "engine", "out"))
+    engine = one_of(options, "engine", ("fast", "reference"))
+    if "data" not in options:
+        raise Slip(f"data=DIRECTORY is missing: the folder that holds {TRACE}")
+    requests = reference_requests(Path(options["data"]))
+    out = Path(options.get("out", RESULTS / "reference_run"))
+    check_folder("out", out)
     comparisons = [compare(scheduler, requests, engine) for scheduler in CHUNK_TOKENS]
     rows = [row for comparison in comparisons for row in comparison.rows()]
     print(text_table(HEAD, rows))
@@ -238,7 +236,6 @@ def main(words: Sequence[str] | None = None) -> int:
     within = worst <= 100 * TOLERANCE
     verdict = "all within" if within else "NOT all within"
     print(f"\n{verdict} {100 * TOLERANCE:g} % (the worst is {worst:.1f} % away)")
-    out = Path(options.get("out", RESULTS / "reference_run"))
     everything = [
         row
         for comparison in comparisons

@@ -27,7 +27,15 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
 from experiments.harness.results import ROWS, Result, read_result, rows_beside_page
 from experiments.output import RESULTS, replace_file
-from llmscale_env._cli import HELP_WORDS, Slip, flag, one_of, parse_options, some_of
+from llmscale_env._cli import (
+    check_folder,
+    complain,
+    flag,
+    one_of,
+    parse_options,
+    run_command,
+    some_of,
+)
 
 PAGES = Path("docs/reproduction")
 
@@ -101,25 +109,21 @@ def _copy(source: Path, target: Path) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 1 when there is nothing sound to report, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        options = parse_options(words, ("paper", "scale", "results", "out", "stale"))
-        papers = some_of(options, "paper", tuple(PAPERS))
-        scale = one_of(options, "scale", ("paper", "quick"))
-        take_stale = flag(options, "stale")
-    except Slip as slip:
-        print(f"report: {slip}", file=sys.stderr)
-        return 2
+    return run_command("report", __doc__, words, _report, wordless=True)
+
+
+def _report(words: list[str]) -> int:
+    options = parse_options(words, ("paper", "scale", "results", "out", "stale"))
+    papers = some_of(options, "paper", tuple(PAPERS))
+    scale = one_of(options, "scale", ("paper", "quick"))
+    take_stale = flag(options, "stale")
     folder, out = Path(options.get("results", RESULTS)), Path(options.get("out", PAGES))
-    written = 0
+    written, notes = 0, []
     for paper in papers:
         try:
             found, missing, wrong = collect(paper, scale, folder)
         except ValueError as error:
-            print(f"report: {error}", file=sys.stderr)
+            complain(f"report: {error}")
             return 1
         if wrong and not take_stale:
             for entry, what in wrong.items():
@@ -132,19 +136,18 @@ def main(words: Sequence[str] | None = None) -> int:
             )
             return 1
         if found:
+            check_folder("out", out)
             print(f"written: {write_page(paper, scale, found, missing, wrong, out)}")
             written += 1
-        for entry, what in wrong.items():
-            print(f"{entry.name}: {what}")
-        for entry in missing:
-            print(f"not run at scale {scale}: {entry.name}")
+        notes += [f"{entry.name}: {what}" for entry, what in wrong.items()]
+        notes += [f"not run at scale {scale}: {entry.name}" for entry in missing]
     if not written:
-        print(
+        complain(
             f"report: no results at scale {scale} in {folder}; "
-            f"python -m experiments.run all scale={scale} makes them",
-            file=sys.stderr,
+            f"python -m experiments.run all scale={scale} makes them"
         )
         return 1
+    print("\n".join(notes))
     return 0
 
 

@@ -45,7 +45,15 @@ from experiments.harness.results import (
 )
 from experiments.output import RESULTS, machine, text_table
 from llmscale_env import _spread
-from llmscale_env._cli import HELP_WORDS, Slip, check_folder, one_of, parse_options, whole
+from llmscale_env._cli import (
+    Slip,
+    check_folder,
+    complain,
+    one_of,
+    parse_options,
+    run_command,
+    whole,
+)
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
 
 _WORDS = ("scale", "seeds", "out", *_spread.WORDS)
@@ -203,18 +211,14 @@ def _parse(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; see the module for exit codes."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        chosen, scale, options, changes = _parse(words)
-        launcher = launcher_of(options)
-        experiments = [load(entry) for entry in chosen]
-        settings = [experiment.settings(scale, changes) for experiment in experiments]
-    except Slip as slip:
-        print(f"run: {slip}", file=sys.stderr)
-        return 2
+    return run_command("run", __doc__, words, _run, wordless=True)
+
+
+def _run(words: list[str]) -> int:
+    chosen, scale, options, changes = _parse(words)
+    launcher = launcher_of(options)
+    experiments = [load(entry) for entry in chosen]
+    settings = [experiment.settings(scale, changes) for experiment in experiments]
     folder = Path(options.get("out", RESULTS))
     status = 0
     for experiment, mine in zip(experiments, settings, strict=True):
@@ -232,7 +236,7 @@ def main(words: Sequence[str] | None = None) -> int:
             )
             return 130
         except (Unfit, RunsFailed, WorkerLost, OtherCode, Slip) as error:
-            print(f"run: {name}: {error}", file=sys.stderr)
+            complain(f"run: {name}: {error}")
             status = max(status, 2 if isinstance(error, Slip) else 1)
             continue
         for table in result.tables:

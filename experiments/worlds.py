@@ -55,7 +55,17 @@ from experiments import blind_players
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.output import replace_file
 from llmscale_env import _spread
-from llmscale_env._cli import Slip, check_file, one_of, parse_options, run_command, some_of, whole
+from llmscale_env._cli import (
+    Slip,
+    check_file,
+    environment_of,
+    one_line,
+    one_of,
+    parse_options,
+    run_command,
+    some_of,
+    whole,
+)
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 from llmscale_env.control.reward import even_seeds
 from llmscale_env.scenarios import load_scenario
@@ -155,12 +165,18 @@ class Row:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 a slip (named in one line)."""
-    return run_command("worlds", __doc__, argv, _run, slips=(WorkerLost, OtherCode, TunerMissing))
+    return run_command(
+        *("worlds", __doc__, argv, _run),
+        interrupted="interrupted; finished episodes are kept, the same command goes on from there",
+        slips=(WorkerLost, OtherCode, TunerMissing),
+    )
 
 
 def _run(words: Sequence[str]) -> int:
     allowed = ("env", "scale", "search", "episodes", "learned", "page", "summary", *_spread.WORDS)
     options = parse_options(list(words), allowed)
+    for part in filter(None, options.get("env", "").split(",")):
+        environment_of(part, WORLDS)
     names = some_of(options, "env", tuple(WORLDS))
     scale_name = one_of(options, "scale", tuple(SCALES))
     search = one_of(options, "search", ("missing", "all", "none"))
@@ -240,11 +256,16 @@ def _learned(options: Mapping[str, str], envs: Sequence[str]) -> dict[str, list[
         Slip: one cannot be read, or fits none of the environments.
     """
     found: dict[str, list[Player]] = {env: [] for env in envs}
-    for folder in dict.fromkeys(options["learned"].split(",") if "learned" in options else ()):
+    models: set[Path] = set()
+    for folder in options["learned"].split(",") if "learned" in options else ():
         from agents.learned import LearnedPolicy
-        from agents.store import ModelError
+        from agents.store import ModelError, find_model
 
         try:
+            model = find_model(folder).resolve()
+            if model in models:
+                raise Slip("is given twice")
+            models.add(model)
             policy = LearnedPolicy(folder)
             trained_on = policy.config.env
             env = next((e for e in envs if trained_on in (e, WORLDS[e].searched)), None)
@@ -292,15 +313,13 @@ def _searched(
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             if search == "all" or (search == "missing" and not path.is_file()):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                code = tune.main(
+                tune.search(
                     [
                         *(f"policy={policy}", f"env={scenario.name}", "search=optuna", *score),
                         *(f"seeds={scale.seeds}", f"first_seeds={scale.first}"),
                         *(f"budget_steps={steps}", f"out={shown}", f"workers={launcher.workers}"),
                     ]
                 )
-                if code:
-                    raise SystemExit(code)
             if path.is_file():
                 found[title] = read_settings(policy, scenario.name, path)
     if search != "none":
@@ -378,11 +397,16 @@ def table(ordered: Sequence[Row], head: str, end: str) -> str:
         rewards = np.array([o.reward for o in row.outcomes])
         behind = "" if row is ordered[0] else str(paired_difference(rewards, best))
         lines.append(
-            f"| {row.name} | {mean_interval(rewards)} | {behind} "
+            f"| {_cell(row.name)} | {mean_interval(rewards)} | {behind} "
             f"| {100 * row.mean('attainment'):.2f} | {100 * row.worst_class:.2f} "
             f"| {row.mean('gpu_hours'):.4g} |"
         )
     return "\n".join([*lines, "", end])
+
+
+def _cell(text: str) -> str:
+    """Text that stays within its cell of a Markdown table."""
+    return one_line(text).replace("|", "\\|")
 
 
 ENDS = ("constant action", "do-nothing", "random")
@@ -447,43 +471,58 @@ def tension(rows: Sequence[Row]) -> str:
     )
 
 
+_FENCE = re.compile(
+    r"^ {0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def _without_code(text: str) -> str:
+    """The text with blanks in the place of fenced code, so that everything else is where it was."""
+    return _FENCE.sub(lambda code: re.sub("[^\n]", " ", code[0]), text)
+
+
 def marked(text: str, env: str, page: Path) -> re.Match[str] | None:
-    """Where the environment's table is, its two marks included.
+    """Where the environment's table is, its two marks included; marks in fenced code are none.
 
     Raises:
         Slip: the second mark is missing.
     """
+    prose = _without_code(text)
     start = f"<!-- worlds: {env} -->"
     # Never over another environment's mark: what lies between would be lost.
-    found = re.search(f"{re.escape(start)}((?!<!-- worlds:).)*?<!-- end -->", text, re.DOTALL)
-    if found is None and start in text:
+    found = re.search(f"{re.escape(start)}((?!<!-- worlds:).)*?<!-- end -->", prose, re.DOTALL)
+    if found is None and start in prose:
         raise Slip(f"{page}: no <!-- end --> after {start}")
     return found
 
 
 def put(page: Path, env: str, text: str, title: str = "") -> None:
-    """The text between the environment's two marks of a page.
+    """The text between the environment's two marks of a page, which keeps its kind of line ends.
 
     Where there are none yet, they go under `title` to the end of the section `## ENV` or `## ENV: ...`. A
     section that is not there either is made at the end of the page.
     """
     block = f"<!-- worlds: {env} -->\n{text}\n<!-- end -->"
-    old = page.read_text(encoding="utf-8")
+    raw = page.read_bytes().decode()
+    line_end = "\r\n" if "\r\n" in raw else "\n"
+    old = raw.replace("\r\n", "\n")
     there = marked(old, env, page)
     if there:
         new = old[: there.start()] + block + old[there.end() :]
     else:
-        sections = re.split("^(?=## )", f"{old.rstrip()}\n\n", flags=re.MULTILINE)
-        heading = re.compile(rf"## {env}[:\n]")
-        if not any(map(heading.match, sections)):
-            sections.append(f"## {env}\n")
-        k = next(k for k, each in enumerate(sections) if heading.match(each))
-        parts = (sections[k].rstrip(), title, block)
-        sections[k] = "\n\n".join(part for part in parts if part) + "\n\n"
-        new = "".join(sections).rstrip() + "\n"
+        prose = _without_code(old)
+        heading = re.search(rf"^## {re.escape(env)}(?::.*)?$", prose, re.MULTILINE)
+        if heading is None:
+            before, after = f"{old.rstrip()}\n\n## {env}".lstrip(), ""
+        else:
+            after_it = re.search("^## ", prose[heading.end() :], re.MULTILINE)
+            end = heading.end() + after_it.start() if after_it else len(old)
+            before, after = old[:end].rstrip(), old[end:]
+        new = "\n\n".join(part for part in (before, title, block, after) if part).rstrip() + "\n"
 
     def write(part: Path) -> None:
-        part.write_text(new, encoding="utf-8")
+        part.write_bytes(new.replace("\n", line_end).encode())
 
     replace_file(page, write)
     print(f"written: {page}")

@@ -17,16 +17,16 @@ the GPUs of each, and its share of interactive requests on time; means of ten mi
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from baselines import make_policy, split_policies
+from baselines import PolicyError, make_policy, split_policies
 from experiments.output import new_figure, save_figure
-from llmscale_env._cli import Slip, check_file, one_of, parse_options, run_command
+from llmscale_env._cli import Slip, check_file, one_of, parse_options, run_command, whole_numbers
 from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario
@@ -45,13 +45,23 @@ PICTURE_POLICIES = "static-tuned,hpa-tuned,paced-tuned"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 a slip (named in one line)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    return run_command("worlds_load", __doc__, words, _show)
+    return run_command("worlds_load", __doc__, argv, _show, slips=(PolicyError,))
+
+
+TAKES = {
+    "peak": ("days", "fleets"),
+    "prices": ("days", "fleets"),
+    "picture": ("days", "policies", "out"),
+}
+"""What each of the things that are shown goes by."""
 
 
 def _show(words: Sequence[str]) -> int:
     options = parse_options(words, ("show", "env", "days", "fleets", "policies", "out"))
-    show = options.get("show", "peak")
+    show = one_of(options, "show", tuple(TAKES))
+    for key in options:
+        if key not in ("show", "env", *TAKES[show]):
+            raise Slip(f"{key} = {options[key]!r}: does nothing with show={show}")
     if one_of(options, "env", ("mixed-slo", "multi-region")) == "multi-region":
         if show != "prices" or "days" in options:
             raise Slip("env = 'multi-region': with show=prices and its own seven days only")
@@ -59,12 +69,14 @@ def _show(words: Sequence[str]) -> int:
         most = fleet.max_gpus // sum(pool.tp for pool in fleet.pools)
         print("\n".join(region_prices(_numbers(options, "fleets", REGION_FLEETS, 1, most))))
         return 0
-    if show not in ("peak", "prices", "picture"):
-        raise Slip(f"show = {show!r}: must be peak, prices or picture")
     if show == "picture":
-        (day, *_) = _numbers(options, "days", (PICTURE_DAY,), 1, DAYS)
-        names = split_policies(str(options.get("policies", PICTURE_POLICIES)))
-        out = Path(str(options.get("out", "docs/images/day.png")))
+        day, *others = _numbers(options, "days", (PICTURE_DAY,), 1, DAYS)
+        if others:
+            raise Slip(f"days = {options['days']!r}: must be one day with show=picture")
+        names = split_policies(options.get("policies", PICTURE_POLICIES))
+        for name in names:
+            make_policy(name)
+        out = Path(options.get("out", "docs/images/day.png"))
         check_file("out", out)
         print(picture(day, names, out))
         return 0
@@ -75,14 +87,9 @@ def _show(words: Sequence[str]) -> int:
 
 
 def _numbers(
-    options: dict[str, Any], name: str, default: tuple[int, ...], low: int, high: int
+    options: Mapping[str, str], name: str, default: tuple[int, ...], low: int, high: int
 ) -> tuple[int, ...]:
-    if name not in options:
-        return default
-    words = str(options[name]).split(",")
-    if not all(word.isdigit() and low <= int(word) <= high for word in words):
-        raise Slip(f"{name} = {options[name]!r}: must be whole numbers from {low} to {high}")
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(sorted(set(whole_numbers(options, name, default, low, high))))
 
 
 def _at(day: int, start_s: float, horizon_s: float, n: int) -> Scenario:

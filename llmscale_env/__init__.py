@@ -12,6 +12,9 @@ Nothing else is imported before it is used: the names in `__all__` load on first
 
 from __future__ import annotations
 
+from llmscale_env import _interrupt  # noqa: F401
+
+# isort: split
 from importlib import import_module
 from typing import NamedTuple
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
+import math
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from llmscale_env import _interrupt
+from llmscale_env._reading import Unreadable, parse_yaml
 
 HELP_WORDS = ("--help", "-h", "help")
 
@@ -67,30 +71,94 @@ def run_command(
         slips: further errors that are the user's.
 
     Returns:
-        The exit code: that of `work`, 0 after help, 2 after a slip, 130 when interrupted.
+        The exit code: that of `work`, 0 after help, 2 after a slip, 130 when interrupted, 141 when what it
+        prints is not read any more.
     """
+    _interrupt.listen()
     words = list(sys.argv[1:] if argv is None else argv)
     asked = any(word in HELP_WORDS for word in words)
-    if asked or not (words or wordless):
-        print(manual)
-        return 0 if asked else 2
-    the_users: tuple[type[Exception], ...] = (Slip, *slips)
+    the_users: tuple[type[Exception], ...] = (Slip, Unreadable, *slips)
     try:
-        return work(words)
+        if asked or not (words or wordless):
+            print(manual)
+            code = 0 if asked else 2
+        else:
+            check_words(words)
+            code = work(words)
+        _flush()
+        return code
     except the_users as error:
         message = str(error)
+    except (BrokenPipeError, _Unread) as error:
+        _print_nowhere()
+        cause = error.__cause__ or error
+        complain(f"{name}: stopped: nothing more can be printed ({cause})")
+        return UNREAD
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        what = error.strerror or str(error)
+        message = f"{error.filename}: {what}" if error.filename else what
+        with contextlib.suppress(_Unread):
+            _flush()
     except ModuleNotFoundError as error:
         module = str(error.name).partition(".")[0]
         if module not in EXTRA_OF:
             raise
         message = f"needs {module}: pip install 'llmscale[{EXTRA_OF[module]}]'"
     except KeyboardInterrupt:
-        print(f"{name}: {interrupted}", file=sys.stderr, flush=True)
+        complain(f"{name}: {interrupted}")
         return 130
-    print(f"{name}: {message}", file=sys.stderr, flush=True)
+    complain(f"{name}: {message}")
     return 2
+
+
+UNREAD = 141
+"""Exit code after standard output was closed, as shells give it: `| head` has read enough."""
+
+MOST_SAID = 2000
+
+
+def one_line(text: str) -> str:
+    """Text that a terminal shows as one line of bearable length, whatever it quotes."""
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    half = MOST_SAID // 2
+    return line if len(line) <= MOST_SAID else f"{line[:half]} [...] {line[-half:]}"
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Whether a command line is text.
+
+    Raises:
+        Slip: a word holds bytes that are no UTF-8, or a zero.
+    """
+    for word in words:
+        if "\0" in word or any("\ud800" <= c <= "\udfff" for c in word):
+            raise Slip(f"{word!r}: is no text in UTF-8")
+
+
+def complain(text: str) -> None:
+    """Say on standard error what is wrong, in one line."""
+    with contextlib.suppress(OSError):
+        print(one_line(text), file=sys.stderr, flush=True)
+
+
+class _Unread(Exception):
+    """Standard output does not take what it is given."""
+
+
+def _flush() -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _print_nowhere()
+        raise _Unread from error
+
+
+def _print_nowhere() -> None:
+    """Python flushes once more when it ends, and would complain."""
+    with contextlib.suppress(OSError, AttributeError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def closest(word: str, words: Collection[str]) -> str:
@@ -182,8 +250,8 @@ def read_value(key: str, text: str) -> Any:
         Slip: not valid YAML.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text)
+    except Unreadable:
         raise Slip(f"{key} = {text!r}: cannot be read as a value") from None
     if isinstance(value, str):
         try:  # YAML 1.1 takes 3e-4 for a word, since it lacks the point
@@ -250,13 +318,90 @@ def whole(options: Mapping[str, str], key: str, default: int, low: int, high: in
     return value
 
 
+def whole_numbers(
+    options: Mapping[str, str], key: str, default: Sequence[int], low: int, high: int
+) -> list[int]:
+    """The comma-separated value of `key` as integers in `low..high`, as they are given.
+
+    Raises:
+        Slip: anything else.
+    """
+    if key not in options:
+        return list(default)
+    text = options[key]
+    try:
+        return [whole({key: part}, key, low, low, high) for part in text.split(",")]
+    except Slip:
+        raise Slip(
+            f"{key} = {text!r}: must be integers in {low}..{high}, as {low},{high}"
+        ) from None
+
+
+def number(
+    options: Mapping[str, str],
+    key: str,
+    default: float,
+    low: float,
+    high: float,
+    *,
+    above: bool = False,
+    below: bool = False,
+) -> float:
+    """The value of `key` as a number in `low..high`; with `above` and `below` without that end itself.
+
+    Raises:
+        Slip: anything else.
+    """
+    text = options.get(key, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if low <= value <= high and not (above and value == low) and not (below and value == high):
+        return value
+    start = f"above {low:g}" if above else f"at least {low:g}"
+    end = f"below {high:g}" if below else f"at most {high:g}"
+    raise Slip(f"{key} = {text!r}: must be a number {start} and {end}")
+
+
+def environment_of(env: str, names: Collection[str], key: str = "env") -> str:
+    """An environment's short name that a command knows.
+
+    Args:
+        env: what is given.
+        names: that the command knows.
+        key: the option's name.
+
+    Raises:
+        Slip: it is Gymnasium's id of one, or unknown.
+    """
+    from llmscale_env import ENVIRONMENTS
+
+    for entry in ENVIRONMENTS:
+        if env.rpartition(":")[2] == entry.id and entry.short_name in names:
+            short = entry.short_name
+            raise Slip(f"{key} = {env!r}: is Gymnasium's id; the command line says {key}={short}")
+    if env not in names:
+        raise Slip(f"{key} = {env!r}: unknown environment{closest(env, names)}")
+    return env
+
+
+def scenario_of(env: str, names: Collection[str]) -> str:
+    """An environment's short name, or the path of a scenario's file, which is left to who reads it.
+
+    Raises:
+        Slip: as `environment_of`.
+    """
+    return env if env.endswith((".yaml", ".yml")) else environment_of(env, names)
+
+
 def check_folder(key: str, folder: Path) -> None:
     """Make a folder for results and try it, before the work that they take.
 
     Raises:
         Slip: `key` = it: is a file, cannot be made, or takes no files.
     """
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not folder.is_dir():
         raise Slip(f"{key} = {str(folder)!r}: is a file, and no folder")
     _try_to_write(f"{key} = {str(folder)!r}", folder)
 
@@ -267,16 +412,21 @@ def check_file(key: str, path: Path) -> None:
     Raises:
         Slip: `key` = the file: is a folder, or its own folder cannot be made or takes no files.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise Slip(f"{key} = {str(path)!r}: is a folder; must be a file's name")
-    _try_to_write(f"{key} = {str(path)!r}", path.parent)
+    if (
+        os.path.exists(path) and not path.is_file()
+    ):  # a device, say, which would be replaced by a file
+        raise Slip(f"{key} = {str(path)!r}: is no file that can be replaced")
+    _try_to_write(f"{key} = {str(path)!r}", path.parent, path.name)
 
 
-def _try_to_write(what: str, folder: Path) -> None:
+def _try_to_write(what: str, folder: Path, name: str = "") -> None:
     try:
+        (folder / name).is_file()  # a name may be too long
         folder.mkdir(parents=True, exist_ok=True)
         # Permissions alone do not say it: of a read-only file system, say, or of /proc.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")  # a full disk takes empty files
     except OSError as error:
         raise Slip(f"{what}: nothing can be written to {folder} ({error.strerror})") from None

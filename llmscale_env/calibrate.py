@@ -21,7 +21,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options
+from llmscale_env._cli import (
+    Slip,
+    check_file,
+    check_folder,
+    needs,
+    parse_options,
+    run_command,
+)
 from llmscale_env.cluster.cards import UnknownCardError, gpu_card, llm_card
 from llmscale_env.cluster.iteration_data import (
     SCHEMA_VERSION,
@@ -55,22 +62,23 @@ SIGNIFICANT_DIGITS = 6
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; 0 if all went well, 2 after a slip, which is named in one line."""
-    words = sys.argv[1:] if argv is None else argv
-    if not words or any(w in HELP_WORDS for w in words):
-        print(__doc__)
-        return 0 if words else 2
+    return run_command("calibrate", __doc__, argv, _run)
+
+
+def _run(words: list[str]) -> int:
     from llmscale_env.cluster.fitting import FitDataError
     from llmscale_env.cluster.readers import RawDataError
 
+    mode, options = _parse(words)
+    if "out" in options:
+        check_file("out", Path(options["out"]))
+    if "plots" in options:
+        needs("matplotlib")
+        check_folder("plots", Path(options["plots"]))
     try:
-        mode, options = _parse(words)
         {"report": _report, "data": _fit_public, "csv": _fit_user}[mode](options)
-    except (Slip, UnknownCardError, DataFileError, RawDataError, FitDataError) as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"calibrate: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    except (UnknownCardError, DataFileError, RawDataError, FitDataError) as error:
+        raise Slip(str(error)) from None
     return 0
 
 
@@ -98,7 +106,12 @@ def _report(options: dict[str, str]) -> None:
         raise Slip(f"format = {style!r}: must be text or markdown")
     path = options.get("data")
     roofline = read_data_file(path).get("roofline")
-    print(report(load_models(path), roofline, markdown=style == "markdown"))
+    models = load_models(path)
+    try:
+        text = report(models, roofline, markdown=style == "markdown")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Slip(f"data = {path}: roofline: not as this version writes it ({error})") from None
+    print(text)
 
 
 def _fit_public(options: dict[str, str]) -> None:
@@ -122,7 +135,7 @@ def _fit_user(options: dict[str, str]) -> None:
         raise Slip(f"csv=... needs {', '.join(missing)}")
     llm, gpu = llm_card(options["llm"]), gpu_card(options["gpu"])
     tp = options["tp"]
-    if not tp.isdigit() or not llm.fits_tp(int(tp)):
+    if not (tp.isdecimal() and len(tp) < 10 and llm.fits_tp(int(tp))):
         raise Slip(f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads")
     data = read_user_csv(Path(options["csv"]), llm=llm.name, gpu=gpu.name, tp=int(tp))
     models = fit_all([data])

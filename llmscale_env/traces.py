@@ -15,6 +15,7 @@ stream, and holds draws of it against what it was fitted to. `fetch` downloads a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,20 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from llmscale_env._cli import HELP_WORDS, Slip, closest, flag, parse_options
+from llmscale_env._cli import (
+    Slip,
+    check_file,
+    check_folder,
+    closest,
+    complain,
+    flag,
+    needs,
+    number,
+    one_of,
+    parse_options,
+    run_command,
+    whole,
+)
 from llmscale_env.workload import DEFAULT_CLASSES, generate_requests, tables
 from llmscale_env.workload.arrivals import generate_arrivals
 from llmscale_env.workload.fetch import SOURCES, FetchError, fetch
@@ -45,6 +59,7 @@ _TAKES_NAME = ("stats", "fit", "fetch")
 _MIX_HOUR_S = 3600.0
 _LENGTH_DRAWS = 100_000
 _FIT_DRAWS = 8
+_MOST_LEVELS = 32
 
 
 class _Columns(NamedTuple):
@@ -84,11 +99,13 @@ def _describe(trace: Trace) -> str:
 
 def _columns(name: str, options: dict[str, str]) -> _Columns:
     """A trace file, or something that ships."""
-    if Path(name).exists():
-        if options.get("format", "auto") not in ("auto", *FORMATS):
-            raise Slip(f"format = {options['format']!r}: must be one of {['auto', *FORMATS]}")
-        trace = read_trace(name, options.get("format", "auto"), flag(options, "sort"))
+    kind, sort = one_of(options, "format", ("auto", *FORMATS)), flag(options, "sort")
+    if os.path.exists(name):
+        trace = read_trace(name, kind, sort)
         return _Columns(_describe(trace), trace.arrival_ps, trace.input_tokens, trace.output_tokens)
+    for key in ("format", "sort"):
+        if key in options:
+            raise Slip(f"{key} = {options[key]!r}: is for a trace's file, which {name!r} is not")
     rng = np.random.default_rng(0)
     if name in tables.names("counts"):
         counts = tables.load_counts(name)
@@ -130,6 +147,9 @@ def _stats(name: str, options: dict[str, str]) -> None:
     plot = options.get("plot")
     if plot is not None and Path(plot).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise Slip(f"plot = {plot!r}: must end in .png, .pdf or .svg")
+    if plot is not None:
+        needs("matplotlib")
+        check_file("plot", Path(plot))
     columns = _columns(name, options)
     print(columns.about)
     print(format_stats(trace_stats(*columns[1:])))
@@ -140,26 +160,20 @@ def _stats(name: str, options: dict[str, str]) -> None:
         print(f"drawn: {path}")
 
 
-def _number(options: dict[str, str], key: str, default: float) -> float:
-    try:
-        return float(options.get(key, default))
-    except ValueError:
-        raise Slip(f"{key} = {options[key]!r}: must be a number") from None
-
-
 def _fit(name: str, options: dict[str, str]) -> None:
     columns = _columns(name, options)
     if columns.arrival_ps is None:
         raise Slip(f"{name!r} has lengths only: there are no arrivals to fit")
     arrival_s = columns.arrival_ps / PS_PER_S
-    from_s = _number(options, "from_s", 0.0)
-    to_s = _number(options, "to_s", float(arrival_s[-1]) + 1.0)
+    end_s = float(arrival_s[-1]) + 1.0
+    from_s = number(options, "from_s", 0.0, 0.0, end_s, below=True)
+    to_s = number(options, "to_s", end_s, from_s, 2 * end_s, above=True)
     keep = (arrival_s >= from_s) & (arrival_s < to_s)
     if not keep.any():
         raise Slip(f"from_s = {from_s:g}, to_s = {to_s:g}: no arrivals in that part of {name}")
     seconds = int(to_s - from_s)
     counts = np.bincount((arrival_s[keep] - from_s).astype(np.int64), minlength=seconds)[:seconds]
-    fitted = fit_levels(counts, int(_number(options, "levels", 4)))
+    fitted = fit_levels(counts, whole(options, "levels", 4, 2, _MOST_LEVELS))
     stream: dict[str, object] = {"arrivals": fitted.model_dump(mode="json", exclude={"jitter_s"})}
     if columns.input_tokens is not None and columns.output_tokens is not None:
         lengths = fit_lengths(columns.input_tokens[keep], columns.output_tokens[keep])
@@ -220,6 +234,7 @@ def _build(options: dict[str, str]) -> None:
     if "source" not in options:
         raise Slip("build-tables: source=DIR is missing (the folder of the raw files)")
     to = Path(options["to"]) if "to" in options else tables.DATA
+    check_folder("to", to)
     for path in build_tables(Path(options["source"]), to):
         print(f"{path}  {path.stat().st_size:,} bytes")
 
@@ -227,35 +242,31 @@ def _build(options: dict[str, str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 when it worked, 2 for a slip, 1 for a download that failed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in HELP_WORDS:
-        print(__doc__)
-        return 0 if words else 2
-    try:
-        command, name, options = _parse(words)
-        if command == "list":
-            _list()
-        elif command == "build-tables":
-            _build(options)
+    kept = "; what has arrived is kept, the same command goes on" if words[:1] == ["fetch"] else ""
+    return run_command(
+        *("traces", __doc__, words, _run), interrupted=f"interrupted{kept}", slips=(ValueError,)
+    )
+
+
+def _run(words: list[str]) -> int:
+    command, name, options = _parse(words)
+    if command == "list":
+        _list()
+    elif command == "build-tables":
+        _build(options)
+    else:
+        assert name is not None
+        if command == "stats":
+            _stats(name, options)
+        elif command == "fit":
+            _fit(name, options)
         else:
-            assert name is not None
-            if command == "stats":
-                _stats(name, options)
-            elif command == "fit":
-                _fit(name, options)
-            else:
+            check_folder("to", Path(options.get("to", "traces")))
+            try:
                 fetch(name, Path(options.get("to", "traces")), base_url=options.get("base_url"))
-    except FetchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1 if words[1] in SOURCES else 2
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        kept = "; what has arrived is kept, the same command goes on" if words[0] == "fetch" else ""
-        print(f"interrupted{kept}", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 0
+            except FetchError as error:
+                complain(f"traces: {error}")
+                return 1 if name in SOURCES else 2
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,31 @@ def test_evaluate_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     ship(tmp_path, "a")
     with pytest.raises(Slip, match=r"a/config\.yaml: agent: Field required"):  # found, but no run
         make_policies("static,pretrained", "placement", load_scenario("placement"))
+
+
+def test_a_folder_named_like_a_policy_is_told_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    scenario = load_scenario("burst-multicast")
+    ships = min(each.folder for each in shipped("burst-multicast"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("static", "pretrained"):
+        shutil.copytree(ships, tmp_path / name)
+    made = make_policies("static,./static,pretrained,./pretrained", "burst-multicast", scenario)
+    assert [policy.name for policy in made] == ["static", "./static", "pretrained", "./pretrained"]
+    assert [hasattr(policy, "quantile") for policy in made] == [False, True, True, True]
+    assert capsys.readouterr().err.splitlines() == [
+        "policies: 'static' is the policy; the folder of that name is ./static",
+        "policies: 'pretrained' is the policy; the folder of that name is ./pretrained",
+    ]
+    make_policies(None, "burst-multicast", scenario)  # nobody was named
+    assert capsys.readouterr().err == ""
+    with pytest.raises(Slip, match="policies: 'static/' is given twice"):
+        make_policies("./static,static/", "burst-multicast", scenario)
+
+
+def test_lists_of_policies_with_parameters_are_read_as_people_write_them():
+    scenario = load_scenario("mixed-slo-v0")
+    text = "static:interactive=6,mixed=4,hpa:kv_target=0.5+period_s=60,chiron"
+    names = [policy.name for policy in make_policies(text, "mixed-slo-v0", scenario)]
+    assert names == ["static:interactive=6+mixed=4", "hpa:kv_target=0.5+period_s=60", "chiron"]

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The rooms from the ground up. A room may import itself and the rooms with a smaller number; two
 # rooms with the same number do not know each other.
 FLOORS = {
+    "llmscale_env._reading": -1,
     "llmscale_env.cluster": 0,
     "llmscale_env.workload": 0,
     "llmscale_env.scenarios": 1,
@@ -29,6 +30,7 @@ FLOORS = {
 ENTRY_POINTS = {
     "llmscale_env",
     "llmscale_env._cli",
+    "llmscale_env._interrupt",
     "llmscale_env._spread",
     "llmscale_env._spread.calls",
     "llmscale_env._spread.on_ray",

@@ -115,7 +115,7 @@ def test_missing_column_and_output_that_cannot_be_written(
     assert calibrate.main(words) == 2
     assert "calibrate:" in capsys.readouterr().err
     source.write_text("kind,decode_requests\ndecode,1\n")
-    assert calibrate.main(words) == 2
+    assert calibrate.main(words[:-1]) == 2
     assert "line 1: no column decode_mean_context" in capsys.readouterr().err
 
 

@@ -467,10 +467,10 @@ def test_an_answer_that_no_number_of_gpus_gives_says_so(tmp_path, capsys):
             [SLO, "rate_per_s=3", "policy=power-of-two:by=tokens"],
             "power-of-two: by = 'tokens': must be 'requests'",
         ),
-        ([SLO, "rate_per_s=-1"], "rate_per_s = '-1': must be a number between"),
+        ([SLO, "rate_per_s=-1"], "rate_per_s = '-1': must be a number above 0 and below 100000"),
         (
             [SLO, "rate_per_s=3", "attainment=1"],
-            "attainment = '1': must be a number between 0 and 1",
+            "attainment = '1': must be a number above 0 and below 1",
         ),
         (
             [SLO, "rate_per_s=3", "policy=chiron"],

@@ -126,7 +126,7 @@ def test_slips_are_one_line_and_code_2(words, message, capsys):
     assert traces.main(words) == 2
     err = capsys.readouterr().err
     assert message in err
-    assert err.startswith("error: ")
+    assert err.startswith("traces: ")
     assert err.count("\n") == 1
 
 

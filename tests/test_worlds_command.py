@@ -123,6 +123,35 @@ def test_a_title_is_made_at_the_end_of_the_environments_section(tmp_path: Path):
         assert page.read_text() == f"{before}\n### At their best\n\n{block}{after}"
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_marks_in_code_are_no_marks_and_line_ends_stay(line_end: str, tmp_path: Path):
+    page = tmp_path / "page.md"
+    marks = ("<!-- worlds: placement -->", "<!-- end -->")
+    code = ["```markdown", "## placement", marks[0], "shown", marks[1], "```", ""]
+    longer = ["~~~~", "~~~", marks[0], "~~~~", ""]
+    before = ["# Page", "", *code, *longer, "## placement", "", "Words.", ""]
+
+    def lines() -> list[str]:
+        text = page.read_bytes().decode()
+        assert text.count("\n") == text.count(line_end)
+        return text.split(line_end)
+
+    page.write_bytes(line_end.join([*before, "## other", ""]).encode())
+    for text in ("first", "second\nof two lines"):
+        put(page, "placement", text)
+        mine = [marks[0], *text.split("\n"), marks[1], ""]
+        assert lines() == [*before, *mine, "## other", ""]
+    page.write_bytes(line_end.join(["# Page", "", *code[:-1], ""]).encode())
+    put(page, "placement", "made")
+    end = ["## placement", "", marks[0], "made", marks[1], ""]
+    assert lines() == ["# Page", "", *code, *end]
+
+
+def test_a_bar_in_a_name_stays_in_its_cell():
+    lines = table([row("ppo (learned: runs/a|b)", (-1, 1, 1))], "", "").splitlines()
+    assert lines[4].startswith("| ppo (learned: runs/a\\|b) | ")
+
+
 def test_blind_players():
     scenario = load_scenario("burst-multicast", horizon_s=20.0)
     space = action_space_of("burst-multicast", scenario)
@@ -206,10 +235,36 @@ def test_wrong_run_folders_are_one_clear_error(
         assert out == ""
 
 
+def test_a_model_is_judged_once(
+    short_world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = min(each.folder for each in shipped("burst-multicast"))
+    assert main([*short_world, f"learned={run},{run}/"]) == 2
+    out, error = capsys.readouterr()
+    assert error == f"worlds: learned = '{run}/': is given twice\n"
+    assert out == ""
+
+
+def test_an_interrupted_search_is_the_commands_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("baselines.tune.load_scenario", interrupted)
+    monkeypatch.setattr(worlds, "default_folder", lambda: tmp_path)
+    assert main(["env=burst-multicast", "scale=quick", "search=all"]) == 130
+    assert capsys.readouterr().err.startswith("worlds: interrupted; finished episodes are kept")
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
         (["env=mixed-slow"], "env = 'mixed-slow'"),
+        (
+            ["env=placement,llmscale/MixedSLO-v1"],
+            "is Gymnasium's id; the command line says env=mixed-slo",
+        ),
         (["scale=large"], "scale = 'large'"),
         (["search=some"], "search = 'some'"),
         (["episodes=0"], "episodes = "),

@@ -23,11 +23,19 @@ from baselines.clairvoyant.bound import Bound, clairvoyant_bound
 from baselines.parameters import split_policies
 from baselines.registry import make_policy
 from baselines.solver import SolverMissing
-from llmscale_env._cli import Slip, parse_options, run_command, split_scenario_words, whole
+from llmscale_env._cli import (
+    Slip,
+    number,
+    parse_options,
+    run_command,
+    scenario_of,
+    split_scenario_words,
+    whole,
+)
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.result import on_time_share
 from llmscale_env.control.run import run_episode
-from llmscale_env.scenarios import Scenario, load_scenario
+from llmscale_env.scenarios import Scenario, load_scenario, scenario_names
 
 _WORDS = ("env", "seeds", "seed", "attainment", "slot_s", "policies")
 
@@ -42,9 +50,10 @@ def _show(words: Sequence[str]) -> int:
     options = parse_options(plain, _WORDS)
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo-v0")
-    scenario = load_scenario(options["env"], **overrides)
+    scenario = load_scenario(scenario_of(options["env"], scenario_names()), **overrides)
     first, episodes = whole(options, "seed", 0, 0, 2**31 - 1), whole(options, "seeds", 3, 1, 1000)
-    attainment, slot_s = _number(options, "attainment", 0.99), _number(options, "slot_s", 10.0)
+    attainment = number(options, "attainment", 0.99, 0.0, 1.0, above=True)
+    slot_s = number(options, "slot_s", 10.0, 0.0, scenario.horizon_s, above=True)
     policies = [make_policy(name) for name in split_policies(options.get("policies", ""))]
     heads = ["seed", "requests", "possible", "prefill GPU-s", "decode GPU-s", "loading GPU-s"]
     heads += ["bound GPU-s", "bound GPU-h"]
@@ -77,13 +86,6 @@ def _compare(
         f"bound is {100 * bound.gpu_s / gpu_s:.1f} % of it" if attained else "does not attain it"
     )
     print(f"      {policy.name}: {gpu_s:.0f} GPU-s, {told}: {verdict}", flush=True)
-
-
-def _number(options: dict[str, str], key: str, default: float) -> float:
-    try:
-        return float(options.get(key, default))
-    except ValueError:
-        raise Slip(f"{key} = {options[key]!r}: must be a number") from None
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.aladdin.performance import LinearFit, fit_line
-from llmscale_env._cli import HELP_WORDS, Slip, parse_options
+from experiments.output import replace_file
+from llmscale_env._cli import Slip, check_file, parse_options, run_command
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
 if TYPE_CHECKING:
@@ -197,22 +198,26 @@ def table_lines(sets: list[Measurements]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Write the table; 2 after a slip, which is named in one line."""
-    words = sys.argv[1:] if argv is None else argv
-    if not words or any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0 if words else 2
+    return run_command("measured", __doc__, argv, _write_table)
+
+
+def _write_table(words: list[str]) -> int:
     from llmscale_env.cluster.readers import RawDataError, read_calibration_dir
 
+    options = parse_options(words, ("data", "out"))
+    if "data" not in options:
+        raise Slip("give data=DIRECTORY")
+    out = Path(options.get("out", TABLE))
+    check_file("out", out)
     try:
-        options = parse_options(words, {"data": None, "out": None}, "")
-        if "data" not in options:
-            raise Slip("give data=DIRECTORY")
         lines = table_lines(read_calibration_dir(Path(options["data"])))
-        out = Path(options.get("out", TABLE))
-        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except (Slip, RawDataError) as error:
-        print(f"measured: {error}", file=sys.stderr)
-        return 2
+    except RawDataError as error:
+        raise Slip(str(error)) from None
+
+    def write(part: Path) -> None:
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    replace_file(out, write)
     print(f"written: {out} ({len(lines) - len(SOURCES) - 1} points)")
     return 0
 

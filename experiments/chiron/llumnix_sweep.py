@@ -53,7 +53,8 @@ from experiments.harness.execute import outcomes
 from experiments.harness.fingerprint import fingerprint
 from experiments.output import replace_file, text_table
 from llmscale_env import _spread
-from llmscale_env._cli import HELP_WORDS, Slip, check_folder, parse_options, whole
+from llmscale_env._cli import Slip, check_file, check_folder, parse_options, run_command, whole
+from llmscale_env._spread import OtherCode, WorkerLost
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -199,13 +200,15 @@ def found_settings(
     }
 
 
-def _run(words: Sequence[str]) -> None:
+def _run(words: Sequence[str]) -> int:
     options = parse_options(words, ("seeds", "out", "cache", *_spread.WORDS))
     n_seeds = whole(options, "seeds", 8, 1, MAX_SEEDS)
     launcher = _spread.launcher_of(options)
     folder = Path(platformdirs.user_cache_dir("llmscale")) / "llumnix_sweep"
     if "cache" in options:
         check_folder("cache", Path(options["cache"]))
+    path = Path(options.get("out", PATH))
+    check_file("out", path)
     cache = RunCache(Path(options.get("cache", folder)), fingerprint(_MODULE, "run"))
     taken: dict[str, float] = {}
 
@@ -231,9 +234,9 @@ def _run(words: Sequence[str]) -> None:
     }
     text = f"# Written by {_MODULE}; the command below makes it anew.\n"
     text += yaml.safe_dump(content, sort_keys=False)
-    path = Path(options.get("out", PATH))
     replace_file(path, lambda part: _write(part, text))
     print(f"written: {path}")
+    return 0
 
 
 def _run_all(
@@ -262,16 +265,13 @@ def _write(path: Path, text: str) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    words = list(sys.argv[1:] if words is None else words)
-    if any(word in HELP_WORDS for word in words):
-        print(__doc__)
-        return 0
-    try:
-        _run(words)
-    except Slip as slip:
-        print(f"llumnix_sweep: {slip}", file=sys.stderr)
-        return 2
-    return 0
+    kept = "interrupted; finished runs are kept, the same command goes on from there"
+    return run_command(
+        *("llumnix_sweep", __doc__, words, _run),
+        interrupted=kept,
+        wordless=True,
+        slips=(OtherCode, WorkerLost),
+    )
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ measurements.
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from llmscale_env._reading import Unreadable, read_json
 from llmscale_env.cluster.iteration_model import FitError, IterationTimeModel
 
+_SHIPPED = Path(__file__).parent / "data" / "iteration_times.json"
 SCHEMA_VERSION = 1
 """Of the data file; raised when a reader of the old one would misread the new one."""
 
@@ -71,19 +71,9 @@ def read_data_file(path: str | None = None) -> dict[str, Any]:
     """
     shown = "the shipped iteration_times.json" if path is None else path
     try:
-        if path is None:
-            text = (
-                resources.files("llmscale_env.cluster")
-                .joinpath("data", "iteration_times.json")
-                .read_text(encoding="utf-8")
-            )
-        else:
-            text = Path(path).read_text(encoding="utf-8")
-        content = json.loads(text)
-    except OSError as error:
-        raise DataFileError(f"data = {shown}: cannot be read ({error.strerror})") from None
-    except json.JSONDecodeError as error:
-        raise DataFileError(f"data = {shown}: line {error.lineno}: not JSON: {error.msg}") from None
+        content = read_json(_SHIPPED if path is None else Path(path))
+    except Unreadable as error:
+        raise DataFileError(f"data = {shown}: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("models"), list):
         raise DataFileError(f"data = {shown}: expected an object with a list 'models'")
     if content.get("schema_version") != SCHEMA_VERSION:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -403,15 +405,26 @@ def _interpolated(x: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.f
 
 def _records(path: Path, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
     """Lines of a CSV (or .csv.gz) with a header, with their numbers."""
+    if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever
+        raise RawDataError(f"{path}: is no file that can be read")
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
     except OSError as error:
         reason = error.strerror or "not a gzip file"
         raise RawDataError(f"{path}: cannot be read ({reason})") from None
-    except (UnicodeDecodeError, EOFError):
+    except (UnicodeDecodeError, EOFError, zlib.error):
         raise RawDataError(f"{path}: not a CSV in UTF-8") from None
     reader = csv.DictReader(io.StringIO(text))
+    try:
+        yield from _checked(reader, path, columns)
+    except csv.Error as error:
+        raise RawDataError(f"{path.name}, line {reader.line_num}: no CSV ({error})") from None
+
+
+def _checked(
+    reader: csv.DictReader[str], path: Path, columns: tuple[str, ...]
+) -> Iterable[tuple[int, dict[str, str]]]:
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
     if missing:
         raise RawDataError(
@@ -443,7 +456,7 @@ def _whole(record: dict[str, str], column: str, where: str) -> int:
         value = int(record[column])
     except ValueError:
         value = -1
-    if value < 0:
+    if not 0 <= value < 2**53:
         raise RawDataError(
             f"{where}: {column} = {record[column]!r}, expected a whole number not below 0"
         )

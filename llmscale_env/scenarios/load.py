@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from llmscale_env._reading import Unreadable, read_yaml
 from llmscale_env.scenarios.machines import put_on, with_links
 from llmscale_env.scenarios.replicate import in_every_region
 from llmscale_env.scenarios.schema import Scenario
@@ -69,12 +69,10 @@ def _read(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
             )
         path = _HERE / f"{text}.yaml"
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ScenarioError(
-            f"{path.name}: not valid YAML: {' '.join(str(error).split())}"
-        ) from None
-    if not isinstance(data, dict):
+        data = read_yaml(path)
+    except Unreadable as error:
+        raise ScenarioError(f"{path.name}: {error}") from None
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ScenarioError(f"{path.name}: must hold a mapping of fields")
     if "like" not in data:
         return data, {}

@@ -10,6 +10,8 @@ import csv
 import gzip
 import io
 import json
+import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -123,6 +125,10 @@ _CSV = {
 FORMATS = (*_CSV, "mooncake")
 _MOONCAKE_EXAMPLE = '{"timestamp": 3000, "input_length": 6758, "output_length": 500}'
 _CHUNK_ROWS = 1_000_000
+_LONGEST_HEADER = 100_000
+_MOST_TOKENS = 2.0**31 - 1
+_MOST_S = 9e9
+"""Of a time, which is kept in nanoseconds at first."""
 _MOST_DAYS = 100
 
 
@@ -139,7 +145,7 @@ def _open(path: Path) -> io.TextIOBase:
 
 def _header(path: Path) -> list[str]:
     with _open(path) as lines:
-        first = next(csv.reader([lines.readline().lstrip("\ufeff")]), [])
+        first = next(csv.reader([lines.readline(_LONGEST_HEADER).lstrip("\ufeff")]), [])
     return [name.strip().lower() for name in first]
 
 
@@ -150,7 +156,7 @@ def detect_format(path: Path) -> str:
         ValueError: if it is none of the four.
     """
     with _open(path) as lines:
-        start = lines.readline().lstrip("\ufeff")
+        start = lines.readline(_LONGEST_HEADER).lstrip("\ufeff")
     if start.lstrip().startswith("{"):
         return "mooncake"
     header = set(_header(path))
@@ -172,7 +178,7 @@ class _BadLine(ValueError):
 def _whole(values: Any, what: str) -> NDArray[np.int64]:
     """Non-negative whole numbers, or `_BadLine`."""
     numbers = np.asarray(values, dtype=np.float64)
-    if not (np.isfinite(numbers) & (numbers >= 0) & (numbers == np.floor(numbers))).all():
+    if not ((numbers >= 0) & (numbers <= _MOST_TOKENS) & (numbers == np.floor(numbers))).all():
         raise _BadLine(what)
     return numbers.astype(np.int64)
 
@@ -188,7 +194,7 @@ def _times_ns(column: pd.Series, timestamp: bool) -> NDArray[np.int64]:
         day = pd.Timestamp("2020-01-01", tz="UTC")
         return (stamps - day).dt.as_unit("ns").to_numpy().astype(np.int64)
     seconds = column.to_numpy(dtype=np.float64)
-    if not np.isfinite(seconds).all():
+    if not (np.abs(seconds) < _MOST_S).all():
         raise _BadLine("time")
     return np.rint(seconds * 1e9).astype(np.int64)
 
@@ -250,7 +256,7 @@ def _diagnose_csv(path: Path, form: _Format, header: list[str]) -> str:
             try:
                 if form.timestamp:
                     datetime.fromisoformat(row[at[0]])
-                elif not np.isfinite(float(row[at[0]])):
+                elif not abs(float(row[at[0]])) < _MOST_S:
                     raise ValueError
             except ValueError:
                 kind = "a time stamp" if form.timestamp else "seconds"
@@ -282,11 +288,11 @@ def _mooncake_chunks(path: Path, max_rows: int | None) -> Iterator[dict[str, Any
             try:
                 row = json.loads(line)
                 values = (row["timestamp"], row["input_length"], row["output_length"])
-                if not np.isfinite(float(values[0])):
+                if not abs(float(values[0])) < 1000 * _MOST_S:
                     raise ValueError
                 for value in values[1:]:
                     _whole(float(value), "length")
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 raise ValueError(
                     f"{path}:{number}: expected a JSON object like {_MOONCAKE_EXAMPLE} "
                     f"(milliseconds, whole tokens), got {line.strip()[:80]!r}"
@@ -332,9 +338,11 @@ def read_trace(
     path = Path(path)
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format = {format!r}: must be one of {['auto', *FORMATS]}")
+    if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever
+        raise ValueError(f"{path}: is no file that can be read")
     try:
         return _read(path, detect_format(path) if format == "auto" else format, sort, max_rows)
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, csv.Error, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path}: not a readable text file ({error})") from None
 
 
