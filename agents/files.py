@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from llmscale_env import _reading as reading
 from llmscale_env._cli import Slip
 
 PACKAGES = (
@@ -58,8 +59,8 @@ def read_json(path: Path) -> dict[str, Any]:
         Slip: it cannot be read: damaged, or no object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        found = reading.read_json(path)
+    except reading.Unreadable:
         found = None
     if not isinstance(found, dict):
         raise Slip(f"{path}: is damaged: it cannot be read as a JSON object")
@@ -77,9 +78,20 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
-    """Rows of a CSV that `write_csv` wrote; numbers as numbers."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    """Rows of a CSV that `write_csv` wrote; numbers as numbers.
+
+    Raises:
+        Slip: it is damaged.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (csv.Error, UnicodeDecodeError):
+        rows = [{"": None}]
+    # A row that is too short or too long has None for a value or a column.
+    if any(None in row.values() or None in row for row in rows):
+        raise Slip(f"{path}: is damaged: it cannot be read as a table")
+    return [{key: _number(value) for key, value in row.items()} for row in rows]
 
 
 def _number(text: str) -> Any:

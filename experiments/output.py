@@ -6,11 +6,12 @@ import csv
 import io
 import os
 import platform
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from agents.files import replace_file, write_text
 
 RESULTS = Path("results")
 """Where experiments write unless told otherwise; git ignores it."""
@@ -41,32 +42,13 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def replace_file(path: Path, write: Callable[[Path], None]) -> Path:
-    """Let `write` make a file and put it at `path` whole, or leave `path` as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(handle)
-    try:
-        write(Path(name))
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
-
-
 def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
     """Write a table with all its digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     writer.writerows(rows)
-
-    def write(part: Path) -> None:
-        part.write_text(text.getvalue(), encoding="utf-8")
-
-    return replace_file(path, write)
+    return write_text(path, text.getvalue())
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from agents.files import replace_file
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
 from experiments.harness.results import ROWS, Result, read_result, rows_beside_page
-from experiments.output import RESULTS, replace_file
+from experiments.output import RESULTS
 from llmscale_env._cli import (
     check_folder,
     complain,

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.files import replace_file
 from agents.statistics import mean_interval, paired_difference
 from baselines import make_policy, policies_for, tune
 from baselines.registry import TUNED_NAMES
@@ -53,7 +54,6 @@ from baselines.tuning.search import TunerMissing, from_optuna, halve
 from baselines.tuning.trials import Outcome, Score, worst_class
 from experiments import blind_players
 from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
-from experiments.output import replace_file
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,

@@ -93,9 +93,9 @@ def test_places_and_files_that_fail_are_told_in_a_line(tmp_path: Path, capsys):
     assert "Not a directory" in capsys.readouterr().err
     run = tmp_path / "run"
     assert train.main([*TINY, f"out={run}"]) == 0
-    for name in ("run.json",):
+    for name in ("run.json", "validation.csv"):
         good = (run / name).read_text()
-        (run / name).write_text(good[:-10])
+        (run / name).write_text(good[:-10].rpartition(",")[0])
         capsys.readouterr()
         assert train.main([*TINY[:1], f"out={run}", "resume=true", "total_timesteps=32"]) == 2
         (line,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("train: ")]

@@ -31,6 +31,7 @@ ENTRY_POINTS = {
     "llmscale_env",
     "llmscale_env._cli",
     "llmscale_env._interrupt",
+    "llmscale_env._sealed",
     "llmscale_env._spread",
     "llmscale_env._spread.calls",
     "llmscale_env._spread.on_ray",

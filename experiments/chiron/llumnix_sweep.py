@@ -44,6 +44,7 @@ import numpy as np
 import platformdirs
 import yaml
 
+from agents.files import replace_file
 from baselines.llumnix import LlumnixPolicy
 from baselines.tune import FIRST_SEED, MAX_SEEDS
 from experiments.chiron.llumnix_settings import IMPLIED_LIMIT, PATH, policy_text
@@ -51,7 +52,7 @@ from experiments.chiron.loads import run_load
 from experiments.harness.cache import RunCache
 from experiments.harness.execute import outcomes
 from experiments.harness.fingerprint import fingerprint
-from experiments.output import replace_file, text_table
+from experiments.output import text_table
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_file, check_folder, parse_options, run_command, whole
 from llmscale_env._spread import OtherCode, WorkerLost

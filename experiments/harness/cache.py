@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.output import replace_file
+from agents.files import replace_file
 from llmscale_env._sealed import opened, sealed
 
 FORMAT = 2
