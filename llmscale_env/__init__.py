@@ -16,97 +16,13 @@ from llmscale_env import _interrupt  # noqa: F401
 
 # isort: split
 from importlib import import_module
-from typing import NamedTuple
 
 import gymnasium
 
+from llmscale_env.envs import ENVIRONMENTS, EnvironmentEntry
+
 __version__ = "0.1.0"
 
-
-class EnvironmentEntry(NamedTuple):
-    """What Gymnasium needs to know of an environment.
-
-    Attributes:
-        id: the id that `gymnasium.make` and `gymnasium.make_vec` take.
-        short_name: the name on the command line (`env=mixed-slo-v0`).
-        entry_point, vector_entry_point: `module:class`, imported when an environment is made.
-    """
-
-    id: str
-    short_name: str
-    entry_point: str
-    vector_entry_point: str
-
-
-ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-v1",
-        short_name="mixed-slo",
-        entry_point="llmscale_env.envs.mixed_slo:MixedSLOEnv",
-        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-Hours-v1",
-        short_name="mixed-slo-hours",
-        entry_point="llmscale_env.envs.mixed_slo:MixedSLOHoursEnv",
-        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOHoursVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-Bursty-v1",
-        short_name="mixed-slo-bursty",
-        entry_point="llmscale_env.envs.mixed_slo:MixedSLOBurstyEnv",
-        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOBurstyVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-Constrained-v1",
-        short_name="mixed-slo-constrained",
-        entry_point="llmscale_env.envs.mixed_slo:MixedSLOConstrainedEnv",
-        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOConstrainedVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-Large-v1",
-        short_name="mixed-slo-large",
-        entry_point="llmscale_env.envs.mixed_slo:MixedSLOLargeEnv",
-        vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOLargeVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-v0",
-        short_name="mixed-slo-v0",
-        entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0Env",
-        vector_entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0VectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MultiModelQueue-v0",
-        short_name="multi-model-queue",
-        entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueEnv",
-        vector_entry_point="llmscale_env.envs.multi_model_queue:MultiModelQueueVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/Placement-v1",
-        short_name="placement",
-        entry_point="llmscale_env.envs.placement:PlacementEnv",
-        vector_entry_point="llmscale_env.envs.placement:PlacementVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/PlacementPerRequest-v0",
-        short_name="placement-per-request",
-        entry_point="llmscale_env.envs.placement_per_request:PlacementPerRequestEnv",
-        vector_entry_point="llmscale_env.envs.placement_per_request:PlacementPerRequestVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/BurstMulticast-v0",
-        short_name="burst-multicast",
-        entry_point="llmscale_env.envs.burst_multicast:BurstMulticastEnv",
-        vector_entry_point="llmscale_env.envs.burst_multicast:BurstMulticastVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MultiRegion-v1",
-        short_name="multi-region",
-        entry_point="llmscale_env.envs.multi_region:MultiRegionEnv",
-        vector_entry_point="llmscale_env.envs.multi_region:MultiRegionVectorEnv",
-    ),
-)
-"""Every environment of the package."""
 
 # Public names and the modules that hold them, imported on first access (PEP 562): a script that
 # only makes an environment does not pay for pandas, and one that only reads a trace not for Numba.

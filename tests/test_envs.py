@@ -429,3 +429,29 @@ def test_the_view_does_not_change_when_the_future_does(kind):
         views.append(seen)
     for one, two in zip(*views, strict=True):
         assert one.tobytes() == two.tobytes()
+
+
+@each_kind
+def test_entries_and_parts_have_names(kind):
+    one = make(kind)
+    many = gym.make_vec(kind.id, num_envs=2, overrides=kind.short)
+    for env in (one, many):
+        assert env.unwrapped.observation_names == one.observation_names
+        assert env.unwrapped.action_names == one.action_names
+    assert len(one.observation_names) == one.observation_space.shape[0]
+    assert len(one.action_names) == len(one.action_space.nvec)
+    for names in (one.observation_names, one.action_names):
+        assert len(set(names)) == len(names)
+    one.close()
+    many.close()
+
+
+def test_the_package_exports_its_environments():
+    from llmscale_env import envs
+
+    for entry in llmscale_env.ENVIRONMENTS:
+        name = entry.entry_point.partition(":")[2]
+        assert getattr(envs, name).__name__ == name
+        assert {name, name.replace("Env", "VectorEnv")} <= set(dir(envs))
+    with pytest.raises(AttributeError, match="has no attribute 'NoEnv'"):
+        _ = envs.NoEnv

@@ -107,6 +107,16 @@ class _Settings:
         )
         self._blocks, self._heads = tuple(blocks), tuple(heads)
 
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """Names of the entries of one episode's observation, in order, such as `queue/interactive`."""
+        return tuple(entry.name for entry in self.core.codec.encoder.entries)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Names of the parts of one episode's action, in order, such as `mixed/instances`."""
+        return tuple(self.core.codec.decoder.parts)
+
     def make_codec(self) -> Codec:
         """A codec of its own for the same spaces: what a learned policy runs with."""
         return Codec(self.scenario, self._blocks, self._heads, self._reference)
