@@ -96,11 +96,11 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
 )
 """Every environment of the package."""
 
-_CLASSES = dict(
-    reversed(entry_point.split(":"))
+_CLASSES: dict[str, str] = {
+    name: module
     for entry in ENVIRONMENTS
-    for entry_point in (entry.entry_point, entry.vector_entry_point)
-)
+    for module, _, name in (e.partition(":") for e in (entry.entry_point, entry.vector_entry_point))
+}
 
 __all__ = ["ENVIRONMENTS", "EnvironmentEntry", *_CLASSES]
 
