@@ -130,7 +130,9 @@ def _values(name: str, text: str, kind: Any, own: Sequence[Any]) -> list[Any]:
     try:
         values = [parse_yaml(part) for part in text.split(",")]
         if field is not None:
-            of: Any = Annotated[field.annotation, *field.metadata]
+            of: Any = field.annotation
+            for limit in field.metadata:
+                of = Annotated[of, limit]
             allowed: Any = TypeAdapter(of)
             for value in values:
                 allowed.validate_python(value)

@@ -293,9 +293,15 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["env=mixed-slo-v0", "attainment=2"], "attainment = 2.0: must be above 0 and at most 1"),
+        (
+            ["env=mixed-slo-v0", "attainment=2"],
+            "attainment = '2': must be a number above 0 and at most 1",
+        ),
         (["env=mixed-slo-v0", "attainment=most"], "attainment = 'most': must be a number"),
-        (["env=mixed-slo-v0", "slot_s=nan"], "slot_s = nan: must be in 0.01..1800"),
+        (
+            ["env=mixed-slo-v0", "slot_s=nan"],
+            "slot_s = 'nan': must be a number at least 0.01 and at most 1800",
+        ),
         (["env=multi-region"], "the clairvoyant bound is for one LLM"),
         (["env=mixed-slo-v0", "scenario.horizon_s="], "expected scenario.FIELD=VALUE"),
         (["seeds=1"], "env= is missing"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_calibrate import own_csv
+from tests.waiting import interruptible
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -48,6 +49,8 @@ def run(
         text=True,
         timeout=600,
         check=False,
+        # The tests may run where interrupts are ignored, as in the background of a shell.
+        preexec_fn=interruptible,
     )
 
 
@@ -90,10 +93,8 @@ def test_a_full_disk_behind_what_is_printed_is_one_line(tmp_path: Path):
     full = os.open("/dev/full", os.O_WRONLY)
     done = run("-m", "experiments.list", folder=tmp_path, stdout=full)
     os.close(full)
-    assert done.returncode in (
-        2,
-        141,
-    )  # 2 where it is a print that fails, which does not say whose file it is
+    # 2 where it is a print that fails, which does not say whose file it is.
+    assert done.returncode in (2, 141)
     assert done.stderr.startswith("list: ")
     assert "No space left on device" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -14,7 +14,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("llmscale_env", "agents", "baselines", "experiments")
-DATA = ("*.yaml", "*.json", "*.csv", "*.csv.gz", "*.npz", "*.zip", "*.onnx", "py.typed")
+DATA = (
+    "*.yaml",
+    "*.json",
+    "*.csv",
+    "*.csv.gz",
+    "*.npz",
+    "*.safetensors",
+    "*.onnx",
+    "py.typed",
+    "SHA256SUMS",
+)
 # Data files in folders without Python, easily forgotten; the second folder has a name no package can have.
 PROBES = (
     *("probe_data/" + pattern.replace("*", "probe") for pattern in DATA),

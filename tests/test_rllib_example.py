@@ -39,7 +39,7 @@ def test_it_learns_and_leaves_a_checkpoint(env: str, tmp_path: Path):
     [
         (["env=mixd-slo"], "env = 'mixd-slo'"),
         (["scenario.horizon_s=-1"], "horizon_s = -1"),
-        (["lr=2"], "lr = '2': must be above 0 and at most 1"),
+        (["lr=2"], "lr = '2': must be a number above 0 and at most 1"),
         (["net=a"], "net = 'a'"),
         (["iteratons=2"], "iteratons"),
     ],

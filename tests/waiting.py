@@ -20,7 +20,7 @@ PATIENCE_S = 3600.0
 """A guard against hanging: far beyond what the slowest machine takes. Nothing is to be measured by it."""
 
 
-def _interruptible() -> None:
+def interruptible() -> None:
     # What a shell has started in the background ignores interrupts, and so would its children.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -36,7 +36,7 @@ def command(*words: object) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=_interruptible,
+        preexec_fn=interruptible,
     )
     try:
         yield process

@@ -53,7 +53,7 @@ def _show(words: Sequence[str]) -> int:
     scenario = load_scenario(scenario_of(options["env"], scenario_names()), **overrides)
     first, episodes = whole(options, "seed", 0, 0, 2**31 - 1), whole(options, "seeds", 3, 1, 1000)
     attainment = number(options, "attainment", 0.99, 0.0, 1.0, above=True)
-    slot_s = number(options, "slot_s", 10.0, 0.0, scenario.horizon_s, above=True)
+    slot_s = number(options, "slot_s", 10.0, 0.01, scenario.horizon_s)
     policies = [make_policy(name) for name in split_policies(options.get("policies", ""))]
     heads = ["seed", "requests", "possible", "prefill GPU-s", "decode GPU-s", "loading GPU-s"]
     heads += ["bound GPU-s", "bound GPU-h"]
