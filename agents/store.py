@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,11 @@ def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> 
             spaces.Box(found["low"], found["high"], dtype=found["low"].dtype.type),
             spaces.MultiDiscrete(found["choices"]),
         )
+        # Before a network is made that no weights are there for, and that takes all memory.
+        there = sum(value.size for value in contents["policy"].values())
+        layers = (found["low"].size, *config.hyper.net, int(np.sum(found["choices"])))
+        if any(one * other > there for one, other in pairwise(layers)):
+            raise ModelError("has fewer weights than the network of config.yaml needs")
         if env is not None and own != (env.observation_space, env.action_space):
             raise ModelError(
                 "was trained with other observations or actions than its environment has"
@@ -99,7 +105,16 @@ def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> 
         weights = {name: torch.from_numpy(value) for name, value in contents["policy"].items()}
         model.policy.load_state_dict(weights)
         model.num_timesteps = int(contents["timesteps"])
-    except (AttributeError, KeyError, TypeError, RuntimeError, AssertionError) as error:
+    except ModelError:
+        raise
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        AssertionError,
+    ) as error:
         said = " ".join(str(error).split())[:200]
         raise ModelError(f"does not go together with config.yaml ({said})") from None
     return model

@@ -349,6 +349,8 @@ def test_a_corrupt_model_is_an_error(
     config = tmp_path / "config.yaml"
     config.write_text(config.read_text().replace("  - 16", "  - 8"))
     assert "does not go together with config.yaml" in told(capsys, *SMALL, f"policies={tmp_path}")
+    config.write_text(config.read_text().replace("  - 8", "  - 65536\n" * 16))
+    assert "fewer weights than the network" in told(capsys, *SMALL, f"policies={tmp_path}")
 
 
 def test_a_zip_is_converted_once_somebody_trusts_it(
