@@ -132,7 +132,7 @@ def test_killing_it_at_random_moments_changes_nothing(attempt: int, tmp_path: Pa
             if process.poll() is None:
                 process.kill()
                 killed += 1
-                process.wait()
+                process.communicate()  # and closes its pipes
                 shutil.rmtree(parts / "tb", ignore_errors=True)
                 continue
             said = ended(process)[1]
