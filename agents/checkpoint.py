@@ -49,6 +49,7 @@ class Keeper:
         memory = getattr(model, "_last_lstm_states", None)
         held = None if self._noise is None or self._noise.noise is None else self._noise.noise
         self._moving = {
+            "episodes": list(model.ep_info_buffer or ()),
             "random": {
                 "python": random.getstate(),
                 "numpy": np.random.get_state(legacy=False),  # noqa: NPY002  stable-baselines3's
@@ -69,7 +70,6 @@ class Keeper:
             **contents_of(model),
             "run": {
                 "updates": model._n_updates,
-                "episodes": list(model.ep_info_buffer or ()),
                 "logits_times": getattr(model, "logits_times", None),
                 "optimiser": {
                     "state": {

@@ -3,7 +3,7 @@
     python -m agents.evaluate env=mixed-slo-hours policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
 
     policies=A,B,C         names of reference policies (with parameters: hpa:kv_target=0.5+period_s=60),
-                           run folders or models (*.zip), `pretrained` (the
+                           run folders or models (*.safetensors), `pretrained` (the
                            trained policy that ships; pretrained:NAME where there are several); the others
                            are compared with the first (default: every reference policy). With
                            PATH:quantile=0.8 a learned policy takes that quantile of its instance counts.
@@ -173,7 +173,12 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
 
 
 def _is_path(name: str) -> bool:
-    return "/" in name or "\\" in name or name.endswith(".zip") or Path(name).is_dir()
+    return (
+        "/" in name
+        or "\\" in name
+        or name.endswith((".safetensors", ".zip"))
+        or Path(name).is_dir()
+    )
 
 
 def _quantile(name: str) -> tuple[str, float | None]:

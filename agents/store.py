@@ -11,7 +11,6 @@ read by `agents.convert` alone, once somebody has said that they trust it.
 from __future__ import annotations
 
 import json
-import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +173,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: it cannot be read, or holds no model.
     """
-    if zipfile.is_zipfile(path):
+    if _is_zip(path):
         raise ModelError(_refusal(path))
     try:
         return loads(path.read_bytes())
@@ -188,7 +187,7 @@ def steps_of(path: Path) -> int:
     Raises:
         ModelError: it is something else.
     """
-    if zipfile.is_zipfile(path):
+    if _is_zip(path):
         raise ModelError(_refusal(path))
     try:
         with path.open("rb") as file:
@@ -206,6 +205,15 @@ def _plain(header: bytes) -> Any:
     if _FORMAT not in said:
         raise ValueError(f"holds {sorted(said)}, must be {_FORMAT}")
     return json.loads(said[_FORMAT])
+
+
+def _is_zip(path: Path) -> bool:
+    """By its first bytes: among weights those of a zip's end may stand, too."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        return False
 
 
 def _refusal(path: Path) -> str:

@@ -25,7 +25,15 @@ class Slip(ValueError):
 
 EXTRA_OF = {
     **dict.fromkeys(
-        ("filelock", "rich", "sb3_contrib", "stable_baselines3", "tensorboard", "torch"),
+        (
+            "filelock",
+            "rich",
+            "safetensors",
+            "sb3_contrib",
+            "stable_baselines3",
+            "tensorboard",
+            "torch",
+        ),
         "train",
     ),
     **dict.fromkeys(("ruptures", "statsmodels"), "forecast"),

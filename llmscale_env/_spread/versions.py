@@ -13,7 +13,7 @@ from llmscale_env._spread.calls import OtherCode
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ROOMS = ("llmscale_env", "baselines", "agents", "experiments")
-_CODE = (".py", ".yaml", ".json", ".csv", ".gz", ".npz", ".zip")
+_CODE = (".py", ".yaml", ".json", ".csv", ".gz", ".npz", ".safetensors")
 COMPARED = ("numba", "numpy", "ray", "stable-baselines3", "torch")
 
 
