@@ -46,6 +46,7 @@ SPLIT_MECHANISMS = frozenset(
         "reserved_under_way",
         "reservation_waits",
         "reservation_waits_for_preempted",
+        "wakes_itself_after_preemption",
         "wakes_itself_for_landed",
         "flow_broken_off",
         "flows_shared",

@@ -261,6 +261,25 @@ def test_copies_follow_one_another_and_free_their_memory_together(engine_class: 
     assert column(engine, "evictions") == [0, 1, 1, 0]
 
 
+def test_who_fits_in_the_place_of_a_preempted_one_does_not_wait_for_the_copy(
+    engine_class: Engine,
+) -> None:
+    requests = table((0, 6, 12, 1), (0, 13, 9, 1), (50, 9, 2, 0))
+    evicting = pool(pull=(0, 1), evicts=True, evicts_in_order=True, async_kv=True)
+    times_of = profile(swap_out_ps_per_token=100, kv_capacity_tokens=30)
+    engine = engine_class(queued(evicting, profiles=(times_of,), priorities=(0, 1)), requests)
+    # 62. There 21 + 10 tokens do not fit: number 1 goes, and its 14 tokens stay until 1462. Number 0
+    # decodes on; at 359 its 16 tokens have no room for one more, so it goes to its queue.
+    engine.advance(359)
+    assert seen(engine, 0, "running", "kv_tokens") == (1, 15 + 14)
+    engine.advance(360)
+    # Nothing runs any more, and 10 tokens fit beside the copy.
+    assert column(engine, "preemptions") == [1, 0, 0]
+    assert seen(engine, 0, "running", "kv_tokens") == (1, 9 + 14)
+    engine.advance(10**5)
+    assert times(engine, 2)[:3] == (359, 359 + 32, 359 + 32 + 31)
+
+
 def test_a_copy_that_takes_no_time_frees_its_memory_at_once(engine_class: Engine) -> None:
     engine = engine_class(copying(0, 20), table((0, 8, 12, 1), (30, 11, 2, 0)))
     engine.advance(10**5)

@@ -187,12 +187,13 @@ def _launch_decode(S, i, t, once):
 
 
 @njit
-def _rest(S, i, t):
+def _rest(S, i, t, again):
+    """Nothing runs; `again`: what comes next may be smaller than what has just been preempted."""
     inst = inst_at(S, i)
     inst.mode = IDLE
     inst.seg_n = 0
     clear_items(S, i)
-    if inst.n_coming > 0 and lists_of(S)[landed_row(S, i), 2] > 0:
+    if again or (inst.n_coming > 0 and lists_of(S)[landed_row(S, i), 2] > 0):
         schedule(S, i, 2 * t + 1)
         return
     if inst.state == _ACTIVE and inst.pull_until < inst.n_pull:
@@ -217,7 +218,7 @@ def _continue_pair(S, i, t):
     """What instance `i` runs next if batches stand before it, or its helper forms them; False: neither."""
     b = next_batch(S, i, t)
     if b == HELPER_HAS_IT:
-        _rest(S, i, t)
+        _rest(S, i, t, False)
     elif b >= 0:
         take(S, i, b)
         batch, report = co_at(S, b), report_at(S, i)
@@ -254,13 +255,14 @@ def _continue_prefill_first(S, i, t):
         return
     once = once or (barred and lists_of(S)[preempted, 2] == 0)
     cap = prof_at(S, inst.profile).cap
+    gave_way = False
     while inst.n_run > 0 and inst.kv + inst.n_dec > cap:
         preempt(S, i, youngest(S, i), t)
-        once = True
+        gave_way = True
     if inst.n_run > 0:
-        _launch_decode(S, i, t, once)
+        _launch_decode(S, i, t, once or gave_way)
     else:
-        _rest(S, i, t)
+        _rest(S, i, t, gave_way)
 
 
 @njit
@@ -268,10 +270,10 @@ def _continue_chunked(S, i, t):
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
-    once = False
+    gave_way = once = False
     while inst.n_run > 0 and inst.kv + inst.n_run > cap:
         preempt(S, i, youngest(S, i), t)
-        once = True
+        gave_way = once = True
     left = max(0, pool.chunk - inst.n_dec)
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
@@ -298,7 +300,7 @@ def _continue_chunked(S, i, t):
     elif inst.n_dec > 0:
         _launch_decode(S, i, t, once)
     else:
-        _rest(S, i, t)
+        _rest(S, i, t, gave_way)
 
 
 @njit
@@ -328,7 +330,7 @@ def boundary(S, i, t):
     if inst.order_evict > 0 and _ordered_evictions(S, i, t):
         inst.pull_until = 0
     if inst.state != _ACTIVE and inst.n_run == 0 and nothing_waits(S, i):
-        _rest(S, i, t)
+        _rest(S, i, t, False)
         return TURN_OFF
     if inst.n_run == 0:
         inst.closed = 0

@@ -42,6 +42,7 @@ class Instance(SlotLife):
         foreign: place on the list of a request that has ended this boundary's admission as it
             needs another LLM.
         closed: a static batch is under way.
+        gave_way: a request has been preempted in this boundary.
         weights: its share of host memory.
         host_kv_bytes: KV cache that it keeps in host memory.
         leaving_tokens, copied_ps: KV tokens that are being copied out and when they will be free.
@@ -70,6 +71,7 @@ class Instance(SlotLife):
         self.pull_until = len(self.pull)
         self.foreign: int | None = None
         self.closed = False
+        self.gave_way = False
 
         self.running: list[Request] = []
         self.own_queue: deque[Request] = deque()
@@ -218,6 +220,9 @@ class Instance(SlotLife):
         if self.desk.landed:
             self.engine.events["wakes_itself_for_landed"] += 1
             self.wake()
+        if self.gave_way:  # others may be smaller than who had to go
+            self.engine.events["wakes_itself_after_preemption"] += 1
+            self.wake()
         if self.state in HOLDING_WEIGHTS and self.leaving_tokens:
             self.engine.events["waits_for_copy"] += 1
             self._after(self.copied_ps - self.engine.now_ps).then(self.wake)
@@ -242,6 +247,7 @@ class Instance(SlotLife):
         if self.engine.now_ps >= self.copied_ps:
             self.leaving_tokens = 0
         self.pull_until = len(self.pull)
+        self.gave_way = False
         self.desk.reserve()
         self._obey_evictions()
         nothing = not self.running and not self.preempted and self.desk.empty
@@ -376,6 +382,7 @@ class Instance(SlotLife):
         """KV overflow: the most recently admitted request gives way."""
         request = self.running[-1]
         self.take_out(request)
+        self.gave_way = True
         mode = PreemptionMode(self.pool.preemption)
         self.engine.events[f"preempt_{mode.name.lower()}"] += 1
         if mode == PreemptionMode.SWAP:
