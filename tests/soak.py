@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ import numpy as np
 
 from agents.files import git_revision, write_text
 from llmscale_env._cli import flag, parse_options, run_command, some_of, whole
+from llmscale_env.sim.region_specs import ScalingKind
 from llmscale_env.sim.router import router
 from llmscale_env.sim.spec import NEVER, ClusterSpec, PoolPhase, RouterKind
 from tests.engine_cases import (
@@ -63,6 +65,9 @@ CHUNK = 25
 
 DOUBLINGS = 8
 """How often time doubles after a case's last command at most."""
+
+MOST_TRIPS = 1000
+"""Trips between regions that a long case has time for, where requests may travel without end."""
 
 # --- custom routers ---
 
@@ -130,8 +135,12 @@ def make_long_case(seed: int) -> Case:
     once_ps = max(case.stops_ps[-2], int(case.requests.arrival_ps[-1]))
     times = int(rng.integers(2, 9))
     period_ps = min(int(once_ps * 10 ** rng.uniform(0, 4)), latest_ps // times)
-    shifts = [k * period_ps for k in range(times)]
     table, spec = case.requests, case.spec
+    if spec.latency is not None and any(pool.scaling for pool in spec.pools):
+        # A rule may stop, trip after trip, the instance that requests are on their way to.
+        trip_ps = max(map(max, chain.from_iterable(spec.latency.knots_ps)))
+        period_ps = min(period_ps, max(once_ps, MOST_TRIPS * trip_ps // times))
+    shifts = [k * period_ps for k in range(times)]
     columns = ("llm", "region", "slo_class", "input_tokens", "output_tokens")
     columns += ("predicted_output_tokens",)
     stops = {stop + shift for shift in shifts for stop in case.stops_ps[:-1]}
@@ -174,6 +183,11 @@ def to_its_end(case: Case) -> Case:
                 orders.append(("set_router", m, c, jsq))
             if route.decode_pools and route.decode_kind != RouterKind.CUSTOM:
                 orders.append(("set_decode_router", m, c, jsq))
+    orders += [
+        ("set_scaling", p, int(ScalingKind.NONE), -1, 0, None)
+        for p, pool in enumerate(spec.pools)
+        if pool.scaling
+    ]
     orders += [("set_target", p, pool.n_slots, None) for p, pool in enumerate(spec.pools)]
     for i, p in enumerate(spec.pool_of_slot):
         llms = (-1, *spec.pools[p].llms)
