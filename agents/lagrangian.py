@@ -7,8 +7,9 @@ is lacking, down where there is more than asked for, and never out of [0, `most`
 What is measured is what the tables show: of all arrivals, the share served in time. A request that the
 horizon cuts off is a miss there, but no violation in the scenario's reward, which charges the work left
 over alone, so learners leave batch requests lying at the end. Where an attainment is asked for, every miss
-of the class costs the same, cut off or not. Under `reward.prices` shares are of judged requests only: those that
-the horizon cuts off while they can still be in time are no misses, and the scenario charges all misses itself.
+of the class costs the same, cut off or not. Under `reward.prices` shares are of judged requests
+only: those that the horizon cuts off while they can still be in time are no misses, and the scenario charges
+all misses itself.
 
 With `per = "workload"` every workload that training draws has multipliers of its own: a policy for a family
 of services is asked to keep the target on each, and not on their average, to which easy ones would lend what

@@ -451,7 +451,11 @@ def test_the_busiest_windows_are_a_census(tmp_path):
 def test_empty_drawn_windows_are_no_evidence(tmp_path, capsys):
     # Three parts of 20 hold requests, and of the second two one at most is drawn.
     path = tmp_path / "gap.csv"
-    times = [k / 42 for k in range(400)] + [151 + 0.7 * k for k in range(10)] + [190 + k for k in range(10)]
+    times = (
+        [k / 42 for k in range(400)]
+        + [151 + 0.7 * k for k in range(10)]
+        + [190 + k for k in range(10)]
+    )
     rows = "".join(f"{at},100,20\n" for at in times)
     path.write_text("arrival_time_s,input_tokens,output_tokens\n" + rows)
     assert main(small(tmp_path, f"trace={path}", "windows=3", "policy=jsq", "tp=1")) == 2
