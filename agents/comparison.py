@@ -175,6 +175,9 @@ def run_on_each(
 def lacking(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> float:
     """How much mean attainment falls short of its targets: over classes the sum, over workloads the mean.
 
+    Episodes without judged requests of a class are left out (`on_time_share`). Where no episode has one, the
+    attainment counts as 0, or as what is asked if no request arrived either.
+
     Args:
         rows: of one policy.
         targets: attainment asked, by class.
@@ -182,11 +185,13 @@ def lacking(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> 
     by_workload: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_workload.setdefault(row.get("workload", ""), []).append(row)
-    short = [
-        max(0.0, target - float(np.mean([row[f"{name}/slo_attainment"] for row in mine])))
-        for mine in by_workload.values()
-        for name, target in targets.items()
-    ]
+    short = []
+    for mine in by_workload.values():
+        for name, target in targets.items():
+            judged = [share for row in mine if (share := on_time_share(row, name)) == share]
+            some_came = any(row.get(f"{name}/arrivals", 1) for row in mine)
+            seen = np.mean(judged) if judged else 0.0 if some_came else target
+            short.append(max(0.0, target - float(seen)))
     return float(np.sum(short) / len(by_workload))
 
 

@@ -126,7 +126,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
 
     names = split_policies(text) if text else list(policies_for(scenario))
     if not names:
-        raise Slip(f"policies = {text!r}: names nobody")
+        raise Slip(f"policies = {text!r}: names no policy")
     found: dict[str, Policy] = {}
     models: dict[str, _Model] = {}
     places: set[tuple[Path, float | None]] = set()

@@ -7,7 +7,9 @@ is lacking, down where there is more than asked for, and never out of [0, `most`
 What is measured is what the tables show: of all arrivals, the share served in time. A request that the
 horizon cuts off is a miss there, but no violation in the scenario's reward, which charges the work left
 over alone, so learners leave batch requests lying at the end. Where an attainment is asked for, every miss
-of the class costs the same, cut off or not.
+of the class costs the same, cut off or not. Under `reward.prices` shares are of judged requests
+only: those that the horizon cuts off while they can still be in time are no misses, and the scenario charges
+all misses itself.
 
 With `per = "workload"` every workload that training draws has multipliers of its own: a policy for a family
 of services is asked to keep the target on each, and not on their average, to which easy ones would lend what
@@ -53,6 +55,17 @@ def prices(scenario: Scenario) -> NDArray[np.float64]:
     return violation_prices(scenario)
 
 
+def misses(row: Mapping[str, Any], scenario: Scenario) -> NDArray[np.float64]:
+    """(C,) requests of each class that were not served in time; open ones count, but not under prices.
+
+    Args:
+        row: an episode's summary, or numbers of it.
+        scenario: that it is an episode of.
+    """
+    ends = ["late", "rejected"] + (["unfinished"] if scenario.reward.prices is None else [])
+    return np.array([sum(row[f"{c.name}/{end}"] for end in ends) for c in scenario.classes], float)
+
+
 def priced_return(
     row: Mapping[str, Any], scenario: Scenario, multipliers: NDArray[np.float64]
 ) -> float:
@@ -64,10 +77,8 @@ def priced_return(
         multipliers: (C,), 1 for classes of which nothing is asked: what the horizon cuts off counts for them
             here, though training does not charge it.
     """
-    names = [c.name for c in scenario.classes]
-    missed = [row[f"{n}/arrivals"] * (1.0 - row[f"{n}/slo_attainment"]) for n in names]
     others = row["reward"] + row["cost/violations"]
-    return float(others - np.sum(multipliers * prices(scenario) * missed))
+    return float(others - np.sum(multipliers * prices(scenario) * misses(row, scenario)))
 
 
 def priced_rewards(
@@ -84,17 +95,15 @@ def priced_rewards(
     if settings.attainment is None:
         return rewards
     asked = ~np.isnan(targets_of(settings, scenario))
+    missed = misses(result.summary, scenario)
     for c, (slo_class, price) in enumerate(zip(scenario.classes, prices(scenario), strict=True)):
         if not asked[c]:
             continue
         name = slo_class.name
         late = np.asarray(result.series[f"{name}/violations"], np.float64)
-        missed = round(
-            result.summary[f"{name}/arrivals"] * (1.0 - result.summary[f"{name}/slo_attainment"])
-        )
         # The scenario's own reward has charged the late ones once, and the horizon's none.
         rewards -= price * (settings.start - 1.0) * late
-        rewards[-1] -= price * settings.start * (missed - late.sum())
+        rewards[-1] -= price * settings.start * (missed[c] - late.sum())
     return rewards
 
 
@@ -196,9 +205,13 @@ class LagrangianVecEnv(VecEnvWrapper):
         if dones.any():
             summary = infos["episode_summary"]
             share = np.stack([summary[f"{n}/slo_attainment"] for n in self._names], axis=1)
-            # Rounded, since the share is a quotient of whole numbers.
-            in_all = np.rint(arrived * (1.0 - share))
-            cut_off[dones] = in_all[dones] - late[dones]
+            if self._scenario.reward.prices is None:
+                # Rounded, since the share is a quotient of whole numbers.
+                in_all = np.rint(arrived * (1.0 - share))
+                cut_off[dones] = in_all[dones] - late[dones]
+            else:  # the share is of judged requests, and all misses among them are counted as late
+                judged = np.rint(late / np.where(late > 0, 1.0 - share, 1.0))
+                came -= np.where(dones[:, None] & (late > 0), arrived - judged, 0.0)
         np.add.at(self._missed, rows, violations + cut_off)
         np.add.at(self._arrived, rows, came)
         self._late_before, self._arrived_before = late.copy(), arrived.copy()

@@ -11,8 +11,8 @@
     replace=true      policies of these names that ship already give way
 
 A card's environment, seeds, command, revision of the code and figures of validation come from the run
-(agents/pretrained says what else a card has), and SHA256SUMS lists all files. Nothing is written unless all
-can be.
+(agents/pretrained says what else a card has). SHA256SUMS lists models and configurations, and no cards.
+Nothing is written unless all can be.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ KINDS = (
     "arrival, routed",
     "prefill ends",
     "decode segment ends, requests leave",
-    "decode segment cut, nobody leaves",
+    "decode segment cut, no request leaves",
     "chunked iteration ends",
     "wake-up of an idle instance, loading",
 )

@@ -40,12 +40,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.capacity_load import Plan, plan_of, stream_of, trace_of, window
+from experiments.capacity_load import Plan, Stratum, plan_of, stream_of, trace_of, window
 from experiments.capacity_options import MACHINE_WIDE, MOST_WINDOWS, Request, ask
 from experiments.capacity_search import (
     Share,
@@ -131,18 +132,21 @@ class Trials:
             request.out / "cache", fingerprint("experiments.capacity_serve", "run")
         )
         self._sizes: list[int] = []
-        self._strata: list[tuple[slice, int]] = []
+        self._strata: list[Stratum] = []
         self.all: dict[tuple[str, int, int], Tried] = {}
 
-    def sizes(self, counted: Sequence[int], strata: Sequence[tuple[slice, int]] = ()) -> None:
+    def sizes(self, counted: Sequence[int], strata: Sequence[Stratum] = ()) -> None:
         """Requests of each window, and `Plan.strata`: none where all windows stand for the same load."""
         self._sizes = list(counted)
-        self._strata = list(strata) or [(slice(None), sum(counted))]
+        self._strata = list(strata) or [Stratum(slice(None), sum(counted))]
 
     def share(self, in_time: Sequence[int]) -> Share:
         """Of the whole load, from all windows."""
-        parts = [share_interval(in_time[k], self._sizes[k]) for k, _ in self._strata]
-        return together(parts, [whole for _, whole in self._strata])
+        parts = [
+            share_interval(in_time[k], self._sizes[k], census=census)
+            for k, _, census in self._strata
+        ]
+        return together(parts, [whole for _, whole, _ in self._strata])
 
     def attempt(self, policy: tuple[str, str, dict[str, Any]], tp: int, workers: int) -> Tried:
         """One number; windows are left out once what they hold could not make it enough."""
@@ -158,9 +162,9 @@ class Trials:
         text, name, parameters = policy
         case = self.request.case
         weights = np.ones(len(self._sizes))
-        for members, whole in self._strata:
+        for members, whole, _ in self._strata:
             weights[members] = whole / max(1, sum(self._sizes[members]))
-        total, missed = sum(whole for _, whole in self._strata), 0.0
+        total, missed = sum(whole for _, whole, _ in self._strata), 0.0
         in_time: list[int] = []
         requests: list[int] = []
         for k in range(case["windows"]):
@@ -235,7 +239,7 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
             loads = [window(scenario, {**case, "window": k}) for k in range(case["windows"])]
             counted = [int(load.counted.sum()) for load in loads]
             plan = _plan(request)
-            strata = [(slice(None), sum(counted))] if plan is None else plan.strata
+            strata = [Stratum(slice(None), sum(counted))] if plan is None else plan.strata
             check_load(request, plan, counted, strata)
             trials.sizes(counted, strata)
             idle = trials.share(idle_in_time(scenario, loads))
@@ -265,7 +269,7 @@ def check_load(
     request: Request,
     plan: Plan | None,
     counted: Sequence[int],
-    strata: Sequence[tuple[slice, int]],
+    strata: Sequence[Stratum],
 ) -> None:
     """Whether the windows hold enough requests to show the target if all of them are in time.
 
@@ -282,21 +286,25 @@ def check_load(
     total, filled = sum(counted), sum(n > 0 for n in counted)
     if total == 0:
         raise Slip("the windows hold no requests: take more, or longer ones")
-    bounds = [best_bound(sum(counted[k]), sum(n > 0 for n in counted[k])) for k, _ in strata]
-    bound = float(np.average(bounds, weights=[whole for _, whole in strata]))
+    bounds = [
+        1.0 if census else best_bound(sum(counted[k]), sum(n > 0 for n in counted[k]))
+        for k, _, census in strata
+    ]
+    bound = float(np.average(bounds, weights=[whole for _, whole, _ in strata]))
     if bound >= target:
         return
     seen = f"{_many(total, 'request')} in {_many(filled, 'window')}"
     if filled < len(counted):
         seen += f" (of {len(counted)}, the others are empty)"
     if np.isnan(bound):
-        why = "one window says nothing of others"
+        drawn = "" if plan is None or plan.whole else " drawn"
+        why = f"cannot be sure of the others from fewer than two{drawn} windows with requests"
     else:
         why = f"all in time would show {_floor_percent(bound)} (95 % confidence)"
     if plan is not None and not plan.whole:
         raise Slip(
             f"attainment = {target:g}: cannot be shown with {seen}: {why}; "
-            f"windows={len(plan.requests)} simulates all of the trace"
+            f"{all_of(plan)} simulates all of the trace"
         )
     needed = requests_needed(target, len(counted))
     advice = [f"{_many(needed, 'request')} in {len(counted)} windows"]
@@ -313,6 +321,12 @@ def check_load(
 def _floor_percent(share: float) -> str:
     """Two digits, never more than there is."""
     return f"{np.floor(1e4 * share) / 100:.2f} %"
+
+
+def _part(share: float) -> str:
+    """A share above 0 and below 1, with two digits at least of it and of what is left to 1."""
+    digits = max(0, 1 - floor(log10(100 * min(share, 1 - share))))
+    return f"{100 * share:.{digits}f} %"
 
 
 def _rate(request: Request) -> float:
@@ -343,7 +357,7 @@ def asked(request: Request) -> list[str]:
     drawn = len(plan.parts) - plan.busiest
     return [
         *lines,
-        f"simulated: {100 * plan.coverage:.0f} % of the {_many(total, 'request')} of {name}, in {seconds} "
+        f"simulated: {_part(plan.coverage)} of the {_many(total, 'request')} of {name}, in {seconds} "
         f"of {len(plan.requests):,}: the busiest {plan.busiest}, and {drawn} drawn with seed {case['seed']}",
     ]
 
@@ -351,7 +365,17 @@ def asked(request: Request) -> list[str]:
 def more_of(request: Request) -> str:
     """What would make bounds tighter."""
     plan = _plan(request)
-    return "a longer trace" if plan is not None and plan.whole else "more windows"
+    if plan is not None and plan.whole:
+        return "a longer trace"
+    return "more windows" if request.case["windows"] < MOST_WINDOWS else "longer windows"
+
+
+def all_of(plan: Plan) -> str:
+    """The options that simulate all of a trace: longer windows where there would be too many."""
+    if len(plan.requests) <= MOST_WINDOWS:
+        return f"windows={len(plan.requests)}"
+    window_s = ceil(plan.part_s * len(plan.requests) / MOST_WINDOWS)
+    return f"windows={MOST_WINDOWS} window_s={window_s}"
 
 
 def unsure(request: Request) -> str:
@@ -360,8 +384,8 @@ def unsure(request: Request) -> str:
     if plan is None or plan.whole:
         return ""
     return (
-        f"not sure: {100 * (1 - plan.coverage):.0f} % of the requests were not simulated, and another "
-        f"seed may give another answer: windows={len(plan.requests)} simulates all of them"
+        f"not sure: {_part(1 - plan.coverage)} of the requests were not simulated, and another "
+        f"seed may give another answer: {all_of(plan)} simulates all of them"
     )
 
 

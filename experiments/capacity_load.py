@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,20 @@ def trace_of(stream: StreamConfig) -> tuple[Trace, float]:
     return trace, len(trace) / (trace.period_ps / PS_PER_S) / stream.rate_per_s
 
 
+class Stratum(NamedTuple):
+    """Windows that stand for the same part of the load.
+
+    Attributes:
+        windows: which.
+        requests: of all of that part, simulated or not.
+        census: whether the windows are all of that part, and not a sample of it.
+    """
+
+    windows: slice
+    requests: int
+    census: bool = False
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which parts of a trace are simulated.
@@ -93,8 +107,8 @@ class Plan:
 
     @property
     def whole(self) -> bool:
-        """Whether all of the trace is simulated."""
-        return len(self.parts) == len(self.requests)
+        """Whether all requests of the trace are simulated: parts without requests may be left out."""
+        return self.coverage == 1
 
     @property
     def coverage(self) -> float:
@@ -102,13 +116,16 @@ class Plan:
         return float(self.requests[self.parts].sum() / self.requests.sum())
 
     @property
-    def strata(self) -> list[tuple[slice, int]]:
-        """Windows that stand for the same part of the load: which, and how many requests it has."""
+    def strata(self) -> list[Stratum]:
+        """The busiest windows, which stand for themselves, and the drawn ones."""
         if self.whole:
-            return [(slice(None), int(self.requests.sum()))]
+            return [Stratum(slice(None), int(self.requests.sum()))]
         sure = int(self.requests[self.parts[: self.busiest]].sum())
         rest = int(self.requests.sum()) - sure
-        return [(slice(0, self.busiest), sure), (slice(self.busiest, None), rest)]
+        return [
+            Stratum(slice(0, self.busiest), sure, census=True),
+            Stratum(slice(self.busiest, None), rest),
+        ]
 
 
 def plan_of(stream: StreamConfig, case: Mapping[str, Any]) -> Plan | None:

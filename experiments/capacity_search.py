@@ -54,11 +54,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def share_interval(in_time: Sequence[int], requests: Sequence[int]) -> Share:
+def share_interval(
+    in_time: Sequence[int], requests: Sequence[int], *, census: bool = False
+) -> Share:
     """The share of requests in time over several windows, and its interval (see the module).
 
     Args:
         in_time, requests: (n,) of each window; windows without requests say nothing.
+        census: these are all windows that there are, so the share has no sampling error.
 
     Raises:
         ValueError: no requests at all, or more in time than there were.
@@ -75,6 +78,8 @@ def share_interval(in_time: Sequence[int], requests: Sequence[int]) -> Share:
     share = good.sum() / total
     seen = int(good.sum()), int(total)
     windows = len(n)
+    if census:
+        return Share(*seen, float(share), float(share))
     if windows < 2:
         return Share(*seen, np.nan, np.nan)
     effect = 1.0

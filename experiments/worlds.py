@@ -1,4 +1,4 @@
-"""Everybody at their best in a world: the same budget of simulated decisions for each, judged on other days.
+"""Every policy at its best in a world: the same budget of simulated decisions for each, judged on other days.
 
     python -m experiments.worlds env=mixed-slo,placement,... [scale=paper|quick] [search=missing|all|none]
                                  [episodes=N] [learned=FOLDER,FOLDER] [page=docs/leaderboard.md]
@@ -8,8 +8,8 @@
     scale=paper          160 episodes of search each (64 where one takes seconds), and both pages' tables;
                          quick: 6, nothing kept
     search=missing       searches for whom the package has no settings yet (baselines/tuned); "all": for
-                         everybody again; "none": for nobody
-    episodes=N           that everybody is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day;
+                         every policy again; "none": for none
+    episodes=N           that every policy is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day;
                          multi-region: those under which every weekday comes equally often)
     learned=A,B          run folders of agents.train, judged on the same episodes in their environments
     page=FILE            where the whole table goes, between the environment's two marks; "none": nowhere
@@ -227,7 +227,7 @@ def _run(words: Sequence[str]) -> int:
     return 0
 
 
-TITLE = "### Everybody at their best: {}"
+TITLE = "### Every policy at its best: {}"
 
 
 def _page(options: Mapping[str, str], key: str, default: str) -> Path | None:

@@ -6,7 +6,7 @@
     seed       of the first case of each kind, the next ones count up; not given: a fresh one
     kind       whole, qlm, split, weights, live, regions, custom, long; not given: all of them
     processes  how many work side by side
-    record     add a row to the table of docs/validation.md
+    record     add a row to the table of docs/validation.md: for a drawn seed and committed code only
 
 The seed is printed first. A difference comes with the words that run its case alone; the exit code is then 1.
 """
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agents.files import git_revision, write_text
-from llmscale_env._cli import flag, parse_options, run_command, some_of, whole
+from llmscale_env._cli import Slip, flag, parse_options, run_command, some_of, whole
 from llmscale_env.sim.region_specs import ScalingKind
 from llmscale_env.sim.router import router
 from llmscale_env.sim.spec import NEVER, ClusterSpec, PoolPhase, RouterKind
@@ -323,6 +323,10 @@ def _run(words: list[str]) -> int:
     processes = whole(options, "processes", 2, 1, 1000)
     seed = whole(options, "seed", secrets.randbelow(2**40), 0, 2**62)
     record, revision = flag(options, "record"), git_revision()
+    if record and "seed" in options:
+        raise Slip("record = true: is for fresh cases, whose seed is drawn; leave seed= out")
+    if record and revision.endswith("-dirty"):
+        raise Slip(f"record = true: {revision}: commit what differs first")
     print(
         f"soak: seed={seed} cases={cases} kind={','.join(kinds)}, revision {revision}", flush=True
     )
@@ -347,8 +351,7 @@ def _run(words: list[str]) -> int:
     print(f"soak: {sum(done.values())} cases ({said}), {differences} differences")
     if record:
         each = [done[kind] for kind in KINDS]
-        short = re.sub(r"^(\w{10})\w*", r"\1", revision)  # "-dirty" stays
-        cells = (datetime.now(UTC).date(), short, seed, *each, differences)
+        cells = (datetime.now(UTC).date(), revision[:10], seed, *each, differences)
         write_text(PAGE, recorded(PAGE.read_text(encoding="utf-8"), cells))
     return int(differences > 0)
 

@@ -119,6 +119,16 @@ def test_what_is_lacking_on_one_workload_is_not_made_up_for_by_another():
     assert lacking([rows[1]], {"x": 0.9}) == pytest.approx(0.1)
 
 
+def test_a_share_of_no_judged_request_is_no_attainment():
+    def row(arrivals: int, unfinished: int, share: float) -> dict[str, Any]:
+        return {"x/arrivals": arrivals, "x/unfinished": unfinished, "x/slo_attainment": share}
+
+    late, opened, empty = row(10, 2, 0.5), row(10, 10, 1.0), row(0, 0, 1.0)
+    assert lacking([late, opened, empty], {"x": 0.9}) == pytest.approx(0.4)
+    assert lacking([opened, empty], {"x": 0.9}) == pytest.approx(0.9)
+    assert lacking([empty], {"x": 0.9}) == 0.0
+
+
 def test_a_run_on_a_family(tmp_path: Path):
     out = tmp_path / "run"
     words = [

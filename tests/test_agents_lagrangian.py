@@ -13,12 +13,13 @@ from agents.cloning import _SEEDS_OF_COPYING, watch
 from agents.config import make_config, parse_words
 from agents.environments import make_scenario, make_vector_env
 from agents.files import read_csv
-from agents.lagrangian import LagrangianVecEnv, prices
+from agents.lagrangian import LagrangianVecEnv, misses, priced_rewards, prices
 from agents.settings import LagrangianConfig
 from agents.store import LAST, read
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env._cli import Slip
+from llmscale_env.control.run import run_episode
 
 # One instance for a load that needs more: misses are sure.
 SMALL = [
@@ -137,6 +138,49 @@ def test_a_copy_learns_the_value_of_what_training_charges():
     assert seen.priced.sum() < 1.5 * seen.rewards.sum() < 0
 
 
+def test_under_prices_open_requests_are_no_misses():
+    # A batch target that lasts: requests are open at the horizon, and shares leave them out.
+    dollars = "{gpu_hour_usd: 2.5, late_request_usd: 0.002, start_usd: 0.0, unit_usd: 20.0}"
+    config = config_of(
+        f"scenario.reward.prices={dollars}",
+        "lagrangian.attainment=0.99",
+        "lagrangian.start=3",
+        "lagrangian.rate=0",
+    )
+    scenario = make_scenario(config)
+    native = NativeVecEnv(make_vector_env(config, scenario, 1), reward_scale=1.0)
+    env = LagrangianVecEnv(native, scenario, config.lagrangian)
+    native.seed_each([3])
+    env.reset()
+    result = run_episode(make_policy("static"), scenario, 3)
+    summary = result.summary
+    judged = {c: summary[f"{c}/arrivals"] - summary[f"{c}/unfinished"] for c in env.class_names}
+    assert summary["batch/unfinished"] > 0
+    missed = misses(summary, scenario)
+    for c, name in enumerate(env.class_names):
+        assert missed[c] == pytest.approx(
+            judged[name] * (1 - summary[f"{name}/slo_attainment"]), abs=1e-6
+        )
+    own = np.sum(result.series["reward"])
+    asked = priced_rewards(result, scenario, config.lagrangian)
+    assert own - asked.sum() == pytest.approx(2 * np.sum(prices(scenario) * missed))
+    # The environment counts the same way.
+    still = np.array([[1, 0, 0, 3, 3, 3, 0, 0]])
+    extra = 0.0
+    for _ in range(6):
+        _, rewards, _, _ = env.step(still)
+        extra += rewards[0] - native.native_rewards[0]
+    end = native.native_infos["episode_summary"]
+    late = np.array([end[f"{name}/violations"][0] for name in env.class_names])
+    native.close()
+    assert late.sum() > 0
+    assert extra == pytest.approx(-2 * np.sum(prices(scenario) * late), rel=1e-4)
+    env.update()
+    for c, name in enumerate(env.class_names):
+        if late[c]:
+            assert env.attainment[0, c] == pytest.approx(end[f"{name}/slo_attainment"][0])
+
+
 def test_only_the_class_that_is_asked_for_moves():
     settings = LagrangianConfig(attainment={"interactive": 0.9})
     env, *_ = play(settings, [1.0, 1.0])
@@ -239,6 +283,10 @@ def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
             "cost/violations": own,
             "interactive/arrivals": 100.0,
             "interactive/slo_attainment": 1 - missed / 100,
+            "interactive/late": missed / 2,
+            "interactive/rejected": 0,
+            "interactive/unfinished": missed / 2,
+            **{f"batch/{end}": 0 for end in ("late", "rejected", "unfinished")},
             "batch/arrivals": 0.0,
             "batch/slo_attainment": 1.0,
         }

@@ -138,7 +138,7 @@ def test_the_command_of_a_card_makes_its_configuration(each: Pretrained):
 
 
 def test_nobody_is_a_slip():
-    with pytest.raises(Slip, match="policies = ',': names nobody"):
+    with pytest.raises(Slip, match="policies = ',': names no policy"):
         make_policies(",", "mixed-slo-v0", load_scenario("mixed-slo-v0"))
 
 

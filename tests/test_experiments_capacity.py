@@ -11,8 +11,19 @@ import pytest
 from scipy.stats import t
 
 from baselines.aladdin.fleet import history
-from experiments.capacity import Answer, Trials, Tried, best, main, search, sentence
-from experiments.capacity_load import plan_of, stream_of, window
+from experiments.capacity import (
+    Answer,
+    Trials,
+    Tried,
+    _part,
+    _plan,
+    all_of,
+    best,
+    main,
+    search,
+    sentence,
+)
+from experiments.capacity_load import Stratum, plan_of, stream_of, window
 from experiments.capacity_options import FEW_WINDOWS, MOST_WORK, ask
 from experiments.capacity_search import (
     Share,
@@ -177,7 +188,7 @@ def test_the_busiest_windows_are_simulated_whatever_the_seed(bursty, tmp_path):
         assert len(set(plan.parts.tolist())) == 6
         # The parts are a little shorter than 20 s, so bursts reach into their neighbours by some requests.
         assert plan.coverage == pytest.approx((3 * 800 + 3 * 40) / 3480, abs=0.02)
-        assert [whole for _, whole in plan.strata] == pytest.approx([2400, 1080], abs=60)
+        assert [whole for _, whole, _ in plan.strata] == pytest.approx([2400, 1080], abs=60)
         drawn.add(tuple(plan.parts[plan.busiest :].tolist()))
     assert len(drawn) > 1
 
@@ -419,9 +430,61 @@ def test_one_window_shows_nothing_of_the_others(trace, tmp_path, capsys):
     assert main(small(tmp_path, f"trace={trace}", "windows=2")) == 2
     told = capsys.readouterr().err
     assert (
-        "80 requests in 2 windows: one window says nothing of others; windows=20 simulates" in told
+        "80 requests in 2 windows: cannot be sure of the others from fewer than two drawn windows with "
+        "requests; windows=20 simulates" in told
     )
     assert "nan" not in told
+
+
+def test_the_busiest_windows_are_a_census(tmp_path):
+    strata = [Stratum(slice(0, 1), 1000, census=True), Stratum(slice(1, None), 6000)]
+    trials, _ = made_up(tmp_path, lambda n: 1.0)
+    trials.sizes([1000] * 4, strata)
+    share = trials.share([900, 1000, 1000, 1000])
+    assert share.low == pytest.approx((1000 * 0.9 + 6000 * best_bound(3000, 3)) / 7000)
+    assert share.high == pytest.approx((1000 * 0.9 + 6000) / 7000)
+    # Three windows are one busiest and two drawn: enough for bounds.
+    trials.sizes([1000] * 3, strata)
+    assert share.low > trials.share([900, 1000, 1000]).low > 0
+
+
+def test_empty_drawn_windows_are_no_evidence(tmp_path, capsys):
+    # Three parts of 20 hold requests, and of the second two one at most is drawn.
+    path = tmp_path / "gap.csv"
+    times = (
+        [k / 42 for k in range(400)]
+        + [151 + 0.7 * k for k in range(10)]
+        + [190 + k for k in range(10)]
+    )
+    rows = "".join(f"{at},100,20\n" for at in times)
+    path.write_text("arrival_time_s,input_tokens,output_tokens\n" + rows)
+    assert main(small(tmp_path, f"trace={path}", "windows=3", "policy=jsq", "tp=1")) == 2
+    told = capsys.readouterr().err
+    assert "cannot be sure of the others from fewer than two drawn windows with requests" in told
+    # The three windows with requests are all of the trace, whatever the empty ones.
+    case = ask(small(tmp_path, f"trace={path}", "windows=6")).case
+    plan = plan_of(stream_of(case), case)
+    assert plan.whole
+    assert plan.strata == [(slice(None), 420, False)]
+
+
+def test_no_more_windows_are_advised_than_can_be_asked_for(trace, tmp_path):
+    words = small(tmp_path, f"trace={trace}", "windows=3")
+    assert all_of(_plan(ask(words))) == "windows=20"
+    times = (f"{10 * k},100,20\n" for k in range(2501))
+    trace.write_text("arrival_time_s,input_tokens,output_tokens\n" + "".join(times))
+    advised = all_of(_plan(ask(words)))
+    assert advised == "windows=1000 window_s=26"
+    words = small(tmp_path, f"trace={trace}", *advised.split())
+    assert _plan(ask(words)).whole
+
+
+@pytest.mark.parametrize(
+    "share, told",
+    [(0.5, "50 %"), (0.000312, "0.031 %"), (0.05, "5.0 %"), (0.9996, "99.960 %")],
+)
+def test_a_share_that_is_simulated_is_never_none_or_all(share, told):
+    assert _part(share) == told
 
 
 def test_an_answer_that_no_number_of_gpus_gives_says_so(tmp_path, capsys):

@@ -195,7 +195,7 @@ def test_sageserves_day_has_the_papers_fleet():
         ({"fleet__routes__1__region_queues": {"west": "later"}}, r"must have a queue for each of"),
         ({"fleet__routes__1__pools": []}, r"no route of kind shared-queue names pools"),
         ({"fleet__queues__0__llm": None}, r"queues.later.llm is missing"),
-        ({"fleet__pools__0__pull": ["later"]}, r"nobody pulls from it"),
+        ({"fleet__pools__0__pull": ["later"]}, r"no instance pulls from it"),
         ({"fleet__pools__0__scaling": {"least": 5}}, r"scaling.least = 5: must be at most 4"),
         ({"fleet__pools__0__scaling": {"most": 5}}, r"scaling.most = 5: must be at most"),
         ({"fleet__pools__0__scaling": {"low": 0.8}}, r"low = 0.8: must be below high"),

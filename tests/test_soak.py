@@ -11,7 +11,16 @@ from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.spec import RequestState, RouterKind
 from tests import soak, test_engines_agree
 from tests.engine_cases import Case, run_case
-from tests.soak import KINDS, PAGE, counted, make_custom_case, make_long_case, recorded, rows_of
+from tests.soak import (
+    KINDS,
+    PAGE,
+    counted,
+    main,
+    make_custom_case,
+    make_long_case,
+    recorded,
+    rows_of,
+)
 
 PAGE_BEFORE = """
 **0 fresh cases** in 0 runs, 0 differences
@@ -87,6 +96,29 @@ def test_a_recorded_run_is_a_row_and_counts() -> None:
     page = recorded(page, ("2026-11-26", "abd", 8, 0, 90, 2))
     assert rows_of(page)[1] == ["2026-11-26", "abd", "8", "0", "90", "2"]
     assert "**1,300 fresh cases** in 2 runs, 2 differences\n" in page
+
+
+@pytest.mark.parametrize(
+    "words, revision, says",
+    [
+        (["seed=7"], "a" * 40, "record = true: is for fresh cases"),
+        ([], "a" * 40 + "-dirty", "record = true: " + "a" * 40 + "-dirty: commit what differs"),
+    ],
+)
+def test_only_drawn_cases_of_committed_code_are_recorded(
+    words: list[str],
+    revision: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def not_run(*_: object) -> list[object]:
+        raise AssertionError("the cases were run")
+
+    monkeypatch.setattr("tests.soak.git_revision", lambda: revision)
+    monkeypatch.setattr("tests.soak.soak", not_run)
+    assert main(["record=true", "cases=1", *words]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_the_pages_counter_is_that_of_its_table() -> None:

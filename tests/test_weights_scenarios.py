@@ -98,7 +98,7 @@ def test_copies_are_spread_evenly_and_caches_kept() -> None:
         ([PREFILL, {**DECODE, "twin_of": "x"}], {}, "twin_of = 'x': unknown"),
         ([PREFILL, {**DECODE, "twin_of": "decode"}], {}, "must be another pool"),
         ([{**PREFILL, "twin_of": "decode"}, DECODE], {}, "must be another pool"),
-        ([PREFILL, DECODE, {**DECODE, "name": "third"}], {}, "third.twin_of.*nobody's yet"),
+        ([PREFILL, DECODE, {**DECODE, "name": "third"}], {}, "third.twin_of.*no other pool's yet"),
         ([{**PREFILL, "weights": "timed"}, DECODE], {}, "both pools need weights = 'flow'"),
         ([PREFILL, {**DECODE, "max_instances": 8}], {}, "max_instances = 8 must be 16"),
         ([PREFILL, {**DECODE, "tp": 2}], {}, "tp = 2 must be 1"),

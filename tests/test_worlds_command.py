@@ -196,7 +196,7 @@ def test_it_judges_everybody_without_a_search(
     assert all(f"\n| {name} | " in summary for name in chiefs)
     assert "\n| random, masked | " not in summary
     assert "](board.md#burst-multicast) has all " in summary
-    assert "### Everybody at their best: burst-multicast" in summary
+    assert "### Every policy at its best: burst-multicast" in summary
     for text in (board, summary):
         assert text.index("Tension: ") < text.index("## another")
     # Every episode comes from the cache the second time.

@@ -1,6 +1,7 @@
 """Trained policies that ship, one folder each: `model.safetensors`, `config.yaml`, `card.yaml`.
 
-`SHA256SUMS` lists their files (`sha256sum --check SHA256SUMS`); one that is another is not loaded.
+`SHA256SUMS` lists models and configurations (`sha256sum --check SHA256SUMS`); changed ones are not loaded.
+Cards are not listed.
 
 `policies=pretrained` means the one that its environment recommends, `policies=pretrained:NAME` one by name.
 

@@ -258,7 +258,7 @@ class ClusterView:
 
     def _see_endpoints(self) -> EndpointsSeen:
         if self._demand is None:
-            raise ValueError("endpoints: nobody recorded the demand for this view")
+            raise ValueError("endpoints: the demand was not recorded for this view")
         return see_endpoints(
             EndpointLayout(self.scenario),
             self._engine,
@@ -289,7 +289,7 @@ class ClusterView:
             ValueError: the history is no whole number of such bins; or nobody recorded it.
         """
         if self._demand is None:
-            raise ValueError("demand: nobody recorded it for this view")
+            raise ValueError("demand: was not recorded for this view")
         return self._demand().until(self.time_s, bin_s)
 
     @property

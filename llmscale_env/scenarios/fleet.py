@@ -244,7 +244,7 @@ class FleetConfig(Frozen):
             for name in pool.pull:
                 if name in names:
                     raise ValueError(
-                        f"pools.{pool.name}.pull: queue {name!r} is the queue manager's, nobody pulls from it"
+                        f"pools.{pool.name}.pull: queue {name!r} is its manager's, no instance pulls from it"
                     )
 
     def _check_twins(self, pools: dict[str, PoolConfig]) -> None:
@@ -256,7 +256,7 @@ class FleetConfig(Frozen):
             twin = known_by(pool.twin_of, pools, where)
             if twin.name == pool.name or twin.twin_of is not None or twin.name in named:
                 raise ValueError(
-                    f"{where} = {twin.name!r}: must be another pool that names no twin and is nobody's yet"
+                    f"{where} = {twin.name!r}: must be another pool, without a twin, and no other pool's yet"
                 )
             named.add(twin.name)
             if not (pool.flows and twin.flows):

@@ -78,12 +78,12 @@ class Clairvoyant(Forecaster):
 
     def _path(self, steps: int) -> Floats:
         if self._given is None:
-            raise RuntimeError("clairvoyant: nobody has given it the future; call set_future first")
+            raise RuntimeError("clairvoyant: it was not given the future; call set_future first")
         rows = np.minimum(self.age + np.arange(steps)[:, None], len(self._given) - 1)
         path = self._given[rows, self._columns]
         if np.isnan(path).any():
             blind = int(np.argmax(np.isnan(path).any(axis=0)))
-            raise RuntimeError(f"clairvoyant: nobody has given it the future of series {blind}")
+            raise RuntimeError(f"clairvoyant: it was not given the future of series {blind}")
         return path
 
 
