@@ -199,3 +199,40 @@ def test_episodes_that_are_played_again_are_where_they_were(name: str):
         other.replay(broken)
     one.close()
     other.close()
+
+
+def test_memory_does_not_grow_where_states_are_restored_again_and_again():
+    """As tree search does; the actions that would play an episode again are not kept then."""
+    env: Any = gym.make("llmscale/Placement-v1").unwrapped
+    env.reset(seed=1)
+    action = env.action_space.sample()
+    for _ in range(5):
+        env.step(action)
+    saved = env.save_state()
+    kept = []
+    for _ in range(30):
+        env.step(action)
+        env.restore_state(saved)
+        kept.append(len(env.core._taken))
+    assert kept == [0] * 30
+    env.close()
+
+
+def test_a_restored_episode_is_not_played_again_wrongly():
+    envs: Any = gym.make_vec("llmscale/Placement-v1", num_envs=2).unwrapped
+    envs.reset(seed=1)
+    envs.action_space.seed(0)
+    saved = envs.core.save(0)
+    for _ in range(3):
+        envs.step(envs.action_space.sample())
+    envs.core.restore(0, saved)
+    with pytest.raises(ValueError, match="episode 0: cannot be played again, since it was restored"):
+        envs.so_far()
+    assert len(envs.core.so_far(1)["actions"]) == 3
+    envs.reset(seed=2, options={"reset_mask": np.array([True, False])})
+    seen = envs.step(envs.action_space.sample())[0]
+    assert [len(episode["actions"]) for episode in envs.so_far()] == [1, 4]
+    other: Any = gym.make_vec("llmscale/Placement-v1", num_envs=2).unwrapped
+    np.testing.assert_array_equal(other.replay(envs.so_far()), seen)
+    envs.close()
+    other.close()

@@ -325,6 +325,8 @@ class ServingEnv(gym.Env, _Settings):
     def restore_state(self, saved: dict[str, Any]) -> None:
         """Continue from where `save_state` was called, on this or another instance.
 
+        Kinds and shapes of `saved` are checked. Its numbers are not: changed ones are taken as they are.
+
         Raises:
             ValueError: no state of an environment, or one of another scenario; nothing has changed then.
         """
@@ -555,8 +557,10 @@ class ServingVectorEnv(VectorEnv, _Settings):
     def so_far(self) -> list[dict[str, Any]]:
         """What plays the episodes under way again: of each `seed`, `generator` and (k, parts) `actions`.
 
-        Numbers and text alone, so it can be stored as such. It tells nothing of calls that gave some episodes
-        another state in another way.
+        Numbers and text alone, so it can be stored as such.
+
+        Raises:
+            ValueError: `core.restore` has put an episode somewhere since it began.
         """
         return [self.core.so_far(e) for e in range(self.num_envs)]
 
