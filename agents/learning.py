@@ -77,7 +77,7 @@ def learn(
     keeper = Keeper(native, prices, noise)
     try:
         if resumes:
-            model, found = keeper.take_up(folder, config, env)
+            model, found = keeper.resume(folder, config, env)
         else:
             model = make_learner(config, env, scenario)
             if config.warm_start.policy is not None:
@@ -99,7 +99,7 @@ def learn(
                 on_validation,
             )
             if resumes:
-                validation.take_up(found)
+                validation.resume(found)
             more = _callbacks(config, folder, prices, noise)
             callbacks = CallbackList(
                 [validation, RolloutTags(native), *more, Progress(config.total_timesteps)]
@@ -114,7 +114,7 @@ def learn(
                 else:
                     validation.init_callback(model)
                 if model.num_timesteps >= config.total_timesteps:
-                    keeper.look(model)
+                    keeper.capture(model)
                 stop.check()
                 if validation.last_validation < model.num_timesteps:
                     validation.validate()
