@@ -84,7 +84,7 @@ def _train(words: Sequence[str]) -> int:
             if resumes or any(word.startswith("out=") for word in words):
                 raise
             folder = _free_folder(config)
-        except (ModelError, ScenarioError) as error:
+        except (MemoryError, ModelError, ScenarioError) as error:
             raise Slip(str(error)) from None
         except KeyboardInterrupt:
             again = f"python -m agents.train env={config.env} resume=true out={folder}"
