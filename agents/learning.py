@@ -26,7 +26,7 @@ from agents.same_arrivals import GroupBaseline
 from agents.settings import teacher_of
 from agents.sharpening import Sharpening
 from agents.stopping import Stop
-from agents.store import COPY, LAST, ModelError, contents_of, load_model, write
+from agents.store import COPY, LAST, ModelError, cannot_resume, contents_of, load_model, write
 from agents.translation import TranslationError
 from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
 from agents.vec_adapter import NativeVecEnv
@@ -60,9 +60,11 @@ def learn(
 
     Raises:
         KeyboardInterrupt: interrupted; the last model has been saved.
-        ModelError: the last model of the folder cannot be read.
+        ModelError: the last model of the folder cannot be read, or an older version made it.
         Slip: see `warm_start`.
     """
+    if resumes and (why := cannot_resume(folder)):
+        raise ModelError(why)
     if resumes and not (folder / LAST).is_file():
         if (folder / "validation.csv").is_file():
             raise ModelError(f"model {str(folder / LAST)!r}: is gone, so the run cannot go on")
