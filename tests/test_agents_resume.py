@@ -177,7 +177,7 @@ def old_run(folder: Path, *names: str) -> Path:
 def test_a_run_of_an_older_version_is_named_as_one(names: tuple[str, ...], tmp_path: Path):
     """Also when its zip was converted."""
     folder = old_run(tmp_path / "run", *names)
-    with pytest.raises(Slip, match="cannot be resumed: an older version made it.*out=FOLDER"):
+    with pytest.raises(Slip, match=r"cannot be resumed: an older version made it.*out=FOLDER"):
         plan([f"out={folder}", "resume=true"])
 
 
