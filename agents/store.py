@@ -212,8 +212,9 @@ def cannot_resume(folder: Path) -> str:
     if not old:
         return ""
     return (
-        f"run {str(folder)!r}: cannot be resumed: an older version made it, and its last model holds a network "
-        "but not where training was. Train anew with another out=FOLDER; its models can still be evaluated"
+        f"run {str(folder)!r}: cannot be resumed: an older version made it, and its last model holds a "
+        "network but not where training was. Train anew with another out=FOLDER; its models can still be "
+        "evaluated"
     )
 
 

@@ -101,8 +101,8 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
     """What the command line asks for: configuration, run folder, whether an earlier run goes on.
 
     Raises:
-        Slip: see `parse_words` and `make_config`; a folder in use, nothing to go on with, or a run that cannot
-            go on.
+        Slip: see `parse_words` and `make_config`; a folder in use, nothing to go on with, or a run that
+            cannot go on.
     """
     changes, options = parse_words(words, ("env", "out", "resume"))
     given = Path(options["out"]) if "out" in options else None
