@@ -120,7 +120,7 @@ class Validation(BaseCallback):
         self.last_validation = -1
         self._rollout_began = 0
 
-    def take_up(self, state: Mapping[str, Any]) -> None:
+    def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from what an earlier part of the run wrote down."""
         self.best, self.last_validation = tuple(state["best"]), state["last"]
         path = self.folder / "validation.csv"
@@ -133,7 +133,7 @@ class Validation(BaseCallback):
     def _on_rollout_start(self) -> None:
         self.stop.ask()
         self._rollout_began = self.model.num_timesteps
-        self.keeper.look(self.model)
+        self.keeper.capture(self.model)
         due = self.last_validation + self.config.validation_every
         if self.last_validation < 0 or self.model.num_timesteps >= due:
             self.validate()

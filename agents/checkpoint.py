@@ -44,7 +44,7 @@ class Keeper:
         self._native, self._prices, self._noise = native, prices, noise
         self._moving: dict[str, Any] = {}
 
-    def look(self, model: Any) -> None:
+    def capture(self, model: Any) -> None:
         """Remember where the rollout that follows begins: all that it will move."""
         memory = getattr(model, "_last_lstm_states", None)
         held = None if self._noise is None or self._noise.noise is None else self._noise.noise
@@ -64,7 +64,7 @@ class Keeper:
         }
 
     def write(self, folder: Path, model: Any, validation: dict[str, Any]) -> None:
-        """Write the run's last model, whole: the network as it is now, and where `look` was called."""
+        """Write the run's last model, whole: the network as it is now, and where `capture` was called."""
         optimiser = model.policy.optimizer.state_dict()
         contents = {
             **contents_of(model),
@@ -84,7 +84,7 @@ class Keeper:
         }
         replace_file(folder / LAST, lambda part: write(part, contents))
 
-    def take_up(self, folder: Path, config: Any, env: Any) -> tuple[Any, dict[str, Any]]:
+    def resume(self, folder: Path, config: Any, env: Any) -> tuple[Any, dict[str, Any]]:
         """The run's last model on `env`, everything else put where it was; what `write` got as `validation`.
 
         Raises:
@@ -94,7 +94,7 @@ class Keeper:
         try:
             model = model_of(contents, config, env)
             run = contents["run"]
-            self._put_back(model, run)
+            self._restore(model, run)
             return model, dict(run["validation"])
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = " ".join(str(error).split())[:200]
@@ -102,7 +102,7 @@ class Keeper:
                 f"model {str(folder / LAST)!r}: no run can go on from it ({text})"
             ) from None
 
-    def _put_back(self, model: Any, run: dict[str, Any]) -> None:
+    def _restore(self, model: Any, run: dict[str, Any]) -> None:
         optimiser = {
             "state": {
                 int(k): {name: torch.from_numpy(value) for name, value in each.items()}

@@ -61,7 +61,7 @@ class TrainConfig(Frozen):
         agent: the learner.
         seed: of the network, the exploration and the training episodes.
         total_timesteps: environment steps, over all episodes side by side.
-        n_envs: episodes side by side.
+        n_envs: episodes side by side, at most 100,000, and what memory has room for.
         env_threads: threads that advance them.
         torch_threads: threads of torch; more than one rarely helps nets this small.
         observation, action: names of observation blocks and action heads; None: the environment's own.

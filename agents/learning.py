@@ -26,7 +26,7 @@ from agents.same_arrivals import GroupBaseline
 from agents.settings import teacher_of
 from agents.sharpening import Sharpening
 from agents.stopping import Stop
-from agents.store import COPY, LAST, ModelError, contents_of, load_model, write
+from agents.store import COPY, LAST, ModelError, cannot_resume, contents_of, load_model, write
 from agents.translation import TranslationError
 from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
 from agents.vec_adapter import NativeVecEnv
@@ -60,9 +60,11 @@ def learn(
 
     Raises:
         KeyboardInterrupt: interrupted; the last model has been saved.
-        ModelError: the last model of the folder cannot be read.
+        ModelError: the last model of the folder cannot be read, or an older version made it.
         Slip: see `warm_start`.
     """
+    if resumes and (why := cannot_resume(folder)):
+        raise ModelError(why)
     if resumes and not (folder / LAST).is_file():
         if (folder / "validation.csv").is_file():
             raise ModelError(f"model {str(folder / LAST)!r}: is gone, so the run cannot go on")
@@ -77,7 +79,7 @@ def learn(
     keeper = Keeper(native, prices, noise)
     try:
         if resumes:
-            model, found = keeper.take_up(folder, config, env)
+            model, found = keeper.resume(folder, config, env)
         else:
             model = make_learner(config, env, scenario)
             if config.warm_start.policy is not None:
@@ -99,7 +101,7 @@ def learn(
                 on_validation,
             )
             if resumes:
-                validation.take_up(found)
+                validation.resume(found)
             more = _callbacks(config, folder, prices, noise)
             callbacks = CallbackList(
                 [validation, RolloutTags(native), *more, Progress(config.total_timesteps)]
@@ -114,7 +116,7 @@ def learn(
                 else:
                     validation.init_callback(model)
                 if model.num_timesteps >= config.total_timesteps:
-                    keeper.look(model)
+                    keeper.capture(model)
                 stop.check()
                 if validation.last_validation < model.num_timesteps:
                     validation.validate()

@@ -11,8 +11,14 @@
     replace=true      policies of these names that ship already give way
 
 A card's environment, seeds, command, revision of the code and figures of validation come from the run
+<<<<<<< HEAD
 (agents/pretrained says what else a card has). SHA256SUMS lists models and configurations, and no cards.
 Nothing is written unless all can be.
+=======
+(agents/pretrained says what else a card has), and SHA256SUMS lists all files. Nothing is written unless all
+can be, and the files of the other policies are the ones that are listed. After an interrupt the policy is not
+loaded; the same command mends it.
+>>>>>>> b26
 """
 
 from __future__ import annotations
@@ -40,6 +46,9 @@ from agents.pretrained import (
     MODEL,
     SUMS,
     PretrainedError,
+    check_others,
+    lines_of,
+    listed,
     shipped,
     sums_of,
 )
@@ -68,7 +77,9 @@ def _ship(words: list[str]) -> int:
         raise Slip(f"runs = {options['runs']!r}: names no folder")
     home = Path(options.get("out", FOLDER))
     names = _names(runs, options.get("name"))
-    replaced = [name for name in names if (home / name).exists()]
+    check_others(home, names)
+    # A folder that is not listed is what an interrupted command has left.
+    replaced = [name for name in names if lines_of(listed(home), (name,))]
     if replaced and not flag(options, "replace"):
         raise Slip(
             f"name: {replaced[0]!r} ships already from {home}; replace=true lets it give way"
@@ -80,10 +91,15 @@ def _ship(words: list[str]) -> int:
             more = {"recommended": True} if run == recommended else {}
             made[name] = ship(run, Path(aside) / name, {**said, **more})
         for name, folder in made.items():
-            for path in sorted(folder.iterdir()):
-                replace_file(home / name / path.name, partial(shutil.copyfile, path))
+            # The card last: without it there is no policy. Until the sums are written, none of it is loaded.
+            for file in (MODEL, "config.yaml", CARD):
+                replace_file(home / name / file, partial(shutil.copyfile, folder / file))
+            (home / name / "model.zip").unlink(missing_ok=True)  # of an older version
+        others = lines_of(listed(home), names, others=True)
+        mine = lines_of(sums_of(home).splitlines(keepends=True), names)
+        write_text(home / SUMS, "".join(sorted([*others, *mine], key=lambda line: line[66:])))
+        for name in names:
             print(f"written: {home / name}")
-        write_text(home / SUMS, sums_of(home))
     return 0
 
 
@@ -115,7 +131,7 @@ def _recommended(runs: Sequence[Path], names: Sequence[str], home: Path) -> Path
     envs = sorted({read_config(run).env for run in runs})
     if len(envs) > 1:
         raise Slip(f"card: recommended = true: is for runs of one environment; these are of {envs}")
-    there = [p.name for p in shipped(envs[0], home) if p.recommended and p.name not in names]
+    there = [p.name for p in shipped(envs[0], home, names) if p.recommended]
     if there:
         raise Slip(f"card: recommended = true: {there[0]!r} is recommended for {envs[0]!r} already")
     _check_alike(runs)

@@ -187,16 +187,55 @@ def steps_of(path: Path) -> int:
     Raises:
         ModelError: it is something else.
     """
+    try:
+        return int(_header(path)["timesteps"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise _damaged(path) from None
+
+
+def cannot_resume(folder: Path) -> str:
+    """Why the run in a folder cannot go on; "" if nothing is known against it.
+
+    Runs of older versions hold networks, but not where training was; so does a zip of theirs that
+    `agents.convert` has converted.
+    """
+    path = folder / LAST
+    if path.is_file():
+        try:
+            old = "run" not in _header(path)
+        except ModelError as error:
+            return str(error)
+    else:
+        old = path.with_suffix(".zip").is_file()
+    if not old:
+        return ""
+    return (
+        f"run {str(folder)!r}: cannot be resumed: an older version made it, and its last model holds a "
+        "network but not where training was. Train anew with another out=FOLDER; its models can still be "
+        "evaluated"
+    )
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """What is JSON of a file's contents; its arrays are not read.
+
+    Raises:
+        ModelError: it is something else.
+    """
     if _is_zip(path):
         raise ModelError(_refusal(path))
     try:
         with path.open("rb") as file:
             length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
-            return int(_plain(file.read(length))["timesteps"])
-    except (KeyError, OSError, RecursionError, TypeError, ValueError):
-        raise ModelError(
-            f"model {str(path)!r}: cannot be read: damaged, or no model of this project"
-        ) from None
+            return dict(_plain(file.read(length)))
+    except (OSError, RecursionError, TypeError, ValueError):
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> ModelError:
+    return ModelError(f"model {str(path)!r}: cannot be read: damaged, or no model of this project")
 
 
 def _plain(header: bytes) -> Any:

@@ -41,6 +41,7 @@ from agents.config import (
 from agents.files import provenance, read_csv, read_json, said, write_csv, write_json, write_text
 from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
+from agents.store import cannot_resume
 from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _train(words: Sequence[str]) -> int:
             if resumes or any(word.startswith("out=") for word in words):
                 raise
             folder = _free_folder(config)
-        except (ModelError, ScenarioError) as error:
+        except (MemoryError, ModelError, ScenarioError) as error:
             raise Slip(str(error)) from None
         except KeyboardInterrupt:
             again = f"python -m agents.train env={config.env} resume=true out={folder}"
@@ -100,7 +101,8 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
     """What the command line asks for: configuration, run folder, whether an earlier run goes on.
 
     Raises:
-        Slip: see `parse_words` and `make_config`; a folder in use, or nothing to go on with.
+        Slip: see `parse_words` and `make_config`; a folder in use, nothing to go on with, or a run that
+            cannot go on.
     """
     changes, options = parse_words(words, ("env", "out", "resume"))
     given = Path(options["out"]) if "out" in options else None
@@ -122,6 +124,8 @@ def plan(words: Sequence[str]) -> tuple[TrainConfig, Path, bool]:
             )
         return config, folder, False
     folder = given or _latest_unfinished(config)
+    if why := cannot_resume(folder):
+        raise Slip(why)
     earlier = read_config(folder)
     if earlier.env != env:
         raise Slip(f"env = {env!r}: the run in {folder} is of {earlier.env!r}")
@@ -352,15 +356,20 @@ def _free_folder(config: TrainConfig) -> Path:
 
 
 def _latest_unfinished(config: TrainConfig) -> Path:
-    pattern = f"{config.env}-{config.agent}-seed*/model_last.safetensors"
-    unfinished = [
-        path.parent
-        for path in sorted(RUNS.glob(pattern), key=lambda path: path.stat().st_mtime)
-        if not is_finished(path.parent)
-    ]
-    if not unfinished:
-        raise Slip(f"resume = true: no unfinished run in {RUNS}; name its folder with out=")
-    return unfinished[-1]
+    """Of the runs that can go on; others are named."""
+    found = RUNS.glob(f"{config.env}-{config.agent}-seed*/model_last.*")
+    last = [path for path in found if path.suffix in (".safetensors", ".zip")]
+    latest_first = sorted(last, key=lambda path: path.stat().st_mtime, reverse=True)
+    for folder in dict.fromkeys(path.parent for path in latest_first):
+        if is_finished(folder):
+            continue
+        why = cannot_resume(folder)
+        if not why:
+            return folder
+        said(f"passed over: {why}")
+    raise Slip(
+        f"resume = true: no unfinished run in {RUNS} that can go on; name its folder with out="
+    )
 
 
 def _value(config: TrainConfig, key: str) -> Any:

@@ -219,7 +219,7 @@ class VarietyVectorEnv(VectorEnv):
         self.labels = [source.label(group, 0) for group in range(self._groups)]
         self._envs = [make_vector_env(config, s, self._size) for s in self.scenarios]
         self._waiting: list[tuple[Scenario, Any]] = []
-        self._closed = False  # some environment, in the step under way
+        self._collects = False  # garbage, at the end of the step: it has closed an environment
         self._generation = [0] * self._groups
         self._ended = [0] * self._groups
         self._steps = 0
@@ -263,11 +263,11 @@ class VarietyVectorEnv(VectorEnv):
             infos[group] = {**infos[group], "action_mask": first["action_mask"]}
         while len(self._waiting) > self._groups:
             self._waiting.pop(0)[1].close()
-            self._closed = True
-        if self._closed:
+            self._collects = True
+        if self._collects:
             # Tens of megabytes each, in cycles of references: Python, which counts objects, would wait long.
             gc.collect()
-            self._closed = False
+            self._collects = False
         rewards, terminated, truncated = (
             np.concatenate([result[k] for result in found]) for k in (1, 2, 3)
         )
@@ -324,7 +324,7 @@ class VarietyVectorEnv(VectorEnv):
                 self._waiting.append((self.scenarios[group], self._envs[group]))
             else:
                 self._envs[group].close()
-                self._closed = True
+                self._collects = True
 
     def _env_of(self, scenario: Scenario) -> Any:
         """An environment that waits, or a new one."""

@@ -16,8 +16,9 @@ import pytest
 
 import llmscale_env
 from agents import train
-from agents.store import BEST, LAST, ModelError, read
+from agents.store import BEST, LAST, ModelError, read, write
 from agents.train import plan
+from llmscale_env._cli import Slip
 from tests.waiting import command, ended
 
 TINY = [
@@ -151,11 +152,54 @@ def test_what_cannot_be_gone_on_with_is_told(tmp_path: Path):
     with pytest.raises(ModelError, match="cannot be read: damaged"):
         run(words, tmp_path / "run", True)
     shutil.copy(tmp_path / "run" / BEST, path)  # a network, but no run
-    with pytest.raises(ModelError, match="no run can go on from it"):
+    with pytest.raises(Slip, match="cannot be resumed: an older version made it"):
         run(words, tmp_path / "run", True)
     path.unlink()
     with pytest.raises(ModelError, match="is gone, so the run cannot go on"):
         run(words, tmp_path / "run", True)
+
+
+def old_run(folder: Path, *names: str) -> Path:
+    """A run folder as older versions left it, with these models."""
+    folder.mkdir(parents=True)
+    config, _, _ = plan([*words_of("plain"), f"out={folder.parent / 'none'}"])
+    (folder / "config.yaml").write_text(config.to_yaml())
+    (folder / "validation.csv").write_text("timesteps\n24\n")
+    for name in names:
+        if name.endswith(".zip"):
+            (folder / name).write_bytes(b"PK\x03\x04")
+        else:
+            write(folder / name, {"timesteps": 24})
+    return folder
+
+
+@pytest.mark.parametrize("names", [("model_last.zip",), ("model_last.zip", LAST)])
+def test_a_run_of_an_older_version_is_named_as_one(names: tuple[str, ...], tmp_path: Path):
+    """Also when its zip was converted."""
+    folder = old_run(tmp_path / "run", *names)
+    with pytest.raises(Slip, match=r"cannot be resumed: an older version made it.*out=FOLDER"):
+        plan([f"out={folder}", "resume=true"])
+
+
+def test_a_bare_resume_passes_over_runs_that_cannot_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(train, "RUNS", tmp_path)
+    words = ["env=mixed-slo-v0", "resume=true"]
+    name = "mixed-slo-v0-ppo-seed"
+    good = old_run(tmp_path / f"{name}0", LAST)
+    write(good / LAST, {"timesteps": 24, "run": {}})
+    os.utime(good / LAST, (1, 1))
+    old_run(tmp_path / f"{name}1", "model_last.zip")
+    old_run(tmp_path / f"{name}2", "model_last.zip", LAST)
+    assert plan(words)[1] == good
+    told = capsys.readouterr().err
+    assert told.count("passed over") == 2
+    assert f"{name}1" in told
+    assert f"{name}2" in told
+    shutil.rmtree(good)
+    with pytest.raises(Slip, match="no unfinished run"):
+        plan(words)
 
 
 def test_the_best_model_so_far_outlives_a_lost_table(tmp_path: Path):
@@ -198,4 +242,43 @@ def test_episodes_that_are_played_again_are_where_they_were(name: str):
     with pytest.raises(ValueError, match=r"episodes\[0\]: its generator has no state"):
         other.replay(broken)
     one.close()
+    other.close()
+
+
+def test_memory_does_not_grow_where_states_are_restored_again_and_again():
+    """As tree search does; the actions that would play an episode again are not kept then."""
+    env: Any = gym.make("llmscale/Placement-v1").unwrapped
+    env.reset(seed=1)
+    action = env.action_space.sample()
+    for _ in range(5):
+        env.step(action)
+    saved = env.save_state()
+    kept = []
+    for _ in range(30):
+        env.step(action)
+        env.restore_state(saved)
+        kept.append(len(env.core._taken))
+    assert kept == [0] * 30
+    env.close()
+
+
+def test_a_restored_episode_is_not_played_again_wrongly():
+    envs: Any = gym.make_vec("llmscale/Placement-v1", num_envs=2).unwrapped
+    envs.reset(seed=1)
+    envs.action_space.seed(0)
+    saved = envs.core.save(0)
+    for _ in range(3):
+        envs.step(envs.action_space.sample())
+    envs.core.restore(0, saved)
+    with pytest.raises(
+        ValueError, match="episode 0: cannot be played again, since it was restored"
+    ):
+        envs.so_far()
+    assert len(envs.core.so_far(1)["actions"]) == 3
+    envs.reset(seed=2, options={"reset_mask": np.array([True, False])})
+    seen = envs.step(envs.action_space.sample())[0]
+    assert [len(episode["actions"]) for episode in envs.so_far()] == [1, 4]
+    other: Any = gym.make_vec("llmscale/Placement-v1", num_envs=2).unwrapped
+    np.testing.assert_array_equal(other.replay(envs.so_far()), seen)
+    envs.close()
     other.close()

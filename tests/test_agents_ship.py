@@ -216,3 +216,62 @@ def test_a_damaged_run_is_told_in_a_line(run: Path, card: Path, tmp_path: Path, 
         (broken / "run.json").write_text(text)
         assert ship.main([f"runs={broken}", f"card={card}", f"out={tmp_path / 'out'}"]) == 2
         assert "is damaged" in capsys.readouterr().err
+
+
+def test_files_of_other_policies_are_not_approved(run: Path, card: Path, tmp_path: Path, capsys):
+    home = tmp_path / "home"
+    words = [f"runs={run}", f"card={card}", f"out={home}"]
+    assert ship.main([*words, "name=one"]) == 0
+    config = home / "one" / "config.yaml"
+    whole = config.read_text()
+    config.write_text(whole + "# changed")
+    before = (home / "SHA256SUMS").read_text()
+    assert ship.main([*words, "name=two"]) == 2
+    assert (
+        "one/config.yaml is missing, or is not the file that is listed" in capsys.readouterr().err
+    )
+    assert (home / "SHA256SUMS").read_text() == before
+    assert not (home / "two").exists()
+    config.write_text(whole)
+    assert ship.main([*words, "name=two"]) == 0
+    assert (home / "SHA256SUMS").read_text() == pretrained.sums_of(home)
+
+
+def test_a_model_of_an_older_version_gives_way(run: Path, card: Path, tmp_path: Path):
+    words = [f"runs={run}", f"card={card}", f"out={tmp_path / 'home'}", "name=one"]
+    assert ship.main(words) == 0
+    old = tmp_path / "home" / "one" / "model.zip"
+    old.write_bytes(b"PK")
+    assert ship.main([*words, "replace=true"]) == 0
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_the_same_command_mends_what_an_interrupt_left(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
+):
+    home, card = tmp_path / "home", tmp_path / "said.yaml"
+    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+    words = [f"runs={run}", f"card={card}", f"out={home}", "name=one"]
+    if replaces:
+        assert ship.main(words) == 0
+        words.append("replace=true")
+        # As if the shipped one had been another: what is listed is not what will be there.
+        sums = home / "SHA256SUMS"
+        sums.write_text("".join("0" * 64 + line[64:] for line in sums.read_text().splitlines(True)))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        real = ship.write_text
+        patch.setattr(
+            ship, "write_text", lambda p, t: killed() if p.name == "SHA256SUMS" else real(p, t)
+        )
+        assert ship.main(words) == 130
+    pretrained._read.cache_clear()
+    with pytest.raises(pretrained.PretrainedError, match="ship it again"):
+        pretrained.shipped(folder=home)
+    assert ship.main(words) == 0
+    pretrained._read.cache_clear()
+    assert [policy.name for policy in pretrained.shipped(folder=home)] == ["one"]

@@ -76,6 +76,30 @@ def test_numbers_of_episodes_are_whole(num_envs):
         gym.make_vec(MIXED.id, num_envs=num_envs)
 
 
+def test_more_episodes_than_any_memory_holds_are_refused():
+    from agents.config import make_config
+    from llmscale_env._cli import Slip
+    from llmscale_env.envs.base import MAX_EPISODES
+
+    many = MAX_EPISODES + 1
+    with pytest.raises(ValueError, match=f"num_envs = {many}: must be at most 100,000"):
+        gym.make_vec(MIXED.id, num_envs=many)
+    with pytest.raises(Slip, match=f"n_envs.*{MAX_EPISODES}"):
+        make_config("mixed-slo-v0", {"n_envs": many})
+
+
+def test_episodes_that_memory_has_no_room_for_are_told(monkeypatch: pytest.MonkeyPatch):
+    from llmscale_env.sim.fast import engine
+
+    def none_left(*_: object) -> None:
+        raise MemoryError("Unable to allocate 20 GiB")
+
+    monkeypatch.setattr(engine, "allocate", none_left)
+    said = r"no memory for 64 episodes side by side .* take fewer \(Unable to allocate 20 GiB"
+    with pytest.raises(MemoryError, match=said):
+        gym.make_vec(MIXED.id, num_envs=64)
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", None])
 def test_numbers_of_threads_are_whole(threads):
     with pytest.raises(ValueError, match=r"threads = .*: must be an integer of at least 1"):

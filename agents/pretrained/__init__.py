@@ -24,6 +24,7 @@ A card says what one must know before trusting a policy:
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -78,15 +79,18 @@ def is_pretrained(name: str) -> bool:
     return name == WORD or name.startswith(f"{WORD}:")
 
 
-def shipped(environment: str | None = None, folder: Path | None = None) -> list[Pretrained]:
-    """All policies that ship, or those of an environment, by name.
+def shipped(
+    environment: str | None = None, folder: Path | None = None, without: Collection[str] = ()
+) -> list[Pretrained]:
+    """All policies that ship, or those of an environment, by name; those in `without` are not looked at.
 
     Raises:
         PretrainedError: a folder lacks a file, or its card a key, or its model is too large, or a file is not
             the one that SHA256SUMS lists.
     """
     home = FOLDER if folder is None else folder
-    found = [_read(path.parent) for path in sorted(home.glob(f"*/{CARD}"))]
+    folders = [path.parent for path in sorted(home.glob(f"*/{CARD}"))]
+    found = [_read(each) for each in folders if each.name not in without]
     return [each for each in found if environment in (None, each.environment)]
 
 
@@ -149,17 +153,45 @@ def sums_of(home: Path) -> str:
     return "".join(lines)
 
 
+def listed(home: Path) -> list[str]:
+    """The lines of SHA256SUMS in `home`."""
+    path = home / SUMS
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+
+
+def lines_of(lines: Iterable[str], names: Collection[str], *, others: bool = False) -> list[str]:
+    """Of the lines of SHA256SUMS those about policies of these names, or about all `others`."""
+    return [line for line in lines if (line[66:].partition("/")[0] in names) != others]
+
+
+def check_others(home: Path, names: Collection[str]) -> None:
+    """Refuse to go on if a file of another policy than these is not the one that SHA256SUMS lists.
+
+    Raises:
+        PretrainedError: naming the first such line.
+    """
+    wanted, there = (
+        lines_of(lines, names, others=True)
+        for lines in (listed(home), sums_of(home).splitlines(keepends=True))
+    )
+    odd = sorted(set(wanted) ^ set(there), key=lambda line: line[66:])
+    if odd:
+        raise PretrainedError(
+            f"{home / SUMS}: {odd[0][66:].strip()} is missing, or is not the file that is listed"
+        )
+
+
 @functools.cache
 def _read(folder: Path) -> Pretrained:
-    sums = folder.parent / SUMS
-    listed = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
+    sums = listed(folder.parent)
     for name in _LISTED:
         path = folder / name
         if not path.is_file():
             raise PretrainedError(f"pretrained policy {folder.name!r}: {name} is missing")
-        if f"{sha256(path.read_bytes()).hexdigest()}  {folder.name}/{name}" not in listed:
+        if f"{sha256(path.read_bytes()).hexdigest()}  {folder.name}/{name}\n" not in sums:
             raise PretrainedError(
-                f"pretrained policy {folder.name!r}: {name} is not the file that {SUMS} lists"
+                f"pretrained policy {folder.name!r}: {name} is not the file that {SUMS} lists (if shipping "
+                "it was interrupted: ship it again)"
             )
     size = (folder / MODEL).stat().st_size
     if size > MAX_BYTES:

@@ -70,7 +70,8 @@ class ServingCore:
         self.backlog = None if shaping is None else LateBacklog(scenario, shaping, n)
         self.rngs: list[np.random.Generator | None] = [None] * n
         # What plays the episodes under way again: how each began, and all actions since the oldest did.
-        self._begun: list[tuple[int | None, dict[str, Any], int]] = [(None, {}, 0)] * n
+        # None: it has not begun, or was restored, so its actions are not known from its start.
+        self._starts: list[tuple[int | None, dict[str, Any], int] | None] = [None] * n
         self._taken: deque[NDArray[np.int64]] = deque()
         self._steps = 0
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
@@ -109,9 +110,8 @@ class ServingCore:
         """
         rng = self.rngs[e]
         assert rng is not None, "an episode needs a generator before it starts"
-        self._begun[e] = (seed, dict(rng.bit_generator.state), self._steps)
-        for _ in range(len(self._taken) - self._steps + min(first for _, _, first in self._begun)):
-            self._taken.popleft()
+        self._starts[e] = (seed, dict(rng.bit_generator.state), self._steps)
+        self._drop_actions()
         if self.references:
             # A copy is asked: which requests come next must not depend on whether there is a reference.
             drawn = int(deepcopy(rng).integers(2**31)) if seed is None else seed
@@ -130,6 +130,12 @@ class ServingCore:
         if self.backlog is not None:
             self.backlog.start(e)
         self._forecast_anew(e)
+
+    def _drop_actions(self) -> None:
+        """Forget the actions that no episode under way has taken since it began."""
+        oldest = min((begun[2] for begun in self._starts if begun is not None), default=self._steps)
+        for _ in range(len(self._taken) - (self._steps - oldest)):
+            self._taken.popleft()
 
     def _series(self, e: int) -> NDArray[np.int64]:
         return np.arange(e * self.n_classes, (e + 1) * self.n_classes)
@@ -424,7 +430,9 @@ class ServingCore:
         return saved
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
-        """Put episode `e` where it was at `save`.
+        """Put episode `e` where it was at `save`. Until the next `start` there is no `so_far` of it.
+
+        Kinds and shapes of what is saved are checked, not its values: a changed number goes unnoticed.
 
         Raises:
             ValueError: `saved` is of another scenario, or not whole; nothing has changed then.
@@ -448,6 +456,8 @@ class ServingCore:
                 "saved: a state of another scenario, other actions or another forecaster"
             )
         self._check_saved(e, saved)
+        self._starts[e] = None
+        self._drop_actions()
         self.sim.restore(e, saved["sim"])
         self.last_action[e] = saved["last_action"]
         self.returns[e] = saved["returns"]
@@ -498,8 +508,18 @@ class ServingCore:
         return np.zeros(shape), np.zeros(shape), np.zeros((*shape, len(FORECAST_QUANTILES)))
 
     def so_far(self, e: int) -> dict[str, Any]:
-        """How episode `e` began, and its (k, parts) actions since: numbers alone, for `replay`."""
-        seed, generator, first = self._begun[e]
+        """How episode `e` began, and its (k, parts) actions since: numbers alone, for `replay`.
+
+        Raises:
+            ValueError: the episode has not begun, or was restored and cannot be played again from its start.
+        """
+        begun = self._starts[e]
+        if begun is None:
+            raise ValueError(
+                f"episode {e}: cannot be played again, since it was restored from a saved state; "
+                "start it anew first"
+            )
+        seed, generator, first = begun
         mine = list(self._taken)[len(self._taken) - (self._steps - first) :]
         actions = np.array([taken[e] for taken in mine], np.int64)
         return {

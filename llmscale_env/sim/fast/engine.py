@@ -73,7 +73,8 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     def __init__(self, spec: ClusterSpec, n_episodes: int = 1, capacity: int = 1) -> None:
         self.spec = spec
         self.n_episodes = n_episodes
-        self.states: State = allocate(spec, n_episodes, max(capacity, 1))
+        with self._room_for(capacity):
+            self.states: State = allocate(spec, n_episodes, max(capacity, 1))
         self._locate()
         self._features = [features_buffer(spec.n_instances) for _ in range(n_episodes)]
         self._router = spec.custom_router if spec.custom_router is not None else no_router()
@@ -143,14 +144,26 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     def _grow(self, capacity: int) -> None:
         _ = self.handles  # nobody may be reading the old arrays
         grown = {}
-        for name in PER_REQUEST:
-            had = getattr(self.states, name)
-            size = length(self.spec, name, capacity)
-            grown[name] = np.zeros((*had.shape[:-1], size), had.dtype)
-            grown[name][..., : had.shape[-1]] = had
+        with self._room_for(capacity):
+            for name in PER_REQUEST:
+                had = getattr(self.states, name)
+                size = length(self.spec, name, capacity)
+                grown[name] = np.zeros((*had.shape[:-1], size), had.dtype)
+                grown[name][..., : had.shape[-1]] = had
         self.states = self.states._replace(**grown)
         self.states.glob["capacity"] = capacity
         self._locate()
+
+    @contextmanager
+    def _room_for(self, capacity: int) -> Iterator[None]:
+        """Say what there is no memory for."""
+        try:
+            yield
+        except MemoryError as error:
+            raise MemoryError(
+                f"no memory for {self.n_episodes:,} episodes side by side with {capacity:,} requests each; "
+                f"take fewer ({error})"
+            ) from None
 
     def save(self, e: int) -> dict[str, NDArray[Any]]:
         """A copy of episode `e`: plain arrays that can be pickled and `restore`d; `cluster` says of which."""
