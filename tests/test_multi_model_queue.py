@@ -14,7 +14,7 @@ from llmscale_env.control.virtual import AS_IS, QueueOrders, VirtualQueues, see_
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv
 from llmscale_env.scenarios import load_scenario
-from llmscale_env.sim.fast.queue_records import QUEUE_SEEN
+from llmscale_env.sim.observed import QUEUE_SEEN
 from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
 

@@ -12,8 +12,8 @@ from llmscale_env.control.virtual import AS_IS
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.fast import gateways as kernels
-from llmscale_env.sim.fast.gateways import NO_SLACK, WORKER_DTYPE
 from llmscale_env.sim.linear import linear_times
+from llmscale_env.sim.observed import NO_SLACK, WORKER_DTYPE
 from llmscale_env.sim.spec import ClusterSpec, RouterKind
 from llmscale_env.workload.requests import PS_PER_S
 

@@ -26,13 +26,13 @@ from llmscale_env.sim.fast.layout import (
     length,
 )
 from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
-from llmscale_env.sim.fast.queue_records import QUEUED_DTYPE, RUN_DTYPE
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
 from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
 from llmscale_env.sim.fast.serving_orders import ServingOrders, SingleServingOrders
 from llmscale_env.sim.fast.streaming import SingleStreaming, Streaming
 from llmscale_env.sim.lock import Lock
+from llmscale_env.sim.observed import QUEUED_DTYPE, RUN_DTYPE
 from llmscale_env.sim.region_checks import check_client_regions
 from llmscale_env.sim.router import RAISED, features_buffer, no_router
 from llmscale_env.sim.spec import (

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
-from llmscale_env.sim.fast.queue_records import AGING, QUEUE, QUEUE_SEEN
+from llmscale_env.sim.fast.queue_records import AGING, QUEUE
 from llmscale_env.sim.fast.records import (
     CLS,
     CONST,
@@ -22,7 +22,6 @@ from llmscale_env.sim.fast.records import (
     GLOB,
     INST,
     POOL,
-    POOL_SEEN,
     PROF,
     REPORT,
     REQ,
@@ -32,6 +31,7 @@ from llmscale_env.sim.fast.records import (
 )
 from llmscale_env.sim.fast.region_records import episode_tables, shared_tables, widths
 from llmscale_env.sim.links import HOST_TABLES, LINK_TABLES, WEIGHT_TABLES
+from llmscale_env.sim.observed import POOL_SEEN, QUEUE_SEEN
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PoolPhase,

@@ -20,9 +20,9 @@ from llmscale_env.sim.checks import (
 )
 from llmscale_env.sim.fast import observe, placing
 from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.fast.records import UNDER_WAY_DTYPE
 from llmscale_env.sim.fast.reset import placement_fields
 from llmscale_env.sim.kinds import NOT_UNDER_WAY
+from llmscale_env.sim.observed import UNDER_WAY_DTYPE
 from llmscale_env.sim.spec import (
     REPORT_DTYPE,
     ClusterSpec,

@@ -28,7 +28,6 @@ from llmscale_env.sim.fast.memory import (
     queue_at,
     req_at,
 )
-from llmscale_env.sim.fast.queue_records import N_SLACK_BINS
 from llmscale_env.sim.fast.structures import (
     push_back,
     push_back_aux,
@@ -38,12 +37,10 @@ from llmscale_env.sim.fast.structures import (
     unlink_aux,
 )
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.observed import N_SLACK_BINS, SLACK_BOUNDS
 from llmscale_env.sim.spec import RequestState
 
 _SHARED = int(RequestState.SHARED_QUEUE)
-
-SLACK_BOUNDS = (0.0, 0.1, 0.25, 0.5)
-"""Bounds of the histogram of time to the deadline over the target."""
 
 _N_BOUNDS = N_SLACK_BINS - 1
 
