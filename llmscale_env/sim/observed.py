@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 RESULT_DTYPE = np.dtype(
     [
@@ -261,3 +266,109 @@ WORKER_DTYPE = np.dtype(
 and preempted list need. `ahead_ps` is `m`, the least time by which a running request is ahead of its
 target.
 """
+
+FINISHED_DTYPE = np.dtype(
+    [
+        ("request", np.int64),
+        ("llm", np.int64),
+        ("region", np.int64),  # of the client
+        ("slo_class", np.int64),
+        ("input_tokens", np.int64),
+        ("output_tokens", np.int64),
+        ("ttft_ps", np.int64),
+    ]
+)
+"""A request that has finished, as it is read out."""
+
+
+# --- many episodes side by side ---
+
+
+@dataclass(frozen=True)
+class VirtualQueues:
+    """Who waits and runs where in `E` episodes; the same as in `ClusterView`, as arrays.
+
+    Attributes:
+        time_ps: (E,) present time.
+        queues: (E, Q) structured (`QUEUE_SEEN`), all shared queues, those with a name first.
+        oldest_fresh_ps: (E, Q) arrival of the first in a queue that has had no token, -1: none.
+        running: (E, I, Q) running and preempted requests by the queue that they came from.
+        running_by_class: (E, I, C) running requests.
+        instances: (E, I) INSTANCE_DTYPE.
+        kv_share: (E, I) KV memory in use over capacity.
+        pull: (E, I, Q) queues on each instance's list, in order, -1 behind the last.
+        arrival: (E, M, C) queue that arrivals join (the shortest ones, if several).
+        weights_ready_ps: (E, I, M) when weights are in host memory, -1: not on their way.
+        evicts: (E, P) 1 where a pool's instances evict in order and flush at swaps, 0 where they do
+            neither, -1: one of the two.
+        waiting: (episode, queue) -> (n,) QUEUED_DTYPE, the requests in a queue, head first.
+        known: what has been computed from it already, by name.
+    """
+
+    time_ps: NDArray[np.int64]
+    queues: NDArray[Any]
+    oldest_fresh_ps: NDArray[np.int64]
+    running: NDArray[np.int64]
+    running_by_class: NDArray[np.int64]
+    instances: NDArray[Any]
+    kv_share: NDArray[np.float64]
+    pull: NDArray[np.int64]
+    arrival: NDArray[np.int64]
+    weights_ready_ps: NDArray[np.int64]
+    evicts: NDArray[np.int64]
+    waiting: Callable[[int, int], NDArray[Any]]
+    known: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gateways:
+    """Who waits for a place in `E` episodes, and what workers have to do.
+
+    Attributes:
+        time_ps: (E,) present time.
+        waiting: (E, M) requests in each LLM's gateway.
+        head_ps: (E, M) arrival of its head, -1: nobody waits.
+        turn: (E,) of the heads the request that arrived first, -1: nobody waits.
+        request: fields of `turn`, (E,) each, 0 without one: `arrival_ps`, `input_tokens`, `predicted_tokens`,
+            `emitted_tokens`, `llm`, `slo_class`.
+        workers: (E, I) `WORKER_DTYPE`; (E, 0) if they were not asked for.
+    """
+
+    time_ps: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    head_ps: NDArray[np.int64]
+    turn: NDArray[np.int64]
+    request: dict[str, NDArray[np.int64]]
+    workers: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where weights are in `E` episodes, and the instances that have them or get them.
+
+    Attributes:
+        time_ps: (E,) present time.
+        instances: (E, I) INSTANCE_DTYPE.
+        layers: (E, I) layers that each slot has.
+        source: (E, I) source code that they come or came from, -2: none (docs/engine.md, section 15).
+        partner: (E, I) the other instance of its live pair, -1: none.
+        mutating: (E, I) whether it drains so that its twin serves in its place.
+        left_s: (E, I) seconds until all layers are there if the present rate of the one on its way stays; NaN
+            where none is (nothing loads, or it waits for a layer of its source).
+        home: (E, M) machine that is to keep a copy of each LLM's weights, -1: none.
+        there: (E, M) whether it has it.
+        out_use, in_use: (E, I) share of a slot's own link to, and from, other machines that flows use now; 0
+            of a slot that is off, so the link that twins share counts once in a sum over slots.
+    """
+
+    time_ps: NDArray[np.int64]
+    instances: NDArray[np.void]
+    layers: NDArray[np.int64]
+    source: NDArray[np.int64]
+    partner: NDArray[np.int64]
+    mutating: NDArray[np.bool_]
+    left_s: NDArray[np.float64]
+    home: NDArray[np.int64]
+    there: NDArray[np.bool_]
+    out_use: NDArray[np.float64]
+    in_use: NDArray[np.float64]

@@ -53,6 +53,19 @@ class RegionOrders:
         if takes is not None:
             self.states.takes[e, llm, slo_class] = takes
 
+    def regional(
+        self, e: int, llm: int, slo_class: int
+    ) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+        """Thresholds of a route in millionths by region; its order of regions by region of the client."""
+        rows = self.states.prefer[e, llm, slo_class].tolist()
+        order = tuple(tuple(j for j in row if j >= 0) for row in rows)
+        return self.states.takes[e, llm, slo_class].tolist(), order
+
+    def manager_ppm(self, e: int) -> NDArray[np.int64]:
+        """(K, 2) utilisations below which each manager takes one request, and two."""
+        mine = self.states.manager[e][: len(self.spec.managers)]
+        return np.stack([mine["one_ppm"], mine["two_ppm"]], axis=-1)
+
     def set_managers(self, e: int, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
         """Set the utilisations below which each manager takes one request, and two."""
         check_manager_thresholds(self.spec, one_ppm, two_ppm)
