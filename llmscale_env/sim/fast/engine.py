@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -17,7 +17,7 @@ from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import gateways, observe, ordered, queues, shown, watch
 from llmscale_env.sim.fast.fleet import will_have
-from llmscale_env.sim.fast.fleet_orders import FleetOrders, SingleFleetOrders
+from llmscale_env.sim.fast.fleet_orders import FleetOrders
 from llmscale_env.sim.fast.layout import (
     EPISODE_FIELDS,
     PER_REQUEST,
@@ -25,13 +25,14 @@ from llmscale_env.sim.fast.layout import (
     addresses,
     allocate,
     length,
+    list_rows,
 )
-from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
+from llmscale_env.sim.fast.orders import PlacementOrders
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
-from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
+from llmscale_env.sim.fast.region_orders import RegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
-from llmscale_env.sim.fast.serving_orders import ServingOrders, SingleServingOrders
-from llmscale_env.sim.fast.streaming import SingleStreaming, Streaming
+from llmscale_env.sim.fast.serving_orders import ServingOrders
+from llmscale_env.sim.fast.streaming import Streaming
 from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.observed import (
     CLASS_SEEN,
@@ -82,6 +83,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     def __init__(self, spec: ClusterSpec, n_episodes: int = 1, capacity: int = 1) -> None:
         self.spec = spec
         self.n_episodes = n_episodes
+        self._list_rows, _ = list_rows(spec)
         self.states: State = allocate(spec, n_episodes, max(capacity, 1))
         self._locate()
         self._features = [features_buffer(spec.n_instances) for _ in range(n_episodes)]
@@ -506,12 +508,12 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
 
     def _queue_row(self, queue: int) -> int:
         check_range("queue", queue, 0, len(self.spec.queue_llm) - 1)
-        return 5 * self.spec.n_instances + queue
+        return self._list_rows["queue"] + queue
 
     def gateway(self, e: int, llm: int) -> list[int]:
         """Request ids that wait for any instance of an LLM, head first."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
-        return self._list(e, 5 * self.spec.n_instances + len(self.spec.queue_llm) + llm)
+        return self._list(e, self._list_rows["gateway"] + llm)
 
     def gpu_ps(self, e: int) -> list[int]:
         """Billed GPU-picoseconds per pool."""
@@ -547,10 +549,8 @@ def _check_orders(
         raise ValueError(f"{name}{list(at)} = {values[at]}: must be in {low}..{top}")
 
 
-class FastEngine(
-    SingleFleetOrders, SingleServingOrders, SingleOrders, SingleRegionOrders, SingleStreaming
-):
-    """One episode of the fast engine; the same calls as `ReferenceEngine`."""
+class FastEngine:
+    """One episode of the fast engine: the calls of `ReferenceEngine`, answered by `EngineBatch`."""
 
     def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int | None = None) -> None:
         self.batch = EngineBatch(spec, 1, len(requests))
@@ -560,31 +560,13 @@ class FastEngine(
 
     @property
     def now_ps(self) -> int:
+        """The time it stands at."""
         return self.batch.now_ps(0)
 
-    def advance(self, until_ps: int) -> None:
-        self.batch.advance(0, until_ps)
-
-    def results(self) -> NDArray[Any]:
-        return self.batch.results(0)
-
-    def instances(self) -> NDArray[Any]:
-        return self.batch.instances(0)
-
-    def queues(self) -> list[list[int]]:
-        return self.batch.queues(0)
-
-    def gateway(self, llm: int) -> list[int]:
-        return self.batch.gateway(0, llm)
-
-    def gpu_ps(self) -> list[int]:
-        return self.batch.gpu_ps(0)
-
-    def finish_log(self) -> list[int]:
-        return self.batch.finish_log(0)
-
-    def conservation(self) -> dict[RequestState, int]:
-        return self.batch.conservation(0)
+    def __getattr__(self, name: str) -> Any:
+        if name == "batch" or name.startswith("_"):
+            raise AttributeError(name)
+        return partial(getattr(self.batch, name), 0)
 
 
 __all__ = ["EngineBatch", "FastEngine", "RouterError"]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import gateway_row
 from llmscale_env.sim.fast.best_fit import see_sums
+from llmscale_env.sim.fast.lists import (
+    gateway_row,
+)
 from llmscale_env.sim.fast.memory import (
     const_of,
     fit_at,

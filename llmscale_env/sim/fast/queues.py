@@ -17,6 +17,10 @@ the only ways in and out.
 
 from __future__ import annotations
 
+from llmscale_env.sim.fast.lists import (
+    oldest_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.memory import (
     aging_at,
     by_class_of,
@@ -43,17 +47,6 @@ from llmscale_env.sim.spec import RequestState
 _SHARED = int(RequestState.SHARED_QUEUE)
 
 _N_BOUNDS = N_SLACK_BINS - 1
-
-
-@njit
-def queue_row(S, q):
-    return 5 * const_of(S).n_inst + q
-
-
-@njit
-def oldest_row(S, q):
-    """List of the requests of queue `q` that came before everybody behind them."""
-    return 5 * const_of(S).n_inst + const_of(S).n_queues + const_of(S).n_llms + q
 
 
 # ---- in and out ----------------------------------------------------------------------------------

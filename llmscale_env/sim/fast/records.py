@@ -329,6 +329,22 @@ CLS = np.dtype(
     ]
 )
 
+LISTS = {
+    "own": "instance",  # row `i` itself
+    "preempted": "instance",
+    "running": "instance",  # that are not evictable
+    "evictable": "instance",  # running ones: right behind
+    "prefilling": "instance",
+    "queue": "queue",
+    "gateway": "llm",
+    "oldest": "queue",
+    "landed": "instance",
+    "in_flight": "instance",
+    "held": "instance",
+    "decode_gateway": "llm",
+}
+"""Lists of requests in the order of their rows, and what there is one of each for (see `lists`)."""
+
 CONST = np.dtype(
     [
         (name, np.int64)
@@ -364,6 +380,7 @@ CONST = np.dtype(
             "reclaim_width",
             "bins_width",
             "pools_width",  # one more than pools
+            *(f"row_{name}" for name in LISTS),  # first row in `lists`
         )
     ]
 )

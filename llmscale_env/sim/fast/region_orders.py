@@ -118,35 +118,3 @@ class RegionOrders:
             out[f"{whose}_s"] += out[f"{whose}_ps"] // PS_PER_S
             out[f"{whose}_ps"] %= PS_PER_S
         return out
-
-
-class SingleRegionOrders:
-    """The same for `FastEngine`, whose only episode is number 0."""
-
-    batch: Any
-
-    def set_regional(
-        self,
-        llm: int,
-        slo_class: int,
-        threshold_ppm: int | Sequence[int] | None = None,
-        preference: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        self.batch.set_regional(0, llm, slo_class, threshold_ppm, preference)
-
-    def set_managers(self, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
-        self.batch.set_managers(0, one_ppm, two_ppm)
-
-    def set_scaling(
-        self,
-        pool: int,
-        kind: int,
-        target: int = -1,
-        forecast_utps: int = 0,
-        thresholds: ScalingThresholds | None = None,
-    ) -> None:
-        self.batch.set_scaling(0, pool, kind, target, forecast_utps, thresholds)
-
-    def spot(self) -> NDArray[Any]:
-        spot: NDArray[Any] = self.batch.spot(0)
-        return spot

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import preempted_row
+from llmscale_env.sim.fast.lists import (
+    oldest_row,
+    preempted_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.loading import time_left
 from llmscale_env.sim.fast.memory import (
     by_class_of,
@@ -28,7 +32,9 @@ from llmscale_env.sim.fast.memory import (
     running_cls_of,
     tally_at,
 )
-from llmscale_env.sim.fast.queues import age, oldest_row, queue_row
+from llmscale_env.sim.fast.queues import (
+    age,
+)
 from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.observed import (
