@@ -133,9 +133,7 @@ class PlacementOrders(ABC):
         route = self._route(e, llm, slo_class)
         if self.spec.routes[llm][slo_class].placement is None:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
-        names = list(route.dtype.names)
-        first = names.index("c1")
-        for name, value in zip(names[first:], placement_fields(placement), strict=True):
+        for name, value in placement_fields(placement).items():
             route[name] = value
 
     def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
