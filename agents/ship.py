@@ -11,14 +11,9 @@
     replace=true      policies of these names that ship already give way
 
 A card's environment, seeds, command, revision of the code and figures of validation come from the run
-<<<<<<< HEAD
 (agents/pretrained says what else a card has). SHA256SUMS lists models and configurations, and no cards.
-Nothing is written unless all can be.
-=======
-(agents/pretrained says what else a card has), and SHA256SUMS lists all files. Nothing is written unless all
-can be, and the files of the other policies are the ones that are listed. After an interrupt the policy is not
-loaded; the same command mends it.
->>>>>>> b26
+Nothing is written unless all can be, and the files of the other policies are the ones that are listed.
+After an interrupt the policy is not loaded; the same command mends it.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from agents.prior import as_is_choices
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
-from llmscale_env.control.virtual import AS_IS
 from llmscale_env.scenarios import Scenario
 from llmscale_env.sim.compile import SOURCES
+from llmscale_env.sim.orders import AS_IS
 
 KNOWN = ("targets", "batch_limits", "overflow_share", "load_source")
 """Fields of a command that parts of an action can mean."""

@@ -6,16 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from baselines.blitzscale.distserve import DistServePolicy
-from baselines.chiron import ChironPolicy
-from baselines.llumnix import LlumnixPolicy
 from baselines.paced import can_pace
 from baselines.parameters import PolicyError, parse_policy
-from baselines.qlm.policy import QlmPolicy
-from baselines.sageserve.policy import (
-    is_siloed,
-)
-from baselines.tunable import TUNABLE
+from baselines.sageserve.policy import is_siloed
+from baselines.tunable import POLICIES, TUNABLE
 from baselines.tuned_settings import TunedPolicy, shipped_settings
 from llmscale_env import ENVIRONMENTS
 from llmscale_env._cli import closest
@@ -23,20 +17,7 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios import load_scenario, scenario_names
 from llmscale_env.scenarios.schema import Scenario
 
-_MAKERS: dict[str, Callable[..., Policy]] = {
-    **TUNABLE,
-    # The batch limit that Chiron's text implies: 2048 to 4096 is "nearly 50x" it (6.2).
-    "llumnix-64": partial(LlumnixPolicy, batch_limit=64),
-    # The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18).
-    "chiron-local": partial(LlumnixPolicy, controller="chiron", batch_limit=None),
-    # The global one alone, over fixed batch limits.
-    "chiron-global": partial(ChironPolicy, controller="fixed"),
-    # QLM's request groups by earliest deadline, without its programme (section 9), and without swapping.
-    "edf-groups": partial(QlmPolicy, scheduler="edf"),
-    "no-swap": partial(QlmPolicy, scheduler="edf", swapping=False),
-    # On half of the GPUs (BlitzScale, section 6.2).
-    "distserve-half": partial(DistServePolicy, share=0.5),
-}
+_MAKERS: dict[str, Callable[..., Policy]] = {name: each.make for name, each in POLICIES.items()}
 
 TUNED_NAMES = tuple(f"{policy}-tuned" for policy in TUNABLE)
 """Those with the settings that a search found for the scenario, where there was one."""
@@ -48,45 +29,36 @@ POLICY_NAMES: tuple[str, ...] = tuple(_MAKERS)
 """Names that `make_policy` knows."""
 
 
-QUEUE_POLICIES = ("qlm", "edf-groups", "no-swap", "edf", "vllm", "shepherd")
-"""Those that order virtual queues over `group_queues`; most others start and stop instances of pools."""
-
-PLACEMENT_POLICIES = ("jsq", "power-of-two", "machine-wide", "aladdin")
-"""Those that choose the workers of one LLM among pools of several degrees, and who gets a request."""
+PLACEMENT_POLICIES = tuple(name for name, each in POLICIES.items() if each.family == "placement")
 
 
-WEIGHT_POLICIES = ("blitzscale", "serverlessllm", "allcache", "distserve", "distserve-half")
-"""Those that say from where instances load, on clusters whose weights flow."""
-
-
-REGION_POLICIES = ("reactive", "siloed", "lt-i", "lt-u", "lt-ua")
-"""SageServe's and those that it is compared with, for pools that scale when requests reach their region."""
+def _family(scenario: Scenario) -> str:
+    """What there is to decide on a scenario's cluster (`Listed.family`)."""
+    fleet = scenario.fleet
+    if any(route.placement is not None for route in fleet.routes):
+        return "placement"
+    if any(pool.flows for pool in fleet.pools):
+        return "weights"
+    if all(pool.scaling for pool in fleet.pools):
+        return "regions"
+    return "queues" if fleet.group_queues > 0 else "pools"
 
 
 def policies_for(scenario: Scenario) -> tuple[str, ...]:
     """Names of the policies that a scenario is made for."""
-    if any(route.placement is not None for route in scenario.fleet.routes):
-        # Left as it is, a cluster whose requests wait to be placed serves nobody.
-        held = any(route.kind == "hold" for route in scenario.fleet.routes)
-        return _with_settings(
-            PLACEMENT_POLICIES if held else ("static", *PLACEMENT_POLICIES), scenario
-        )
-    if any(pool.flows for pool in scenario.fleet.pools):
-        cached = scenario.fleet.host_cache == "always"
-        names = ["static", *(name for name in WEIGHT_POLICIES if cached or name != "allcache")]
-        return _with_settings(names, scenario)
-    if all(pool.scaling for pool in scenario.fleet.pools):
-        siloed = is_siloed(scenario)
-        names = ["static", *(n for n in REGION_POLICIES if (n == "siloed") == siloed)]
-        return _with_settings(names, scenario)
-    others = (*PLACEMENT_POLICIES, *WEIGHT_POLICIES, *REGION_POLICIES, *TUNED_NAMES)
-    ordered = scenario.fleet.group_queues > 0
+    family, fleet = _family(scenario), scenario.fleet
+    # Left as it is, a cluster whose requests wait to be placed, or for a list of queues, serves nobody.
+    held = family == "queues" or any(route.kind == "hold" for route in fleet.routes)
+    siloed = family == "regions" and is_siloed(scenario)
     able = {
-        "paced": can_pace(scenario),
+        "static": not held,
+        "paced": family == "pools" and can_pace(scenario),
         # Its model is fitted to iterations that prefill alone.
-        "dynamo-load": not any(pool.chunk_tokens for pool in scenario.fleet.pools),
+        "dynamo-load": not any(pool.chunk_tokens for pool in fleet.pools),
+        "allcache": fleet.host_cache == "always",
+        **{n: (n == "siloed") == siloed for n, e in POLICIES.items() if e.family == "regions"},
     }
-    names = [n for n in POLICY_NAMES if n not in others and (n in QUEUE_POLICIES) == ordered]
+    names = [n for n, each in POLICIES.items() if each.family == family or n == "static"]
     return _with_settings([n for n in names if able.get(n, True)], scenario)
 
 

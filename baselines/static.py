@@ -10,8 +10,7 @@ import numpy as np
 from baselines.fleet import class_pool
 from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
 from baselines.space import Real, Space, Whole
-from llmscale_env.control.command import Command
-from llmscale_env.control.gateways import RULES
+from llmscale_env.control.command import RULES, Command
 from llmscale_env.control.leftover import full_batch_cost_gpu_s
 from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.reward import draw_requests, seed_of_each_day

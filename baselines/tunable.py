@@ -1,10 +1,11 @@
-"""Policies whose settings a search can look for, and what it looks through."""
+"""The reference policies, each declared once; what a search for their settings looks through."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from baselines.aladdin.policy import AladdinPolicy
 from baselines.aladdin.simple import FixedWorkersPolicy, MachineWidePolicy, PowerOfTwoPolicy
@@ -38,38 +39,72 @@ from baselines.space import Choice, Space
 from baselines.static import StaticPolicy
 from llmscale_env.scenarios.schema import Scenario
 
-TUNABLE: dict[str, Any] = {
-    "static": StaticPolicy,
-    "llumnix": LlumnixPolicy,
-    "llumnix-freeness": FreenessPolicy,
-    "hpa": HpaPolicy,
-    "kpa": KpaPolicy,
-    "ray-serve": RayServePolicy,
-    "keda": KedaPolicy,
-    "wva": WvaPolicy,
-    "wva-tokens": WvaTokensPolicy,
-    "dynamo": DynamoPolicy,
-    "dynamo-load": DynamoLoadPolicy,
-    "chiron": ChironPolicy,
-    "paced": PacedPolicy,
-    "qlm": QlmPolicy,
-    "edf": EdfPolicy,
-    "vllm": VllmPolicy,
-    "shepherd": ShepherdPolicy,
-    "aladdin": AladdinPolicy,
-    "jsq": FixedWorkersPolicy,
-    "power-of-two": PowerOfTwoPolicy,
-    "machine-wide": MachineWidePolicy,
-    "blitzscale": BlitzScalePolicy,
-    "serverlessllm": ServerlessLlmPolicy,
-    "allcache": AllCachePolicy,
-    "distserve": DistServePolicy,
-    "reactive": ReactivePolicy,
-    "siloed": SiloedPolicy,
-    "lt-i": LongTermPolicy,
-    "lt-u": TargetPolicy,
-    "lt-ua": TargetAheadPolicy,
+
+class Listed(NamedTuple):
+    """A policy that can be asked for by name.
+
+    Attributes:
+        make: its class, or a call that makes a variant of it.
+        family: what it decides, and so which clusters it is for: `pools` (how many instances), `queues`
+            (virtual queues over `group_queues`), `placement` (workers of one LLM among pools of several
+            degrees), `weights` (from where instances load), `regions` (pools that scale when requests reach
+            their region).
+        tunable: a search can look for its settings, so there is NAME-tuned.
+    """
+
+    make: Any
+    family: str = "pools"
+    tunable: bool = True
+
+
+POLICIES: dict[str, Listed] = {
+    "static": Listed(StaticPolicy),
+    "llumnix": Listed(LlumnixPolicy),
+    "llumnix-freeness": Listed(FreenessPolicy),
+    "hpa": Listed(HpaPolicy),
+    "kpa": Listed(KpaPolicy),
+    "ray-serve": Listed(RayServePolicy),
+    "keda": Listed(KedaPolicy),
+    "wva": Listed(WvaPolicy),
+    "wva-tokens": Listed(WvaTokensPolicy),
+    "dynamo": Listed(DynamoPolicy),
+    "dynamo-load": Listed(DynamoLoadPolicy),
+    "chiron": Listed(ChironPolicy),
+    "paced": Listed(PacedPolicy),
+    "qlm": Listed(QlmPolicy, "queues"),
+    "edf": Listed(EdfPolicy, "queues"),
+    "vllm": Listed(VllmPolicy, "queues"),
+    "shepherd": Listed(ShepherdPolicy, "queues"),
+    "jsq": Listed(FixedWorkersPolicy, "placement"),
+    "power-of-two": Listed(PowerOfTwoPolicy, "placement"),
+    "machine-wide": Listed(MachineWidePolicy, "placement"),
+    "aladdin": Listed(AladdinPolicy, "placement"),
+    "blitzscale": Listed(BlitzScalePolicy, "weights"),
+    "serverlessllm": Listed(ServerlessLlmPolicy, "weights"),
+    "allcache": Listed(AllCachePolicy, "weights"),
+    "distserve": Listed(DistServePolicy, "weights"),
+    "reactive": Listed(ReactivePolicy, "regions"),
+    "siloed": Listed(SiloedPolicy, "regions"),
+    "lt-i": Listed(LongTermPolicy, "regions"),
+    "lt-u": Listed(TargetPolicy, "regions"),
+    "lt-ua": Listed(TargetAheadPolicy, "regions"),
+    # The batch limit that Chiron's text implies: 2048 to 4096 is "nearly 50x" it (6.2).
+    "llumnix-64": Listed(partial(LlumnixPolicy, batch_limit=64), tunable=False),
+    # The local autoscaler alone, under a utilisation threshold (Chiron, section 6.3, Figure 18).
+    "chiron-local": Listed(
+        partial(LlumnixPolicy, controller="chiron", batch_limit=None), tunable=False
+    ),
+    # The global one alone, over fixed batch limits.
+    "chiron-global": Listed(partial(ChironPolicy, controller="fixed"), tunable=False),
+    # QLM's request groups by earliest deadline, without its programme (section 9), and without swapping.
+    "edf-groups": Listed(partial(QlmPolicy, scheduler="edf"), "queues", tunable=False),
+    "no-swap": Listed(partial(QlmPolicy, scheduler="edf", swapping=False), "queues", tunable=False),
+    # On half of the GPUs (BlitzScale, section 6.2).
+    "distserve-half": Listed(partial(DistServePolicy, share=0.5), "weights", tunable=False),
 }
+"""All reference policies; `static` is for every kind of cluster on which a fixed fleet can serve."""
+
+TUNABLE: dict[str, Any] = {name: each.make for name, each in POLICIES.items() if each.tunable}
 """Each has a `SPACE`, or `space_of` where it hangs on the scenario; some also a `GRID`, or `grid_of`. Where a
 point is no setting yet, `of_grid` makes it one (`of_grid_in` with the scenario). `begins_with`, where there
 is one, names points of the space that are tried first."""

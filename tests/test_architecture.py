@@ -240,3 +240,42 @@ def test_a_machine_path_is_found(text: str):
 @pytest.mark.parametrize("text", ["https://host.org/home/ann/", "docs/work/a", "$ROOT/work/x"])
 def test_other_paths_are_no_machine_paths(text: str):
     assert machine_paths(text) == []
+
+
+ENGINES = ("llmscale_env.sim.fast", "llmscale_env.sim.reference")
+OUTSIDE = ("llmscale_env/control", "llmscale_env/envs", "baselines", "agents")
+
+
+def border_crossings(root: Path) -> list[str]:
+    """Where control, environments or policies reach past `sim/engine.py` into an engine, as sentences."""
+    wrong = []
+    for folder in OUTSIDE:
+        for path in sorted((root / folder).rglob("*.py")):
+            text, where = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+            module = module_name(path, root)
+            for line, target in imported_modules(text, module, path.name == "__init__.py"):
+                if target.startswith(ENGINES):
+                    wrong.append(f"{where}:{line}: imports {target}")
+            for node in ast.walk(ast.parse(text)):
+                inside = isinstance(node, ast.Attribute) and node.attr in ("states", "handles")
+                if inside and "engine" in ast.unparse(node.value):
+                    wrong.append(f"{where}:{node.lineno}: reads {ast.unparse(node)}")
+    return wrong
+
+
+def test_only_the_simulator_knows_the_inside_of_an_engine():
+    assert border_crossings(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "name,source",
+    [
+        ("llmscale_env/control/a.py", "from llmscale_env.sim.fast import EngineBatch"),
+        ("llmscale_env/envs/a.py", "def f():\n    import llmscale_env.sim.reference"),
+        ("baselines/a.py", "def f(sim):\n    return sim.engine.states.inst"),
+        ("llmscale_env/control/a.py", "class A:\n    def f(self):\n        self._engine.handles"),
+    ],
+)
+def test_a_look_into_an_engine_is_found(tmp_path: Path, name: str, source: str):
+    write_tree(tmp_path, {name: source})
+    assert len(border_crossings(tmp_path)) == 1

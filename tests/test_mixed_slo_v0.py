@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from llmscale_env.control.as_command import as_command
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
 from llmscale_env.scenarios import ScenarioError, load_scenario
@@ -125,7 +126,7 @@ def test_decoder_orders_and_commands_say_the_same():
     env.reset(seed=0)
     decoder = ActionDecoder(scenario, MixedSLOV0Env.action)
     action = decoder.check(np.array([6, 3, 0, 1, 2, 4, 2, 1]), 1)
-    command = decoder.orders(action, env.core.snapshot()).command(0, scenario)
+    command = as_command(decoder.orders(action, env.core.snapshot()), 0, scenario)
     assert command.targets == {"interactive": 6, "mixed": 3}
     assert command.batch_limits == {"interactive": 16, "mixed": 32, "batch": 128}
     assert command.overflow_share == {"interactive": 0.5}

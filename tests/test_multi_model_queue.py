@@ -10,11 +10,11 @@ import pytest
 
 from baselines import make_policy
 from llmscale_env.control.run import run_episode
-from llmscale_env.control.virtual import AS_IS, QueueOrders, VirtualQueues, see_virtual_queues
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv
 from llmscale_env.scenarios import load_scenario
-from llmscale_env.sim.fast.queue_records import QUEUE_SEEN
+from llmscale_env.sim.observed import QUEUE_SEEN, QUEUED_DTYPE, VirtualQueues
+from llmscale_env.sim.orders import AS_IS, QueueOrders
 from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -200,8 +200,7 @@ def seen_by_hand(layout, n_inst=4, time_s=100.0):
         arrival=(start + layout.per_pair - 1).reshape(1, 3, 3),
         weights_ready_ps=np.full((1, n_inst, 3), -1),
         evicts=np.ones((1, 4), np.int64),
-        engine=None,  # type: ignore[arg-type]
-        first=0,
+        waiting=lambda _e, _queue: np.zeros(0, QUEUED_DTYPE),
     )
 
 
@@ -287,7 +286,7 @@ def test_what_many_episodes_show_is_what_a_view_shows():
     rng = np.random.default_rng(2)
     for _ in range(20):
         env.step(random_action(env, rng))
-        seen = see_virtual_queues(env.core.sim.engine, 0, 1)
+        seen = env.core.sim.engine.virtual_queues(0, 1)
         view = env.view()
         assert (seen.instances[0] == view.instances).all()
         assert (seen.running[0] == view.running_from).all()

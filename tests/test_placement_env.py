@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from llmscale_env.control.as_command import as_command
 from llmscale_env.control.command import Command
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs.actions import ActionDecoder
@@ -81,13 +82,13 @@ def test_orders_as_a_command():
     env.reset(seed=0)
     decoder = ActionDecoder(scenario, PlacementEnv.action)
     chosen = decoder.check(action(env, tp1=12, tp4=1, rule="best-fit", gamma=1, theta=0.5), 1)
-    first = decoder.orders(chosen, env.core.snapshot()).command(0, scenario)
+    first = as_command(decoder.orders(chosen, env.core.snapshot()), 0, scenario)
     assert first.targets == {"tp4": 1}  # twelve of one GPU are there
     assert first.routers == {"chat": "best-fit"}
     assert first.placement == {"chat": {"gamma": 1.0, "theta": 0.5}}
     assert sorted(first.placement_models) == list(range(42))
     env.step(chosen[0])
-    later = decoder.orders(chosen, env.core.snapshot()).command(0, scenario)
+    later = as_command(decoder.orders(chosen, env.core.snapshot()), 0, scenario)
     assert later.placement_models == {}
 
 

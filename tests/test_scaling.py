@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmscale_env.control.command import Command, CommandError, Loads
+from llmscale_env.control.command import Command, CommandError
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 from llmscale_env.workload.requests import RequestTable
 from tests.test_weights_scenarios import DECODE, LLM, PREFILL, scenario

@@ -13,8 +13,7 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.fast import EngineBatch, FastEngine
-from llmscale_env.sim.fast.queue_records import N_SLACK_BINS
-from llmscale_env.sim.fast.queues import SLACK_BOUNDS
+from llmscale_env.sim.observed import N_SLACK_BINS, SLACK_BOUNDS
 from tests.engine_cases import Case, arguments, make_case
 
 

@@ -50,11 +50,12 @@ from baselines.parameters import (
 )
 from baselines.space import Choice, Real, Space, Whole
 from llmscale_env.cluster.topology import first_gpus
-from llmscale_env.control.command import Command, Loads
+from llmscale_env.control.command import Command
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_layout, pool_tables
+from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 
 

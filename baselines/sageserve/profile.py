@@ -19,7 +19,7 @@ from llmscale_env.scenarios.fleet import RouteConfig
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
-from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.metrics import ItlStatistic, judge
 from llmscale_env.workload.config import SLOClass
 from llmscale_env.workload.requests import RequestTable
@@ -154,16 +154,17 @@ class Profile:
             llm_names=self._names[0],
             class_names=self._names[1],
         )
-        engine = FastEngine(self.spec, requests)
+        engine = make_engine(self.spec)
+        engine.reset(0, requests)
         # A request without its first token by then is late whenever it comes, and one that has not
         # finished is by then too slow in the mean.
         last_s = self.slo_class.ttft_s
         if self.settings.itl_s is not None:
             last_s += self.settings.itl_s * float(self.outputs.max())
         end = ps(float(arrival_s[-1]) + last_s)
-        engine.advance(end)
+        engine.advance(0, end)
         found = judge(
-            requests, engine.results(), [self.slo_class], end, self.settings.itl_statistic
+            requests, engine.results(0), [self.slo_class], end, self.settings.itl_statistic
         )
         if self.settings.itl_s is None:
             return float(found.ttft_met.mean())

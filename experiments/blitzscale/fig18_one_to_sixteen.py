@@ -22,12 +22,13 @@ from experiments.blitzscale.serving import episode
 from experiments.harness.claims import Claim, about, more
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from llmscale_env.control.command import Command, Loads
+from llmscale_env.control.command import Command
 from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
+from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from llmscale_env.control.regions import RegionOrders, ScalingOrder
 from llmscale_env.scenarios.fleet import PlacementConfig
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
-from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.engine import Engine
+from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import (
     DECODE_KINDS,
     Fallback,
@@ -32,24 +33,8 @@ Pairs = tuple[Sequence[int] | NDArray[Any], Sequence[int] | NDArray[Any]]
 _OPERATIONS = ("pull_rule", "evicts_in_order", "swap_flushes", "static_batch")
 
 
-@dataclass(frozen=True)
-class Loads:
-    """Instances to start, each with the source of its weights (docs/engine.md, section 15).
-
-    Attributes:
-        slots: instances that are off, of pools whose weights flow, in the order in which they start.
-        sources: of each a source code: an instance that has the weights, is getting them, or comes earlier in
-            `slots`; the number of instances plus that of a machine that has them in memory; -1: its SSD.
-        partners: of each an active prefill instance of its pool that it helps while it loads, -1: nobody;
-            empty: nobody helps.
-    """
-
-    slots: tuple[int, ...]
-    sources: tuple[int, ...]
-    partners: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.slots)
+RULES = {kind.name.lower().replace("_", "-"): kind for kind in RouterKind}
+"""Routing rules by the names that scenarios and commands use."""
 
 
 class CommandError(ValueError):
@@ -166,7 +151,7 @@ class Dispatcher:
         engine: whose episodes are commanded.
     """
 
-    def __init__(self, scenario: Scenario, engine: EngineBatch) -> None:
+    def __init__(self, scenario: Scenario, engine: Engine) -> None:
         self.scenario = scenario
         self.engine = engine
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
@@ -190,7 +175,7 @@ class Dispatcher:
             clipped += self._refused("mutate", self.engine.mutate, e, instance)
         plan = self._targets(command)
         # Falling targets first: they free GPUs for the rising ones.
-        have = self.engine.states.inst["state"][e]
+        have = self.engine.instances(e)["state"]
         order = sorted(plan, key=lambda t: t[1] - self._present(have, t[0]))
         for p, count, source, was_clipped in order:
             missing = self.engine.set_target(e, p, count, source)
@@ -405,7 +390,7 @@ class Dispatcher:
         self, e: int, instance: int, what: str, allowed: tuple[InstanceState, ...], count: int = 0
     ) -> int:
         number, clipped = self._whole(instance, 0, self.engine.spec.n_instances - 1, what)
-        state = InstanceState(int(self.engine.states.inst[e, number]["state"]))
+        state = InstanceState(int(self.engine.instances(e)["state"][number]))
         if clipped or state not in allowed:
             self._impossible(f"{what}: instance {instance} is {state.name}")
             return 1

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.demand import WHOLE, DemandRecord
 from llmscale_env.control.forecast import Forecaster, make_forecaster
-from llmscale_env.control.regions import Places, ScalingOrder
-from llmscale_env.control.virtual import AS_IS
+from llmscale_env.control.regions import Places
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile_regions import SCALING_KINDS
-from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.engine import Engine
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 
 DAY_S = 86_400.0
 HOUR_S = 3600.0
-_NOT_SERVING = (InstanceState.ACQUIRING, InstanceState.LOADING)
 _BITS = 51
 _LONGEST_NS = 2**_BITS - 1
 
@@ -116,7 +112,7 @@ class EndpointsSeen:
 
 def see_endpoints(
     layout: EndpointLayout,
-    engine: EngineBatch,
+    engine: Engine,
     first: int,
     records: Sequence[Callable[[], DemandRecord]],
     finished_before: NDArray[np.int64],
@@ -130,10 +126,8 @@ def see_endpoints(
         records: of each what came in it.
         finished_before: (E,) requests that had finished when the last interval began.
     """
-    mine = slice(first, first + len(records))
-    states = engine.states
-    slots = states.inst[mine]
-    state = slots["state"]
+    end = first + len(records)
+    state = engine.states_of_instances()[first:end]
     n, n_pools = len(records), len(layout.n_slots)
 
     def count(which: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -142,9 +136,8 @@ def see_endpoints(
             found[:, p] = which[:, layout.pool_of == p].sum(axis=1)
         return found
 
-    now_ps = states.glob["now_ps"][mine, 0]
-    coming = np.isin(state, _NOT_SERVING)
-    left_s = np.maximum(slots["loaded_ps"] - now_ps[:, None], 0) / PS_PER_S
+    now_ps, ready_ps = engine.times_ps[first:end], engine.ready_ps(first, end)
+    left_s = np.maximum(ready_ps - now_ps[:, None], 0) / PS_PER_S
     shape = (len(layout.places.llms), len(layout.places.regions))
     hour = layout.bins_per_hour
     bins = np.zeros(n, np.int64)
@@ -164,10 +157,10 @@ def see_endpoints(
         ttft_s[k] = _ttft(layout, engine, first + k, int(finished_before[k]))
     return EndpointsSeen(
         layout=layout,
-        spot=states.endpoint["vms"][mine].astype(np.int64),
+        spot=np.stack([engine.spot(e)["spot"] for e in range(first, end)]),
         donating=count(state == InstanceState.DONATING),
         off=count(state == InstanceState.OFF),
-        left_s=np.where(coming, left_s, np.inf),
+        left_s=np.where(ready_ps < 0, np.inf, left_s),
         bins=bins,
         recent=recent,
         forecast=forecast,
@@ -196,19 +189,16 @@ def _follow(
 
 
 def _ttft(
-    layout: EndpointLayout, engine: EngineBatch, e: int, finished_before: int
+    layout: EndpointLayout, engine: Engine, e: int, finished_before: int
 ) -> NDArray[np.float64]:
     """(M, R, 2) see `EndpointsSeen.ttft_s`."""
-    states = engine.states
     n_regions = len(layout.places.regions)
     found = np.zeros((layout.n_series, 2))
-    ids = states.log[e, 0, finished_before : int(states.glob[e, 0]["n_finished"])]
-    rows = states.req[e]
-    ids = ids[layout.interactive[rows["cls"][ids]]]
-    region = states.roam["region"][e, ids] if engine.spec.regional else 0
-    series = rows["llm"][ids].astype(np.int64) * n_regions + region
+    rows = engine.finished_since(e, finished_before)
+    rows = rows[layout.interactive[rows["slo_class"]]]
+    series = rows["llm"] * n_regions + rows["region"]
     # One sort for all series: nanoseconds of 26 days are within 51 bits.
-    waited = np.minimum((rows["first"][ids] - rows["arrival"][ids]) // 1000, _LONGEST_NS)
+    waited = np.minimum(rows["ttft_ps"] // 1000, _LONGEST_NS)
     keys = np.sort((series << _BITS) + waited)
     starts = np.searchsorted(keys, np.arange(layout.n_series + 1) << _BITS)
     for k in np.flatnonzero(np.diff(starts)).tolist():
@@ -216,106 +206,3 @@ def _ttft(
         # The order statistic at or above the quantile's place.
         found[k] = [mine[-(-(len(mine) - 1) * q // 100)] / 1e9 for q in (50, 95)]
     return found.reshape(-1, n_regions, 2)
-
-
-class EndpointOrders:
-    """Orders about endpoints in `E` episodes; `AS_IS` (utilisations: NaN) where nothing is ordered.
-
-    Attributes:
-        rules: (E, P) `ScalingKind` that a pool goes by from now on.
-        goals: (E, P) target of that rule, -1: none.
-        thresholds: (E, R) utilisation below which a region is taken.
-        first: (E, R) region that clients of each region try first; the others follow in the scenario's order.
-        release: (E, K, 2) thresholds of each queue manager.
-        impossible: (E,) choices that were not possible: instances too many or too few.
-    """
-
-    def __init__(self, n_episodes: int, layout: EndpointLayout) -> None:
-        places = layout.places
-        n_pools, n_regions = len(places.llm), len(places.regions)
-        self.layout = layout
-        self.rules = np.full((n_episodes, n_pools), AS_IS, np.int64)
-        self.goals = np.full((n_episodes, n_pools), -1, np.int64)
-        self.thresholds = np.full((n_episodes, n_regions), np.nan)
-        self.first = np.full((n_episodes, n_regions), AS_IS, np.int64)
-        self.release = np.full((n_episodes, len(places.managers), 2), np.nan)
-        self.impossible = np.zeros(n_episodes, np.int64)
-
-    def carry_out(self, engine: EngineBatch) -> None:
-        """Order it in all episodes of an engine: after targets are set."""
-        states, spec = engine.states, engine.spec
-        for m, row in enumerate(spec.routes):
-            for c, route in enumerate(row):
-                if not route.preference:
-                    continue
-                now = states.takes[:, m, c]
-                # As the engine's own command rounds it.
-                wanted = np.round(np.nan_to_num(self.thresholds) * 1e6).astype(np.int64)
-                states.takes[:, m, c] = np.where(np.isnan(self.thresholds), now, wanted)
-                for client, default in enumerate(route.preference):
-                    for head in range(spec.n_regions):
-                        these = self.first[:, client] == head
-                        order = _headed(default, head)
-                        states.prefer[these, m, c, client, : len(order)] = order
-        for e, p in np.argwhere(self.rules != AS_IS).tolist():
-            engine.set_scaling(e, p, int(self.rules[e, p]), int(self.goals[e, p]))
-        n = self.release.shape[1]
-        for k, name in enumerate(("one_ppm", "two_ppm")):
-            now = states.manager[name][:, :n]
-            wanted = np.round(np.nan_to_num(self.release[:, :, k]) * 1e6).astype(np.int64)
-            states.manager[name][:, :n] = np.where(np.isnan(self.release[:, :, k]), now, wanted)
-
-    def fields(self, e: int, scenario: Scenario) -> dict[str, Any]:
-        """The orders of episode `e` as fields of a `Command`."""
-        places = self.layout.places
-        names = {int(kind): name for name, kind in SCALING_KINDS.items()}
-        classes = [
-            c.name
-            for c in scenario.classes
-            if any(scenario.route_of(llm, c.name).kind == "regional" for llm in places.llms)
-        ]
-        taken = {
-            places.regions[j]: float(x) for j, x in enumerate(self.thresholds[e]) if not np.isnan(x)
-        }
-        headed = {c: self._preference(e, scenario, c) for c in classes}
-        return {
-            "scaling": {
-                scenario.fleet.pools[p].name: ScalingOrder(
-                    names[kind], None if self.goals[e, p] < 0 else int(self.goals[e, p])
-                )
-                for p, kind in enumerate(self.rules[e].tolist())
-                if kind != AS_IS
-            },
-            "regional_threshold": {(c, j): x for c in classes for j, x in taken.items()},
-            "regional_preference": {c: orders for c, orders in headed.items() if orders},
-            "background": {
-                (queue, region): (float(one), float(two))
-                for (queue, region, _), (one, two) in zip(
-                    places.managers, self.release[e], strict=True
-                )
-                if not np.isnan(one)
-            },
-        }
-
-    def _preference(self, e: int, scenario: Scenario, slo_class: str) -> dict[str, tuple[str, ...]]:
-        """By region of the client all regions in order; routes leave out those where they have no pool."""
-        regions = self.layout.places.regions
-        route = next(
-            r
-            for r in (scenario.route_of(llm, slo_class) for llm in scenario.fleet.llms)
-            if r.kind == "regional"
-        )
-        found = {}
-        for client, head in zip(regions, self.first[e].tolist(), strict=True):
-            if head != AS_IS:
-                order = [regions.index(name) for name in scenario.preference_of(route, client)]
-                order = [head, *(j for j in order if j != head)]
-                found[client] = tuple(regions[j] for j in order)
-        return found
-
-
-def _headed(order: Sequence[int], head: int) -> tuple[int, ...]:
-    """`order` with one of them first, if it is there."""
-    if head not in order:
-        return tuple(order)
-    return (head, *(j for j in order if j != head))

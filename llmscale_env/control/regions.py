@@ -20,7 +20,7 @@ from llmscale_env.sim.spec import InstanceState, ScalingThresholds
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
-    from llmscale_env.sim.fast import EngineBatch
+    from llmscale_env.sim.engine import Engine
 
 T = TypeVar("T")
 
@@ -145,16 +145,13 @@ def used_tokens(scenario: Scenario, pools: NDArray[Any]) -> NDArray[np.int64]:
     return used
 
 
-def see_regions(scenario: Scenario, engine: EngineBatch, e: int) -> RegionsSeen:
+def see_regions(scenario: Scenario, engine: Engine, e: int) -> RegionsSeen:
     """What stands in episode `e` now; counts in windows must have been closed."""
     places = Places(scenario)
-    pools = engine.states.pool_seen[e]
-    queues = engine.states.queue_seen[e, : len(scenario.fleet.queues)]
-    slots = engine.states.inst[e]
-    donating = np.bincount(
-        slots["pool"][slots["state"] == InstanceState.DONATING], minlength=len(pools)
-    )
-    managers = engine.states.manager[e][: len(places.managers)]
+    pools = engine.pool_seen[e]
+    queues = engine.queue_seen[e, : len(scenario.fleet.queues)]
+    donate = engine.instances(e)["state"] == InstanceState.DONATING
+    donating = np.bincount(np.array(engine.spec.pool_of_slot)[donate], minlength=len(pools))
     oldest, now_ps = queues["oldest_ps"], engine.now_ps(e)
     return RegionsSeen(
         places=places,
@@ -167,7 +164,7 @@ def see_regions(scenario: Scenario, engine: EngineBatch, e: int) -> RegionsSeen:
         spot=engine.spot(e)["spot"].astype(np.int64),
         waiting=queues["requests"].copy(),
         oldest_s=np.where(oldest < 0, 0.0, (now_ps - oldest) / PS_PER_S),
-        thresholds=np.stack([managers["one_ppm"], managers["two_ppm"]], axis=-1) / 1e6,
+        thresholds=engine.manager_ppm(e) / 1e6,
     )
 
 
@@ -180,7 +177,7 @@ class RegionOrders:
         ValueError: a value that is not possible.
     """
 
-    def __init__(self, scenario: Scenario, engine: EngineBatch) -> None:
+    def __init__(self, scenario: Scenario, engine: Engine) -> None:
         self.engine = engine
         self._places = Places(scenario)
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
@@ -194,7 +191,7 @@ class RegionOrders:
         value = ppm(_number("threshold", threshold))
         each = slice(None) if region is None else _known(region, self._regions, "region")
         for m, c in self._routes(slo_class):
-            now = self.engine.states.takes[e, m, c].copy()
+            now = np.array(self.engine.regional(e, m, c)[0])
             now[each] = value
             self.engine.set_regional(e, m, c, threshold_ppm=now.tolist())
 
@@ -207,19 +204,17 @@ class RegionOrders:
             for client, order in orders.items()
         }
         for m, c in self._routes(slo_class):
-            now = self.engine.states.prefer[e, m, c].tolist()
-            rows = [[j for j in row if j >= 0] for row in now]
+            rows = list(self.engine.regional(e, m, c)[1])
             for client, order in given.items():
                 # A route of an LLM that is not everywhere has fewer regions.
-                rows[client] = [j for j in order if j in rows[client]] or rows[client]
-            self.engine.set_regional(e, m, c, preference=tuple(tuple(row) for row in rows))
+                rows[client] = tuple(j for j in order if j in rows[client]) or rows[client]
+            self.engine.set_regional(e, m, c, preference=tuple(rows))
 
     def background(
         self, e: int, thresholds: Mapping[tuple[str, str] | str, tuple[float, float]]
     ) -> None:
         """Thresholds of queue managers, by queue and region, or by queue for all regions."""
-        now = self.engine.states.manager[e][: len(self._places.managers)]
-        one, two = now["one_ppm"].copy(), now["two_ppm"].copy()
+        one, two = self.engine.manager_ppm(e).T.copy()
         for key, values in thresholds.items():
             queue, region = (key, None) if isinstance(key, str) else key
             mine = [

@@ -296,7 +296,7 @@ def _outcome(
     decisions: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """What a result is made from, but for the requests."""
-    pools = sim.engine.states.pool_seen[0]
+    pools = sim.engine.pool_seen[0]
     gpu_s = seconds(pools, "gpu")
     extra = {}
     if has_regions(scenario):

@@ -15,8 +15,8 @@ that nobody loads from, the least busy first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,10 @@ from llmscale_env.cluster.multicast import (
     targets_of,
 )
 from llmscale_env.cluster.multicast_time import at_most_s
-from llmscale_env.control.command import Loads
-from llmscale_env.control.weights import Weights
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import cluster_topology, compile_cluster
-from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.observed import Weights
+from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState, PoolPhase
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -398,51 +397,3 @@ def live_order(plan: Plan, senders: set[int]) -> list[int]:
     """Targets in the order in which they are chosen to work live (`live_pairs`): the tails first."""
     order = list(live_pairs(plan, range(len(plan.slots))))
     return sorted(order, key=lambda slot: slot in senders)
-
-
-@dataclass
-class ScaleOrders:
-    """Orders about weights in `E` episodes.
-
-    Attributes:
-        mutate: (episode, instances) that become others, before targets are set.
-        loads: (episode, loads), afterwards.
-        impossible: (E,) orders that were not possible and count for nothing.
-    """
-
-    impossible: NDArray[np.int64]
-    mutate: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    loads: list[tuple[int, Loads]] = field(default_factory=list)
-
-    @classmethod
-    def none(cls, n_episodes: int) -> ScaleOrders:
-        """Nothing ordered."""
-        return cls(np.zeros(n_episodes, np.int64))
-
-    def before(self, engine: EngineBatch) -> None:
-        """Carry out what comes before targets."""
-        for e, instances in self.mutate:
-            for instance in instances:
-                engine.mutate(e, instance)
-
-    def after(self, engine: EngineBatch) -> None:
-        """Carry out what comes after targets.
-
-        A lower target may have stopped a source; then the loads are impossible.
-        """
-        for e, loads in self.loads:
-            try:
-                engine.scale(e, loads.slots, loads.sources, loads.partners or None)
-            except ValueError:
-                self.impossible[e] += len(loads)
-
-    def fields(self, e: int) -> dict[str, Any]:
-        """The orders of episode `e` as fields of a `Command`."""
-        found: dict[str, Any] = {}
-        for number, instances in self.mutate:
-            if number == e:
-                found["mutate"] = instances
-        for number, loads in self.loads:
-            if number == e:
-                found["scale"] = loads
-        return found

@@ -42,15 +42,14 @@ class SeriesRecorder:
             clipped: orders of the last command that were.
         """
         sim = self._sim
-        states = sim.engine.states
         self._seen.append(
             (
                 sim.engine.now_ps(0),
                 costs,
                 clipped,
                 sim.window(0),
-                states.pool_seen[0].copy(),
-                states.queue_seen[0]["requests"].copy(),
+                sim.engine.pool_seen[0].copy(),
+                sim.engine.queue_seen[0]["requests"].copy(),
                 sim.by_pool["stopped"][0],
                 sim.engine.spot(0)["spot"] if self._spot else None,
             )

@@ -20,23 +20,20 @@ from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.demand import DemandRecord
 from llmscale_env.control.endpoints import (
     EndpointLayout,
-    EndpointOrders,
     EndpointsSeen,
     see_endpoints,
 )
-from llmscale_env.control.gateways import Gateways, PlaceOrders, see_gateways
 from llmscale_env.control.leftover import leftover_gpu_s, lost_at_horizon
 from llmscale_env.control.reward import RewardModel, RewardParts
-from llmscale_env.control.scaling import ScaleOrders
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.control.view import SEEN_OF_CLASSES, ClusterView
-from llmscale_env.control.virtual import QueueOrders, VirtualQueues, see_virtual_queues
-from llmscale_env.control.weights import Weights, see_weights
+from llmscale_env.control.view import ClusterView
 from llmscale_env.control.window import IntervalCounts, Window
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
-from llmscale_env.sim.fast import EngineBatch, gateways
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.metrics import doomed
+from llmscale_env.sim.observed import Gateways, VirtualQueues, Weights
+from llmscale_env.sim.orders import Orders
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.days import PastRequests
@@ -101,7 +98,7 @@ class ClusterSimulation:
     ) -> None:
         self.scenario = scenario
         self.custom_router = custom_router
-        self.engine = EngineBatch(compile_cluster(scenario, custom_router), n_episodes)
+        self.engine = make_engine(compile_cluster(scenario, custom_router), n_episodes)
         self.rewards = RewardModel(scenario)
         self._dispatcher = Dispatcher(scenario, self.engine)
         self._threads = max(1, min(threads, n_episodes))
@@ -211,30 +208,12 @@ class ClusterSimulation:
         self.clipped[e] += clipped
         return clipped
 
-    def order_queues(self, orders: QueueOrders) -> None:
-        """Carry out orders for the virtual queues of all episodes now."""
+    def order(self, orders: Orders) -> NDArray[np.int64]:
+        """Carry out orders for all episodes now; (E,) how many instances could not be started."""
         self._look_again()
-        orders.carry_out(self.engine)
-
-    def order_places(self, orders: PlaceOrders) -> None:
-        """Carry out orders about placement in all episodes now."""
-        self._look_again()
-        orders.carry_out(self.engine)
-
-    def order_endpoints(self, orders: EndpointOrders) -> None:
-        """Carry out orders about endpoints in all episodes now: after targets are set."""
-        self._look_again()
-        orders.carry_out(self.engine)
-
-    def order_mutations(self, orders: ScaleOrders) -> None:
-        """Let instances of all episodes become others now: before targets are set."""
-        self._look_again()
-        orders.before(self.engine)
-
-    def order_loads(self, orders: ScaleOrders) -> None:
-        """Start instances of all episodes from their sources now: after targets are set."""
-        self._look_again()
-        orders.after(self.engine)
+        missing = self.engine.apply(orders)
+        self.clipped += missing
+        return missing
 
     def interval_end_ps(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
         """(E,) time at which control interval `number` ends."""
@@ -246,10 +225,8 @@ class ClusterSimulation:
         end = self.interval_end_ps(self.interval)
         if self.scenario.decisions == "intervals":
             return end
-        sooner = np.zeros(self.n_episodes, np.int64)
         soon, retry = ps(NEXT_IN_GATEWAY_S), ps(self.scenario.retry_s)
-        gateways.next_decisions(self.engine.handles, self._waiting, soon, retry, sooner)
-        return np.minimum(end, sooner)
+        return np.minimum(end, self.engine.next_decisions_ps(self._waiting, soon, retry))
 
     @property
     def threads(self) -> int:
@@ -267,10 +244,10 @@ class ClusterSimulation:
         """`advance` but for episodes at their start whose time stands still: `held` (E,), None for none."""
         self._look_again()
         until = self.next_decision_ps()
-        begin = self.engine.states.glob["now_ps"][:, 0].copy()
+        begin = self.engine.times_ps
         if held is not None:
             until[held] = begin[held]
-        self._finished_before = self.engine.states.glob["n_finished"][:, 0].copy()
+        self._finished_before = self.engine.n_finished
         self._let_fail(begin, until)
         if self._threads == 1:
             self.engine.advance_range(0, self.n_episodes, until)
@@ -287,7 +264,7 @@ class ClusterSimulation:
             for job in jobs:
                 job.result()
         self.engine.close_windows(0, self.n_episodes)
-        gateways.count_waiting(self.engine.handles, self._waiting)
+        self._waiting = self.engine.n_in_gateways
         self.length_s = (until - begin) / PS_PER_S
         self._counts.close()
         every = np.arange(self.n_episodes)
@@ -312,7 +289,7 @@ class ClusterSimulation:
             first, last = np.searchsorted(times, (begin[e], until[e]))
             for at_ps, instance in requests.failures[first:last].tolist():
                 self.engine.advance(e, at_ps)
-                if self.engine.states.inst[e, instance]["state"] != InstanceState.OFF:
+                if self.engine.instances(e)["state"][instance] != InstanceState.OFF:
                     self.engine.fail(e, instance)
 
     def _charge_doomed(self, e: int) -> None:
@@ -329,7 +306,7 @@ class ClusterSimulation:
         for name, which in (("itl_late", lost), ("ttft_late", never)):
             count = np.bincount(requests.slo_class[which], minlength=len(scenario.classes))
             self.by_class[name][e] += count
-            self.engine.states.tally[name][e] += count
+            self.engine.count_late(e, name, count)
 
     # ---- what it brought ----
 
@@ -429,8 +406,8 @@ class ClusterSimulation:
         see_quantiles: Callable[[], NDArray[np.float64]] | None = None,
     ) -> Snapshot:
         """The numbers of all episodes as they stand (views of live arrays: read them at once)."""
-        states = self.engine.states
-        time_s = states.glob["now_ps"][:, 0] / PS_PER_S
+        engine = self.engine
+        time_s = engine.times_ps / PS_PER_S
         begin_s, pasts = zip(*(self._before(e) for e in range(self.n_episodes)), strict=True)
         return Snapshot(
             time_s=time_s,
@@ -439,9 +416,9 @@ class ClusterSimulation:
             length_s=self.length_s,
             by_class=self.by_class,
             by_pool=self.by_pool,
-            tally=states.tally[list(SEEN_OF_CLASSES)],
-            pools=states.pool_seen,
-            queues=states.queue_seen[:, : len(self.scenario.fleet.queues)],
+            tally=engine.class_seen,
+            pools=engine.pool_seen,
+            queues=engine.queue_seen[:, : len(self.scenario.fleet.queues)],
             history=self.history,
             step=self.step,
             interval=self.interval,
@@ -458,20 +435,20 @@ class ClusterSimulation:
     def virtual_queues(self) -> VirtualQueues:
         """Virtual queues of all episodes as they stand; looked at once between two orders."""
         if self._virtual is None:
-            self._virtual = see_virtual_queues(self.engine, 0, self.n_episodes)
+            self._virtual = self.engine.virtual_queues(0, self.n_episodes)
         return self._virtual
 
     def gateways(self, with_workers: bool) -> Gateways:
         """Gateways (and workers) of all episodes; looked at once between two orders."""
         if with_workers not in self._gateways:
-            seen = see_gateways(self.engine, 0, self.n_episodes, with_workers)
+            seen = self.engine.gateways(0, self.n_episodes, with_workers)
             self._gateways[with_workers] = seen
         return self._gateways[with_workers]
 
     def weights(self) -> Weights:
         """Weights of all episodes; looked at once between two orders."""
         if self._weights is None:
-            self._weights = see_weights(self.engine, 0, self.n_episodes)
+            self._weights = self.engine.weights(0, self.n_episodes)
         return self._weights
 
     def endpoints(self) -> EndpointsSeen:

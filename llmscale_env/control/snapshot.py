@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.endpoints import EndpointsSeen
-from llmscale_env.control.gateways import Gateways
-from llmscale_env.control.virtual import VirtualQueues
-from llmscale_env.control.weights import Weights
+from llmscale_env.sim.observed import Gateways, VirtualQueues, Weights
 from llmscale_env.workload.days import PastRequests
 
 FORECAST_QUANTILES = (0.5, 0.9)

@@ -8,28 +8,18 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from llmscale_env.control.demand import Demand, DemandRecord
 from llmscale_env.control.endpoints import EndpointLayout, EndpointsSeen, see_endpoints
-from llmscale_env.control.gateways import see_gateways
 from llmscale_env.control.regions import RegionsSeen, see_regions
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.control.virtual import see_virtual_queues
-from llmscale_env.control.weights import Weights, see_weights
 from llmscale_env.control.window import Window
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.fast import EngineBatch
-from llmscale_env.sim.fast.fleet import will_have
-from llmscale_env.sim.fast.records import TALLY
+from llmscale_env.sim.engine import Engine
+from llmscale_env.sim.observed import CLASS_SEEN, Weights
 from llmscale_env.workload.days import PastRequests
 from llmscale_env.workload.requests import PS_PER_S, WEEK_S
-
-SEEN_OF_CLASSES = tuple(name for name in TALLY.names or () if name not in ("end", "cursor"))
-_SEEN = list(SEEN_OF_CLASSES)
-_PACKED = repack_fields(np.empty(0, TALLY)[_SEEN]).dtype
-"""Fields of `TALLY` that a controller may see; the others know how many requests are still to come."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +120,8 @@ class ClusterView:
         scenario: the configuration.
         time_s, step: present time, number of the decision.
         window: what happened since the last decision.
-        totals: (C,) structured, counts by class since the start (`SEEN_OF_CLASSES`).
-        pools: (P,) structured, one row per pool (`sim.fast.records.POOL_SEEN`); times in it are picoseconds.
+        totals: (C,) structured, counts by class since the start (`CLASS_SEEN`).
+        pools: (P,) structured, one row per pool (`POOL_SEEN` of `sim.observed`); times in it are picoseconds.
         queues: (Q,) structured, one row per shared queue with a name (`QUEUE_SEEN`).
         groups: (K,) likewise, the fleet's group queues: queue number `Q + k` is the k-th of them.
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
@@ -146,7 +136,7 @@ class ClusterView:
     def __init__(
         self,
         scenario: Scenario,
-        engine: EngineBatch,
+        engine: Engine,
         e: int,
         step: int,
         window: Window,
@@ -178,15 +168,13 @@ class ClusterView:
         self.clock_s = (begin_clock_s + self.time_s) % WEEK_S
         self.past = past
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
-        totals = np.empty(engine.states.tally.shape[1], _PACKED)
-        totals[...] = engine.states.tally[e][_SEEN]
+        totals = np.empty(engine.class_seen.shape[1], CLASS_SEEN)
+        totals[...] = engine.class_seen[e]
         self.totals = _locked(totals)
-        self.pools = _frozen(engine.states.pool_seen[e])
+        self.pools = _frozen(engine.pool_seen[e])
         named = len(scenario.fleet.queues)
-        self.queues = _frozen(engine.states.queue_seen[e, :named])
-        self.groups = _frozen(
-            engine.states.queue_seen[e, named : named + scenario.fleet.group_queues]
-        )
+        self.queues = _frozen(engine.queue_seen[e, :named])
+        self.groups = _frozen(engine.queue_seen[e, named : named + scenario.fleet.group_queues])
 
     # ---- by name ----
 
@@ -232,8 +220,8 @@ class ClusterView:
             interval=np.array([len(self.history)]),
             forecast_rate_per_s=(none if rate is None else rate)[None],
             forecast_error=(none if error is None else error)[None],
-            see_virtual=partial(see_virtual_queues, self._engine, self._e, self._e + 1),
-            see_gateways=partial(see_gateways, self._engine, self._e, self._e + 1),
+            see_virtual=partial(self._engine.virtual_queues, self._e, self._e + 1),
+            see_gateways=partial(self._engine.gateways, self._e, self._e + 1),
             see_weights=lambda: self.weights,
             see_endpoints=self._see_endpoints,
             see_tokens=self._padded_tokens,
@@ -270,12 +258,12 @@ class ClusterView:
     @property
     def instances(self) -> NDArray[Any]:
         """(I,) INSTANCE_DTYPE, every instance slot."""
-        return _frozen(self._engine.instances(self._e))
+        return _locked(self._engine.instances(self._e))
 
     @cached_property
     def weights(self) -> Weights:
         """Where weights are, of this episode alone: who loads from whom, for how long; use of links."""
-        return see_weights(self._engine, self._e, self._e + 1)
+        return self._engine.weights(self._e, self._e + 1)
 
     @cached_property
     def regions(self) -> RegionsSeen:
@@ -313,7 +301,7 @@ class ClusterView:
             raise KeyError(f"llm {llm!r}: there are {list(llms)}")
         if not 0 <= host < self._engine.spec.n_hosts:
             raise IndexError(f"host = {host}: must be in 0..{self._engine.spec.n_hosts - 1}")
-        return bool(will_have(int(self._engine.handles[self._e]), host, llms.index(llm)))
+        return self._engine.host_has(self._e, host, llms.index(llm))
 
     @property
     def reports(self) -> NDArray[Any]:
@@ -349,12 +337,12 @@ class ClusterView:
     @property
     def running_by_class(self) -> NDArray[np.int32]:
         """(I, C) running requests."""
-        return _frozen(self._engine.states.running_cls[self._e])
+        return _locked(self._engine.running_by_class(self._e))
 
     @property
     def instance_pool(self) -> NDArray[np.int64]:
         """(I,) pool of each slot."""
-        return _frozen(self._engine.states.inst["pool"][self._e])
+        return _locked(np.array(self._engine.spec.pool_of_slot))
 
     def queued(self, queue: int) -> QueuedRequests:
         """What waits in a shared queue, request by request: the cost grows with the queue's length."""
@@ -385,23 +373,20 @@ class ClusterView:
     @property
     def weights_ready_s(self) -> NDArray[np.float64]:
         """(I, M) seconds until weights are in an instance's host memory; infinite: not on their way."""
-        ready = self._engine.states.host_ready[self._e]
+        ready = self._engine.weights_ready_ps(self._e)
         left = np.maximum(ready / PS_PER_S - self.time_s, 0.0)
         return _locked(np.where(ready < 0, np.inf, left))
 
     @property
     def finished(self) -> FinishedRequests:
         """What finished in the interval that has just ended: all that may be known of output lengths."""
-        states = self._engine.states
-        end = int(states.glob[self._e, 0]["n_finished"])
-        ids = states.log[self._e, 0, self._finished_before : end]
-        rows = states.req[self._e][ids]
+        rows = _locked(self._engine.finished_since(self._e, self._finished_before))
         return FinishedRequests(
-            request_id=_locked(states.ids[self._e][ids]),
-            llm=_locked(rows["llm"].astype(np.int64)),
-            slo_class=_locked(rows["cls"].astype(np.int64)),
-            input_tokens=_locked(rows["input"].astype(np.int64)),
-            output_tokens=_locked(rows["output"].astype(np.int64)),
+            request_id=rows["request"],
+            llm=rows["llm"],
+            slo_class=rows["slo_class"],
+            input_tokens=rows["input_tokens"],
+            output_tokens=rows["output_tokens"],
         )
 
     def queued_runs(self, queue: int) -> QueuedRuns:

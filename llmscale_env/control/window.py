@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.engine import Engine
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -106,20 +106,18 @@ class IntervalCounts:
         by_class, by_pool: (E, C) and (E, P) counts of the last interval, by name.
     """
 
-    def __init__(self, engine: EngineBatch) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        states = engine.states
-        self._class_before = _zeros(_CLASS_COUNTS, states.tally.shape)
-        self._pool_before = _zeros(_POOL_COUNTS, states.pool_seen.shape)
-        self.by_class = _zeros(_CLASS_COUNTS, states.tally.shape)
-        self.by_pool = _zeros(_POOL_COUNTS, states.pool_seen.shape)
+        self._class_before = _zeros(_CLASS_COUNTS, engine.class_seen.shape)
+        self._pool_before = _zeros(_POOL_COUNTS, engine.pool_seen.shape)
+        self.by_class = _zeros(_CLASS_COUNTS, engine.class_seen.shape)
+        self.by_pool = _zeros(_POOL_COUNTS, engine.pool_seen.shape)
 
     def _all(self) -> list[tuple[Counts, Counts, Sequence[str], NDArray[Any]]]:
         """(before, of the interval, names, since the start) of classes and of pools."""
-        states = self._engine.states
         return [
-            (self._class_before, self.by_class, _CLASS_COUNTS, states.tally),
-            (self._pool_before, self.by_pool, _POOL_COUNTS, states.pool_seen),
+            (self._class_before, self.by_class, _CLASS_COUNTS, self._engine.class_seen),
+            (self._pool_before, self.by_pool, _POOL_COUNTS, self._engine.pool_seen),
         ]
 
     def start(self, e: int) -> None:
@@ -141,7 +139,7 @@ class IntervalCounts:
         """The last interval of episode `e`."""
         c = {name: values[e] for name, values in self.by_class.items()}
         p = {name: values[e] for name, values in self.by_pool.items()}
-        tally = self._engine.states.tally[e]
+        tally = self._engine.class_seen[e]
         return Window(
             length_s=length_s,
             arrived=c["arrived"],

@@ -1,6 +1,6 @@
 """What a policy network decides: heads of discrete choices, each turned into orders.
 
-A head owns some parts of a MultiDiscrete action. It writes its orders into `Orders`, arrays over
+A head owns some parts of a MultiDiscrete action. It writes its orders into `ActionOrders`, arrays over
 `E` episodes; a mask says which choices are
 impossible now.
 """
@@ -14,12 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.command import Command
-from llmscale_env.control.endpoints import EndpointLayout, EndpointOrders
-from llmscale_env.control.gateways import PlaceOrders
-from llmscale_env.control.scaling import ScaleOrders
+from llmscale_env.control.endpoints import EndpointLayout
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.control.virtual import AS_IS, QueueOrders
 from llmscale_env.envs.endpoints import BackgroundRelease, Endpoints, RegionalRouting
 from llmscale_env.envs.entries import check_names, present
 from llmscale_env.envs.groups import GroupLayout
@@ -28,34 +24,21 @@ from llmscale_env.envs.placing import Placement, PlaceRequest
 from llmscale_env.envs.size_free_heads import Residual, ScaledChanges
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
+from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
 
 
 @dataclass
-class Orders:
-    """Orders for `E` episodes; `AS_IS` (shares: NaN) where nothing is ordered.
+class ActionOrders(Orders):
+    """Orders that heads write, one after the other.
 
     Attributes:
-        targets, sources, limits: (E, P) instances, `LoadSource`, batch limit by pool.
-        shares: (E, C) overflow share by class.
-        queues: orders for virtual queues, if any head gives them.
-        places: orders about placement, likewise.
-        scaling: loads with their sources, likewise.
-        endpoints: orders about regions, likewise.
-        percents: (E, P) of what a reference policy wants, likewise.
+        percents: (E, P) of what a reference policy wants, if any head follows one.
     """
 
-    targets: NDArray[np.int64]
-    sources: NDArray[np.int64]
-    limits: NDArray[np.int64]
-    shares: NDArray[np.float64]
-    queues: QueueOrders | None = None
-    places: PlaceOrders | None = None
-    scaling: ScaleOrders | None = None
-    endpoints: EndpointOrders | None = None
     percents: NDArray[np.int64] | None = None
 
     @classmethod
-    def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> Orders:
+    def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> ActionOrders:
         """Nothing ordered."""
         return cls(
             targets=np.full((n_episodes, n_pools), AS_IS, np.int64),
@@ -84,34 +67,11 @@ class Orders:
     def for_endpoints(self, layout: EndpointLayout) -> EndpointOrders:
         """`endpoints`, to be written to."""
         if self.endpoints is None:
-            self.endpoints = EndpointOrders(len(self.targets), layout)
+            places = layout.places
+            pools, regions = len(places.llm), len(places.regions)
+            n = len(self.targets)
+            self.endpoints = EndpointOrders.none(n, pools, regions, len(places.managers))
         return self.endpoints
-
-    def command(self, e: int, scenario: Scenario) -> Command:
-        """The orders of episode `e` as a `Command`."""
-        pools = [pool.name for pool in scenario.fleet.pools]
-        names = {int(v): k for k, v in SOURCES.items()}
-        sources = {
-            name: names[int(s)]
-            for name, s in zip(pools, self.sources[e], strict=True)
-            if s != AS_IS
-        }
-        return Command(
-            targets={n: int(t) for n, t in zip(pools, self.targets[e], strict=True) if t != AS_IS},
-            load_source=sources or None,
-            batch_limits={
-                n: int(v) for n, v in zip(pools, self.limits[e], strict=True) if v != AS_IS
-            },
-            overflow_share={
-                c.name: float(v)
-                for c, v in zip(scenario.classes, self.shares[e], strict=True)
-                if not np.isnan(v)
-            },
-            **({} if self.queues is None else self.queues.fields(e, scenario)),
-            **({} if self.places is None else self.places.fields(e, scenario)),
-            **({} if self.scaling is None else self.scaling.fields(e)),
-            **({} if self.endpoints is None else self.endpoints.fields(e, scenario)),
-        )
 
 
 class Head(Protocol):
@@ -123,7 +83,7 @@ class Head(Protocol):
     choices: list[list[str]]
     """What each choice of each part means."""
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         """Turn the head's columns of an action (E, parts) into orders."""
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
@@ -144,7 +104,7 @@ class Instances:
         self._gpus = np.array([p.tp for p in pools])
         self._max_gpus = scenario.fleet.max_gpus
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         change = self.steps[action]
         wanted = np.clip(present(now) + change, 0, self._most)
         orders.targets[:] = np.where(change == 0, AS_IS, wanted)
@@ -185,7 +145,7 @@ class InstanceCounts:
         self._gpus = np.array([p.tp for p in pools])
         self._max_gpus = scenario.fleet.max_gpus
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         there = present(now)
         for p, levels in enumerate(self._levels):
             wanted = levels[action[:, p]]
@@ -227,7 +187,7 @@ class BatchLimits:
         ]
         self.choices = [[str(v) for v in levels] for levels in self._levels]
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         for p, levels in enumerate(self._levels):
             orders.limits[:, p] = levels[action[:, p]]
 
@@ -266,7 +226,7 @@ class RoutingShare:
         self.parts = [f"{name}/overflow_share" for name in names]
         self.choices = [[f"{s:g}" for s in self.shares]] * len(names)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         for k, c in enumerate(self._classes):
             orders.shares[:, c] = self.shares[action[:, k]]
 
@@ -283,7 +243,7 @@ class Loading:
         self.parts = ["load_source"]
         self.choices = [[name for name, _ in sorted(SOURCES.items(), key=lambda item: item[1])]]
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         orders.sources[:] = action
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
@@ -304,7 +264,7 @@ class GroupOrder:
         self.parts = [f"{name}/serves" for name in self._layout.names]
         self.choices = [["keep", *self._layout.slot_names]] * len(self.parts)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         self._layout.order(action, now.virtual, orders.for_queues(now))
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
@@ -322,7 +282,7 @@ class MakeWay:
         self.parts = [f"{p.name}/make_way" for p in fleet.pools] if fleet.group_queues else []
         self.choices = [["finish", "evict"]] * len(self.parts)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         queues = orders.for_queues(now)
         possible = now.pools["active"] > 0
         queues.impossible += ((action > 0) & ~possible).sum(axis=1)
@@ -427,9 +387,9 @@ class ActionDecoder:
             )
         return array.astype(np.int64)
 
-    def orders(self, action: NDArray[np.int64], now: Snapshot) -> Orders:
+    def orders(self, action: NDArray[np.int64], now: Snapshot) -> ActionOrders:
         """Orders for all episodes from their actions (E, parts)."""
-        orders = Orders.none(len(action), *self._shape)
+        orders = ActionOrders.none(len(action), *self._shape)
         at = 0
         for head in self.heads:
             head.write(action[:, at : at + len(head.parts)], now, orders)

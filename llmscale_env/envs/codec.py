@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from llmscale_env.control.as_command import as_command
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.snapshot import Snapshot
@@ -80,7 +81,7 @@ class Codec:
         checked = self.decoder.check(action, 1)
         self._last = self.decoder.fraction(checked)
         orders = self.decoder.orders(checked, self._snapshot(view))
-        command = orders.command(0, self.scenario)
+        command = as_command(orders, 0, self.scenario)
         if self._reference is None:
             return command
         return with_orders(self._reference.command(orders.percents_of(0)), command)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.control.as_command import as_command
 from llmscale_env.control.behind import Behind
 from llmscale_env.control.command import CommandError
 from llmscale_env.control.forecast import ForecasterSpec, make_forecaster
@@ -22,7 +23,7 @@ from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
 from llmscale_env.control.simulation import ClusterSimulation, check_alike
 from llmscale_env.control.snapshot import FORECAST_QUANTILES, Snapshot
 from llmscale_env.control.view import ClusterView
-from llmscale_env.envs.actions import Orders
+from llmscale_env.envs.actions import ActionOrders
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.reference import Reference, with_orders
 from llmscale_env.envs.shaping import LateBacklog, Shaping
@@ -173,49 +174,34 @@ class ServingCore:
             self.shaped = self.backlog.step(now, done)
         return (weighted or [own])[0], done, clipped
 
-    def _order(self, orders: Orders) -> NDArray[np.int64]:
+    def _order(self, orders: ActionOrders) -> NDArray[np.int64]:
         """Carry out orders of all episodes at once; (n,) orders clipped."""
-        if orders.scaling is not None:
-            self.sim.order_mutations(orders.scaling)
-        clipped = self.sim.engine.order(
-            orders.targets, orders.sources, orders.limits, orders.shares
-        )
+        clipped = self.sim.order(orders)
         if self.scenario.impossible_commands == "error" and clipped.any():
             e = int(np.argmax(clipped))
             raise CommandError(
                 f"action[{e}]: {clipped[e]} instances more than max_gpus = "
                 f"{self.scenario.fleet.max_gpus} allows"
             )
-        if orders.scaling is not None:
-            self.sim.order_loads(orders.scaling)
-        for more in (orders.queues, orders.places, orders.scaling, orders.endpoints):
-            if more is not None:
-                self._refuse(more.impossible)
-                clipped += more.impossible
-        if orders.queues is not None:
-            self.sim.order_queues(orders.queues)
-        if orders.places is not None:
-            self.sim.order_places(orders.places)
-        if orders.endpoints is not None:
-            self.sim.order_endpoints(orders.endpoints)
-        self.sim.clipped += clipped
-        return clipped
+        return clipped + self._impossible(orders)
 
-    def _command(self, orders: Orders) -> NDArray[np.int64]:
+    def _impossible(self, orders: ActionOrders) -> NDArray[np.int64]:
+        """(n,) choices that were not possible, which count as clipped."""
+        impossible = orders.impossible
+        self._refuse(impossible)
+        self.sim.clipped += impossible
+        return impossible
+
+    def _command(self, orders: ActionOrders) -> NDArray[np.int64]:
         """Carry out the same as commands one by one, as `run_episode` does; (n,) orders clipped.
 
         Commands are checked, so orders may be about what is no longer there, and they may be a policy's.
         """
-        clipped = np.zeros(self.n, np.int64)
-        self._commands = [orders.command(e, self.scenario) for e in range(self.n)]
+        self._commands = [as_command(orders, e, self.scenario) for e in range(self.n)]
         for e, reference in enumerate(self.references):
             followed = reference.command(orders.percents_of(e))
             self._commands[e] = with_orders(followed, self._commands[e])
-        for more in (orders.queues, orders.places, orders.scaling, orders.endpoints):
-            if more is not None:
-                self._refuse(more.impossible)
-                clipped += more.impossible
-        self.sim.clipped += clipped
+        clipped = self._impossible(orders)
         for e, command in enumerate(self._commands):
             clipped[e] += self.sim.apply(e, command)
         return clipped
@@ -310,8 +296,8 @@ class ServingCore:
 
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """Physical quantities of each episode so far, (n,) each."""
-        states = self.sim.engine.states
-        tally, pools, queues = states.tally, states.pool_seen, states.queue_seen
+        engine = self.sim.engine
+        tally, pools, queues = engine.class_seen, engine.pool_seen, engine.queue_seen
         late = tally["rejected"] + tally["ttft_late"] + tally["itl_late"]
         known = tally["on_time"] + late
         of_classes = {
@@ -353,7 +339,7 @@ class ServingCore:
         if self.scenario.fleet.group_queues:
             out["queue/groups"] = groups.sum(axis=1).astype(float)
         if any(pool.swaps_to for pool in self.scenario.fleet.pools):
-            out["swaps"] = states.inst["swaps"].sum(axis=1).astype(float)
+            out["swaps"] = engine.n_swaps.astype(float)
         out["reward"] = self.returns.copy()
         return out
 
@@ -366,7 +352,7 @@ class ServingCore:
         out = self.metrics()
         if self.scenario.reward.prices is not None:
             return out
-        tally = self.sim.engine.states.tally
+        tally = self.sim.engine.class_seen
         for c, slo_class in enumerate(self.scenario.classes):
             share = _ratio(tally["on_time"][:, c], tally["arrived"][:, c])
             out[f"{slo_class.name}/slo_attainment"] = share

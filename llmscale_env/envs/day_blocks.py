@@ -15,7 +15,7 @@ from llmscale_env.envs.entries import Entry, Floats, log_scale, past_means, shar
 from llmscale_env.envs.service import Service
 from llmscale_env.envs.size_free_blocks import TOP_BATCH, binned_quantile
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.fast.queues import SLACK_BOUNDS
+from llmscale_env.sim.observed import SLACK_BOUNDS
 from llmscale_env.workload.requests import PS_PER_S
 
 DAY_S = 86_400.0

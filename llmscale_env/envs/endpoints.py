@@ -13,7 +13,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import ScalingKind
 
 if TYPE_CHECKING:
-    from llmscale_env.envs.actions import Orders
+    from llmscale_env.envs.actions import ActionOrders
 
 STEPS = np.array([-4, -2, -1, 0, 1, 2, 4])
 """Changes of the number of instances."""
@@ -53,7 +53,7 @@ class Endpoints:
         self.parts = [f"{p.name}/{what}" for p in pools for what in ("instances", "rule")]
         self.choices = [changes, rules] * len(pools)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         mine = orders.for_endpoints(self._layout)
         change = STEPS[action[:, 0::2]]
         kinds = np.array([int(kind) for kind in RULES])[action[:, 1::2]]
@@ -102,7 +102,7 @@ class RegionalRouting:
         self.parts = [f"{j}/{what}" for j in regions for what in ("threshold", "first") if several]
         self.choices = [[f"{x:g}" for x in THRESHOLDS], list(regions)] * (len(self.parts) // 2)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         mine = orders.for_endpoints(self._layout)
         mine.thresholds[:] = THRESHOLDS[action[:, 0::2]]
         mine.first[:] = action[:, 1::2]
@@ -123,7 +123,7 @@ class BackgroundRelease:
         self.choices = [[name for name, _, _ in RELEASE]] * len(managers)
         self._levels = np.array([[one, two] for _, one, two in RELEASE])
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         orders.for_endpoints(self._layout).release[:] = self._levels[action]
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.virtual import AS_IS, QueueOrders, VirtualQueues
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps
+from llmscale_env.sim.observed import VirtualQueues
+from llmscale_env.sim.orders import AS_IS, QueueOrders
 from llmscale_env.sim.spec import InstanceState
 
 SIZE_LIMIT = 256

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.scaling import FleetSeen, Preference, ScaleOrders, Scaler
+from llmscale_env.control.scaling import FleetSeen, Preference, Scaler
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.control.virtual import AS_IS
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
+from llmscale_env.sim.orders import AS_IS, ScaleOrders
 from llmscale_env.sim.spec import InstanceState, LoadSource, PoolPhase
 
 if TYPE_CHECKING:
-    from llmscale_env.envs.actions import Orders
+    from llmscale_env.envs.actions import ActionOrders
 
 LEVELS = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128])
 
@@ -73,7 +73,7 @@ class Multicast:
             have[:, other] += now.weights.mutating[:, self._scaler.slots[p]].sum(axis=1)
         return have
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         have = self._have(now)
         want = np.stack(
             [levels[action[:, p]] for p, levels in enumerate(self._levels)], axis=1
@@ -89,7 +89,7 @@ class Multicast:
         have: NDArray[np.int64],
         want: NDArray[np.int64],
         now: Snapshot,
-        orders: Orders,
+        orders: ActionOrders,
     ) -> None:
         scaler, scaling = self._scaler, orders.scaling
         assert scaling is not None
@@ -175,7 +175,7 @@ class PlannedLoads:
         self._own = np.array([SOURCES[pool.load_source] for pool in pools])
         self._scaler = Scaler(scenario)
 
-    def write(self, now: Snapshot, orders: Orders) -> None:
+    def write(self, now: Snapshot, orders: ActionOrders) -> None:
         """Put loads in the place of targets that rise."""
         pools = now.pools
         present = pools["acquiring"] + pools["loading"] + pools["active"]

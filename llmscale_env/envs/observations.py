@@ -33,8 +33,7 @@ from llmscale_env.envs.placing_blocks import Gateway, Lengths, Request, Workers
 from llmscale_env.envs.size_free_blocks import ClassLoad, PoolState, SLOTails, Urgency, Wishes
 from llmscale_env.envs.weight_blocks import Links, WeightsBlock
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.fast.queues import SLACK_BOUNDS
-from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
+from llmscale_env.sim.observed import LOAD_BOUNDS_PS, SLACK_BOUNDS
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.gateways import RULES, worker_times_s
+from llmscale_env.control.command import RULES
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.linear import worker_times_s
 from llmscale_env.sim.spec import InstanceState, PoolPhase
 
 if TYPE_CHECKING:
-    from llmscale_env.envs.actions import Orders
+    from llmscale_env.envs.actions import ActionOrders
 
 
 class Ranks:
@@ -89,7 +90,7 @@ class Placement:
             # Best fit takes a route's first pool for all; the pools here need not be alike.
             self._models = worker_times_s(compile_cluster(scenario.as_calibrated))
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         places = orders.for_places(now)
         places.rules[:] = self._kinds[action[:, 0]]
         if len(self.parts) > 1:
@@ -132,7 +133,7 @@ class PlaceRequest:
         can = self._ranks.serving(now) & (now.workers.turn >= 0)[:, None]
         return np.take_along_axis(can, self._ranks.order(now), axis=1)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         places = orders.for_places(now)
         chosen = action[:, 0] - 1
         rank = np.maximum(chosen, 0)[:, None]

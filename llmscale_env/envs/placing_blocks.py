@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.gateways import NO_SLACK, worker_times_s
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, share
 from llmscale_env.envs.placing import Ranks
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.linear import worker_times_s
+from llmscale_env.sim.observed import NO_SLACK
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 

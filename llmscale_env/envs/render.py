@@ -69,7 +69,7 @@ def text_frame(scenario: Scenario, core: ServingCore) -> str:
         share, late = (
             metrics[f"{slo_class.name}/{key}"] for key in ("slo_attainment", "violations")
         )
-        on_time = core.sim.engine.states.tally["on_time"][0, scenario.classes.index(slo_class)]
+        on_time = core.sim.engine.class_seen["on_time"][0, scenario.classes.index(slo_class)]
         judged = f"{share:.1%} on time" if on_time + late > 0 else "- on time"
         lines.append(f"{slo_class.name}: {judged}, {late:.0f} violations")
     return "\n".join(lines)

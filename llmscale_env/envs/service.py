@@ -13,8 +13,7 @@ from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Floats
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import serving
-from llmscale_env.sim.fast.queues import SLACK_BOUNDS
-from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS
+from llmscale_env.sim.observed import LOAD_BOUNDS_PS, SLACK_BOUNDS
 from llmscale_env.workload.requests import PS_PER_S
 
 LEAST_FREE = 0.05

@@ -15,7 +15,7 @@ from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.entries import Entry, Floats, log_scale, past_means, present, ranges, share
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.fast.watch import LOAD_BOUNDS_PS, TTFT_BOUNDS
+from llmscale_env.sim.observed import LOAD_BOUNDS_PS, TTFT_BOUNDS
 from llmscale_env.workload.requests import PS_PER_S
 
 MOST_LOAD = 16.0

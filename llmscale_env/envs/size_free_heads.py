@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.control.virtual import AS_IS
 from llmscale_env.envs.entries import present
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.orders import AS_IS
 
 if TYPE_CHECKING:
-    from llmscale_env.envs.actions import Orders
+    from llmscale_env.envs.actions import ActionOrders
 
 
 def room(scenario: Scenario, now: Snapshot) -> NDArray[np.int64]:
@@ -63,7 +63,7 @@ class ScaledChanges:
         scaled = times(there, self.percents) + self.steps
         return np.where((self.percents > 100) & (there == 0), 1, scaled)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         wanted = np.take_along_axis(self._wanted(now), action[..., None], axis=2)[..., 0]
         wanted = np.clip(wanted, 0, self._most)
         orders.targets[:] = np.where(wanted == present(now), AS_IS, wanted)
@@ -102,7 +102,7 @@ class Residual:
         self.parts = [f"{p.name}/residual" for p in pools]
         self.choices = [[f"x{percent / 100:g}" for percent in self.percents]] * len(pools)
 
-    def write(self, action: NDArray[np.int64], now: Snapshot, orders: Orders) -> None:
+    def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         orders.percents = self.percents[action]
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:

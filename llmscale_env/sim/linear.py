@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from llmscale_env.sim.spec import ProfileSpec
+from llmscale_env.sim.spec import ClusterSpec, ProfileSpec
+from llmscale_env.workload.requests import PS_PER_S
 
 PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 CONTEXT_TOKENS = (64, 256, 1024, 2048)
@@ -66,3 +68,9 @@ def slower(profile: ProfileSpec, factor: float) -> ProfileSpec:
         if isinstance(value, int) and name.endswith("_ps"):
             changed[name] = round(value * factor)
     return replace(profile, **changed)
+
+
+def worker_times_s(spec: ClusterSpec) -> NDArray[np.float64]:
+    """(I, 5) Aladdin's (c1, k1, c3, c2, k2) of every slot, from its own pool's iteration times."""
+    pools = [linear_times(spec.profiles[p.profile], p.batch_limit) for p in spec.pools]
+    return np.array([pools[p] for p in spec.pool_of_slot]).reshape(-1, 5) / PS_PER_S

@@ -40,6 +40,14 @@ from llmscale_env.sim.kinds import (
     RouterKind,
 )
 from llmscale_env.sim.links import LINK_TABLES, NetworkSpec
+from llmscale_env.sim.observed import (
+    HOME_DTYPE,
+    INSTANCE_DTYPE,
+    LOADING_DTYPE,
+    REPORT_DTYPE,
+    RESULT_DTYPE,
+    SPOT_DTYPE,
+)
 from llmscale_env.sim.operations import Operations, changed_operations
 from llmscale_env.sim.pool_specs import PoolSpec, SwapSpec, first_warm, fitting
 from llmscale_env.sim.profile import ProfileSpec
@@ -51,14 +59,6 @@ from llmscale_env.sim.region_specs import (
     ScalingSpec,
     ScalingThresholds,
     SpotSpec,
-)
-from llmscale_env.sim.reported import (
-    HOME_DTYPE,
-    INSTANCE_DTYPE,
-    LOADING_DTYPE,
-    REPORT_DTYPE,
-    RESULT_DTYPE,
-    SPOT_DTYPE,
 )
 from llmscale_env.sim.route_specs import ClassSpec, PlacementSpec, RouteSpec
 from llmscale_env.sim.weight_checks import check_homes, check_twin, check_weights

@@ -7,12 +7,15 @@ from llmscale_env.sim.fast.batch import (
     enter,
     evict,
     go_on,
-    landed_row,
     later_victims,
-    preempted_row,
     restore,
-    running_row,
     start_prefill,
+)
+from llmscale_env.sim.fast.lists import (
+    landed_row,
+    preempted_row,
+    queue_row,
+    running_row,
 )
 from llmscale_env.sim.fast.memory import (
     cls_at,
@@ -25,7 +28,9 @@ from llmscale_env.sim.fast.memory import (
     pull_of,
     req_at,
 )
-from llmscale_env.sim.fast.queues import leave, queue_row
+from llmscale_env.sim.fast.queues import (
+    leave,
+)
 from llmscale_env.sim.fast.sources import LANDED, NOBODY, OWN, PREEMPTED, next_place
 from llmscale_env.sim.fast.structures import leave_own, unlink
 from llmscale_env.sim.jit import njit

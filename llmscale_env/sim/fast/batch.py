@@ -11,6 +11,12 @@ from llmscale_env.sim.fast.itl import (
     push_item,
     settle_pending,
 )
+from llmscale_env.sim.fast.lists import (
+    landed_row,
+    preempted_row,
+    prefill_row,
+    running_row,
+)
 from llmscale_env.sim.fast.memory import (
     cls_at,
     const_of,
@@ -27,7 +33,9 @@ from llmscale_env.sim.fast.memory import (
     running_cls_of,
     served_of,
 )
-from llmscale_env.sim.fast.queues import enter_front
+from llmscale_env.sim.fast.queues import (
+    enter_front,
+)
 from llmscale_env.sim.fast.records import SERVED_PROFILE
 from llmscale_env.sim.fast.structures import (
     heap_add,
@@ -48,53 +56,6 @@ _FINISHED = int(RequestState.FINISHED)
 _HANDOVER = int(RequestState.HANDOVER)
 _PREEMPTED = int(RequestState.PREEMPTED)
 _RUNNING = int(RequestState.RUNNING)
-
-
-@njit
-def preempted_row(S, i):
-    return const_of(S).n_inst + i
-
-
-@njit
-def running_row(S, i, evictable):
-    return (2 + evictable) * const_of(S).n_inst + i
-
-
-@njit
-def prefill_row(S, i):
-    return 4 * const_of(S).n_inst + i
-
-
-@njit
-def gateway_row(S, m):
-    return 5 * const_of(S).n_inst + const_of(S).n_queues + m
-
-
-@njit
-def _first_row_between(S):
-    """Lists of split phases come after all others."""
-    const = const_of(S)
-    return 5 * const.n_inst + 2 * const.n_queues + const.n_llms
-
-
-@njit
-def landed_row(S, i):
-    return _first_row_between(S) + i
-
-
-@njit
-def flight_row(S, i):
-    return _first_row_between(S) + const_of(S).n_inst + i
-
-
-@njit
-def held_row(S, i):
-    return _first_row_between(S) + 2 * const_of(S).n_inst + i
-
-
-@njit
-def decode_gateway_row(S, m):
-    return _first_row_between(S) + 3 * const_of(S).n_inst + m
 
 
 @njit
@@ -389,9 +350,8 @@ def restart(S, i, r, t):
 @njit
 def all_later(S, i, place):
     """Whether everybody running at instance `i` came from queues behind `place`."""
-    n_inst = const_of(S).n_inst
-    for which in range(2, 4):
-        r = lists_of(S)[which * n_inst + i, 0]
+    for evictable in range(2):
+        r = lists_of(S)[running_row(S, i, evictable), 0]
         while r >= 0:
             q = req_at(S, r).queue
             if q < 0 or place_of(S)[i, q] <= place:
@@ -419,9 +379,8 @@ def later_victims(S, i, place, since):
     """
     n, kv = 0, 0
     latest = np.int64(-1)
-    n_inst = const_of(S).n_inst
-    for which in range(2, 4):
-        r = lists_of(S)[which * n_inst + i, 0]
+    for evictable in range(2):
+        r = lists_of(S)[running_row(S, i, evictable), 0]
         while r >= 0:
             req = req_at(S, r)
             if req.queue >= 0 and place_of(S)[i, req.queue] > place and req.admission <= since:

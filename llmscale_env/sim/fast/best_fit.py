@@ -14,7 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import flight_row, landed_row, preempted_row
+from llmscale_env.sim.fast.lists import (
+    flight_row,
+    landed_row,
+    preempted_row,
+    running_row,
+)
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
@@ -50,7 +55,7 @@ def _rows(S, i, k):
         return flight_row(S, i)
     if k == 3:
         return landed_row(S, i)
-    return (k - 2) * const_of(S).n_inst + i
+    return running_row(S, i, k - 4)
 
 
 @njit

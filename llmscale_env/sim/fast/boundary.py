@@ -12,16 +12,18 @@ from llmscale_env.sim.fast.batch import (
     evict,
     finish_due,
     flush,
-    landed_row,
     preempt,
-    preempted_row,
-    prefill_row,
-    running_row,
     youngest,
 )
 from llmscale_env.sim.fast.controller import forget, update_limit
 from llmscale_env.sim.fast.handover import hand_over, reserve
 from llmscale_env.sim.fast.itl import clear_items, close_gaps, push_item, push_pending
+from llmscale_env.sim.fast.lists import (
+    landed_row,
+    preempted_row,
+    prefill_row,
+    running_row,
+)
 from llmscale_env.sim.fast.memory import (
     co_at,
     const_of,

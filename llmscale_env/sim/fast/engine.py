@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import observe, queues, watch
-from llmscale_env.sim.fast.fleet_orders import FleetOrders, SingleFleetOrders
+from llmscale_env.sim.fast import gateways, observe, ordered, queues, shown, watch
+from llmscale_env.sim.fast.fleet import will_have
+from llmscale_env.sim.fast.fleet_orders import FleetOrders
 from llmscale_env.sim.fast.layout import (
     EPISODE_FIELDS,
     PER_REQUEST,
@@ -24,15 +25,24 @@ from llmscale_env.sim.fast.layout import (
     addresses,
     allocate,
     length,
+    list_rows,
 )
-from llmscale_env.sim.fast.orders import PlacementOrders, SingleOrders
-from llmscale_env.sim.fast.queue_records import QUEUED_DTYPE, RUN_DTYPE
+from llmscale_env.sim.fast.orders import PlacementOrders
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
-from llmscale_env.sim.fast.region_orders import RegionOrders, SingleRegionOrders
+from llmscale_env.sim.fast.region_orders import RegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
-from llmscale_env.sim.fast.serving_orders import ServingOrders, SingleServingOrders
-from llmscale_env.sim.fast.streaming import SingleStreaming, Streaming
+from llmscale_env.sim.fast.serving_orders import ServingOrders
+from llmscale_env.sim.fast.streaming import Streaming
 from llmscale_env.sim.lock import Lock
+from llmscale_env.sim.observed import (
+    CLASS_SEEN,
+    QUEUED_DTYPE,
+    RUN_DTYPE,
+    Gateways,
+    VirtualQueues,
+    Weights,
+)
+from llmscale_env.sim.orders import Orders
 from llmscale_env.sim.region_checks import check_client_regions
 from llmscale_env.sim.router import RAISED, features_buffer, no_router
 from llmscale_env.sim.spec import (
@@ -73,6 +83,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     def __init__(self, spec: ClusterSpec, n_episodes: int = 1, capacity: int = 1) -> None:
         self.spec = spec
         self.n_episodes = n_episodes
+        self._list_rows, _ = list_rows(spec)
         with self._room_for(capacity):
             self.states: State = allocate(spec, n_episodes, max(capacity, 1))
         self._locate()
@@ -218,7 +229,27 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     # ---- time ----
 
     def now_ps(self, e: int) -> int:
+        """Present time of episode `e`."""
         return int(self.states.glob[e, 0]["now_ps"])
+
+    @property
+    def times_ps(self) -> NDArray[np.int64]:
+        """(E,) present time of every episode; a copy."""
+        times: NDArray[np.int64] = self.states.glob["now_ps"][:, 0].copy()
+        return times
+
+    def next_decisions_ps(
+        self, waiting: NDArray[np.int64], soon_ps: int, retry_ps: int
+    ) -> NDArray[np.int64]:
+        """(E,) when the next arrival has come, or sooner if requests wait in gateways.
+
+        Args:
+            waiting: (E,) requests that were in gateways before the orders of now.
+            soon_ps, retry_ps: time until those in gateways are looked at again: if one has left, if not.
+        """
+        found = np.zeros(self.n_episodes, np.int64)
+        gateways.next_decisions(self.handles, waiting, soon_ps, retry_ps, found)
+        return found
 
     def advance(self, e: int, until_ps: int) -> None:
         """Process every event of episode `e` before `until_ps`."""
@@ -283,7 +314,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     def close_windows(self, first: int, last: int) -> None:
         """Count what happened since the last call, for episodes `first..last - 1`.
 
-        Fills `states.tally`, `states.pool_seen` and `states.queue_seen`; once per control interval.
+        Fills `class_seen`, `pool_seen` and `queue_seen`; once per control interval.
         """
         self._check_episodes(first, last)
         watch.close_windows(self.handles, first, last)
@@ -297,6 +328,17 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             for p in self.spec.pools
         ]
         return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+
+    def apply(self, orders: Orders) -> NDArray[np.int64]:
+        """Carry out orders for all episodes now.
+
+        Returns:
+            (E,) how many instances could not be started; `orders.impossible` counts the other choices.
+
+        Raises:
+            ValueError: an array of another shape, or a value out of range.
+        """
+        return ordered.apply(self, orders)
 
     def order(
         self,
@@ -338,7 +380,89 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self._raise_any_error(0, self.n_episodes)
         return missing
 
-    # ---- reading ----
+    # ---- counts, as of `close_windows` (live arrays) ----
+
+    @property
+    def class_seen(self) -> NDArray[Any]:
+        """(E, C) CLASS_SEEN."""
+        seen: NDArray[Any] = self.states.tally[list(CLASS_SEEN.names or ())]
+        return seen
+
+    @property
+    def pool_seen(self) -> NDArray[Any]:
+        """(E, P) POOL_SEEN."""
+        return self.states.pool_seen
+
+    @property
+    def queue_seen(self) -> NDArray[Any]:
+        """(E, Q) QUEUE_SEEN; a cluster without shared queues has one that is empty."""
+        return self.states.queue_seen
+
+    def count_late(self, e: int, name: str, count: NDArray[np.int64]) -> None:
+        """Count requests of episode `e` besides as `ttft_late` or `itl_late`: (C,) of each class."""
+        self.states.tally[name][e] += count
+
+    # ---- reading many episodes ----
+
+    @property
+    def n_finished(self) -> NDArray[np.int64]:
+        """(E,) requests that have finished, of those that are known (see `retire`); a copy."""
+        finished: NDArray[np.int64] = self.states.glob["n_finished"][:, 0].copy()
+        return finished
+
+    @property
+    def n_in_gateways(self) -> NDArray[np.int64]:
+        """(E,) requests that wait in gateways before prefill."""
+        found = np.zeros(self.n_episodes, np.int64)
+        gateways.count_waiting(self.handles, found)
+        return found
+
+    @property
+    def n_swaps(self) -> NDArray[np.int64]:
+        """(E,) swaps of models so far."""
+        swaps: NDArray[np.int64] = self.states.inst["swaps"].sum(axis=1)
+        return swaps
+
+    def states_of_instances(self) -> NDArray[np.int64]:
+        """(E, I) `InstanceState` of every slot."""
+        states: NDArray[np.int64] = self.states.inst["state"].astype(np.int64)
+        return states
+
+    def ready_ps(self, first: int, last: int) -> NDArray[np.int64]:
+        """(n, I) when instances that are acquired or loaded will serve; -1: none is on its way."""
+        return shown.ready_ps(self, first, last)
+
+    def virtual_queues(self, first: int, last: int) -> VirtualQueues:
+        """Episodes `first..last - 1` as they stand (some arrays are live: read them at once)."""
+        return shown.virtual_queues(self, first, last)
+
+    def gateways(self, first: int, last: int, with_workers: bool) -> Gateways:
+        """Episodes `first..last - 1` as they stand."""
+        return shown.gateways(self, first, last, with_workers)
+
+    def weights(self, first: int, last: int) -> Weights:
+        """Episodes `first..last - 1` as they stand."""
+        return shown.weights(self, first, last)
+
+    # ---- reading one episode ----
+
+    def finished_since(self, e: int, before: int) -> NDArray[Any]:
+        """(n,) FINISHED_DTYPE, requests that finished after the first `before` ones, in order."""
+        return shown.finished(self, e, before)
+
+    def running_by_class(self, e: int) -> NDArray[np.int64]:
+        """(I, C) running requests."""
+        running: NDArray[np.int64] = self.states.running_cls[e].copy()
+        return running
+
+    def weights_ready_ps(self, e: int) -> NDArray[np.int64]:
+        """(I, M) when weights are in an instance's host memory, -1: they are not on their way."""
+        ready: NDArray[np.int64] = self.states.host_ready[e].copy()
+        return ready
+
+    def host_has(self, e: int, host: int, llm: int) -> bool:
+        """Whether a machine has an LLM's weights in memory, or is to have them as its home."""
+        return bool(will_have(int(self.handles[e]), host, llm))
 
     def results(self, e: int) -> NDArray[Any]:
         """(n,) RESULT_DTYPE, every request of the episode that is known (see `ids`) as it stands."""
@@ -397,12 +521,12 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
 
     def _queue_row(self, queue: int) -> int:
         check_range("queue", queue, 0, len(self.spec.queue_llm) - 1)
-        return 5 * self.spec.n_instances + queue
+        return self._list_rows["queue"] + queue
 
     def gateway(self, e: int, llm: int) -> list[int]:
         """Request ids that wait for any instance of an LLM, head first."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
-        return self._list(e, 5 * self.spec.n_instances + len(self.spec.queue_llm) + llm)
+        return self._list(e, self._list_rows["gateway"] + llm)
 
     def gpu_ps(self, e: int) -> list[int]:
         """Billed GPU-picoseconds per pool."""
@@ -438,10 +562,8 @@ def _check_orders(
         raise ValueError(f"{name}{list(at)} = {values[at]}: must be in {low}..{top}")
 
 
-class FastEngine(
-    SingleFleetOrders, SingleServingOrders, SingleOrders, SingleRegionOrders, SingleStreaming
-):
-    """One episode of the fast engine; the same calls as `ReferenceEngine`."""
+class FastEngine:
+    """One episode of the fast engine: the calls of `ReferenceEngine`, answered by `EngineBatch`."""
 
     def __init__(self, spec: ClusterSpec, requests: RequestTable, salt: int | None = None) -> None:
         self.batch = EngineBatch(spec, 1, len(requests))
@@ -451,31 +573,13 @@ class FastEngine(
 
     @property
     def now_ps(self) -> int:
+        """The time it stands at."""
         return self.batch.now_ps(0)
 
-    def advance(self, until_ps: int) -> None:
-        self.batch.advance(0, until_ps)
-
-    def results(self) -> NDArray[Any]:
-        return self.batch.results(0)
-
-    def instances(self) -> NDArray[Any]:
-        return self.batch.instances(0)
-
-    def queues(self) -> list[list[int]]:
-        return self.batch.queues(0)
-
-    def gateway(self, llm: int) -> list[int]:
-        return self.batch.gateway(0, llm)
-
-    def gpu_ps(self) -> list[int]:
-        return self.batch.gpu_ps(0)
-
-    def finish_log(self) -> list[int]:
-        return self.batch.finish_log(0)
-
-    def conservation(self) -> dict[RequestState, int]:
-        return self.batch.conservation(0)
+    def __getattr__(self, name: str) -> Any:
+        if name == "batch" or name.startswith("_"):
+            raise AttributeError(name)
+        return partial(getattr(self.batch, name), 0)
 
 
 __all__ = ["EngineBatch", "FastEngine", "RouterError"]

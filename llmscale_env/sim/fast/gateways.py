@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import gateway_row
 from llmscale_env.sim.fast.best_fit import see_sums
+from llmscale_env.sim.fast.lists import (
+    gateway_row,
+)
 from llmscale_env.sim.fast.memory import (
     const_of,
     fit_at,
@@ -22,46 +24,17 @@ from llmscale_env.sim.fast.memory import (
 from llmscale_env.sim.fast.placing import assign
 from llmscale_env.sim.fast.timing import kv_now
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.observed import NO_SLACK
 from llmscale_env.sim.spec import InstanceState
 
 _ACTIVE = int(InstanceState.ACTIVE)
 
 __all__ = [
-    "NO_SLACK",
-    "WORKER_DTYPE",
     "assign_many",
     "count_waiting",
     "next_decisions",
     "see_gateways",
 ]
-
-NO_SLACK = np.int64(2**62)
-"""`ahead_ps` of a worker on which nobody runs that has had a token."""
-
-WORKER_DTYPE = np.dtype(
-    [
-        ("state", np.int64),
-        ("llm", np.int64),
-        ("phase", np.int64),
-        ("batch_limit", np.int64),
-        ("requests", np.int64),
-        ("input_tokens", np.int64),
-        ("predicted_tokens", np.int64),
-        ("context", np.int64),
-        ("queued_tokens", np.int64),
-        ("ahead_ps", np.int64),
-        ("kv_tokens", np.int64),
-        ("waiting_tokens", np.int64),
-        ("kv_capacity", np.int64),
-    ]
-)
-"""A worker as best fit sees it (docs/engine.md, section 14), at the present time.
-
-`requests` to `context` are of all requests there: how many, input, predicted output, context.
-`queued_tokens` are the prefill tokens of its own queue, `waiting_tokens` the KV memory that own queue
-and preempted list need. `ahead_ps` is `m`, the least time by which a running request is ahead of its
-target.
-"""
 
 
 @njit

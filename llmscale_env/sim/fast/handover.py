@@ -12,12 +12,14 @@ import numpy as np
 from llmscale_env.sim.fast import network
 from llmscale_env.sim.fast.batch import (
     LOSE,
-    decode_gateway_row,
     demand,
+    leave_unfinished,
+)
+from llmscale_env.sim.fast.lists import (
+    decode_gateway_row,
     flight_row,
     held_row,
     landed_row,
-    leave_unfinished,
     preempted_row,
 )
 from llmscale_env.sim.fast.memory import (

@@ -17,6 +17,7 @@ left.
 
 from __future__ import annotations
 
+from llmscale_env.sim.fast.lists import running_row
 from llmscale_env.sim.fast.memory import const_of, inst_at, lists_of, req_at, stack_of
 from llmscale_env.sim.jit import njit
 
@@ -58,9 +59,8 @@ def _compact(S, i):
     settled = inst.stack_n - inst.pend_n
     for k in range(inst.stack_n):
         stack_of(S)[i, k, 0] = -stack_of(S)[i, k, 0] - 1
-    n_inst = const_of(S).n_inst
-    for which in range(2, 4):
-        r = lists_of(S)[which * n_inst + i, 0]
+    for evictable in range(2):
+        r = lists_of(S)[running_row(S, i, evictable), 0]
         while r >= 0:
             if req_at(S, r).decoding:
                 _mark(S, i, 0, settled, req_at(S, r).item_start)
@@ -164,9 +164,8 @@ def close_gaps(S, i, end):
     inst = inst_at(S, i)
     if inst.gaps_open == 0:
         return
-    n_inst = const_of(S).n_inst
-    for which in range(2, 4):
-        r = lists_of(S)[which * n_inst + i, 0]
+    for evictable in range(2):
+        r = lists_of(S)[running_row(S, i, evictable), 0]
         while r >= 0:
             req = req_at(S, r)
             if req.gap_open:

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
-from llmscale_env.sim.fast.queue_records import AGING, QUEUE, QUEUE_SEEN
+from llmscale_env.sim.fast.queue_records import AGING, QUEUE
 from llmscale_env.sim.fast.records import (
     CLS,
     CONST,
     FIT,
     GLOB,
     INST,
+    LISTS,
     POOL,
-    POOL_SEEN,
     PROF,
     REPORT,
     REQ,
@@ -32,6 +32,7 @@ from llmscale_env.sim.fast.records import (
 )
 from llmscale_env.sim.fast.region_records import episode_tables, shared_tables, widths
 from llmscale_env.sim.links import HOST_TABLES, LINK_TABLES, WEIGHT_TABLES
+from llmscale_env.sim.observed import POOL_SEEN, QUEUE_SEEN
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PoolPhase,
@@ -41,14 +42,7 @@ from llmscale_env.sim.spec import (
 class State(NamedTuple):
     """All arrays of `E` episodes.
 
-    `lists` rows are (head, tail, count) of doubly linked lists of requests: row `i` instance `i`'s
-    own queue, `I + i` its preempted
-    list, `2I + i` running and not evictable, `3I + i` running and evictable (both oldest admission
-    first), `4I + i`
-    being prefilled, `5I + q` shared queue `q`, `5I + Q + m` the gateway of LLM `m`,
-    `5I + Q + M + q` those of shared queue `q` that came before everybody behind them (see `queues`).
-    With `n = 5I + 2Q + M` before them (see `handover`): `n + i` landed at instance `i`, `n + I + i` in
-    flight to it, `n + 2I + i` those whose KV it holds, `n + 3I + m` the decode gateway of LLM `m`.
+    `lists` rows are (head, tail, count) of doubly linked lists of requests: see `lists`.
     """
 
     glob: NDArray  # (E, 1)
@@ -60,7 +54,7 @@ class State(NamedTuple):
     tree: NDArray[np.int64]  # (E, 2L) tournament of instances by key
     heap: NDArray[np.int64]  # (E, I, B) finishing iteration << 32 | request
     stack: NDArray[np.int64]  # (E, I, 2B + 16, 2) see kernels.itl
-    lists: NDArray[np.int64]  # (E, 8I + 2Q + 2M, 3)
+    lists: NDArray[np.int64]  # (E, rows, 3), rows as `LISTS` has them
     active: NDArray[np.int64]  # (E, P, max slots) active instances, ascending
     running_cls: NDArray[np.int64]  # (E, I, C)
     host_count: NDArray[np.int64]  # (E, H, M) serving instances on the host
@@ -164,6 +158,16 @@ def length(spec: ClusterSpec, name: str, requests: int) -> int:
     if name in ("roam", "transit") and not spec.regional:
         return 1
     return requests
+
+
+def list_rows(spec: ClusterSpec) -> tuple[dict[str, int], int]:
+    """First row in `lists` of every kind of list, and how many rows there are."""
+    sizes = {"instance": spec.n_instances, "queue": len(spec.queue_llm), "llm": spec.n_llms}
+    rows, end = {}, 0
+    for name, each in LISTS.items():
+        rows[name] = end
+        end += sizes[each]
+    return rows, end
 
 
 def addresses(states: State, e: int) -> NDArray[np.int64]:
@@ -292,7 +296,9 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     for name, value in widths(spec).items():
         const[name] = value
     e = episodes
-    n_lists = 8 * n_inst + 2 * n_queues + 2 * n_llms
+    first_rows, n_lists = list_rows(spec)
+    for name, first in first_rows.items():
+        const[f"row_{name}"] = first
     return State(
         glob=np.zeros((e, 1), GLOB),
         inst=np.zeros((e, n_inst), INST),

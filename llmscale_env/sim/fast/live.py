@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.admission import admit
-from llmscale_env.sim.fast.batch import LOSE, demand, leave_unfinished, prefill_row
+from llmscale_env.sim.fast.batch import (
+    LOSE,
+    demand,
+    leave_unfinished,
+)
+from llmscale_env.sim.fast.lists import (
+    prefill_row,
+)
 from llmscale_env.sim.fast.memory import (
     co_at,
     const_of,
@@ -17,7 +24,9 @@ from llmscale_env.sim.fast.memory import (
     req_at,
 )
 from llmscale_env.sim.fast.pairs import append, hold, layers_ps, let_go, part, wake_serving
-from llmscale_env.sim.fast.queues import enter_front
+from llmscale_env.sim.fast.queues import (
+    enter_front,
+)
 from llmscale_env.sim.fast.records import IDLE, NO_EVENT
 from llmscale_env.sim.fast.routing import move_waiting, route
 from llmscale_env.sim.fast.structures import key_at, push_front, schedule

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast import fleet
+from llmscale_env.sim.fast.lists import (
+    queue_row,
+)
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
@@ -21,7 +24,9 @@ from llmscale_env.sim.fast.memory import (
     roam_at,
     transit_of,
 )
-from llmscale_env.sim.fast.queues import leave, queue_row
+from llmscale_env.sim.fast.queues import (
+    leave,
+)
 from llmscale_env.sim.fast.regions import endpoint, is_below, next_to_reach, roll, used_now
 from llmscale_env.sim.fast.routing import route, to_instance
 from llmscale_env.sim.fast.structures import key_at

@@ -26,7 +26,7 @@ from llmscale_env.sim.fast.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.layout import (
     STATE_FIELDS,
 )
-from llmscale_env.sim.fast.queue_records import AGING, QUEUE, QUEUE_SEEN
+from llmscale_env.sim.fast.queue_records import AGING, QUEUE
 from llmscale_env.sim.fast.records import (
     CLS,
     CONST,
@@ -34,7 +34,6 @@ from llmscale_env.sim.fast.records import (
     GLOB,
     INST,
     POOL,
-    POOL_SEEN,
     PROF,
     REPORT,
     REQ,
@@ -43,6 +42,7 @@ from llmscale_env.sim.fast.records import (
     TALLY,
 )
 from llmscale_env.sim.fast.region_records import ENDPOINT, LEASE, MANAGER, ROAM
+from llmscale_env.sim.observed import POOL_SEEN, QUEUE_SEEN
 
 _MANY = 2**40
 """Leading dimension of a view: nothing is checked against it."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import (
+from llmscale_env.sim.fast.itl import largest_gap
+from llmscale_env.sim.fast.lists import (
     decode_gateway_row,
     flight_row,
     gateway_row,
     landed_row,
     preempted_row,
+    running_row,
 )
-from llmscale_env.sim.fast.itl import largest_gap
 from llmscale_env.sim.fast.memory import (
     const_of,
     flow_at,
@@ -155,19 +156,18 @@ def _read_list_under_way(S, row, i, t, out, k):
 def read_under_way(S, out):
     """Fill `out` (UNDER_WAY_DTYPE) with who is in a gateway or at an instance; returns how many."""
     t = glob_of(S).now_ps
-    n_inst = const_of(S).n_inst
     k = 0
     for m in range(const_of(S).n_llms):
         k = _read_list_under_way(S, gateway_row(S, m), -1, t, out, k)
         k = _read_list_under_way(S, decode_gateway_row(S, m), -1, t, out, k)
-    for i in range(n_inst):
+    for i in range(const_of(S).n_inst):
         for row in (
             i,
             preempted_row(S, i),
             flight_row(S, i),
             landed_row(S, i),
-            2 * n_inst + i,
-            3 * n_inst + i,
+            running_row(S, i, 0),
+            running_row(S, i, 1),
         ):
             k = _read_list_under_way(S, row, i, t, out, k)
     return k
@@ -180,10 +180,9 @@ def read_running_from(S, out):
     A preempted request counts: it may still be evicted, or started again by a failure, and then it
     goes back to its queue, which must not have been given to others meanwhile.
     """
-    n_inst = const_of(S).n_inst
-    for i in range(n_inst):
-        for which in range(1, 4):
-            r = lists_of(S)[which * n_inst + i, 0]
+    for i in range(const_of(S).n_inst):
+        for row in (preempted_row(S, i), running_row(S, i, 0), running_row(S, i, 1)):
+            r = lists_of(S)[row, 0]
             while r >= 0:
                 if req_at(S, r).queue >= 0:
                     out[i, req_at(S, r).queue] += 1

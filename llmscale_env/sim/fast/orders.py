@@ -20,9 +20,9 @@ from llmscale_env.sim.checks import (
 )
 from llmscale_env.sim.fast import observe, placing
 from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.fast.records import UNDER_WAY_DTYPE
 from llmscale_env.sim.fast.reset import placement_fields
 from llmscale_env.sim.kinds import NOT_UNDER_WAY
+from llmscale_env.sim.observed import UNDER_WAY_DTYPE
 from llmscale_env.sim.spec import (
     REPORT_DTYPE,
     ClusterSpec,
@@ -39,6 +39,7 @@ class PlacementOrders(ABC):
     states: State
     _router: Any
     _features: list[Any]
+    _list_rows: dict[str, int]
 
     @property
     @abstractmethod
@@ -132,9 +133,7 @@ class PlacementOrders(ABC):
         route = self._route(e, llm, slo_class)
         if self.spec.routes[llm][slo_class].placement is None:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
-        names = list(route.dtype.names)
-        first = names.index("c1")
-        for name, value in zip(names[first:], placement_fields(placement), strict=True):
+        for name, value in placement_fields(placement).items():
             route[name] = value
 
     def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
@@ -159,8 +158,7 @@ class PlacementOrders(ABC):
     def decode_gateway(self, e: int, llm: int) -> list[int]:
         """Request ids that have been prefilled and wait for any decode instance, head first."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
-        before = 8 * self.spec.n_instances + 2 * len(self.spec.queue_llm) + self.spec.n_llms
-        return self._list(e, before + llm)
+        return self._list(e, self._list_rows["decode_gateway"] + llm)
 
     def placement(self, e: int, llm: int, slo_class: int) -> PlacementSpec | None:
         """What best fit goes by now for a class; None: its route has no placement."""
@@ -185,11 +183,10 @@ class PlacementOrders(ABC):
 
     def under_way(self, e: int) -> NDArray[Any]:
         """(n,) UNDER_WAY_DTYPE, the requests in gateways and at instances, list by list."""
-        n_inst, n_queues = self.spec.n_instances, len(self.spec.queue_llm)
+        rows = self._list_rows
         counts = self.states.lists[e, :, 2].copy()
-        counts[4 * n_inst : 5 * n_inst + n_queues] = 0  # who is being prefilled runs; shared queues
-        second = 5 * n_inst + n_queues + self.spec.n_llms
-        counts[second : second + n_queues] = 0  # second lists through shared queues
+        counts[rows["prefilling"] : rows["gateway"]] = 0  # they run; and shared queues
+        counts[rows["oldest"] : rows["landed"]] = 0  # second lists through shared queues
         out = np.empty(int(counts.sum()), UNDER_WAY_DTYPE)
         n = observe.read_under_way(int(self.handles[e]), out)
         out["request"][:n] = self._named(e, out["request"][:n])
@@ -200,42 +197,3 @@ class PlacementOrders(ABC):
         out = np.zeros(self.spec.n_instances, REPORT_DTYPE)
         observe.read_reports(int(self.handles[e]), out)
         return out
-
-
-class SingleOrders:
-    """The same for `FastEngine`, whose only episode is number 0."""
-
-    batch: Any
-
-    def route_gateway(self, llm: int) -> None:
-        self.batch.route_gateway(0, llm)
-
-    def assign(self, requests: Sequence[int], instances: Sequence[int]) -> None:
-        self.batch.assign(0, requests, instances)
-
-    def set_predictions(self, requests: Sequence[int], tokens: Sequence[int]) -> None:
-        self.batch.set_predictions(0, requests, tokens)
-
-    def set_profile(self, instance: int, profile: int) -> None:
-        self.batch.set_profile(0, instance, profile)
-
-    def set_decode_router(self, llm: int, slo_class: int, kind: int) -> None:
-        self.batch.set_decode_router(0, llm, slo_class, kind)
-
-    def set_placement(self, llm: int, slo_class: int, placement: PlacementSpec) -> None:
-        self.batch.set_placement(0, llm, slo_class, placement)
-
-    def set_placement_model(self, instance: int, model: Sequence[float] | None) -> None:
-        self.batch.set_placement_model(0, instance, model)
-
-    def own_queue(self, instance: int) -> list[int]:
-        waiting: list[int] = self.batch.own_queue(0, instance)
-        return waiting
-
-    def decode_gateway(self, llm: int) -> list[int]:
-        waiting: list[int] = self.batch.decode_gateway(0, llm)
-        return waiting
-
-    def reports(self) -> NDArray[Any]:
-        reports: NDArray[Any] = self.batch.reports(0)
-        return reports

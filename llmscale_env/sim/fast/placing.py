@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast import handover
-from llmscale_env.sim.fast.batch import decode_gateway_row, demand, gateway_row
+from llmscale_env.sim.fast.batch import (
+    demand,
+)
+from llmscale_env.sim.fast.lists import (
+    decode_gateway_row,
+    gateway_row,
+)
 from llmscale_env.sim.fast.memory import const_of, fit_at, glob_of, inst_at, pool_at, req_at
-from llmscale_env.sim.fast.queues import change_prediction
+from llmscale_env.sim.fast.queues import (
+    change_prediction,
+)
 from llmscale_env.sim.fast.records import IDLE
 from llmscale_env.sim.fast.routing import route_gateway, to_instance
 from llmscale_env.sim.fast.structures import leave_own, unlink

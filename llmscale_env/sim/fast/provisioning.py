@@ -9,15 +9,17 @@ from llmscale_env.sim.fast.batch import (
     commit_decode,
     demand,
     drop_copy,
-    held_row,
-    landed_row,
-    preempted_row,
     restart,
     youngest,
 )
 from llmscale_env.sim.fast.boundary import nothing_waits
 from llmscale_env.sim.fast.controller import forget
 from llmscale_env.sim.fast.itl import clear_items
+from llmscale_env.sim.fast.lists import (
+    held_row,
+    landed_row,
+    preempted_row,
+)
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
@@ -37,7 +39,9 @@ from llmscale_env.sim.fast.memory import (
     served_of,
 )
 from llmscale_env.sim.fast.pairs import let_go, wake_serving
-from llmscale_env.sim.fast.queues import enter_front
+from llmscale_env.sim.fast.queues import (
+    enter_front,
+)
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,

@@ -1,25 +1,10 @@
-"""The records of shared queues (see `queues`): as they stand, as they are seen, as they are read out."""
+"""The records of shared queues as they stand (see `queues`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-N_SLACK_BINS = 5
-
-QUEUE_SEEN = np.dtype(
-    [
-        ("requests", np.int64),
-        ("tokens", np.int64),  # demand
-        ("predicted_tokens", np.int64),  # predicted output still to come
-        ("oldest_ps", np.int64),  # earliest arrival, -1: empty
-        ("slack_bins", np.int64, (N_SLACK_BINS,)),  # by time to the deadline over the target
-        # of the requests that have not had their first token
-        ("fresh", np.int64),
-        ("fresh_input", np.int64),
-        ("fresh_predicted", np.int64),
-        ("fresh_squares", np.int64),  # sum of squares of the predicted tokens
-    ]
-)
+from llmscale_env.sim.observed import N_SLACK_BINS
 
 QUEUE = np.dtype(
     [
@@ -49,28 +34,3 @@ AGING = np.dtype(
     ]
 )
 """Per class: who has passed which bound of the slack bins."""
-
-QUEUED_DTYPE = np.dtype(
-    [
-        ("request", np.int64),
-        ("arrival_ps", np.int64),
-        ("slo_class", np.int64),
-        ("input_tokens", np.int64),
-        ("predicted_tokens", np.int64),
-        ("emitted_tokens", np.int64),
-        ("queue", np.int64),
-        ("llm", np.int64),
-        ("started", np.bool_),  # has had its first token
-    ]
-)
-"""A request in a shared queue, as it is read out."""
-
-RUN_DTYPE = np.dtype(
-    [
-        ("arrival_ps", np.int64),
-        ("slo_class", np.int64),
-        ("started", np.bool_),  # whether its requests have had their first token
-        ("requests", np.int64),
-    ]
-)
-"""Consecutive requests of a shared queue that are alike, as they are read out."""

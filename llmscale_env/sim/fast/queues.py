@@ -17,6 +17,10 @@ the only ways in and out.
 
 from __future__ import annotations
 
+from llmscale_env.sim.fast.lists import (
+    oldest_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.memory import (
     aging_at,
     by_class_of,
@@ -28,7 +32,6 @@ from llmscale_env.sim.fast.memory import (
     queue_at,
     req_at,
 )
-from llmscale_env.sim.fast.queue_records import N_SLACK_BINS
 from llmscale_env.sim.fast.structures import (
     push_back,
     push_back_aux,
@@ -38,25 +41,12 @@ from llmscale_env.sim.fast.structures import (
     unlink_aux,
 )
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.observed import N_SLACK_BINS, SLACK_BOUNDS
 from llmscale_env.sim.spec import RequestState
 
 _SHARED = int(RequestState.SHARED_QUEUE)
 
-SLACK_BOUNDS = (0.0, 0.1, 0.25, 0.5)
-"""Bounds of the histogram of time to the deadline over the target."""
-
 _N_BOUNDS = N_SLACK_BINS - 1
-
-
-@njit
-def queue_row(S, q):
-    return 5 * const_of(S).n_inst + q
-
-
-@njit
-def oldest_row(S, q):
-    """List of the requests of queue `q` that came before everybody behind them."""
-    return 5 * const_of(S).n_inst + const_of(S).n_queues + const_of(S).n_llms + q
 
 
 # ---- in and out ----------------------------------------------------------------------------------

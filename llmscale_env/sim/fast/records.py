@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmscale_env.sim.observed import CLASS_SEEN
 from llmscale_env.sim.spec import MAX_ARRIVAL_QUEUES
 
 NO_EVENT = np.int64(2**63 - 1)
@@ -328,6 +329,22 @@ CLS = np.dtype(
     ]
 )
 
+LISTS = {
+    "own": "instance",  # row `i` itself
+    "preempted": "instance",
+    "running": "instance",  # that are not evictable
+    "evictable": "instance",  # running ones: right behind
+    "prefilling": "instance",
+    "queue": "queue",
+    "gateway": "llm",
+    "oldest": "queue",
+    "landed": "instance",
+    "in_flight": "instance",
+    "held": "instance",
+    "decode_gateway": "llm",
+}
+"""Lists of requests in the order of their rows, and what there is one of each for (see `lists`)."""
+
 CONST = np.dtype(
     [
         (name, np.int64)
@@ -363,98 +380,18 @@ CONST = np.dtype(
             "reclaim_width",
             "bins_width",
             "pools_width",  # one more than pools
+            *(f"row_{name}" for name in LISTS),  # first row in `lists`
         )
     ]
 )
-
-N_TTFT_BINS = 8
-"""Bins of the histogram of TTFT over its target: bounds in `watch`."""
-
-N_LOAD_BINS = 4
 
 TALLY = np.dtype(
     [
         ("end", np.int64),  # where the class ends in `by_class`
         ("cursor", np.int64),  # the first whose deadline has not been looked at
-        # counted since the start of the episode
-        ("arrived", np.int64),
-        ("input_tokens", np.int64),
-        ("predicted_tokens", np.int64),
-        ("rejected", np.int64),
-        ("started", np.int64),
-        ("finished", np.int64),
-        ("on_time", np.int64),
-        ("ttft_late", np.int64),
-        ("itl_late", np.int64),
-        ("ttft_sum_s", np.int64),  # whole seconds, and the rest: picoseconds of many would overflow
-        ("ttft_sum_ps", np.int64),
-        ("itl_sum_s", np.int64),
-        ("itl_sum_ps", np.int64),
-        ("itl_count", np.int64),
-        ("output_tokens", np.int64),  # of finished requests
-        ("output_squares", np.float64),
-        # in the last window
-        ("ttft_max_ps", np.int64),
-        ("itl_max_ps", np.int64),
-        ("ttft_bins", np.int64, (N_TTFT_BINS,)),
-        ("itl_bins", np.int64, (N_TTFT_BINS,)),
+        *CLASS_SEEN.descr,
     ]
 )
-"""Per class; every violation is counted once: `rejected`, `ttft_late` or else `itl_late`."""
-
-POOL_SEEN = np.dtype(
-    [
-        ("acquiring", np.int64),
-        ("loading", np.int64),
-        ("active", np.int64),
-        ("draining", np.int64),
-        ("load_bins", np.int64, (N_LOAD_BINS,)),  # acquiring and loading, by time left
-        # time until the next one is active (of flowing weights at the present rate), -1: none on its way, or
-        # nobody knows
-        ("next_ready_ps", np.int64),
-        ("running", np.int64),
-        ("evictable", np.int64),
-        ("waiting", np.int64),
-        ("preempted", np.int64),
-        ("waiting_tokens", np.int64),
-        ("kv_tokens", np.int64),  # of active instances, as is the capacity
-        ("kv_capacity", np.int64),
-        ("kv_max", np.float64),  # fullest active instance's share
-        ("limit_sum", np.int64),
-        ("interactive", np.int64),  # serving instances with a priority-0 request
-        ("busy", np.int64),  # serving instances with any request
-        ("oldest_ps", np.int64),  # earliest arrival in an own queue, -1: none
-        # counted since the start of the episode
-        ("iterations", np.int64),
-        ("tokens", np.int64),
-        ("preemptions", np.int64),
-        ("evictions", np.int64),
-        ("busy_s", np.int64),  # whole seconds, and the rest
-        ("busy_ps", np.int64),
-        ("gpu_s", np.int64),
-        ("gpu_ps", np.int64),
-        ("started", np.int64),
-        ("stopped", np.int64),
-        ("source_used", np.int64, (3,)),
-    ]
-)
-
-UNDER_WAY_DTYPE = np.dtype(
-    [
-        ("request", np.int64),
-        ("arrival_ps", np.int64),
-        ("llm", np.int64),
-        ("slo_class", np.int64),
-        ("instance", np.int64),  # where it is, -1: in a gateway
-        ("state", np.int8),
-        ("movable", np.bool_),  # may be assigned
-        ("input_tokens", np.int64),
-        ("predicted_tokens", np.int64),
-        ("emitted_tokens", np.int64),
-        ("first_token_ps", np.int64),
-    ]
-)
-"""A request in a gateway or at an instance, as it is read out."""
 
 # Columns of `served[pool, llm]`; a profile of -1: the pool does not serve the LLM.
 SERVED_PROFILE, SERVED_BYTES, SERVED_FETCH, SERVED_SWAP, SERVED_WATERMARK = 0, 1, 2, 3, 4

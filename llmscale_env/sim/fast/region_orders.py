@@ -53,6 +53,19 @@ class RegionOrders:
         if takes is not None:
             self.states.takes[e, llm, slo_class] = takes
 
+    def regional(
+        self, e: int, llm: int, slo_class: int
+    ) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+        """Thresholds of a route in millionths by region; its order of regions by region of the client."""
+        rows = self.states.prefer[e, llm, slo_class].tolist()
+        order = tuple(tuple(j for j in row if j >= 0) for row in rows)
+        return self.states.takes[e, llm, slo_class].tolist(), order
+
+    def manager_ppm(self, e: int) -> NDArray[np.int64]:
+        """(K, 2) utilisations below which each manager takes one request, and two."""
+        mine = self.states.manager[e][: len(self.spec.managers)]
+        return np.stack([mine["one_ppm"], mine["two_ppm"]], axis=-1)
+
     def set_managers(self, e: int, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
         """Set the utilisations below which each manager takes one request, and two."""
         check_manager_thresholds(self.spec, one_ppm, two_ppm)
@@ -105,35 +118,3 @@ class RegionOrders:
             out[f"{whose}_s"] += out[f"{whose}_ps"] // PS_PER_S
             out[f"{whose}_ps"] %= PS_PER_S
         return out
-
-
-class SingleRegionOrders:
-    """The same for `FastEngine`, whose only episode is number 0."""
-
-    batch: Any
-
-    def set_regional(
-        self,
-        llm: int,
-        slo_class: int,
-        threshold_ppm: int | Sequence[int] | None = None,
-        preference: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        self.batch.set_regional(0, llm, slo_class, threshold_ppm, preference)
-
-    def set_managers(self, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
-        self.batch.set_managers(0, one_ppm, two_ppm)
-
-    def set_scaling(
-        self,
-        pool: int,
-        kind: int,
-        target: int = -1,
-        forecast_utps: int = 0,
-        thresholds: ScalingThresholds | None = None,
-    ) -> None:
-        self.batch.set_scaling(0, pool, kind, target, forecast_utps, thresholds)
-
-    def spot(self) -> NDArray[Any]:
-        spot: NDArray[Any] = self.batch.spot(0)
-        return spot

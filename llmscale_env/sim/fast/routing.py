@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import demand, gateway_row, preempted_row
+from llmscale_env.sim.fast.batch import (
+    demand,
+)
 from llmscale_env.sim.fast.best_fit import best_fit
 from llmscale_env.sim.fast.chance import splitmix64
+from llmscale_env.sim.fast.lists import (
+    gateway_row,
+    preempted_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.memory import (
     active_of,
     client_queue_of,
@@ -23,7 +30,9 @@ from llmscale_env.sim.fast.memory import (
     route_at,
     route_pools_of,
 )
-from llmscale_env.sim.fast.queues import enter_back, queue_row
+from llmscale_env.sim.fast.queues import (
+    enter_back,
+)
 from llmscale_env.sim.fast.records import (
     BAD_ROUTER_ANSWER,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,51 +170,3 @@ class ServingOrders(ABC):
         llms = dict(zip(ids[known][waits].tolist(), rows["llm"][waits].tolist(), strict=True))
         check_regroup(ids.tolist(), to.tolist(), llms, self.spec.queue_llm)
         kernels.regroup(int(self.handles[e]), places, to)
-
-
-class SingleServingOrders:
-    """The same for `FastEngine`, whose only episode is number 0."""
-
-    batch: Any
-
-    def set_batch_limit(self, pool: int, limit: int) -> None:
-        self.batch.set_batch_limit(0, pool, limit)
-
-    def set_instance_limit(self, instance: int, limit: int) -> None:
-        self.batch.set_instance_limit(0, instance, limit)
-
-    def set_controller(self, pool: int, kind: int) -> None:
-        self.batch.set_controller(0, pool, kind)
-
-    def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
-        self.batch.set_overflow_share(0, llm, slo_class, share)
-
-    def set_router(self, llm: int, slo_class: int, kind: int) -> None:
-        self.batch.set_router(0, llm, slo_class, kind)
-
-    def evict(self, instance: int, count: int) -> None:
-        self.batch.evict(0, instance, count)
-
-    def move_waiting(self, instance: int, to: int, count: int) -> None:
-        self.batch.move_waiting(0, instance, to, count)
-
-    def set_pull(self, instance: int, queues: Sequence[int]) -> None:
-        self.batch.set_pull(0, instance, queues)
-
-    def set_operations(
-        self,
-        pool: int,
-        pull_rule: int | None = None,
-        evicts_in_order: bool | None = None,
-        swap_flushes: bool | None = None,
-        static_batch: bool | None = None,
-    ) -> None:
-        self.batch.set_operations(0, pool, pull_rule, evicts_in_order, swap_flushes, static_batch)
-
-    def set_arrival_queues(
-        self, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
-    ) -> None:
-        self.batch.set_arrival_queues(0, llm, slo_class, uppers, queues)
-
-    def regroup(self, requests: Sequence[int], queues: Sequence[int]) -> None:
-        self.batch.regroup(0, requests, queues)

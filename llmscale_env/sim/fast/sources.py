@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import landed_row, preempted_row
+from llmscale_env.sim.fast.lists import (
+    landed_row,
+    preempted_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.memory import (
     cls_at,
     inst_at,
@@ -14,7 +18,6 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     served_of,
 )
-from llmscale_env.sim.fast.queues import queue_row
 from llmscale_env.sim.fast.records import SERVED_PROFILE
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, PoolPhase

@@ -130,23 +130,6 @@ class Streaming(ABC):
         return named
 
 
-class SingleStreaming:
-    """The same for `FastEngine`, whose only episode is number 0."""
-
-    batch: Any
-
-    def ids(self) -> NDArray[np.int64]:
-        ids: NDArray[np.int64] = self.batch.ids(0)
-        return ids
-
-    def extend(self, requests: RequestTable) -> None:
-        self.batch.extend(0, requests)
-
-    def retire(self) -> Retired:
-        retired: Retired = self.batch.retire(0)
-        return retired
-
-
 def _begins(ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """(C,) where each class begins in `by_class`."""
     return np.concatenate([[0], ends[:-1]])

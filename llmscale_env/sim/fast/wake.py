@@ -7,7 +7,15 @@ rules here only have to be generous enough.
 
 from __future__ import annotations
 
-from llmscale_env.sim.fast.batch import all_later, demand, later_victims, preempted_row
+from llmscale_env.sim.fast.batch import (
+    all_later,
+    demand,
+    later_victims,
+)
+from llmscale_env.sim.fast.lists import (
+    preempted_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.memory import (
     cls_at,
     dirty_of,
@@ -24,7 +32,9 @@ from llmscale_env.sim.fast.memory import (
     queue_at,
     req_at,
 )
-from llmscale_env.sim.fast.queues import mark_dirty, queue_row
+from llmscale_env.sim.fast.queues import (
+    mark_dirty,
+)
 from llmscale_env.sim.fast.records import (
     DECODE,
     IDLE,

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.batch import preempted_row
+from llmscale_env.sim.fast.lists import (
+    oldest_row,
+    preempted_row,
+    queue_row,
+)
 from llmscale_env.sim.fast.loading import time_left
 from llmscale_env.sim.fast.memory import (
     by_class_of,
@@ -28,11 +32,18 @@ from llmscale_env.sim.fast.memory import (
     running_cls_of,
     tally_at,
 )
-from llmscale_env.sim.fast.queue_records import N_SLACK_BINS
-from llmscale_env.sim.fast.queues import age, oldest_row, queue_row
-from llmscale_env.sim.fast.records import N_LOAD_BINS, N_TTFT_BINS
+from llmscale_env.sim.fast.queues import (
+    age,
+)
 from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit
+from llmscale_env.sim.observed import (
+    LOAD_BOUNDS_PS,
+    N_LOAD_BINS,
+    N_SLACK_BINS,
+    N_TTFT_BINS,
+    TTFT_BOUNDS,
+)
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -41,12 +52,6 @@ _LOADING = int(InstanceState.LOADING)
 _ACTIVE = int(InstanceState.ACTIVE)
 _DRAINING = int(InstanceState.DRAINING)
 _REJECTED = int(RequestState.REJECTED)
-
-TTFT_BOUNDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Bounds of the histograms of TTFT and of mean ITL over their targets."""
-
-LOAD_BOUNDS_PS = (5_000_000_000_000, 15_000_000_000_000, 30_000_000_000_000)
-"""Bounds of the histogram of time until an instance is active."""
 
 
 @njit

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.observed import SPOT_DTYPE
 from llmscale_env.sim.region_checks import check_manager_thresholds, check_regional, check_scaling
 from llmscale_env.sim.region_specs import ScalingThresholds
-from llmscale_env.sim.reported import SPOT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec
 from llmscale_env.workload.requests import PS_PER_S
 

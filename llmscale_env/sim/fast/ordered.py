@@ -1,0 +1,96 @@
+"""How the fast engine carries out orders for many episodes at once (`sim.orders`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.fast import gateways, virtual
+from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
+from llmscale_env.workload.requests import PS_PER_S
+
+if TYPE_CHECKING:
+    from llmscale_env.sim.fast.engine import EngineBatch
+
+
+def apply(engine: EngineBatch, orders: Orders) -> NDArray[np.int64]:
+    """See `EngineBatch.apply`."""
+    scaling = orders.scaling
+    for e, instances in scaling.mutate if scaling is not None else ():
+        for instance in instances:  # first: who becomes another is no longer counted by a target
+            engine.mutate(e, instance)
+    missing = engine.order(orders.targets, orders.sources, orders.limits, orders.shares)
+    if scaling is not None:
+        for e, loads in scaling.loads:
+            try:
+                engine.scale(e, loads.slots, loads.sources, loads.partners or None)
+            except ValueError:  # a lower target may have stopped a source
+                scaling.impossible[e] += len(loads)
+    if orders.queues is not None:
+        _order_queues(engine, orders.queues)
+    if orders.places is not None:
+        _order_places(engine, orders.places)
+    if orders.endpoints is not None:
+        _order_endpoints(engine, orders.endpoints)
+    return missing
+
+
+def _order_queues(engine: EngineBatch, orders: QueueOrders) -> None:
+    for e, requests, queues in orders.moves:
+        # They have just been read from their queues: `EngineBatch.regroup` would look again.
+        virtual.regroup(int(engine.handles[e]), requests, queues)
+    virtual.order_many(engine.handles, orders.evicts, orders.arrivals, orders.pulls, orders.counts)
+
+
+def _order_places(engine: EngineBatch, orders: PlaceOrders) -> None:
+    route = engine.states.route
+    for name, values, given in (
+        ("kind", orders.rules, orders.rules != AS_IS),
+        ("gamma", orders.gamma, ~np.isnan(orders.gamma)),
+        ("theta", orders.theta, ~np.isnan(orders.theta)),
+    ):
+        if given.any():
+            route[name][given] = values[given, None, None]
+    if orders.models.any():
+        fit = engine.states.fit
+        fit["has_model"][orders.models] = 1
+        for k, name in enumerate(("c1", "k1", "c3", "c2", "k2")):
+            fit[name][orders.models] = orders.model_s[:, k] * PS_PER_S
+    if (orders.requests != AS_IS).any():
+        gateways.assign_many(engine.handles, orders.requests, orders.instances)
+    for e, m in np.argwhere(orders.again).tolist():
+        engine.route_gateway(e, m)
+
+
+def _order_endpoints(engine: EngineBatch, orders: EndpointOrders) -> None:
+    states, spec = engine.states, engine.spec
+    for m, row in enumerate(spec.routes):
+        for c, route in enumerate(row):
+            if not route.preference:
+                continue
+            now = states.takes[:, m, c]
+            # As the engine's own command rounds it.
+            wanted = np.round(np.nan_to_num(orders.thresholds) * 1e6).astype(np.int64)
+            states.takes[:, m, c] = np.where(np.isnan(orders.thresholds), now, wanted)
+            for client, default in enumerate(route.preference):
+                for head in range(spec.n_regions):
+                    these = orders.first[:, client] == head
+                    order = _headed(default, head)
+                    states.prefer[these, m, c, client, : len(order)] = order
+    for e, p in np.argwhere(orders.rules != AS_IS).tolist():
+        engine.set_scaling(e, p, int(orders.rules[e, p]), int(orders.goals[e, p]))
+    n = orders.release.shape[1]
+    for k, name in enumerate(("one_ppm", "two_ppm")):
+        now = states.manager[name][:, :n]
+        wanted = np.round(np.nan_to_num(orders.release[:, :, k]) * 1e6).astype(np.int64)
+        states.manager[name][:, :n] = np.where(np.isnan(orders.release[:, :, k]), now, wanted)
+
+
+def _headed(order: Sequence[int], head: int) -> tuple[int, ...]:
+    """`order` with one of them first, if it is there."""
+    if head not in order:
+        return tuple(order)
+    return (head, *(j for j in order if j != head))
