@@ -17,7 +17,7 @@ from agents.checkpoint import Keeper
 from agents.comparison import Row, lacking, metrics_of, run_on_each
 from agents.config import TrainConfig
 from agents.environments import validation_scenarios
-from agents.files import read_csv, replace_file, write_csv
+from agents.files import read_csv, write_csv
 from agents.lagrangian import LagrangianVecEnv, priced_return
 from agents.learned import LearnedPolicy
 from agents.stopping import Stop
@@ -163,7 +163,7 @@ class Validation(BaseCallback):
         is_best = score > self.best
         if is_best:
             self.best = score
-            replace_file(self.folder / BEST, lambda part: write(part, contents_of(self.model)))
+            write(self.folder / BEST, contents_of(self.model))
         write_csv(self.folder / "validation.csv", self.rows)
         self.save()
         log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from agents.algorithms import is_recurrent
-from agents.files import replace_file, said
+from agents.files import said
 from agents.held_noise import HeldNoise
 from agents.lagrangian import LagrangianVecEnv
 from agents.store import LAST, ModelError, contents_of, model_of, read, write
@@ -82,7 +82,7 @@ class Keeper:
                 "validation": validation,
             },
         }
-        replace_file(folder / LAST, lambda part: write(part, contents))
+        write(folder / LAST, contents)
 
     def resume(self, folder: Path, config: Any, env: Any) -> tuple[Any, dict[str, Any]]:
         """The run's last model on `env`, everything else put where it was; what `write` got as `validation`.

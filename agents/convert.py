@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.config import read_config
-from agents.files import replace_file, said
+from agents.files import said
 from agents.store import SUFFIX, ModelError, contents_of, model_of, write
 from llmscale_env._cli import Slip, flag, needs, parse_options, run_command
 
@@ -60,7 +60,7 @@ def convert(path: Path) -> Path:
         model_of(contents, config)
     except ModelError as error:
         raise ModelError(f"model {str(path)!r}: {error}") from None
-    return replace_file(path.with_suffix(SUFFIX), lambda part: write(part, contents))
+    return write(path.with_suffix(SUFFIX), contents)
 
 
 def _load(path: Path, agent: str) -> Any:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agents.config import EVALUATION_SEED, environment_id
-from agents.files import provenance, replace_file, said, write_csv, write_json
+from agents.files import provenance, said, write_csv, write_json
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
@@ -43,6 +43,7 @@ from llmscale_env._cli import (
     whole,
 )
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, launcher_of
+from llmscale_env._writing import replace_file
 
 if TYPE_CHECKING:
     from llmscale_env.control.policy import Policy

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.files import replace_file
 from llmscale_env._cli import Slip, check_file, parse_options, run_command
+from llmscale_env._writing import replace_file
 
 COMPARED = 1000
 """Observations on which the file is compared with the original."""

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: files that are whole or not there, and where they came from."""
+"""What a run leaves on disk: tables and JSON, and where they came from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,32 +18,13 @@ from typing import Any
 
 from llmscale_env import _reading as reading
 from llmscale_env._cli import Slip
+from llmscale_env._writing import write_text
 
 PACKAGES = (
     *("gymnasium", "numba", "numpy", "pandas", "sb3-contrib", "scipy"),
     *("stable-baselines3", "torch"),
 )
 """Their versions are written down beside llmscale's own."""
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` make a file and put it at `path` whole, or leave `path` as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(handle)
-    try:
-        write(Path(name))
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a text file whole."""
-    return replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> Path:

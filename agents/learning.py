@@ -18,7 +18,7 @@ from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
-from agents.files import replace_file, said, write_json
+from agents.files import said, write_json
 from agents.held_noise import HeldNoise
 from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.prior import as_is_choices, lean_towards
@@ -199,7 +199,7 @@ def warm_start(
             **fitted,
         },
     )
-    replace_file(folder / COPY, lambda part: write(part, contents_of(model)))
+    write(folder / COPY, contents_of(model))
     left_out = ", ".join(f"{key} {n}x" for key, n in seen.left_out.items()) or "nothing"
     said(
         f"warm start from {name}: {len(seen.actions):,} decisions, {100 * seen.exact_choices:.1f} % of "

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from agents.files import read_csv, replace_file
+from agents.files import read_csv
 from agents.statistics import mean_interval
+from llmscale_env._writing import replace_file
 from llmscale_env.scenarios import Scenario
 
 LABEL_WIDTH = 26

@@ -32,7 +32,7 @@ from typing import Any
 import yaml
 
 from agents.config import environment_id, read_config
-from agents.files import read_csv, read_json, replace_file, write_text
+from agents.files import read_csv, read_json
 from agents.pretrained import (
     CARD,
     FOLDER,
@@ -48,6 +48,7 @@ from agents.pretrained import (
     sums_of,
 )
 from llmscale_env._cli import Slip, flag, parse_options, run_command
+from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.result import on_time_share
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
@@ -250,7 +251,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
         },
     }
     folder.mkdir(parents=True, exist_ok=True)
-    path = replace_file(folder / MODEL, lambda part: write(part, contents_of(model)))
+    path = write(folder / MODEL, contents_of(model))
     if path.stat().st_size > MAX_BYTES:
         size = path.stat().st_size
         path.unlink()

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from llmscale_env._writing import replace_file
+
 if TYPE_CHECKING:
     from agents.config import TrainConfig
 
@@ -134,9 +136,10 @@ def load_model(path: Path, config: TrainConfig, env: Any = None) -> Any:
         ) from None
 
 
-def write(path: Path, contents: dict[str, Any]) -> None:
-    """Write contents as one file. It is to be put in its place by `agents.files.replace_file`."""
-    path.write_bytes(dumps(contents))
+def write(path: Path, contents: dict[str, Any]) -> Path:
+    """Write contents as one file, whole or not at all."""
+    data = dumps(contents)
+    return replace_file(path, lambda part: part.write_bytes(data))
 
 
 def dumps(contents: dict[str, Any]) -> bytes:

@@ -38,11 +38,12 @@ from agents.config import (
     parse_words,
     read_config,
 )
-from agents.files import provenance, read_csv, read_json, said, write_csv, write_json, write_text
+from agents.files import provenance, read_csv, read_json, said, write_csv, write_json
 from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
 from agents.store import cannot_resume
 from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
+from llmscale_env._writing import write_text
 
 if TYPE_CHECKING:
     from agents.comparison import Row

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agents.files import replace_file
+from llmscale_env._writing import replace_file
 
 Files = Mapping[str, bytes]
 

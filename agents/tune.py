@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from agents.config import TrainConfig, make_config, parse_words
-from agents.files import said, write_csv, write_text
+from agents.files import said, write_csv
 from agents.folders import held
 from agents.settings import AGENTS, RangeConfig
 from agents.stopping import Stop
@@ -43,6 +43,7 @@ from agents.travel import LOG, Files, packed, unpack, workplace
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_folder, flag, run_command, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
+from llmscale_env._writing import write_text
 
 if TYPE_CHECKING:
     from agents.comparison import Row

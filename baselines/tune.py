@@ -47,7 +47,6 @@ episodes.
 from __future__ import annotations
 
 import datetime
-import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -105,6 +104,7 @@ from llmscale_env._cli import (
 )
 from llmscale_env._reading import Unreadable, parse_yaml
 from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
+from llmscale_env._writing import write_text
 from llmscale_env.scenarios.load import ScenarioError, load_scenario, scenario_names
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.families import member_names
@@ -294,7 +294,8 @@ def search(words: Sequence[str]) -> int:
         "steps": found.steps,
     }
     given = {key: value for key, value in header.items() if value is not None}
-    _write(path, settings_text(found.trials[0], given))
+    write_text(path, settings_text(found.trials[0], given))
+    print(f"written: {path}")
     return 0
 
 
@@ -302,14 +303,6 @@ def _seeds_text(seeds: Sequence[int]) -> str:
     if list(seeds) != list(range(seeds[0], seeds[0] + len(seeds))) or len(seeds) == 1:
         return ", ".join(map(str, seeds))
     return f"{seeds[0]}..{seeds[-1]}"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    print(f"written: {path}")
 
 
 def _without_where(words: Sequence[str]) -> list[str]:

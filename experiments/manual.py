@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 import llmscale_env
 from agents.config import environment_names
-from agents.files import replace_file, write_text
 from agents.pretrained import shipped
 from experiments.manual_forms import forms
 from llmscale_env import EnvironmentEntry
 from llmscale_env._cli import check_folder, flag, parse_options, run_command
+from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.scenarios import Scenario
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from agents.files import replace_file, write_text
+from llmscale_env._writing import replace_file, write_text
 
 RESULTS = Path("results")
 """Where experiments write unless told otherwise; git ignores it."""

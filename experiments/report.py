@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from agents.files import replace_file
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
@@ -37,6 +36,7 @@ from llmscale_env._cli import (
     run_command,
     some_of,
 )
+from llmscale_env._writing import replace_file
 
 PAGES = Path("docs/reproduction")
 

@@ -42,7 +42,6 @@ from typing import Any
 
 import numpy as np
 
-from agents.files import replace_file
 from agents.statistics import mean_interval, paired_difference
 from baselines import make_policy, policies_for, tune
 from baselines.registry import TUNED_NAMES
@@ -67,6 +66,7 @@ from llmscale_env._cli import (
     whole,
 )
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
+from llmscale_env._writing import replace_file
 from llmscale_env.control.reward import even_seeds
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.scenarios.schema import Scenario

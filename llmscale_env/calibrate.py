@@ -14,9 +14,7 @@ docs/calibration.md says what the columns of a CSV are and where the public data
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,7 @@ from llmscale_env._cli import (
     parse_options,
     run_command,
 )
+from llmscale_env._writing import write_text
 from llmscale_env.cluster.cards import UnknownCardError, gpu_card, llm_card
 from llmscale_env.cluster.iteration_data import (
     SCHEMA_VERSION,
@@ -174,20 +173,10 @@ def write_models(
     if roofline is not None:
         content["roofline"] = _rounded(roofline)
     content["models"] = [_rounded(model_to_json(model)) for model in models]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            # One model a line: a change of one shows as one line.
-            head = {k: v for k, v in content.items() if k != "models"}
-            stream.write(json.dumps(head)[:-1] + ', "models": [\n')
-            stream.write(",\n".join(json.dumps(m) for m in content["models"]))
-            stream.write("\n]}\n")
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    # One model a line: a change of one shows as one line.
+    head = {k: v for k, v in content.items() if k != "models"}
+    lines = ",\n".join(json.dumps(m) for m in content["models"])
+    write_text(path, json.dumps(head)[:-1] + ', "models": [\n' + lines + "\n]}\n")
 
 
 def _rounded(value: Any) -> Any:

@@ -125,6 +125,9 @@ def test_trials_side_by_side_are_those_one_by_one(tmp_path: Path):
     assert "workers" not in best["command"]
 
 
+CLASSES = ("interactive", "batch")
+
+
 def test_values_by_hand():
     changes, _ = parse_words(["scenario.horizon_s=60"], ())
     config = make_config("mixed-slo-v0", changes)
@@ -142,7 +145,10 @@ def test_values_by_hand():
     # At fixed prices: reward, with violations at five times what they cost.
     fixed = {"lagrangian.attainment": 0.99, "lagrangian.rate": 0, "lagrangian.start": 5}
     at_prices = make_config("mixed-slo-v0", {**changes, **fixed})
-    row = {**made[0], "cost/violations": 4.0, "interactive/arrivals": 100, "batch/arrivals": 10}
+    # Of 100 interactive requests two are late and one is cut off; all 10 of the others are in time.
+    ends = {"late": (2, 0), "rejected": (0, 0), "unfinished": (1, 0)}
+    misses = {f"{name}/{end}": n for end, both in ends.items() for name, n in zip(CLASSES, both, strict=True)}
+    row = {**made[0], "cost/violations": 4.0, **misses}
     a_miss = prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
     found = worth([row], at_prices, scenario)
     assert found == pytest.approx(-10.0 + 4.0 - 5 * a_miss * 3)

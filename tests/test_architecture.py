@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # rooms with the same number do not know each other.
 FLOORS = {
     "llmscale_env._reading": -1,
+    "llmscale_env._writing": -1,
     "llmscale_env.cluster": 0,
     "llmscale_env.workload": 0,
     "llmscale_env.scenarios": 1,

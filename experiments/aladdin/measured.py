@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.files import replace_file
 from baselines.aladdin.performance import LinearFit, fit_line
 from llmscale_env._cli import Slip, check_file, parse_options, run_command
+from llmscale_env._writing import replace_file
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
 if TYPE_CHECKING:

@@ -44,7 +44,6 @@ import numpy as np
 import platformdirs
 import yaml
 
-from agents.files import replace_file
 from baselines.llumnix import LlumnixPolicy
 from baselines.tune import FIRST_SEED, MAX_SEEDS
 from experiments.chiron.llumnix_settings import IMPLIED_LIMIT, PATH, policy_text
@@ -56,6 +55,7 @@ from experiments.output import text_table
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_file, check_folder, parse_options, run_command, whole
 from llmscale_env._spread import OtherCode, WorkerLost
+from llmscale_env._writing import replace_file
 
 if TYPE_CHECKING:
     from pandas import DataFrame

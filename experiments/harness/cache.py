@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.files import replace_file
 from llmscale_env._sealed import opened, sealed
+from llmscale_env._writing import replace_file
 
 FORMAT = 2
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env._writing import replace_files
+
 if TYPE_CHECKING:
     from llmscale_env.control.result import EpisodeResult
 
@@ -27,8 +29,6 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from llmscale_env.control.result import write_files
 
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"path = {path.name!r}: must end in one of {', '.join(SUFFIXES)}")
@@ -72,7 +72,7 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=90, format=path.suffix[1:].lower())
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+    return replace_files({path: lambda part: part.write_bytes(buffer.getvalue())})[0]
 
 
 def _edges(result: EpisodeResult) -> NDArray[np.float64]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llmscale_env._writing import replace_files
 from llmscale_env.control.leftover import lost_at_horizon
 from llmscale_env.control.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
@@ -315,7 +316,12 @@ class EpisodeResult:
             "summary.csv": summary.to_csv(index=False),
             "decisions.jsonl": "".join(line + "\n" for line in lines),
         }
-        return write_files(where, {name: text.encode() for name, text in texts.items()})
+        return replace_files(
+            {
+                where / name: partial(Path.write_bytes, data=text.encode())
+                for name, text in texts.items()
+            }
+        )
 
     def plot(self, path: str | Path) -> Path:
         """Draw the episode: arrivals, requests waiting, instances per pool, SLO attainment.
@@ -369,20 +375,6 @@ def on_time_share(summary: Mapping[str, Any], group: str) -> float:
     share = float(summary[f"{group}/slo_attainment"])
     judged = summary.get(f"{group}/arrivals", 1) - summary.get(f"{group}/unfinished", 0)
     return math.nan if judged == 0 and share == 1 else share
-
-
-def write_files(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    """Write files by name into a folder, moving them into place once all of them are written."""
-    parts = {name: folder / f".{name}.{os.getpid()}.part" for name in contents}
-    try:
-        for name, content in contents.items():
-            parts[name].write_bytes(content)
-        for name, part in parts.items():
-            os.replace(part, folder / name)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-    return [folder / name for name in contents]
 
 
 def _columns(series: Mapping[str, Sequence[Any]], scenario: Scenario) -> dict[str, NDArray[Any]]:

@@ -18,6 +18,9 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from llmscale_env._reading import Unreadable, read_json
+from llmscale_env._writing import write_text
+
 _AZURE_2023 = (
     "https://raw.githubusercontent.com/Azure/AzurePublicDataset/"
     "790921015d50dd6aae7f7e47f39ba0e235ad6b08/data/AzureLLMInferenceTrace_{}.csv"
@@ -218,8 +221,8 @@ def _ledger(to: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        ledger = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        ledger = read_json(path)
+    except Unreadable:
         ledger = None
     if not isinstance(ledger, dict):
         raise FetchError(f"{path} is damaged: expected a JSON object of file names and SHA-256")
@@ -228,9 +231,7 @@ def _ledger(to: Path) -> dict[str, str]:
 
 def _remember(to: Path, file_name: str, sha256: str) -> None:
     ledger = {**_ledger(to), file_name: sha256}
-    temporary = to / "fetched.json.part"
-    temporary.write_text(json.dumps(ledger, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(temporary, to / "fetched.json")
+    write_text(to / "fetched.json", json.dumps(ledger, indent=2, sort_keys=True) + "\n")
 
 
 def _sha256(path: Path) -> str:
