@@ -147,7 +147,11 @@ def test_values_by_hand():
     at_prices = make_config("mixed-slo-v0", {**changes, **fixed})
     # Of 100 interactive requests two are late and one is cut off; all 10 of the others are in time.
     ends = {"late": (2, 0), "rejected": (0, 0), "unfinished": (1, 0)}
-    misses = {f"{name}/{end}": n for end, both in ends.items() for name, n in zip(CLASSES, both, strict=True)}
+    misses = {
+        f"{name}/{end}": n
+        for end, both in ends.items()
+        for name, n in zip(CLASSES, both, strict=True)
+    }
     row = {**made[0], "cost/violations": 4.0, **misses}
     a_miss = prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
     found = worth([row], at_prices, scenario)
