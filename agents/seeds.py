@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from agents.config import TrainConfig, parse_words
 from agents.files import read_csv, said
 from agents.folders import held
+from agents.remote_folders import LOG, Files, packed, unpack, workplace
 from agents.stopping import Stop
 from agents.store import LAST, ModelError, steps_of
 from agents.train import RUNS, check, folder_name, is_finished, plan
-from agents.travel import LOG, Files, packed, unpack, workplace
 from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, flag, run_command
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of

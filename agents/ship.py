@@ -139,7 +139,7 @@ _OF_ONE_RUN = ("seed", "env_threads", "torch_threads", "references", "evaluation
 
 
 def _check_alike(runs: Sequence[Path]) -> None:
-    """Validations are compared by numbers that mean the same in runs alike alone (`agents.worth`).
+    """Validations are compared by numbers that mean the same in runs alike alone (`agents.validation_score`).
 
     Raises:
         Slip: naming the first option in which two runs differ.
@@ -172,9 +172,9 @@ def _options(run: Path) -> dict[str, Any]:
 
 
 def best_worth(run: Path) -> float:
-    """What the best validation of a run is worth (`agents.worth`)."""
+    """What the best validation of a run is worth (`agents.validation_score`)."""
     from agents.environments import make_scenario
-    from agents.worth import worth
+    from agents.validation_score import worth
 
     config = read_config(run)
     scenario = make_scenario(config)

@@ -36,10 +36,10 @@ import yaml
 from agents.config import TrainConfig, make_config, parse_words
 from agents.files import said, write_csv
 from agents.folders import held
+from agents.remote_folders import LOG, Files, packed, unpack, workplace
 from agents.settings import AGENTS, RangeConfig
 from agents.stopping import Stop
 from agents.train import RUNS, check
-from agents.travel import LOG, Files, packed, unpack, workplace
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_folder, flag, run_command, whole
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
@@ -310,7 +310,7 @@ def try_one(
 
     from agents import learning
     from agents.files import read_csv
-    from agents.worth import worth
+    from agents.validation_score import worth
     from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)

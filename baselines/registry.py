@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from baselines.catalogue import POLICIES, TUNABLE
 from baselines.paced import can_pace
 from baselines.parameters import PolicyError, parse_policy
 from baselines.sageserve.policy import is_siloed
-from baselines.tunable import POLICIES, TUNABLE
 from baselines.tuned_settings import TunedPolicy, shipped_settings
 from llmscale_env import ENVIRONMENTS
 from llmscale_env._cli import closest

@@ -57,9 +57,7 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from baselines.parameters import PolicyError
-from baselines.space import Choice, Part, Real, Space, Whole
-from baselines.tunable import (
+from baselines.catalogue import (
     TUNABLE,
     begins_with,
     grid_of,
@@ -67,6 +65,8 @@ from baselines.tunable import (
     settings_of,
     space_of,
 )
+from baselines.parameters import PolicyError
+from baselines.space import Choice, Part, Real, Space, Whole
 from baselines.tuned_settings import settings_path
 from baselines.tuning.episodes import (
     FIRST_SEED,

@@ -97,13 +97,13 @@ class Watches(NamedTuple):
 def watched(clock: Clock) -> Iterator[Watches]:
     """Stopwatches around the engine's work and the start of episodes, as long as the context lasts."""
     from llmscale_env.envs.core import ServingCore
-    from llmscale_env.sim.fast import EngineBatch, gateways, virtual
+    from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
 
     watches = Watches(Stopwatch(clock), Stopwatch(clock))
     plan: list[tuple[Any, str, Stopwatch]] = [
         *((EngineBatch, name, watches.engine) for name in KERNEL_CALLS),
-        (virtual, "see_many", watches.engine),
-        (virtual, "order_many", watches.engine),
+        (virtual_queues, "see_many", watches.engine),
+        (virtual_queues, "order_many", watches.engine),
         *((gateways, name, watches.engine) for name in GATEWAY_CALLS),
         (ServingCore, "start", watches.new_episodes),
     ]

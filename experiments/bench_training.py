@@ -133,13 +133,13 @@ def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
         return [*learning, *((venv, name, "python") for name in ("reset", "step_wait"))]
     from agents import variety
     from llmscale_env.envs import core
-    from llmscale_env.sim.fast import EngineBatch, gateways, virtual
+    from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
 
     return [
         *learning,
         *((venv.env, name, "python") for name in ("reset", "step", "action_masks")),
         *((EngineBatch, name, "engine") for name in KERNEL_CALLS),
-        *((virtual, name, "engine") for name in ("see_many", "order_many")),
+        *((virtual_queues, name, "engine") for name in ("see_many", "order_many")),
         *((gateways, name, "engine") for name in GATEWAY_CALLS),
         (core, "draw_requests", "drawing"),
         (core.ServingCore, "start", "starting"),

@@ -34,7 +34,7 @@ _LAZY: dict[str, str] = {
     "RequestTable": "llmscale_env.workload.requests",
     "Scenario": "llmscale_env.scenarios.schema",
     "load_scenario": "llmscale_env.scenarios.load",
-    "router": "llmscale_env.sim.router",
+    "router": "llmscale_env.sim.custom_router",
     "run_episode": "llmscale_env.control.run",
     "run_streamed": "llmscale_env.control.run",
 }

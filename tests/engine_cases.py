@@ -204,7 +204,7 @@ def _queue_when_busy(features, n, request_id, input_tokens, predicted, slo_class
 @cache
 def custom_router(queue_allowed: bool) -> Any:
     """A compiled router; `queue_allowed`: one that also answers -1."""
-    from llmscale_env.sim.router import router
+    from llmscale_env.sim.custom_router import router
 
     return router(_queue_when_busy if queue_allowed else _fewest_left)
 

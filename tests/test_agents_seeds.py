@@ -10,9 +10,9 @@ import pytest
 
 from agents import train
 from agents.folders import LOCK
+from agents.remote_folders import packed, unpack, workplace
 from agents.seeds import seeds_of
 from agents.store import LAST, read
-from agents.travel import packed, unpack, workplace
 from llmscale_env._cli import Slip
 from tests.small_runs import SMALL_RUN, rows
 from tests.waiting import command, ended, until

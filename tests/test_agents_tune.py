@@ -14,7 +14,7 @@ from agents.environments import make_scenario
 from agents.lagrangian import prices
 from agents.settings import AGENTS
 from agents.tune import search_space
-from agents.worth import worth
+from agents.validation_score import worth
 from tests.small_runs import SMALL_RUN, rows
 
 TINY = [

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from baselines import make_policy
-from llmscale_env.control.behind import Behind
 from llmscale_env.control.command import Command
+from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
 from llmscale_env.control.simulation import ClusterSimulation
@@ -217,7 +217,7 @@ def test_what_follows_behind_is_saved_with_its_orders():
     scenario = short(metric_delay_s=20)
     requests = draw_requests(scenario, np.random.default_rng(0))
     sim = ClusterSimulation(scenario)
-    behind = Behind(sim)
+    behind = DelayedCluster(sim)
     for which in (sim, behind):
         which.start(0, requests)
 

@@ -17,10 +17,10 @@ from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.custom_router import router
 from llmscale_env.sim.fast.engine import BusyError, EngineBatch, FastEngine
 from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.reference.engine import ReferenceEngine
-from llmscale_env.sim.router import router
 from llmscale_env.sim.spec import ClassSpec, PoolSpec, RequestState, RouterKind, RouteSpec
 from llmscale_env.workload.requests import RequestTable
 from tests.test_reference_engine import cluster, profile, table

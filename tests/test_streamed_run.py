@@ -7,9 +7,9 @@ import pytest
 
 from baselines.registry import make_policy
 from llmscale_env.control.demand import DemandRecord
-from llmscale_env.control.kept import KeptRequests
 from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
+from llmscale_env.control.streamed_columns import StreamedColumns
 from llmscale_env.scenarios.load import load_scenario, validate_scenario
 from llmscale_env.sim.metrics import LATENCIES
 from tests.test_workload_week import assert_same as same_tables
@@ -131,4 +131,4 @@ def test_nobody_is_told_a_future_that_is_not_there():
 def test_kept_requests_grow():
     result = run_streamed(make_policy("static"), plain(), 1, chunk_s=10.0)
     assert len(result.requests) == result.summary["joint/arrivals"]
-    assert len(KeptRequests()) == 0
+    assert len(StreamedColumns()) == 0

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from baselines import PolicyError, make_policy
-from baselines.tunable import TUNABLE
+from baselines.catalogue import TUNABLE
 from baselines.tuned_settings import read_settings, settings_path
 from experiments.learned.family import FAMILY, SCENARIO
 from llmscale_env.scenarios.schema import Scenario

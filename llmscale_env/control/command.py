@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from llmscale_env.control.regions import RegionOrders, ScalingOrder
+from llmscale_env.control.regions import RegionDispatcher, ScalingOrder
 from llmscale_env.scenarios.fleet import PlacementConfig
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
@@ -156,7 +156,7 @@ class Dispatcher:
         self.engine = engine
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
         self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
-        self._regions = RegionOrders(scenario, engine)
+        self._regions = RegionDispatcher(scenario, engine)
 
     def apply(self, e: int, command: Command) -> int:
         """Carry out `command` in episode `e` at its present time.

@@ -168,7 +168,7 @@ def see_regions(scenario: Scenario, engine: Engine, e: int) -> RegionsSeen:
     )
 
 
-class RegionOrders:
+class RegionDispatcher:
     """Carries out orders about regions on an engine.
 
     Raises (every method):

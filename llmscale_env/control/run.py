@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.behind import Behind
 from llmscale_env.control.forecast import Forecaster, make_forecaster
-from llmscale_env.control.kept import KeptRequests
 from llmscale_env.control.leftover import lost_at_horizon
+from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.region_result import has_regions, region_summary
 from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.series import Column, SeriesRecorder
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.snapshot import FORECAST_QUANTILES
+from llmscale_env.control.streamed_columns import StreamedColumns
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns
@@ -80,7 +80,7 @@ def run_episode(
         seed: of the requests (and of a policy that draws).
         requests: a table in place of the drawn one, sorted, with the scenario's LLMs and classes.
         forecaster: what `view.forecast_rate_per_s` comes from; None for nothing.
-        custom_router: see `llmscale_env.sim.router`.
+        custom_router: see `llmscale_env.sim.custom_router`.
         simulation: one of the same scenario to use again, which saves its making.
 
     Raises:
@@ -94,7 +94,7 @@ def run_episode(
     _check_names(scenario, requests)
     sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
     sim.start(0, requests)
-    behind = Behind(sim) if scenario.delay_steps else None
+    behind = DelayedCluster(sim) if scenario.delay_steps else None
     if behind is not None:
         behind.start(0, requests)
     forecasts = _Forecasts(forecaster, scenario, requests)
@@ -161,7 +161,7 @@ def run_streamed(
         raise ValueError(
             f"{policy.name}: is told the future, which a streamed episode does not have"
         )
-    kept = KeptRequests()
+    kept = StreamedColumns()
 
     def keep(table: RequestTable, results: NDArray[Any], at_end: bool = False) -> None:
         now_ps = sim.engine.now_ps(0)
@@ -211,7 +211,7 @@ def _play(
     sim: ClusterSimulation,
     forecasts: _Forecasts,
     feed: Callable[[], None] = lambda: None,
-    behind: Behind | None = None,
+    behind: DelayedCluster | None = None,
 ) -> tuple[dict[str, Column], list[dict[str, Any]]]:
     """From time 0 to the horizon; (series, decisions).
 

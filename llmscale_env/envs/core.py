@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.as_command import as_command
-from llmscale_env.control.behind import Behind
 from llmscale_env.control.command import CommandError
 from llmscale_env.control.forecast import ForecasterSpec, make_forecaster
+from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import PARTS, RewardModel, RewardParts, draw_requests
 from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
@@ -65,7 +65,7 @@ class ServingCore:
             [] if reference is None else [Reference(reference, scenario) for _ in range(n)]
         )
         self.sim = ClusterSimulation(scenario, n, threads=threads)
-        self.behind = Behind(self.sim) if scenario.delay_steps else None
+        self.behind = DelayedCluster(self.sim) if scenario.delay_steps else None
         self.seen = self.sim if self.behind is None else self.behind.sim
         self.weighted: RewardModel | None = None  # in place of the scenario's weights
         self.backlog = None if shaping is None else LateBacklog(scenario, shaping, n)

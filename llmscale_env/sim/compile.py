@@ -94,7 +94,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
 
     Args:
         scenario: validated.
-        custom_router: from `llmscale_env.sim.router.router`, for routes of kind "custom".
+        custom_router: from `llmscale_env.sim.custom_router.router`, for routes of kind "custom".
 
     Raises:
         ValueError: an LLM and GPU for which there are no iteration times, or a custom route without a router.
@@ -199,7 +199,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     used = {RouterKind(k) for row in routes for r in row for k in (r.kind, r.decode_kind)}
     if RouterKind.CUSTOM in used and custom_router is None:
         raise ValueError(
-            "fleet.routes: kind custom needs a router; make one with llmscale_env.sim.router.router "
+            "fleet.routes: kind custom needs a router; make one with llmscale_env.sim.custom_router.router "
             "and pass it as custom_router"
         )
     return ClusterSpec(

@@ -588,7 +588,7 @@ _DAY = "\0day"
 """Stands for the draw of the day, which belongs to no part; names of parts have no such letter."""
 
 _BEFORE = "\0before"
-"""Behind a part's name: for what it brought before the episode."""
+"""DelayedCluster a part's name: for what it brought before the episode."""
 
 
 def _random_day(workload: WorkloadConfig, children: _Children) -> int | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast import (
+    endpoint_scaling,
     fleet,
     handover,
+    lifecycle,
     live,
     loading,
-    looks,
     network,
-    provisioning,
     regions,
     routing,
     spot,
@@ -104,9 +104,9 @@ def _instance_event(S, i, key, router, features):
         if lease_at(S, i).kind != OWN_VM:
             spot.redeploy(S, i, t)
             return
-        provisioning.activate(S, i, t, router, features)
+        lifecycle.activate(S, i, t, router, features)
     elif state == _ACQUIRING:
-        provisioning.start_loading(S, i, t)
+        lifecycle.start_loading(S, i, t)
         return
     elif state == _DONATING:
         spot.donated(S, i, t)
@@ -115,7 +115,7 @@ def _instance_event(S, i, key, router, features):
         if key & 1:
             live.wake_up(S, i, t)
         elif live_at(S, i).work < 0 or live.end_operation(S, i, t):
-            provisioning.activate(S, i, t, router, features)
+            lifecycle.activate(S, i, t, router, features)
         if inst_at(S, i).state == _LOADING:
             call_for_changed(S, t, -1)
             return
@@ -124,9 +124,9 @@ def _instance_event(S, i, key, router, features):
         if glob.n_handed > 0:
             handover.route_handed(S, i, t, router, features)
         if then == TURN_OFF:
-            provisioning.turn_off(S, i, t, router, features)
+            lifecycle.turn_off(S, i, t, router, features)
         elif then == SWAP:
-            provisioning.swap(S, i, t)
+            lifecycle.swap(S, i, t)
     call_after(S, i, t)
 
 
@@ -165,17 +165,19 @@ def advance(S, until, router, features):
         i = tree_of(S)[1]
         key = key_of(S)[i]
         if regional:
-            what = looks.next_region_event(S, key)
+            what = endpoint_scaling.next_region_event(S, key)
             if what == 1:
                 t = transit_of(S)[0, 0]
                 if t >= until:
                     break
-                looks.reach(S, t, router, features)
+                endpoint_scaling.reach(S, t, router, features)
                 continue
             if what == 2:
                 if glob.signal_ps >= until:
                     break
-                looks.signal(S, looks.next_other_ps(S, key, until), router, features)
+                endpoint_scaling.signal(
+                    S, endpoint_scaling.next_other_ps(S, key, until), router, features
+                )
                 continue
         flow_key = glob.flow_key
         if flow_key <= key and flow_key != NO_EVENT:
@@ -274,7 +276,7 @@ def set_controller(S, p, kind):
 
 @njit
 def drain(S, i, router, features):
-    provisioning.drain(S, i, glob_of(S).now_ps, router, features)
+    lifecycle.drain(S, i, glob_of(S).now_ps, router, features)
     pool_at(S, inst_at(S, i).pool).stopped += 1
     _after_command(S)
 
@@ -350,7 +352,7 @@ def regroup(S, requests, queues):
 
 @njit
 def fail(S, i, router, features):
-    provisioning.fail(S, i, glob_of(S).now_ps, router, features)
+    lifecycle.fail(S, i, glob_of(S).now_ps, router, features)
     _after_command(S)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import check_range
+from llmscale_env.sim.custom_router import RAISED, features_buffer, no_router
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import gateways, observe, ordered, queues, shown, watch
+from llmscale_env.sim.fast import gateways, observe, ordered, queues, shown, windows
 from llmscale_env.sim.fast.fleet import will_have
 from llmscale_env.sim.fast.fleet_orders import FleetOrders
 from llmscale_env.sim.fast.layout import (
@@ -27,7 +28,7 @@ from llmscale_env.sim.fast.layout import (
     length,
     list_rows,
 )
-from llmscale_env.sim.fast.orders import PlacementOrders
+from llmscale_env.sim.fast.placement_orders import PlacementOrders
 from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
 from llmscale_env.sim.fast.region_orders import RegionOrders
 from llmscale_env.sim.fast.reset import reset_episode
@@ -44,7 +45,6 @@ from llmscale_env.sim.observed import (
 )
 from llmscale_env.sim.orders import Orders
 from llmscale_env.sim.region_checks import check_client_regions
-from llmscale_env.sim.router import RAISED, features_buffer, no_router
 from llmscale_env.sim.spec import (
     INSTANCE_DTYPE,
     NEVER,
@@ -317,7 +317,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         Fills `class_seen`, `pool_seen` and `queue_seen`; once per control interval.
         """
         self._check_episodes(first, last)
-        watch.close_windows(self.handles, first, last)
+        windows.close_windows(self.handles, first, last)
 
     @cached_property
     def _of_pools(self) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmscale_env.sim.fast import loading, spot
 from llmscale_env.sim.fast.batch import drop_copy
+from llmscale_env.sim.fast.lifecycle import acquire, activate, cancel, drain, fail, set_llm
 from llmscale_env.sim.fast.memory import (
     active_of,
     const_of,
@@ -17,7 +18,6 @@ from llmscale_env.sim.fast.memory import (
 )
 from llmscale_env.sim.fast.pairs import pair_up
 from llmscale_env.sim.fast.parameter_pool import host_will_have
-from llmscale_env.sim.fast.provisioning import acquire, activate, cancel, drain, fail, set_llm
 from llmscale_env.sim.fast.records import IDLE
 from llmscale_env.sim.fast.routing import requests_at
 from llmscale_env.sim.fast.wake import call_for_changed, call_helper, look_up

@@ -21,7 +21,7 @@ from llmscale_env.sim.fast.memory import (
     prof_at,
     req_at,
 )
-from llmscale_env.sim.fast.placing import assign
+from llmscale_env.sim.fast.placement import assign
 from llmscale_env.sim.fast.timing import kv_now
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.observed import NO_SLACK

@@ -63,7 +63,7 @@ class State(NamedTuple):
     arrived: NDArray[np.int64]  # (E, M, C) arrivals so far
     ids: NDArray[np.int64]  # (E, R) of the requests, ascending: see `streaming`
     by_class: NDArray[np.int64]  # (E, R) requests by class, by arrival within one
-    tally: NDArray  # (E, C) see `watch`
+    tally: NDArray  # (E, C) see `windows`
     pool_seen: NDArray  # (E, P)
     queue_seen: NDArray  # (E, Q)
     queue: NDArray  # (E, Q) see `queues`, as `aging`

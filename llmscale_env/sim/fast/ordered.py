@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.fast import gateways, virtual
+from llmscale_env.sim.fast import gateways, virtual_queues
 from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -41,8 +41,10 @@ def apply(engine: EngineBatch, orders: Orders) -> NDArray[np.int64]:
 def _order_queues(engine: EngineBatch, orders: QueueOrders) -> None:
     for e, requests, queues in orders.moves:
         # They have just been read from their queues: `EngineBatch.regroup` would look again.
-        virtual.regroup(int(engine.handles[e]), requests, queues)
-    virtual.order_many(engine.handles, orders.evicts, orders.arrivals, orders.pulls, orders.counts)
+        virtual_queues.regroup(int(engine.handles[e]), requests, queues)
+    virtual_queues.order_many(
+        engine.handles, orders.evicts, orders.arrivals, orders.pulls, orders.counts
+    )
 
 
 def _order_places(engine: EngineBatch, orders: PlaceOrders) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.fast import looks
+from llmscale_env.sim.fast import endpoint_scaling
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.fast.region_records import OWN_VM, preference_rows
 from llmscale_env.sim.region_checks import check_manager_thresholds, check_regional, check_scaling
@@ -97,7 +97,9 @@ class RegionOrders:
         row["high_ppm"], row["low_ppm"] = scaling.high_ppm, scaling.low_ppm
         row["late_ps"] = scaling.period_ps - scaling.last_ps
         above, below = scaling.marks(int(forecast_utps))
-        looks.begin_hour(int(self.handles[e]), pool, int(kind), int(target), above, below)
+        endpoint_scaling.begin_hour(
+            int(self.handles[e]), pool, int(kind), int(target), above, below
+        )
 
     def spot(self, e: int) -> NDArray[Any]:
         """(P,) SPOT_DTYPE, spot VMs and what came of them."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import gateways as gateway_kernels
-from llmscale_env.sim.fast import virtual
+from llmscale_env.sim.fast import virtual_queues as queue_kernels
 from llmscale_env.sim.fast.network import MILLIONTHS
 from llmscale_env.sim.observed import FINISHED_DTYPE, WORKER_DTYPE, Gateways, VirtualQueues, Weights
 from llmscale_env.sim.orders import AS_IS
@@ -52,7 +52,7 @@ def virtual_queues(engine: EngineBatch, first: int, last: int) -> VirtualQueues:
     running = np.zeros((n, spec.n_instances, n_queues), np.int64)
     oldest = np.zeros((n, n_queues), np.int64)
     pull = np.zeros((n, spec.n_instances, n_queues), np.int64)
-    virtual.see_many(engine.handles, first, last, instances, kv_share, running, oldest, pull)
+    queue_kernels.see_many(engine.handles, first, last, instances, kv_share, running, oldest, pull)
     mine = slice(first, last)
     evicts = states.pool["evicts_in_order"][mine]
     return VirtualQueues(

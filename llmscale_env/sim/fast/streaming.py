@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.fast import watch
+from llmscale_env.sim.fast import windows
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.fast.reset import put_requests
 from llmscale_env.sim.region_checks import check_client_regions
@@ -99,7 +99,7 @@ class Streaming(ABC):
             ValueError: the cluster has flows.
         """
         check_streams(self.spec)
-        watch.settle(int(self.handles[e]))
+        windows.settle(int(self.handles[e]))
         states = self.states
         glob = states.glob[e, 0]
         n = int(glob["n_requests"])

@@ -6,12 +6,12 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 |---|---|
 | `clock` | 1, the order of events |
 | `request` | 2 |
-| `life` | 3, and of 8 to 10, 15 and 16 what moves a slot from state to state |
+| `lifecycle` | 3, and of 8 to 10, 15 and 16 what moves a slot from state to state |
 | `instance` | 4: the iteration boundary, KV cache |
 | `scheduler` | 4: admission and launch, prefill first and chunked |
-| `router` | 6 |
+| `routing` | 6 |
 | `controller` | 7 |
-| `engine` | 8 and the public interface, with `fleet` (orders to instances) and `observing` |
+| `engine` | 8 and the public interface, with `fleet` (orders to instances) and `observe` |
 | `weights` | 9, host memory |
 | `network` | 11 |
 | `handover` | 12 |
@@ -23,7 +23,7 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 | `regions` | 17: global and endpoint routing, requests on their way, queue managers |
 | `spot`, `lease` | 17: spot VMs, and the slot that one serves in |
 | `endpoint_scaling` | 17: rules of scaling |
-| `region_commands` | 17: commands |
+| `region_orders` | 17: orders |
 | `chance` | 6 and 17: hashes |
 """
 

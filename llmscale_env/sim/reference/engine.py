@@ -19,17 +19,17 @@ from llmscale_env.sim.checks import (
 )
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
-from llmscale_env.sim.reference.fleet import FleetCommands
+from llmscale_env.sim.reference.fleet import FleetOrders
 from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
-from llmscale_env.sim.reference.life import SlotLife
+from llmscale_env.sim.reference.lifecycle import SlotLife
 from llmscale_env.sim.reference.network import Network
-from llmscale_env.sim.reference.observing import Observation
+from llmscale_env.sim.reference.observe import Observation
 from llmscale_env.sim.reference.parameter_pool import ParameterPool
-from llmscale_env.sim.reference.placement import PlacementCommands
-from llmscale_env.sim.reference.region_commands import RegionCommands
+from llmscale_env.sim.reference.placement import PlacementOrders
+from llmscale_env.sim.reference.region_orders import RegionOrders
 from llmscale_env.sim.reference.regions import Regions
 from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.reference.router import Router, SharedQueue
+from llmscale_env.sim.reference.routing import Router, SharedQueue
 from llmscale_env.sim.reference.spot import SpotVms
 from llmscale_env.sim.region_checks import check_client_regions, check_not_managed
 from llmscale_env.sim.spec import (
@@ -58,7 +58,7 @@ def _checked_int(name: str, value: object, low: int, high: int | None = None) ->
     return number
 
 
-class ReferenceEngine(FleetCommands, PlacementCommands, RegionCommands, Observation):
+class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
     """A cluster serving a table of requests, token by token.
 
     Args:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COUNTED = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
 
 
-class FleetCommands:
+class FleetOrders:
     """The part of `ReferenceEngine` that orders instances."""
 
     spec: ClusterSpec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmscale_env.sim.reference.clock import Due, Phase
 from llmscale_env.sim.reference.controller import BatchController
 from llmscale_env.sim.reference.handover import Desk
-from llmscale_env.sim.reference.life import HOLDING_WEIGHTS, SlotLife
+from llmscale_env.sim.reference.lifecycle import HOLDING_WEIGHTS, SlotLife
 from llmscale_env.sim.reference.live import Helper, Leader, let_go
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.reference.scheduler import Chunked, Iteration, PrefillFirst, Scheduler

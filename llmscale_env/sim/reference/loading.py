@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmscale_env.sim.spec import NO_SOURCE, InstanceState, LoadSource
 
 if TYPE_CHECKING:
-    from llmscale_env.sim.reference.life import SlotLife
+    from llmscale_env.sim.reference.lifecycle import SlotLife
 
 
 class Loader:

@@ -10,7 +10,7 @@ from llmscale_env.sim.spec import FROM_SSD, NO_SOURCE, InstanceState, LoadSource
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine
-    from llmscale_env.sim.reference.life import SlotLife
+    from llmscale_env.sim.reference.lifecycle import SlotLife
 
 _HOLDING = (InstanceState.ACTIVE, InstanceState.DRAINING)
 

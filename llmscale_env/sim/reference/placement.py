@@ -28,10 +28,10 @@ from llmscale_env.sim.spec import (
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
-    from llmscale_env.sim.reference.router import Router
+    from llmscale_env.sim.reference.routing import Router
 
 
-class PlacementCommands(ABC):
+class PlacementOrders(ABC):
     """The part of `ReferenceEngine` that Aladdin needs."""
 
     spec: ClusterSpec

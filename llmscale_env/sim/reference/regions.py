@@ -15,7 +15,7 @@ from llmscale_env.sim.spec import InstanceState, RequestState, RouterKind
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine
     from llmscale_env.sim.reference.instance import Instance
-    from llmscale_env.sim.reference.life import SlotLife
+    from llmscale_env.sim.reference.lifecycle import SlotLife
 
 
 class Regions:

@@ -12,7 +12,7 @@ from llmscale_env.sim.metrics import RequestColumns
 _ROOM = 1 << 16
 
 
-class KeptRequests:
+class StreamedColumns:
     """Columns that grow; memory is that of what has been put in (44 bytes a request)."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def router(function: Callable[..., int]) -> Any:
     Numba's nopython mode. What it raises, an index beyond the table included, ends the run: `RouterError`.
 
     Example:
-        >>> from llmscale_env.sim.router import router
+        >>> from llmscale_env.sim.custom_router import router
         >>> @router
         ... def emptiest(features, n, request_id, input_tokens, predicted, slo_class):
         ...     best = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmscale_env.sim.reference.spot import SpotVms
 
 
-class RegionCommands:
+class RegionOrders:
     """The part of `ReferenceEngine` that SageServe needs."""
 
     spec: ClusterSpec

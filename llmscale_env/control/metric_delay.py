@@ -13,7 +13,7 @@ from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.workload import RequestTable
 
 
-class Behind:
+class DelayedCluster:
     """A second simulation of the same episodes that is given the same orders `delay_steps` decisions later.
 
     Nothing is drawn while time passes, so it is at every decision what the first one was then, to the last

@@ -18,7 +18,7 @@ from llmscale_env.sim.checks import (
     check_profile,
     check_range,
 )
-from llmscale_env.sim.fast import observe, placing
+from llmscale_env.sim.fast import observe, placement
 from llmscale_env.sim.fast.layout import State
 from llmscale_env.sim.fast.reset import placement_fields
 from llmscale_env.sim.kinds import NOT_UNDER_WAY
@@ -67,7 +67,7 @@ class PlacementOrders(ABC):
     def route_gateway(self, e: int, llm: int) -> None:
         """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
-        placing.route_again(int(self.handles[e]), llm, self._router, self._features[e])
+        placement.route_again(int(self.handles[e]), llm, self._router, self._features[e])
         self._raise_errors(e)
 
     def assign(self, e: int, requests: Sequence[int], instances: Sequence[int]) -> None:
@@ -100,7 +100,7 @@ class PlacementOrders(ABC):
         }
         states = self.states.inst[e]["state"].tolist()
         check_assign(self.spec, ids.tolist(), to.tolist(), placeable, states)
-        placing.assign(int(self.handles[e]), places, to)
+        placement.assign(int(self.handles[e]), places, to)
 
     def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
         """New predicted output lengths, in all, of requests that are under way."""
@@ -110,7 +110,7 @@ class PlacementOrders(ABC):
         under_way = ~np.isin(self.states.req[e, places[known]]["state"], NOT_UNDER_WAY)
         there = dict(zip(ids[known].tolist(), under_way.tolist(), strict=True))
         check_predictions(ids.tolist(), values.tolist(), there)
-        placing.set_predictions(int(self.handles[e]), places, values)
+        placement.set_predictions(int(self.handles[e]), places, values)
 
     def set_profile(self, e: int, instance: int, profile: int) -> None:
         """Iterations of an instance take the times of another profile from now on."""
@@ -120,7 +120,7 @@ class PlacementOrders(ABC):
             raise ValueError(f"instance = {instance}: is OFF, must not be")
         check_range("profile", profile, 0, len(self.spec.profiles) - 1)
         check_profile(self.spec, int(row["profile"]), profile)
-        placing.set_profile(int(self.handles[e]), instance, profile)
+        placement.set_profile(int(self.handles[e]), instance, profile)
 
     def set_decode_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
         """Set the rule by which a class's handed-over requests are routed from now on."""
