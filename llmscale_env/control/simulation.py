@@ -81,7 +81,7 @@ class ClusterSimulation:
     Args:
         scenario: what is simulated.
         n_episodes: episodes side by side.
-        custom_router: see `sim.router`.
+        custom_router: see `sim.custom_router`.
         threads: threads that advance episodes; more than one helps with many episodes.
 
     Attributes:
