@@ -112,6 +112,7 @@ def weights(engine: EngineBatch, first: int, last: int) -> Weights:
     left_s = np.full(shape, np.nan)
     home, there = np.zeros((n, spec.n_llms), np.int64), np.zeros((n, spec.n_llms), bool)
     use = np.zeros((2, *shape))
+    flowing = np.array([spec.pools[p].weight_bytes > 0 for p in spec.pool_of_slot])
     for k, e in enumerate(range(first, last)):
         instances[k] = engine.instances(e)
         loading, homes = engine.loading(e), engine.homes(e)
@@ -119,6 +120,7 @@ def weights(engine: EngineBatch, first: int, last: int) -> Weights:
         partner[k] = loading["partner"]
         home[k], there[k] = homes["host"], homes["there"]
         loads = instances[k]["state"] == InstanceState.LOADING
+        loads &= flowing
         if spec.network is not None:
             left_s[k, loads] = _left_s(engine, e, np.flatnonzero(loads))
             on = instances[k]["state"] != InstanceState.OFF
@@ -147,7 +149,7 @@ def _left_s(engine: EngineBatch, e: int, slots: NDArray[np.int64]) -> NDArray[np
     now = int(states.glob[e, 0]["now_ps"])
     found = np.full(len(slots), np.nan)
     for k, (pool, row, flow) in enumerate(zip(pools, load, flows, strict=True)):
-        if pool.weight_bytes and row["flows"] and flow["rate"]:
+        if row["flows"] and flow["rate"]:
             has = int(row["layers"])
             later = pool.weight_bytes - pool.weight_bytes * (has + 1) // pool.layers
             rate = int(flow["rate"])
