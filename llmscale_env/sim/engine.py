@@ -106,7 +106,7 @@ class Engine(Protocol):
         """(E, I) `InstanceState` of every slot."""
 
     def ready_ps(self, first: int, last: int) -> NDArray[np.int64]:
-        """(n, I) when instances that are acquired or loaded will serve; -1: none is on its way."""
+        """(n, I) when instances that are acquired or loaded will serve, 0: not known; -1: none is on its way."""
 
     def virtual_queues(self, first: int, last: int) -> VirtualQueues:
         """Episodes `first..last - 1` as they stand (some arrays are live: read them at once)."""

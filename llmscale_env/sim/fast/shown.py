@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import gateways as gateway_kernels
 from llmscale_env.sim.fast import virtual
-from llmscale_env.sim.fast.network import MILLIONTHS
+from llmscale_env.sim.fast.network import MILLIONTHS, bring_up_to_date
 from llmscale_env.sim.observed import FINISHED_DTYPE, WORKER_DTYPE, Gateways, VirtualQueues, Weights
 from llmscale_env.sim.orders import AS_IS
 from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState
@@ -112,6 +112,7 @@ def weights(engine: EngineBatch, first: int, last: int) -> Weights:
     left_s = np.full(shape, np.nan)
     home, there = np.zeros((n, spec.n_llms), np.int64), np.zeros((n, spec.n_llms), bool)
     use = np.zeros((2, *shape))
+    bring_up_to_date(engine.handles, first, last)
     flowing = np.array([spec.pools[p].weight_bytes > 0 for p in spec.pool_of_slot])
     for k, e in enumerate(range(first, last)):
         instances[k] = engine.instances(e)

@@ -121,6 +121,11 @@ def time_left_ps(instance: Instance) -> int | None:
     return present_ps + later_bytes * MILLIONTHS // flow.rate
 
 
+def nearest(instance: Instance) -> list[Request]:
+    """Its running requests and the head of its own queue."""
+    return [*instance.running, *list(instance.own_queue)[:1]]
+
+
 # ---- all of them ----
 
 
@@ -237,7 +242,7 @@ class Watch:
         left = [time_left_ps(i) for i in instances if i.state in _COMING]
         known = [ps for ps in left if ps is not None]
         states = Counter(i.state for i in instances)
-        waiting = [r.arrival_ps for i in active for r in i.own_queue]
+        heads = [i.own_queue[0].arrival_ps for i in active if i.own_queue]
         busy_s, busy_ps = divmod(sum(i.busy_ps for i in instances), PS_PER_S)
         now_ps, gpus = self.engine.now_ps, instances[0].pool.gpus if instances else 0
         gpu_s, gpu_ps = divmod(sum(i.billed_until(now_ps) for i in instances) * gpus, PS_PER_S)
@@ -259,9 +264,9 @@ class Watch:
             "kv_capacity": sum(i.capacity for i in active),
             "kv_max": max((i.kv_tokens / i.capacity for i in active), default=0.0),
             "limit_sum": sum(i.batch_limit for i in active),
-            "interactive": sum(any(r.priority == 0 for r in i.all_requests) for i in active),
-            "busy": sum(bool(i.all_requests) for i in active),
-            "oldest_ps": min(waiting, default=-1),
+            "interactive": sum(any(r.priority == 0 for r in nearest(i)) for i in active),
+            "busy": sum(bool(nearest(i)) for i in active),
+            "oldest_ps": min(heads, default=-1),
             "iterations": sum(i.iterations for i in instances),
             "tokens": sum(i.tokens for i in instances),
             "preemptions": sum(i.preemptions for i in instances),
