@@ -1,4 +1,4 @@
-"""Generated cases through the border `sim.engine`: all that an engine shows, counts included, at every stop."""
+"""Generated cases through the border `sim.engine`: all that an engine shows at every stop."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def counts(engine: Engine, e: int) -> Iterator[tuple[str, Any]]:
     """Its counts, as of `close_windows`."""
     for name in COUNTS:
         rows = getattr(engine, name)[e]
-        yield name, rows[: len(engine.spec.queue_llm)].copy() if name == "queue_seen" else rows.copy()
+        yield (
+            name,
+            rows[: len(engine.spec.queue_llm)].copy() if name == "queue_seen" else rows.copy(),
+        )
 
 
 def run_through(engine: Engine, case: Case, doublings: int = 1) -> Shown:

@@ -244,7 +244,9 @@ def test_environments_fork() -> None:
 
 
 def test_another_engine_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"engine = 'simpy': must be one of \['fast', 'reference'\]"):
+    with pytest.raises(
+        ValueError, match=r"engine = 'simpy': must be one of \['fast', 'reference'\]"
+    ):
         gym.make(MIXED.id, engine="simpy")
 
 

@@ -83,8 +83,8 @@ def run_episode(
         forecaster: what `view.forecast_rate_per_s` comes from; None for nothing.
         custom_router: see `llmscale_env.sim.router`.
         simulation: one of the same scenario to use again, which saves its making.
-        engine: "fast", or "reference": the readable one (docs/architecture.md), with the same result; where no
-            `simulation` is given.
+        engine: "fast", or "reference": the readable one (docs/architecture.md), with the same result. Where
+            there is a `simulation`, it has one.
 
     Raises:
         CommandError: the policy ordered something impossible (as the scenario says).
@@ -140,7 +140,8 @@ def run_streamed(
     latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
 
     Args:
-        policy, scenario, seed, forecaster, custom_router, simulation, engine: as there; nobody may be clairvoyant.
+        policy, scenario, seed, forecaster, custom_router, simulation, engine: as there; nobody may be
+            clairvoyant.
         chunk_s: length of a piece.
 
     Raises:

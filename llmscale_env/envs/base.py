@@ -183,8 +183,8 @@ class ServingEnv(gym.Env, _Settings):
         reference: a policy whose instance counts the action head `residual` multiplies; it is copied.
         shaping: weight of a term of the reward for requests that will be late, or `Shaping`, or a mapping of
             its fields (`llmscale_env.envs.shaping`); None: without.
-        engine: "fast", or "reference": the simulator in readable Python, with the same numbers and some hundred
-            times slower, to be read and changed (docs/architecture.md).
+        engine: "fast", or "reference": the simulator in readable Python, with the same numbers, about a
+            hundred times slower, to be read and changed (docs/architecture.md).
 
     Raises:
         ScenarioError: an unknown scenario or field, or a value out of range.

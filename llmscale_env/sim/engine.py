@@ -106,7 +106,7 @@ class Engine(Protocol):
         """(E, I) `InstanceState` of every slot."""
 
     def ready_ps(self, first: int, last: int) -> NDArray[np.int64]:
-        """(n, I) when instances that are acquired or loaded will serve, 0: not known; -1: none is on its way."""
+        """(n, I) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
 
     def virtual_queues(self, first: int, last: int) -> VirtualQueues:
         """Episodes `first..last - 1` as they stand (some arrays are live: read them at once)."""
@@ -327,7 +327,7 @@ def make_engine(spec: ClusterSpec, n_episodes: int = 1, engine: str = "fast") ->
     Args:
         spec: the cluster.
         n_episodes: how many episodes.
-        engine: "fast", or "reference": the readable one, some hundred times slower.
+        engine: "fast", or "reference": the readable one, about a hundred times slower.
 
     Raises:
         ValueError: an engine of another name.

@@ -182,7 +182,10 @@ POOL_SEEN = np.dtype(
         # active instances at which a request of priority 0, and any, runs or is the head of the own queue
         ("interactive", np.int64),
         ("busy", np.int64),
-        ("oldest_ps", np.int64),  # of active instances' own queues the head that came first, -1: none waits
+        (
+            "oldest_ps",
+            np.int64,
+        ),  # of active instances' own queues the head that came first, -1: none waits
         # counted since the start of the episode
         ("iterations", np.int64),
         ("tokens", np.int64),

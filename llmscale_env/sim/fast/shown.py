@@ -37,7 +37,7 @@ def finished(engine: EngineBatch, e: int, before: int) -> NDArray[Any]:
 
 
 def ready_ps(engine: EngineBatch, first: int, last: int) -> NDArray[np.int64]:
-    """(n, I) when instances that are acquired or loaded will serve, as far as it is known; -1: others."""
+    """(n, I) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
     slots = engine.states.inst[first:last]
     coming = np.isin(slots["state"], (InstanceState.ACQUIRING, InstanceState.LOADING))
     return np.where(coming, np.maximum(slots["loaded_ps"], 0), -1)

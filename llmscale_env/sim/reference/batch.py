@@ -1,4 +1,4 @@
-"""Episodes of the reference engine side by side: the border `sim.engine`, one `ReferenceEngine` per episode."""
+"""Episodes of the reference engine behind the border `sim.engine`, one `ReferenceEngine` each."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _read(
 class ReferenceBatch:
     """`n_episodes` episodes of one cluster, each a `ReferenceEngine` of its own, one after the other.
 
-    What may be done, and what it means, is said at `sim.engine.Engine` and at the methods of `ReferenceEngine`
-    that most of these are. Counts are computed by `watch`.
+    What may be done, and what it means, is said at `sim.engine.Engine` and at the methods of
+    `ReferenceEngine` that most of these are. Counts are computed by `watch`.
 
     A simulation in SimPy is a set of running generators, which cannot be copied. So a saved episode is what
     has been done to it since its `reset`, and `restore` does all that again: it takes as long as the episode
@@ -183,13 +183,15 @@ class ReferenceBatch:
             getattr(self, name)(e, *args, **kwargs)
 
     def save(self, e: int) -> dict[str, NDArray[Any]]:
-        """What has been done to episode `e`: arrays that can be pickled and `restore`d; `cluster` says of which."""
+        """What has been done to episode `e`, for `restore`; can be pickled. `cluster` says of which it is."""
         calls = np.empty(len(self._done[e]), object)
         calls[:] = self._done[e]
         return {"cluster": self.spec.digest(), "calls": calls}
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
-        """Put episode `e` where `save` was called (of this batch or another of the same spec), by doing it again.
+        """Put episode `e` where `save` was called (of this batch or another of the same spec).
+
+        All that had been done is done again.
 
         Raises:
             ValueError: `saved` is no saved episode of this engine, or one of another cluster; nothing has
@@ -267,7 +269,7 @@ class ReferenceBatch:
         return np.array([[int(i.state) for i in e.all_instances] for e in self.engines], np.int64)
 
     def ready_ps(self, first: int, last: int) -> NDArray[np.int64]:
-        """(n, I) when instances that are acquired or loaded will serve; -1: none is on its way."""
+        """(n, I) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
         return np.stack([engine.ready_ps() for engine in self.engines[first:last]])
 
     def virtual_queues(self, first: int, last: int) -> VirtualQueues:

@@ -30,7 +30,7 @@ class SlotLife(ABC):
     Attributes:
         source: observed `LoadSource`, -1 without one.
         loaded_ps: end of loading, -1 if it does not load or nobody knows.
-        expected_ps: while it is `ACQUIRING`, when it will serve if it finds its weights where they were ordered.
+        expected_ps: while it is `ACQUIRING`, when it will serve if its weights are where they were ordered.
         ordered, given_up: how often it has been started or kept, and cancelled or drained.
         loads: how often it has loaded, by `LoadSource`.
         loader: its weights on their way.

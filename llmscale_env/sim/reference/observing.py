@@ -264,7 +264,7 @@ class Observation:
     # --- weights, rules ---
 
     def ready_ps(self) -> NDArray[np.int64]:
-        """(I,) when instances that are acquired or loaded will serve; 0: not known, -1: none is on its way."""
+        """(I,) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
         known = {
             InstanceState.ACQUIRING: lambda i: i.expected_ps,
             InstanceState.LOADING: lambda i: max(0, i.loaded_ps),
@@ -296,5 +296,6 @@ class Observation:
     def manager_ppm(self) -> NDArray[np.int64]:
         """(K, 2) utilisations below which each manager takes one request, and two."""
         return np.stack(
-            [np.array(ppm, np.int64) for ppm in (self.regions.one_ppm, self.regions.two_ppm)], axis=-1
+            [np.array(ppm, np.int64) for ppm in (self.regions.one_ppm, self.regions.two_ppm)],
+            axis=-1,
         )

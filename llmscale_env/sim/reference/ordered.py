@@ -74,9 +74,7 @@ def _order_queues(batch: ReferenceBatch, orders: QueueOrders) -> None:
     for e in range(batch.n_episodes):
         for p, evicts in enumerate(orders.evicts[e].tolist()):
             if evicts >= 0:
-                batch.set_operations(
-                    e, p, evicts_in_order=bool(evicts), swap_flushes=bool(evicts)
-                )
+                batch.set_operations(e, p, evicts_in_order=bool(evicts), swap_flushes=bool(evicts))
         for m, c in np.argwhere(orders.arrivals[e] >= 0).tolist():
             batch.set_arrival_queues(e, m, c, (), (int(orders.arrivals[e, m, c]),))
         for i, count in enumerate(orders.counts[e].tolist()):

@@ -176,7 +176,7 @@ def weights(episodes: Episodes) -> Weights:
 
 
 def _left_s(instance: Instance) -> float:
-    """Seconds until an instance that loads has all layers if the present one's rate stays; NaN: none comes."""
+    """Seconds until all layers of an instance are there if the present rate stays; NaN: none comes."""
     flow = instance.engine.network.flows.get(instance.loader.number)
     if instance.state != InstanceState.LOADING or flow is None or flow.rate == 0:
         return float("nan")
