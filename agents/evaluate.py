@@ -14,6 +14,7 @@
     out=FOLDER             where to write (default: results/evaluate-ENV)
     workers=1              processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers are the
                            same anywhere
+    engine=reference       the simulator in readable Python: the same numbers, about a hundred times slower
     wide=true              also what is open at the horizon, tail latency, preemptions, scaling, the
                            interquartile mean, and the correlation of instances with arrivals (ten minutes)
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
@@ -38,6 +39,7 @@ from llmscale_env._cli import (
     check_folder,
     closest,
     flag,
+    one_of,
     parse_scenario_words,
     run_command,
     whole,
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _evaluate(words: Sequence[str]) -> int:
     options, scenario_name, overrides = parse_scenario_words(
-        words, ("env", "policies", "episodes", "seed", "out", "wide", *_spread.WORDS)
+        words, ("env", "policies", "episodes", "seed", "out", "wide", "engine", *_spread.WORDS)
     )
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo-hours")
@@ -78,8 +80,12 @@ def _evaluate(words: Sequence[str]) -> int:
     seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
     wide = flag(options, "wide", False)
     launcher = launcher_of(options, workers=1)
+    engine = one_of(options, "engine", ("fast", "reference"))
+    if engine == "reference" and launcher != ALONE:
+        raise Slip(f"engine = {engine!r}: in one process only, without workers= and launcher=")
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
     from llmscale_env.control.reward import even_seeds
+    from llmscale_env.control.simulation import ClusterSimulation
     from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
 
     if options["env"] not in scenario_names() and not scenario_name:
@@ -92,8 +98,10 @@ def _evaluate(words: Sequence[str]) -> int:
         raise Slip(str(error)) from None
     policies = make_policies(options.get("policies"), options["env"], scenario)
     check_folder("out", out)
+    seeds = even_seeds(scenario, seed, episodes)
+    simulation = ClusterSimulation(scenario, engine=engine) if launcher == ALONE else None
     text, places = compare(
-        policies, scenario, even_seeds(scenario, seed, episodes), out, launcher=launcher, wide=wide
+        policies, scenario, seeds, out, simulation=simulation, launcher=launcher, wide=wide
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)

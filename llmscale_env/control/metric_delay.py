@@ -33,6 +33,7 @@ class DelayedCluster:
             sim.n_episodes,
             custom_router=sim.custom_router,
             threads=sim.threads,
+            engine=sim.engine_name,
         )
         self._orders: list[deque[Command]] = [deque() for _ in range(sim.n_episodes)]
 

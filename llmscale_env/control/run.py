@@ -67,6 +67,7 @@ def run_episode(
     forecaster: Forecaster | str | dict[str, Any] | None = "ewma",
     custom_router: object | None = None,
     simulation: ClusterSimulation | None = None,
+    engine: str = "fast",
 ) -> EpisodeResult:
     """Let `policy` run the scenario's cluster for one episode.
 
@@ -82,6 +83,8 @@ def run_episode(
         forecaster: what `view.forecast_rate_per_s` comes from; None for nothing.
         custom_router: see `llmscale_env.sim.custom_router`.
         simulation: one of the same scenario to use again, which saves its making.
+        engine: "fast", or "reference": the readable one (docs/architecture.md), with the same result. Where
+            there is a `simulation`, it has one.
 
     Raises:
         CommandError: the policy ordered something impossible (as the scenario says).
@@ -92,7 +95,7 @@ def run_episode(
     if requests is None:
         requests = draw_requests(scenario, np.random.default_rng(seed))
     _check_names(scenario, requests)
-    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
+    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router, engine=engine)
     sim.start(0, requests)
     behind = DelayedCluster(sim) if scenario.delay_steps else None
     if behind is not None:
@@ -128,6 +131,7 @@ def run_streamed(
     forecaster: Forecaster | str | dict[str, Any] | None = "ewma",
     custom_router: object | None = None,
     simulation: ClusterSimulation | None = None,
+    engine: str = "fast",
 ) -> EpisodeResult:
     """As `run_episode`, for episodes of many millions of requests, which are never there all at once.
 
@@ -136,7 +140,8 @@ def run_streamed(
     latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
 
     Args:
-        policy, scenario, seed, forecaster, custom_router, simulation: as there; nobody may be clairvoyant.
+        policy, scenario, seed, forecaster, custom_router, simulation, engine: as there; nobody may be
+            clairvoyant.
         chunk_s: length of a piece.
 
     Raises:
@@ -153,7 +158,7 @@ def run_streamed(
 
     chunks = draw_chunks(scenario, np.random.default_rng(seed), chunk_s)
     loaded_ps, requests = next(chunks)
-    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router)
+    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router, engine=engine)
     sim.start(0, requests)
     forecasts = _Forecasts(forecaster, scenario, None)
     policy.reset(scenario, seed)

@@ -83,8 +83,10 @@ class ClusterSimulation:
         n_episodes: episodes side by side.
         custom_router: see `sim.custom_router`.
         threads: threads that advance episodes; more than one helps with many episodes.
+        engine: "fast", or "reference": the readable one, with the same numbers.
 
     Attributes:
+        engine_name: which of them.
         looks: another number whenever what has been seen may no longer be true.
     """
 
@@ -95,10 +97,12 @@ class ClusterSimulation:
         *,
         custom_router: object | None = None,
         threads: int = 1,
+        engine: str = "fast",
     ) -> None:
         self.scenario = scenario
         self.custom_router = custom_router
-        self.engine = make_engine(compile_cluster(scenario, custom_router), n_episodes)
+        self.engine_name = engine
+        self.engine = make_engine(compile_cluster(scenario, custom_router), n_episodes, engine)
         self.rewards = RewardModel(scenario)
         self._dispatcher = Dispatcher(scenario, self.engine)
         self._threads = max(1, min(threads, n_episodes))

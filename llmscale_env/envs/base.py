@@ -89,6 +89,7 @@ class _Settings:
         threads: int,
         reference: Policy | None,
         shaping: Shaping | Mapping[str, float] | float | None,
+        engine: str,
     ) -> None:
         overrides = {} if overrides is None else overrides
         if not isinstance(overrides, Mapping) or not all(isinstance(key, str) for key in overrides):
@@ -101,6 +102,7 @@ class _Settings:
         heads = self.action if action is None else action
         self._reference = reference
         self._shaping = Shaping.of(shaping)
+        self._engine = engine
         self.core = ServingCore(
             self.scenario,
             n,
@@ -110,6 +112,7 @@ class _Settings:
             threads,
             reference,
             self._shaping,
+            engine,
         )
         self._blocks, self._heads = tuple(blocks), tuple(heads)
 
@@ -186,11 +189,13 @@ class ServingEnv(gym.Env, _Settings):
         reference: a policy whose instance counts the action head `residual` multiplies; it is copied.
         shaping: weight of a term of the reward for requests that will be late, or `Shaping`, or a mapping of
             its fields (`llmscale_env.envs.shaping`); None: without.
+        engine: "fast", or "reference": the simulator in readable Python, with the same numbers, about a
+            hundred times slower, to be read and changed (docs/architecture.md).
 
     Raises:
         ScenarioError: an unknown scenario or field, or a value out of range.
-        ValueError: an unknown block, head, forecaster or render mode, none at all, or a value of another
-            kind.
+        ValueError: an unknown block, head, forecaster, engine or render mode, none at all, or a value of
+            another kind.
         ModuleNotFoundError: `render_mode="rgb_array"` without the extra "plots".
     """
 
@@ -206,6 +211,7 @@ class ServingEnv(gym.Env, _Settings):
         render_mode: str | None = None,
         reference: Policy | None = None,
         shaping: Shaping | Mapping[str, float] | float | None = None,
+        engine: str = "fast",
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(
@@ -217,7 +223,7 @@ class ServingEnv(gym.Env, _Settings):
             raise ModuleNotFoundError(f"render_mode = 'rgb_array' {how}", name="matplotlib")
         self.render_mode = render_mode
         self._configure(
-            1, scenario, overrides, observation, action, forecaster, 1, reference, shaping
+            1, scenario, overrides, observation, action, forecaster, 1, reference, shaping, engine
         )
         self.codec = self.core.codec
         self.observation_space = self.codec.observation_space
@@ -361,6 +367,7 @@ class ServingEnv(gym.Env, _Settings):
             render_mode=self.render_mode,
             reference=self._reference,
             shaping=self._shaping,
+            engine=self._engine,
         )
         if self.core.weighted is not None:
             other.set_weights(**self.weights)
@@ -377,7 +384,8 @@ class ServingVectorEnv(VectorEnv, _Settings):
     Args:
         num_envs: episodes, 1 to `MAX_EPISODES`.
         threads: threads that advance them, at least 1.
-        scenario, overrides, observation, action, forecaster, reference, shaping: as for the single form.
+        scenario, overrides, observation, action, forecaster, reference, shaping, engine: as for the single
+            form.
         render_mode: None only.
 
     Attributes:
@@ -409,6 +417,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
         render_mode: str | None = None,
         reference: Policy | None = None,
         shaping: Shaping | Mapping[str, float] | float | None = None,
+        engine: str = "fast",
     ) -> None:
         num_envs = check_integer("num_envs", num_envs, 1)
         if num_envs > MAX_EPISODES:
@@ -428,6 +437,7 @@ class ServingVectorEnv(VectorEnv, _Settings):
             threads,
             reference,
             shaping,
+            engine,
         )
         self._started = np.zeros(num_envs, bool)
         self._own: dict[str, tuple[Any, ...]] = {}

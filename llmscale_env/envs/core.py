@@ -44,6 +44,7 @@ class ServingCore:
         threads: threads that advance the episodes.
         reference: see `Codec`; every episode has its own copy.
         shaping: a term of the reward for requests that will be late (`envs.shaping`), None for none.
+        engine: "fast" or "reference" (`sim.engine`).
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ServingCore:
         threads: int = 1,
         reference: Policy | None = None,
         shaping: Shaping | None = None,
+        engine: str = "fast",
     ) -> None:
         self.scenario = scenario
         self.n = n
@@ -64,7 +66,7 @@ class ServingCore:
         self.references = (
             [] if reference is None else [Reference(reference, scenario) for _ in range(n)]
         )
-        self.sim = ClusterSimulation(scenario, n, threads=threads)
+        self.sim = ClusterSimulation(scenario, n, threads=threads, engine=engine)
         self.behind = DelayedCluster(self.sim) if scenario.delay_steps else None
         self.seen = self.sim if self.behind is None else self.behind.sim
         self.weighted: RewardModel | None = None  # in place of the scenario's weights

@@ -178,6 +178,8 @@ class MixedSLOV0Env(ServingEnv):
     - `forecaster="ewma"`: what the forecast entries show (`llmscale_env.control.forecast`);
     - `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
       of the reward for requests that will be late (docs/forms.md);
+    - `engine="fast"`: or `"reference"`, the simulator in readable Python, with the same numbers
+      (docs/architecture.md);
     - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances and
       attainment over the episode so far).
 

@@ -143,6 +143,8 @@ class PlacementPerRequestEnv(ServingEnv):
     - `forecaster`: not used, since there is no forecast where decisions are made at arrivals;
     - `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
       of the reward for requests that will be late (docs/forms.md);
+    - `engine="fast"`: or `"reference"`, the simulator in readable Python, with the same numbers
+      (docs/architecture.md);
     - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, workers
       and attainment over the episode so far).
 

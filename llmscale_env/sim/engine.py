@@ -106,7 +106,7 @@ class Engine(Protocol):
         """(E, I) `InstanceState` of every slot."""
 
     def ready_ps(self, first: int, last: int) -> NDArray[np.int64]:
-        """(n, I) when instances that are acquired or loaded will serve; -1: none is on its way."""
+        """(n, I) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
 
     def virtual_queues(self, first: int, last: int) -> VirtualQueues:
         """Episodes `first..last - 1` as they stand (some arrays are live: read them at once)."""
@@ -317,8 +317,27 @@ class Engine(Protocol):
         """Begin an hour of a pool's rule."""
 
 
-def make_engine(spec: ClusterSpec, n_episodes: int = 1) -> Engine:
-    """An engine of a cluster, each of its episodes one without requests until its first `reset`."""
+ENGINES = ("fast", "reference")
+"""The engines by name; docs/engine.md is what both do."""
+
+
+def make_engine(spec: ClusterSpec, n_episodes: int = 1, engine: str = "fast") -> Engine:
+    """An engine of a cluster, each of its episodes one without requests until its first `reset`.
+
+    Args:
+        spec: the cluster.
+        n_episodes: how many episodes.
+        engine: "fast", or "reference": the readable one, about a hundred times slower.
+
+    Raises:
+        ValueError: an engine of another name.
+    """
+    if engine == "reference":
+        from llmscale_env.sim.reference import ReferenceBatch
+
+        return ReferenceBatch(spec, n_episodes)
+    if engine != "fast":
+        raise ValueError(f"engine = {engine!r}: must be one of {list(ENGINES)}")
     from llmscale_env.sim.fast import EngineBatch
 
     return EngineBatch(spec, n_episodes)

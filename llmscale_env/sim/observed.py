@@ -179,9 +179,13 @@ POOL_SEEN = np.dtype(
         ("kv_capacity", np.int64),
         ("kv_max", np.float64),  # fullest active instance's share
         ("limit_sum", np.int64),
-        ("interactive", np.int64),  # serving instances with a priority-0 request
-        ("busy", np.int64),  # serving instances with any request
-        ("oldest_ps", np.int64),  # earliest arrival in an own queue, -1: none
+        # active instances at which a request of priority 0, and any, runs or is the head of the own queue
+        ("interactive", np.int64),
+        ("busy", np.int64),
+        (
+            "oldest_ps",
+            np.int64,
+        ),  # of active instances' own queues the head that came first, -1: none waits
         # counted since the start of the episode
         ("iterations", np.int64),
         ("tokens", np.int64),

@@ -10,10 +10,13 @@ beside this one; whoever is no part of the simulator takes them from here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import json
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
+from hashlib import sha256
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmscale_env.sim.checks import (
     check_fields,
@@ -316,6 +319,13 @@ class ClusterSpec:
             for pool in self.pools
             for k in range(pool.n_slots)
         )
+
+    def digest(self) -> NDArray[np.uint8]:
+        """(32,) of all that describes the cluster; a custom router has none."""
+        said = json.dumps(
+            asdict(replace(self, custom_router=None)), default=lambda array: array.tolist()
+        )
+        return np.frombuffer(sha256(said.encode()).digest(), np.uint8)
 
     def with_pool(self, index: int, **changes: object) -> ClusterSpec:
         """A copy in which one pool differs."""

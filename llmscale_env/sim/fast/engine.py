@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from functools import cached_property, partial
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -43,14 +40,13 @@ from llmscale_env.sim.observed import (
     VirtualQueues,
     Weights,
 )
-from llmscale_env.sim.orders import Orders
+from llmscale_env.sim.orders import OrderBounds, Orders
 from llmscale_env.sim.region_checks import check_client_regions
 from llmscale_env.sim.spec import (
     INSTANCE_DTYPE,
     NEVER,
     RESULT_DTYPE,
     ClusterSpec,
-    LoadSource,
     RequestState,
 )
 from llmscale_env.workload.requests import RequestTable
@@ -84,6 +80,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self.spec = spec
         self.n_episodes = n_episodes
         self._list_rows, _ = list_rows(spec)
+        self._bounds = OrderBounds(spec, n_episodes)
         with self._room_for(capacity):
             self.states: State = allocate(spec, n_episodes, max(capacity, 1))
         self._locate()
@@ -187,11 +184,8 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
 
     @cached_property
     def _digest(self) -> NDArray[np.uint8]:
-        """(32,) of the cluster; a custom router has none."""
-        said = json.dumps(
-            asdict(replace(self.spec, custom_router=None)), default=lambda array: array.tolist()
-        )
-        return np.frombuffer(sha256(said.encode()).digest(), np.uint8)
+        """(32,) of the cluster."""
+        return self.spec.digest()
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
         """Put episode `e` where `save` was called (of this batch or another of the same spec).
@@ -320,14 +314,9 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         windows.close_windows(self.handles, first, last)
 
     @cached_property
-    def _of_pools(self) -> NDArray[np.int64]:
-        """(3, P) source of loading, slots and largest batch limit of each pool."""
-        profiles = self.spec.profiles
-        rows = [
-            (p.load_source, p.n_slots, min(profiles[s.profile].max_batch for s in p.served))
-            for p in self.spec.pools
-        ]
-        return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+    def _load_sources(self) -> NDArray[np.int64]:
+        """(P,) source of loading of each pool."""
+        return np.array([pool.load_source for pool in self.spec.pools], np.int64)
 
     def apply(self, orders: Orders) -> NDArray[np.int64]:
         """Carry out orders for all episodes now.
@@ -360,17 +349,12 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         Raises:
             ValueError: an array of another shape, or a value out of range.
         """
-        own, slots, most = self._of_pools
-        n, p, c = self.n_episodes, len(own), len(self.spec.classes)
-        _check_orders("targets", targets, (n, p), -1, slots)
-        _check_orders("sources", sources, (n, p), -1, len(LoadSource) - 1)
-        _check_orders("limits", limits, (n, p), -1, most)
-        _check_orders("shares", shares, (n, c), 0.0, 1.0)
+        self._bounds.check(targets, sources, limits, shares)
         missing = np.zeros(self.n_episodes, np.int64)
         kernels.order_many(
             self.handles,
             targets,
-            np.where(sources < 0, own, sources),
+            np.where(sources < 0, self._load_sources, sources),
             limits,
             shares,
             missing,
@@ -548,18 +532,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         out = np.zeros(len(RequestState), np.int64)
         observe.count_states(int(self.handles[e]), out)
         return {state: int(out[state]) for state in RequestState}
-
-
-def _check_orders(
-    name: str, values: NDArray[Any], shape: tuple[int, int], low: float, high: Any
-) -> None:
-    if values.shape != shape:
-        raise ValueError(f"{name}: of shape {values.shape}, must be {shape}")
-    bad = (values < low) | (values > high)
-    if bad.any():
-        at = tuple(int(k) for k in np.argwhere(bad)[0])
-        top = np.broadcast_to(high, shape)[at]
-        raise ValueError(f"{name}{list(at)} = {values[at]}: must be in {low}..{top}")
 
 
 class FastEngine:

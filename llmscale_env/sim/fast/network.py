@@ -176,6 +176,14 @@ def share(S):
 
 
 @njit
+def bring_up_to_date(addresses, first, last):
+    """Rates of flows in episodes `first..last - 1`, where orders of now have changed who flows."""
+    for e in range(first, last):
+        if glob_of(addresses[e]).flow_key == STALE:
+            share(addresses[e])
+
+
+@njit
 def start(S, r, path, volume_bytes, t):
     """Flow number `r` over the links of two rows begins."""
     glob = glob_of(S)

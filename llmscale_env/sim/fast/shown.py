@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import gateways as gateway_kernels
 from llmscale_env.sim.fast import virtual_queues as queue_kernels
-from llmscale_env.sim.fast.network import MILLIONTHS
+from llmscale_env.sim.fast.network import MILLIONTHS, bring_up_to_date
 from llmscale_env.sim.observed import FINISHED_DTYPE, WORKER_DTYPE, Gateways, VirtualQueues, Weights
 from llmscale_env.sim.orders import AS_IS
 from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState
@@ -37,7 +37,7 @@ def finished(engine: EngineBatch, e: int, before: int) -> NDArray[Any]:
 
 
 def ready_ps(engine: EngineBatch, first: int, last: int) -> NDArray[np.int64]:
-    """(n, I) when instances that are acquired or loaded will serve, as far as it is known; -1: others."""
+    """(n, I) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
     slots = engine.states.inst[first:last]
     coming = np.isin(slots["state"], (InstanceState.ACQUIRING, InstanceState.LOADING))
     return np.where(coming, np.maximum(slots["loaded_ps"], 0), -1)
@@ -112,6 +112,8 @@ def weights(engine: EngineBatch, first: int, last: int) -> Weights:
     left_s = np.full(shape, np.nan)
     home, there = np.zeros((n, spec.n_llms), np.int64), np.zeros((n, spec.n_llms), bool)
     use = np.zeros((2, *shape))
+    bring_up_to_date(engine.handles, first, last)
+    flowing = np.array([spec.pools[p].weight_bytes > 0 for p in spec.pool_of_slot])
     for k, e in enumerate(range(first, last)):
         instances[k] = engine.instances(e)
         loading, homes = engine.loading(e), engine.homes(e)
@@ -119,6 +121,7 @@ def weights(engine: EngineBatch, first: int, last: int) -> Weights:
         partner[k] = loading["partner"]
         home[k], there[k] = homes["host"], homes["there"]
         loads = instances[k]["state"] == InstanceState.LOADING
+        loads &= flowing
         if spec.network is not None:
             left_s[k, loads] = _left_s(engine, e, np.flatnonzero(loads))
             on = instances[k]["state"] != InstanceState.OFF
@@ -147,7 +150,7 @@ def _left_s(engine: EngineBatch, e: int, slots: NDArray[np.int64]) -> NDArray[np
     now = int(states.glob[e, 0]["now_ps"])
     found = np.full(len(slots), np.nan)
     for k, (pool, row, flow) in enumerate(zip(pools, load, flows, strict=True)):
-        if pool.weight_bytes and row["flows"] and flow["rate"]:
+        if row["flows"] and flow["rate"]:
             has = int(row["layers"])
             later = pool.weight_bytes - pool.weight_bytes * (has + 1) // pool.layers
             rate = int(flow["rate"])

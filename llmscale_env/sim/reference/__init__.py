@@ -25,8 +25,11 @@ Slow and readable; the fast engine must give the same picoseconds. Where is what
 | `endpoint_scaling` | 17: rules of scaling |
 | `region_orders` | 17: orders |
 | `chance` | 6 and 17: hashes |
+| `batch` | episodes side by side, behind the border that policies and environments know (`sim.engine`) |
+| `watch`, `shown`, `ordered` | its counts, what it shows of many episodes, orders for many |
 """
 
+from llmscale_env.sim.reference.batch import ReferenceBatch
 from llmscale_env.sim.reference.engine import ReferenceEngine
 
-__all__ = ["ReferenceEngine"]
+__all__ = ["ReferenceBatch", "ReferenceEngine"]

@@ -53,6 +53,7 @@ class Instance(SlotLife):
         leading, helping: its part in a live pair, as the one that serves or loads.
         report: of its last iterations, by field of `REPORT_DTYPE`.
         placement_model: its own coefficients for best fit, if any.
+        preemptions, evictions: how many requests have given way here so far.
     """
 
     def __init__(self, engine: ReferenceEngine, index: int, pool_index: int, host: int) -> None:
@@ -83,6 +84,10 @@ class Instance(SlotLife):
         self.ordered_evictions = 0
         self.iterations = 0
         self.tokens = 0
+        self.preemptions = 0
+        self.evictions = 0
+        self._busy_ps = 0
+        self._began_ps = -1
         self.swaps = 0
         self.failures = 0
         self.controller = BatchController(self)
@@ -184,10 +189,22 @@ class Instance(SlotLife):
         """An iteration or a boundary is under way."""
         return self._busy
 
+    @property
+    def busy_ps(self) -> int:
+        """Time that it has spent on iterations so far, the one under way included."""
+        works = self.under_way is not None
+        return self._busy_ps + (self.engine.now_ps - self._began_ps if works else 0)
+
+    def _end_work(self) -> None:
+        """The iteration that was under way has ended, or is broken off."""
+        self._busy_ps += self.engine.now_ps - self._began_ps
+
     def break_off_iteration(self) -> None:
         """What runs now will not end."""
         if self._iteration_end is not None:
             self._iteration_end.cancel()
+            if self.under_way is not None:
+                self._end_work()
             self._iteration_end = self.under_way = None
             self._busy = False
             self.engine.clock.process(self._serve())
@@ -203,9 +220,11 @@ class Instance(SlotLife):
             iteration = self._boundary(None)
             while iteration is not None:
                 self.under_way = iteration
+                self._began_ps = self.engine.now_ps
                 self._iteration_end = self._after(iteration.duration_ps)
                 yield self._iteration_end
                 self.under_way = None
+                self._end_work()
                 iteration = self._boundary(iteration)
             self._iteration_end = None
             self._busy = False
@@ -370,6 +389,7 @@ class Instance(SlotLife):
         if save:
             self._save_kv(request, beside=self.pool.async_kv)
         request.evictions += 1
+        self.evictions += 1
         self.engine.enqueue(request, request.queue, front=True)
 
     def flush(self) -> None:
@@ -388,6 +408,7 @@ class Instance(SlotLife):
         if mode == PreemptionMode.SWAP:
             self._save_kv(request, beside=False)
         request.preemptions += 1
+        self.preemptions += 1
         if self.pool.evicts and request.priority == 1:
             self.engine.events["preempt_to_shared_queue"] += 1
             self.engine.enqueue(request, request.queue, front=True)

@@ -36,18 +36,23 @@ class Lease:
         self.own, duration_ps = self.engine.spot_vms.take(slot.pool_index)
         self.since_ps = slot.billed_from_ps = self.engine.now_ps
         slot.state = InstanceState.ACQUIRING
+        slot.expected_ps = self.engine.now_ps + duration_ps
+        if not self.own:
+            slot.expected_ps += self.engine.spot_vms.redeploy_ps(slot.pool_index)
         slot.change_after(duration_ps, slot.activate if self.own else self._redeploy)
 
     def _redeploy(self) -> None:
         """`ACQUIRING -> LOADING` the pool's LLM in place of another."""
         slot, vms = self.slot, self.engine.spot_vms
         local = vms.local[slot.pool_index]
+        self.engine.events["redeploy_local" if local else "redeploy_remote"] += 1
         self._load(vms.redeploy_ps(slot.pool_index), local)
 
     def _load(self, duration_ps: int, local: bool) -> None:
         slot = self.slot
         slot.state = InstanceState.LOADING
         slot.source = int(LoadSource.HOST if local else LoadSource.SSD)
+        slot.loads[slot.source] += 1
         slot.loaded_ps = self.engine.now_ps + duration_ps
         slot.change_after(duration_ps, slot.activate)
 
@@ -83,4 +88,5 @@ class Lease:
         assert slot.pool.spot is not None
         duration_ps = slot.pool.spot.redeploy_ps
         slot.state = InstanceState.ACQUIRING
+        slot.expected_ps = self.engine.now_ps + slot.pool.repair_ps + duration_ps
         slot.change_after(slot.pool.repair_ps, lambda: self._load(duration_ps, True))

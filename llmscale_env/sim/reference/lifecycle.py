@@ -30,6 +30,9 @@ class SlotLife(ABC):
     Attributes:
         source: observed `LoadSource`, -1 without one.
         loaded_ps: end of loading, -1 if it does not load or nobody knows.
+        expected_ps: while it is `ACQUIRING`, when it will serve if its weights are where they were ordered.
+        ordered, given_up: how often it has been started or kept, and cancelled or drained.
+        loads: how often it has loaded, by `LoadSource`.
         loader: its weights on their way.
         lease: of its VM, where it comes from spot.
         twin: the slot on the same GPUs, if any.
@@ -67,9 +70,11 @@ class SlotLife(ABC):
         self.weights = HostWeights(self.pool)
         self.state = InstanceState.OFF
         self.source = -1
-        self.loaded_ps = -1
+        self.loaded_ps = self.expected_ps = -1
         self.billed_from_ps = -1
         self.billed_ps = 0
+        self.ordered = self.given_up = 0
+        self.loads = [0] * len(LoadSource)
         self.loader = Loader(self)
         self.lease = Lease(self)
         self.twin: SlotLife | None = None
@@ -110,6 +115,7 @@ class SlotLife(ABC):
             source: where its weights are to come from.
             named: the source code that comes first, if `scale` named one.
         """
+        self.ordered += 1
         self._set_llm(self.pool.llm)
         self.loader.source = named
         if self.pool.spot is not None:
@@ -119,6 +125,7 @@ class SlotLife(ABC):
 
     def _acquire(self, source: LoadSource, duration_ps: int) -> None:
         self.state = InstanceState.ACQUIRING
+        self.expected_ps = self.engine.now_ps + duration_ps + int(self.pool.load_ps[source])
         if duration_ps == 0:
             self._load(source)
             return
@@ -150,6 +157,7 @@ class SlotLife(ABC):
             self.engine.events["multicast_from_draining"] += 1
         self.state = InstanceState.LOADING
         self.source = int(source)
+        self.loads[source] += 1
         self.billed_from_ps = self.engine.now_ps
         if self.pool.weight_bytes > 0:
             self.loader.look()
@@ -291,6 +299,7 @@ class SlotLife(ABC):
     def cancel(self) -> None:
         """`ACQUIRING` or `LOADING` -> `OFF`."""
         self.engine.events[f"cancel_{self.state.name.lower()}"] += 1
+        self.given_up += 1
         self.end_change()
         self._turn_off()
         self.helping.lose()
@@ -306,6 +315,7 @@ class SlotLife(ABC):
     def drain(self) -> None:
         """`ACTIVE -> DRAINING`: its own queue goes elsewhere, its batch is served to the end."""
         self.state = InstanceState.DRAINING
+        self.given_up += 1
         moving = list(self.own_queue)
         self.own_queue.clear()
         for request in moving:
@@ -324,6 +334,7 @@ class SlotLife(ABC):
     def reactivate(self) -> None:
         """`DRAINING -> ACTIVE`."""
         self.engine.events["reactivated"] += 1
+        self.ordered += 1
         self.engine.events["mutation_called_off"] += self.mutating
         self.mutating = False
         self.state = InstanceState.ACTIVE
@@ -358,6 +369,7 @@ class SlotLife(ABC):
     def take_over(self, other: SlotLife, source: int, code: int) -> None:
         """Its twin has turned off: the weights stay where they are, and are its own now."""
         self.engine.events["mutated"] += 1
+        self.ordered += 1
         self._set_llm(self.pool.llm)
         self.state = InstanceState.ACTIVE
         self.source, self.loader.source = source, code

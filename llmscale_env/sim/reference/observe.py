@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_range
+from llmscale_env.sim.checks import check_class, check_range
+from llmscale_env.sim.observed import FINISHED_DTYPE, QUEUED_DTYPE, RUN_DTYPE, UNDER_WAY_DTYPE
 from llmscale_env.sim.reference.parameter_pool import ParameterPool
 from llmscale_env.sim.reference.request import Request
 from llmscale_env.sim.spec import (
@@ -19,11 +22,15 @@ from llmscale_env.sim.spec import (
     REPORT_DTYPE,
     RESULT_DTYPE,
     ClusterSpec,
+    InstanceState,
+    PlacementSpec,
     RequestState,
 )
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
+    from llmscale_env.sim.reference.regions import Regions
+    from llmscale_env.sim.reference.routing import Router
 
 
 class Observation:
@@ -39,6 +46,8 @@ class Observation:
     parameters: ParameterPool
     instances_of: list[list[Instance]]
     all_instances: list[Instance]
+    router: Router
+    regions: Regions
     clock: simpy.Environment
 
     @property
@@ -148,4 +157,145 @@ class Observation:
         """(n_llms,) `HOME_DTYPE`."""
         return np.array(
             list(zip(self.parameters.homes, self.parameters.there, strict=True)), dtype=HOME_DTYPE
+        )
+
+    # --- requests that wait or run ---
+
+    def queued(self, queue: int) -> NDArray[np.void]:
+        """(n,) `QUEUED_DTYPE`, the requests in a shared queue, head first."""
+        queue = check_range("queue", queue, 0, len(self.queues_of) - 1)
+        rows = [
+            (
+                r.id,
+                r.arrival_ps,
+                r.slo_class,
+                r.input_tokens,
+                r.predicted_output_tokens,
+                r.emitted,
+                queue,
+                r.llm,
+                r.first_token_ps >= 0,
+            )
+            for r in self.queues_of[queue]
+        ]
+        return np.array(rows, dtype=QUEUED_DTYPE)
+
+    def waiting(self) -> NDArray[np.void]:
+        """(n,) `QUEUED_DTYPE`, the requests in all shared queues, queue by queue, head first."""
+        parts = [self.queued(q) for q in range(len(self.queues_of))]
+        return np.concatenate([np.zeros(0, QUEUED_DTYPE), *parts])
+
+    def runs(self, queue: int) -> NDArray[np.void]:
+        """(n,) `RUN_DTYPE`, the same in runs of consecutive requests that are alike."""
+        queue = check_range("queue", queue, 0, len(self.queues_of) - 1)
+        alike = groupby(
+            self.queues_of[queue], lambda r: (r.arrival_ps, r.slo_class, r.first_token_ps >= 0)
+        )
+        rows = [(*what, sum(1 for _ in members)) for what, members in alike]
+        return np.array(rows, dtype=RUN_DTYPE)
+
+    def under_way(self) -> NDArray[np.void]:
+        """(n,) `UNDER_WAY_DTYPE`, the requests in gateways and at instances, list by list."""
+        # (where, whether its requests may be assigned, they)
+        lists: list[tuple[int, bool, Iterable[Request]]] = []
+        for before, between in zip(self.gateways, self.decode_gateways, strict=True):
+            lists += [(-1, True, before), (-1, True, between)]
+        for i in self.all_instances:
+            evictable = i.evictable()
+            others = [r for r in i.running if r not in evictable]
+            here = (i.own_queue, i.preempted, i.desk.in_flight, i.desk.landed, others, evictable)
+            lists += [(i.index, requests is i.own_queue, requests) for requests in here]
+        rows = [
+            (
+                r.id,
+                r.arrival_ps,
+                r.llm,
+                r.slo_class,
+                instance,
+                int(r.state),
+                movable,
+                r.input_tokens,
+                r.predicted_output_tokens,
+                r.emitted,
+                r.first_token_ps,
+            )
+            for instance, movable, requests in lists
+            for r in requests
+        ]
+        return np.array(rows, dtype=UNDER_WAY_DTYPE)
+
+    def finished_since(self, before: int) -> NDArray[np.void]:
+        """(n,) `FINISHED_DTYPE`, requests that finished after the first `before` ones, in order."""
+        rows = [
+            (
+                r.id,
+                r.llm,
+                r.region,
+                r.slo_class,
+                r.input_tokens,
+                r.output_tokens,
+                r.first_token_ps - r.arrival_ps,
+            )
+            for r in (self.by_id[k] for k in self.finished[before:])
+        ]
+        return np.array(rows, dtype=FINISHED_DTYPE)
+
+    def running_by_class(self) -> NDArray[np.int64]:
+        """(I, C) running requests."""
+        found = np.zeros((len(self.all_instances), len(self.spec.classes)), np.int64)
+        for i in self.all_instances:
+            for r in i.running:
+                found[i.index, r.slo_class] += 1
+        return found
+
+    def running_from(self) -> NDArray[np.int64]:
+        """(I, Q) running and preempted requests of every instance by the shared queue that they came from."""
+        found = np.zeros((len(self.all_instances), len(self.queues_of)), np.int64)
+        for i in self.all_instances:
+            for r in (*i.running, *i.preempted):
+                if r.queue >= 0:
+                    found[i.index, r.queue] += 1
+        return found
+
+    def pulls(self) -> tuple[tuple[int, ...], ...]:
+        """Shared queues that each instance pulls from, in order."""
+        return tuple(i.pull for i in self.all_instances)
+
+    # --- weights, rules ---
+
+    def ready_ps(self) -> NDArray[np.int64]:
+        """(I,) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
+        known = {
+            InstanceState.ACQUIRING: lambda i: i.expected_ps,
+            InstanceState.LOADING: lambda i: max(0, i.loaded_ps),
+        }
+        return np.array(
+            [known[i.state](i) if i.state in known else -1 for i in self.all_instances], np.int64
+        )
+
+    def weights_ready_ps(self) -> NDArray[np.int64]:
+        """(I, M) when weights are in an instance's host memory, -1: they are not on their way."""
+        llms = range(self.spec.n_llms)
+        rows = [[i.weights.ready_ps.get(m, -1) for m in llms] for i in self.all_instances]
+        return np.array(rows, np.int64)
+
+    def host_has(self, host: int, llm: int) -> bool:
+        """Whether a machine has an LLM's weights in memory, or is to have them as its home."""
+        return self.parameters.host_will_have(host, llm)
+
+    def placement(self, llm: int, slo_class: int) -> PlacementSpec | None:
+        """What best fit goes by now for a class; None: its route has no placement."""
+        return self.router.placements[check_class(self.spec, llm, slo_class)]
+
+    def regional(self, llm: int, slo_class: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+        """Thresholds of a route in millionths by region; its order of regions by region of the client."""
+        key = check_class(self.spec, llm, slo_class)
+        order = tuple(tuple(int(j) for j in row) for row in self.regions.preference[key])
+        return list(self.regions.takes[key]), order
+
+    def manager_ppm(self) -> NDArray[np.int64]:
+        """(K, 2) utilisations below which each manager takes one request, and two."""
+        return np.stack(
+            [np.array(ppm, np.int64) for ppm in (self.regions.one_ppm, self.regions.two_ppm)],
+            axis=-1,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmscale_env.sim.spec import RequestState
@@ -29,6 +29,7 @@ class Request:
         region: of its client.
         to_region: where it is on its way to, -1: nowhere.
         rank: its priority in the own queue that it waits in, where the pool has `priorities`.
+        first_prediction: of its output when it arrived.
     """
 
     id: int
@@ -62,6 +63,10 @@ class Request:
     preemptions: int = 0
     evictions: int = 0
     restarts: int = 0
+    first_prediction: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first_prediction = self.predicted_output_tokens
 
     @property
     def ctx(self) -> int:

@@ -79,5 +79,4 @@ class SpotVms:
         """Time to put the pool's LLM on a VM that had another."""
         spot = self.engine.spec.pools[pool].spot
         assert spot is not None
-        self.engine.events["redeploy_local" if self.local[pool] else "redeploy_remote"] += 1
         return spot.redeploy_ps if self.local[pool] else spot.redeploy_remote_ps
