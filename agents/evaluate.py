@@ -85,7 +85,6 @@ def _evaluate(words: Sequence[str]) -> int:
         raise Slip(f"engine = {engine!r}: in one process only, without workers= and launcher=")
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
     from llmscale_env.control.reward import even_seeds
-    from llmscale_env.control.simulation import ClusterSimulation
     from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
 
     if options["env"] not in scenario_names() and not scenario_name:
@@ -99,9 +98,8 @@ def _evaluate(words: Sequence[str]) -> int:
     policies = make_policies(options.get("policies"), options["env"], scenario)
     check_folder("out", out)
     seeds = even_seeds(scenario, seed, episodes)
-    simulation = ClusterSimulation(scenario, engine=engine) if launcher == ALONE else None
     text, places = compare(
-        policies, scenario, seeds, out, simulation=simulation, launcher=launcher, wide=wide
+        policies, scenario, seeds, out, launcher=launcher, wide=wide, engine=engine
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
@@ -242,11 +240,12 @@ def compare(
     launcher: Launcher = ALONE,
     *,
     wide: bool = False,
+    engine: str = "fast",
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
 
     Arguments and errors are those of `agents.comparison.run_policies`, `wide` is that of its `table`. Without
-    matplotlib there is no picture.
+    matplotlib there is no picture. `engine` is that of `ClusterSimulation`, in this process only.
 
     Returns:
         The table as text, and what was written where.
@@ -258,6 +257,8 @@ def compare(
     from llmscale_env.control.simulation import ClusterSimulation
 
     seeds = list(seeds)
+    if launcher == ALONE:
+        simulation = simulation or ClusterSimulation(scenario, engine=engine)
     total = len(seeds) * len(policies)
     with tqdm(total=total, unit=" episodes", disable=None, leave=False) as bar:
 
@@ -270,7 +271,7 @@ def compare(
             scenario,
             seeds,
             launcher=launcher,
-            simulation=simulation or (ClusterSimulation(scenario) if launcher == ALONE else None),
+            simulation=simulation,
             after_each=after_each,
         )
     summary = summarise(rows, scenario)

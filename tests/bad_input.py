@@ -62,7 +62,7 @@ COMMANDS = (
         "agents.evaluate",
         ("env=burst-multicast", "policies=static", "out=OUT"),
         ("agents.evaluate:compare",),
-        "env episodes seed wide scenario.horizon_s " + SPREAD,
+        "env episodes seed wide engine scenario.horizon_s " + SPREAD,
         "scenario.workload scenario.network",
         "policies scenario",
         "out",

@@ -59,14 +59,14 @@ def compare(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_engines_show_the_same(kind: str) -> None:
     """All reads and all counts, before and after the commands of every stop."""
-    for seed in range(15):
+    for seed in range(10):
         compare(kind, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_engines_show_the_same_in_more_cases(kind: str) -> None:
-    for seed in range(15, 250):
+    for seed in range(10, 250):
         compare(kind, seed)
 
 
@@ -129,7 +129,7 @@ def test_environments_show_the_same(kind: Kind) -> None:
     assert "episode_summary" in steps[0][-1]
 
 
-@pytest.mark.parametrize("kind", [QUEUE, PLACEMENT], ids=lambda kind: kind.id[9:])
+@pytest.mark.parametrize("kind", [QUEUE], ids=lambda kind: kind.id[9:])
 def test_vectorised_environments_show_the_same(kind: Kind) -> None:
     envs = [
         gym.make_vec(
@@ -166,7 +166,7 @@ def test_metrics_that_come_late_are_the_same() -> None:
 
 EPISODES = [
     ("chiron", "mixed-slo-v0", MIXED.short),
-    ("static", "mixed-slo-v0", {**MIXED.short, "metric_delay_s": 20.0}),
+    ("static", "mixed-slo-v0", {**MIXED.short, "horizon_s": 60, "metric_delay_s": 20.0}),
     ("aladdin", "placement", PLACEMENT.short),
     ("aladdin", "placement-per-request", KINDS[4].short),
     ("blitzscale", "burst-multicast", KINDS[5].short),
