@@ -61,3 +61,11 @@ def _solver_clock(
 def rng() -> np.random.Generator:
     """A generator that is the same in every test."""
     return np.random.default_rng(20240607)
+
+
+@pytest.fixture(params=range(2), ids=("ReferenceEngine", "FastEngine"))
+def engine_class(request: pytest.FixtureRequest) -> Any:
+    """The reference engine, then the fast one."""
+    from tests.small_clusters import ENGINES
+
+    return ENGINES[request.param]
