@@ -19,8 +19,8 @@ from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.envs.size_free_blocks import binned_quantile
 from llmscale_env.envs.size_free_heads import times
 from llmscale_env.scenarios import load_scenario
+from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed
 
-SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
 BLOCKS = ("class_load", "urgency", "pool_state", "slo_tails", "last_action")
 SIZES = {
     16: SHORT,
@@ -360,51 +360,17 @@ def test_each_episode_of_the_vectorised_form_has_its_own_reference():
         "reference": make_policy("llumnix-tuned"),
         "observation": (*BLOCKS, "wishes"),
     }
-    vector, n = MixedSLOV0VectorEnv(3, **arguments), 3
-    singles = [MixedSLOV0Env(**arguments) for _ in range(n)]
-    observation, _ = vector.reset(seed=7)
-    for e, env in enumerate(singles):
-        assert (env.reset(seed=7 + e)[0] == observation[e]).all()
-    rng = np.random.default_rng(0)
-    for k in range(15):
-        actions = rng.integers(6, size=(n, 3))
-        observation, reward, _, done, info = vector.step(actions)
-        if k == 5:
-            singles[2] = pickle.loads(pickle.dumps(singles[2])).fork()
-        for e, env in enumerate(singles):
-            one, r, _, t, i = env.step(actions[e])
-            assert (r, t) == (reward[e], done[e])
-            if t:
-                one, i = env.reset()
-            assert (one == observation[e]).all()
-            assert (i["action_mask"] == info["action_mask"][e]).all()
+    singles = [MixedSLOV0Env(**arguments) for _ in range(3)]
+    assert_equal_to_singles(
+        MixedSLOV0VectorEnv(3, **arguments),
+        singles,
+        7,
+        fork=lambda env: pickle.loads(pickle.dumps(env)).fork(),
+    )
 
 
 def test_a_codec_with_a_reference_is_the_environment():
-    env = residual("llumnix-tuned", observation=(*BLOCKS, "wishes"))
-    rng = np.random.default_rng(4)
-    observations, rewards, actions, truncated = [env.reset(seed=11)[0]], [], [], False
-    while not truncated:
-        actions.append(rng.integers(env.action_space.nvec))
-        observation, reward, _, truncated, _ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(reward)
-
-    class Replay:
-        name = "replay"
-
-        def reset(self, scenario, seed):
-            self.codec, self.seen = env.make_codec(), []
-            self.codec.reset(seed)
-
-        def act(self, view):
-            self.seen.append(self.codec.encode(view))
-            return self.codec.decode(actions[len(self.seen) - 1], view)
-
-    policy = Replay()
-    result = run_episode(policy, env.scenario, 11)
-    np.testing.assert_allclose(np.array(policy.seen), np.array(observations[:-1]), atol=1e-6)
-    assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
+    assert_replayed(residual("llumnix-tuned", observation=(*BLOCKS, "wishes")))
 
 
 class Draws:
