@@ -94,16 +94,16 @@ def test_figure_12(
 # --- batches and operations ---
 
 
-def helped(engine_class: Engine, *rows: tuple[int, ...], **changes: Any) -> Any:
+def helped(engine_class: Engine, *rows: tuple[int, ...], until_ps: int = 0, **changes: Any) -> Any:
     """Slot 1 loads from slot 0 and helps it: a layer every 60 ps, all seven at 420."""
     engine = engine_class(live(**changes), table(*rows))
     engine.scale([1], [0], [0])
+    engine.advance(until_ps)
     return engine
 
 
 def test_before_the_first_layer_it_serves_as_ever(engine_class: Engine) -> None:
-    engine = helped(engine_class, (0, 10, 1), (0, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (0, 10, 1), (0, 10, 1), until_ps=1000)
     # The first alone until 70. From 60 on there is a layer: of the second, until 70 there, until 130 here.
     assert column(engine, "first_token_ps") == [70, 130]
     assert engine.loading()["helped_ps"].tolist() == [0, 10, 0]
@@ -120,8 +120,7 @@ def test_best_effort_gives_at_most_half_of_the_layers(engine_class: Engine) -> N
 
 
 def test_who_serves_does_not_wait_for_more_than_one_operation(engine_class: Engine) -> None:
-    engine = helped(engine_class, (300, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (300, 10, 1), until_ps=1000)
     # There are five layers, but one suffices as nothing else is to be done here.
     assert column(engine, "first_token_ps") == [300 + 70]
 
@@ -129,8 +128,7 @@ def test_who_serves_does_not_wait_for_more_than_one_operation(engine_class: Engi
 def test_an_idle_leader_gets_the_first_batch_and_its_helper_the_others(
     engine_class: Engine,
 ) -> None:
-    engine = helped(engine_class, (300, 10, 1), (300, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (300, 10, 1), (300, 10, 1), until_ps=1000)
     # A layer of the first until 310 there, six here until 370. Meanwhile all of the second but the last
     # layer, as the sixth comes at 360.
     assert column(engine, "first_token_ps") == [370, 380]
@@ -148,8 +146,7 @@ def test_an_operation_takes_a_picosecond_at_least(engine_class: Engine) -> None:
 def test_a_leader_that_waits_for_its_helper_goes_on_when_the_pair_ends(
     engine_class: Engine,
 ) -> None:
-    engine = helped(engine_class, (350, 10, 1), (400, 10, 1), batch_limit=1)
-    engine.advance(1000)
+    engine = helped(engine_class, (350, 10, 1), (400, 10, 1), batch_limit=1, until_ps=1000)
     # The first ends at 420, just before the last layer makes its helper active: of one that waits none
     # moves.
     assert column(engine, "first_token_ps") == [420, 490]
@@ -157,8 +154,7 @@ def test_a_leader_that_waits_for_its_helper_goes_on_when_the_pair_ends(
 
 
 def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 1), (85, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (60, 10, 1), (85, 10, 1), until_ps=1000)
     # Of the second a layer from 85 on, another from 120 to 130, when the first ends; 5 are left.
     assert column(engine, "first_token_ps") == [130, 180]
 
@@ -167,8 +163,7 @@ def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) 
 def test_a_limit_that_is_raised_is_looked_at_while_the_leader_is_busy(
     engine_class: Engine, command: str
 ) -> None:
-    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), batch_limit=1)
-    engine.advance(80)  # the second one has no place beside the first
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), batch_limit=1, until_ps=80)
     getattr(engine, command)(0, 2)
     engine.advance(1000)
     # Its first layer until 90, its second, which has come at 120, until 130: five are left to the leader.
@@ -189,8 +184,7 @@ def test_tokens_that_batches_are_to_emit_take_memory(engine_class: Engine) -> No
 
 
 def test_both_instances_go_on_with_half_of_what_waits(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(13)), batch_limit=1)
-    engine.advance(420)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(13)), batch_limit=1, until_ps=420)
     # With a limit of one request each takes 70 in all: at 130, 200, 270, 340, 410. The layer of the sixth
     # ends at 420 with the loading.
     assert (states(engine)[1], column(engine, "state").count(RequestState.FINISHED)) == (LOADING, 5)
@@ -205,8 +199,7 @@ def test_both_instances_go_on_with_half_of_what_waits(engine_class: Engine) -> N
 
 
 def test_activation_waits_for_the_operation_under_way(engine_class: Engine) -> None:
-    engine = helped(engine_class, (415, 10, 1))
-    engine.advance(425)
+    engine = helped(engine_class, (415, 10, 1), until_ps=425)
     assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
     engine.advance(426)
     assert states(engine)[1] == ACTIVE
@@ -239,8 +232,7 @@ def test_requests_come_from_shared_queues_too(engine_class: Engine) -> None:
 
 
 def test_both_send_their_layers_kv(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 2))
-    engine.advance(1000)
+    engine = helped(engine_class, (60, 10, 2), until_ps=1000)
     # Prefilled at 130. Of 11 bytes of KV the loading instance sends 11 * 1 // 7 = 1, until 132: all flows
     # run at half a byte per ps, as slot 0 sends weights as well and slot 2 gets both. The other 9 of
     # 10 bytes take until 150. A token takes 10 + 1 + 22.
@@ -249,8 +241,7 @@ def test_both_send_their_layers_kv(engine_class: Engine) -> None:
 
 
 def test_a_decode_instance_that_fails_breaks_off_both_flows(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 2))
-    engine.advance(131)
+    engine = helped(engine_class, (60, 10, 2), until_ps=131)
     assert seen(engine, 2, "in_flight") == (1,)
     engine.fail(2)
     # It is back at once, and gets all of the KV again: 1 byte at half a byte per ps until 133, 9 until 151.
@@ -317,8 +308,7 @@ def test_nothing_is_kept_for_who_has_started_again(engine_class: Engine) -> None
 @pytest.mark.parametrize("how", ["fail", "cancel"])
 @pytest.mark.parametrize("at_ps", [65, 100])
 def test_the_loading_instance_is_lost(engine_class: Engine, how: str, at_ps: int) -> None:
-    engine = helped(engine_class, (60, 10, 1), (60, 10, 1))
-    engine.advance(at_ps)
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), until_ps=at_ps)
     if how == "fail":
         engine.fail(1)
     else:
@@ -335,8 +325,7 @@ def test_the_loading_instance_is_lost(engine_class: Engine, how: str, at_ps: int
 def test_a_batch_that_is_executed_breaks_off_with_the_loss_of_who_helped(
     engine_class: Engine,
 ) -> None:
-    engine = helped(engine_class, (415, 10, 1))
-    engine.advance(430)
+    engine = helped(engine_class, (415, 10, 1), until_ps=430)
     # A layer until 425 there, where the pair ends; the others are executed here.
     assert (states(engine)[1], engine.loading()["partner"].tolist()) == (ACTIVE, [-1, -1, -1])
     engine.fail(1)
@@ -384,8 +373,7 @@ def test_who_helps_looks_when_another_one_is_lost(engine_class: Engine) -> None:
 
 
 def test_the_serving_instance_fails(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), repair_ps=10**4)
-    engine.advance(100)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), repair_ps=10**4, until_ps=100)
     engine.fail(0)
     # All three were running; the second layer is on its way. The others come from SSD, from 100 on.
     assert (column(engine, "restarts"), engine.gateway(0)) == ([1, 1, 1], [0, 1, 2])
@@ -397,8 +385,7 @@ def test_the_serving_instance_fails(engine_class: Engine) -> None:
 
 
 def test_the_serving_instance_fails_when_all_layers_are_there(engine_class: Engine) -> None:
-    engine = helped(engine_class, (415, 10, 1), repair_ps=10**4)
-    engine.advance(422)
+    engine = helped(engine_class, (415, 10, 1), repair_ps=10**4, until_ps=422)
     assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
     engine.fail(0)
     engine.advance(423)
@@ -408,8 +395,7 @@ def test_the_serving_instance_fails_when_all_layers_are_there(engine_class: Engi
 
 
 def test_an_idle_serving_instance_drains(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 1))
-    engine.advance(65)
+    engine = helped(engine_class, (60, 10, 1), until_ps=65)
     engine.drain(0)
     assert states(engine)[0] == DRAINING
     engine.advance(131)
@@ -432,8 +418,7 @@ def test_the_serving_instance_drains(engine_class: Engine) -> None:
 
 
 def test_what_comes_back_to_a_draining_instance_is_routed_again(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)))
-    engine.advance(75)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), until_ps=75)
     engine.drain(0)
     engine.advance(100)
     engine.fail(1)
