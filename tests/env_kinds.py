@@ -87,6 +87,19 @@ def make(kind=MIXED, **changes):
     return kind.single(overrides={**kind.short, **changes})
 
 
+def played(env: Any, action: Any, seed: int = 0) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Rewards and infos of an episode with the same action at every step, or with `action(env)`."""
+    env.reset(seed=seed)
+    truncated, rewards, infos = False, [], []
+    while not truncated:
+        _, reward, _, truncated, info = env.step(
+            np.array(action(env) if callable(action) else action)
+        )
+        rewards.append(reward)
+        infos.append(info)
+    return np.array(rewards), infos
+
+
 def assert_replayed(env: Any) -> np.ndarray:
     """A policy behind `run_episode` sees and orders what the environment would; returns the observations."""
     rng = np.random.default_rng(4)

@@ -15,7 +15,7 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.view import FinishedRequests, RequestsUnderWay
 from llmscale_env.scenarios.load import load_scenario
-from llmscale_env.workload.requests import RequestTable
+from tests.small_tables import guesses
 
 
 def under_way(*rows):
@@ -102,17 +102,6 @@ def test_who_ended_early_by_hand():
 
 def short(horizon_s=15.0, **changes):
     return load_scenario("aladdin-13b-a100", horizon_s=horizon_s, **changes)
-
-
-def guesses(scenario, n=12, output=200, guess=20):
-    return RequestTable.build(
-        np.linspace(0.05, 2.0, n),
-        np.full(n, 100),
-        np.full(n, output),
-        predicted_output_tokens=np.full(n, guess),
-        llm_names=scenario.fleet.llms,
-        class_names=[c.name for c in scenario.classes],
-    )
 
 
 @pytest.mark.parametrize("repredict", [True, False])

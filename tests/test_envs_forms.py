@@ -19,7 +19,7 @@ from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.envs.size_free_blocks import binned_quantile
 from llmscale_env.envs.size_free_heads import times
 from llmscale_env.scenarios import load_scenario
-from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed
+from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed, played
 
 BLOCKS = ("class_load", "urgency", "pool_state", "slo_tails", "last_action")
 SIZES = {
@@ -308,21 +308,17 @@ def residual(policy, **arguments):
 @pytest.mark.parametrize("policy", REFERENCES)
 def test_the_factor_one_is_the_reference_bit_for_bit(policy):
     env = residual(policy, observation=(*BLOCKS, "wishes"))
-    env.reset(seed=3)
-    truncated, rewards = False, []
-    while not truncated:
-        _, reward, _, truncated, info = env.step(np.full(3, 2))
-        rewards.append(reward)
+    rewards, infos = played(env, [2, 2, 2], seed=3)
     from llmscale_env.control.simulation import ClusterSimulation
 
     sim = ClusterSimulation(env.scenario)
     result = run_episode(make_policy(policy), env.scenario, 3, simulation=sim)
-    assert rewards == pytest.approx(result.series["reward"].tolist(), rel=1e-14, abs=0)
+    assert rewards == pytest.approx(result.series["reward"].to_numpy(), rel=1e-14, abs=0)
     mine, theirs = (s.engine.results(0) for s in (env.core.sim, sim))
     assert mine.tobytes() == theirs.tobytes()
     assert (env.core.sim.by_pool["gpu_ps"] == sim.by_pool["gpu_ps"]).all()
     assert env.core.sim.clipped[0] == sim.clipped[0]
-    assert info["episode_summary"]["gpu_hours"] == pytest.approx(result.summary["gpu_hours"])
+    assert infos[-1]["episode_summary"]["gpu_hours"] == pytest.approx(result.summary["gpu_hours"])
 
 
 def test_factors_multiply_what_the_reference_wants():
