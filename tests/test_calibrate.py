@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from llmscale_env import calibrate
 from llmscale_env.cluster.iteration_data import load_models
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.readers import CSV_COLUMNS
+from tests.waiting import printed
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = ROOT.parent / "shared" / "data" / "calibration"
@@ -133,12 +132,9 @@ def test_report_runs_as_a_module_without_heavy_imports():
         "bad = {'torch', 'scipy', 'matplotlib', 'pandas', 'numba'} & set(sys.modules)\n"
         "assert not bad, bad"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "| llama-2-70b | a100-80gb | 4 | composed |" in done.stdout
-    assert "roofline" in done.stdout
+    table = printed(code)
+    assert "| llama-2-70b | a100-80gb | 4 | composed |" in table
+    assert "roofline" in table
 
 
 def test_docs_show_the_shipped_report():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from tests.env_kinds import (
     each_kind,
     make,
 )
+from tests.waiting import printed
 
 
 def play(env, seed):
@@ -101,13 +101,13 @@ for _ in range(12):
     numbers += [observation.sum(), reward]
 print([float(number) for number in numbers])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = printed(code)
     env = make(kind)
     numbers = [env.reset(seed=0)[0].sum()]
     for _ in range(12):
         observation, reward, *_ = env.step(kind.action)
         numbers += [observation.sum(), reward]
-    assert done.stdout.strip() == str([float(number) for number in numbers])
+    assert found.strip() == str([float(number) for number in numbers])
 
 
 @each_kind
