@@ -10,6 +10,17 @@ from numpy.typing import ArrayLike
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.requests import RequestTable
 
+COLUMNS = (
+    "arrival_ps",
+    "llm",
+    "region",
+    "slo_class",
+    "input_tokens",
+    "output_tokens",
+    "predicted_output_tokens",
+)
+"""Of a table of requests, as they are drawn."""
+
 
 def requests_of(
     scenario: Scenario,

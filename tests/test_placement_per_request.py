@@ -56,27 +56,21 @@ def do(codec, sim, choice):
 def test_decisions_are_made_at_arrivals_while_somebody_waits_and_at_the_ends_of_intervals():
     scenario = scenario_of(horizon_s=7)
     sim, codec = started(scenario, [1.0, 1.01, 4.99], [100] * 3, [10] * 3)
-    times = []
-
-    def now():
-        return round(sim.engine.now_ps(0) / PS_PER_S, 6)
-
+    choices = (
+        0,  # the first waits: the second comes
+        1,  # the first is placed: the second comes at once
+        0,  # it waits, and is looked at in 200 ms
+        0,
+        2,  # nobody waits
+        0,  # the interval ends sooner than 200 ms from now
+        3,
+    )
     sim.advance()
-    times.append(now())
-    do(codec, sim, 0)  # the first waits: the second comes
-    times.append(now())
-    do(codec, sim, 1)  # the first is placed: the second comes at once
-    times.append(now())
-    do(codec, sim, 0)  # it waits, and is looked at in 200 ms
-    times.append(now())
-    do(codec, sim, 0)
-    times.append(now())
-    do(codec, sim, 2)  # nobody waits
-    times.append(now())
-    do(codec, sim, 0)  # the interval ends sooner than 200 ms from now
-    times.append(now())
-    do(codec, sim, 3)
-    times.append(now())
+    times = [sim.engine.now_ps(0)]
+    for choice in choices:
+        do(codec, sim, choice)
+        times.append(sim.engine.now_ps(0))
+    times = [round(time / PS_PER_S, 6) for time in times]
     assert times == [1.0, 1.01, 1.011, 1.211, 1.411, 4.99, 5.0, 7.0]
     assert sim.interval[0] == scenario.n_steps == 2
     assert sim.step[0] == 8

@@ -19,19 +19,10 @@ from tests.engine_cases import Case, first_difference, make_case, run_case
 from tests.region_cases import make_region_case
 from tests.small_clusters import pool, queued, run
 from tests.small_clusters import table as requests
+from tests.small_tables import COLUMNS
 from tests.split_cases import make_split_case
 
 N_CASES = int(os.environ.get("LLMSCALE_STREAM_CASES", "60"))
-
-COLUMNS = (
-    "arrival_ps",
-    "llm",
-    "region",
-    "slo_class",
-    "input_tokens",
-    "output_tokens",
-    "predicted_output_tokens",
-)
 
 
 def part(table: RequestTable, first: int, last: int) -> RequestTable:
