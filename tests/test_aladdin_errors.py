@@ -15,6 +15,7 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.view import FinishedRequests, RequestsUnderWay
 from llmscale_env.scenarios.load import load_scenario
+from tests.small_policies import Watched
 from tests.small_tables import guesses
 
 
@@ -171,20 +172,12 @@ def told_of(policy, scenario, requests):
     """The first prediction that the router is told for each request; without re-prediction."""
     found = {}
 
-    class Watched:
-        name = policy.name
+    def beside(view, command):
+        if command.predictions is not None:
+            for j, n in zip(*(column.tolist() for column in command.predictions), strict=True):
+                found.setdefault(j, n)
 
-        def reset(self, scenario, seed):
-            policy.reset(scenario, seed)
-
-        def act(self, view):
-            command = policy.act(view)
-            if command.predictions is not None:
-                for j, n in zip(*(column.tolist() for column in command.predictions), strict=True):
-                    found.setdefault(j, n)
-            return command
-
-    run_episode(Watched(), scenario, 3, requests=requests)
+    run_episode(Watched(policy, beside), scenario, 3, requests=requests)
     return found
 
 

@@ -24,6 +24,7 @@ from llmscale_env.control.view import FinishedRequests, RequestsUnderWay
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import RequestTable
+from tests.small_policies import Watched
 from tests.small_tables import guesses
 
 SCENARIOS = (
@@ -43,20 +44,6 @@ def made(name="aladdin-13b-a100", rate=None, arrivals_s=15.0, patience_s=45.0, s
     short = load_scenario(name, horizon_s=arrivals_s, impossible_commands="error", **changes)
     requests = draw_requests(short, np.random.default_rng(seed))
     return load_scenario(short, horizon_s=arrivals_s + patience_s), requests
-
-
-class Watched:
-    """A policy with something done beside it at every heartbeat."""
-
-    def __init__(self, policy, beside):
-        self.policy, self.beside, self.name = policy, beside, policy.name
-
-    def reset(self, scenario, seed):
-        self.policy.reset(scenario, seed)
-
-    def act(self, view):
-        command = self.policy.act(view)
-        return self.beside(view, command) or command
 
 
 # ---- episodes ----
