@@ -87,6 +87,17 @@ def make(kind=MIXED, **changes):
     return kind.single(overrides={**kind.short, **changes})
 
 
+def entries_of(codec: Any, observation: np.ndarray) -> dict[str, float]:
+    """An observation by name."""
+    names = [entry.name for entry in codec.encoder.entries]
+    return dict(zip(names, observation.tolist(), strict=True))
+
+
+def masks_of(env: Any) -> list[np.ndarray]:
+    """The action mask, by part of the action."""
+    return np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+
+
 def played(env: Any, action: Any, seed: int = 0) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Rewards and infos of an episode with the same action at every step, or with `action(env)`."""
     env.reset(seed=seed)

@@ -19,7 +19,7 @@ from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.envs.size_free_blocks import binned_quantile
 from llmscale_env.envs.size_free_heads import times
 from llmscale_env.scenarios import load_scenario
-from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed, played
+from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed, masks_of, played
 
 BLOCKS = ("class_load", "urgency", "pool_state", "slo_tails", "last_action")
 SIZES = {
@@ -229,7 +229,7 @@ def test_masked_choices_of_counts_are_never_clipped_one_pool_at_a_time(head):
     for seed in range(4):
         env.reset(seed=seed)
         for _ in range(12):
-            masks = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+            masks = masks_of(env)
             have = [env.view().instances_of(p) for p in range(3)]
             if head == "instance_counts":
                 levels = [int(choice) for choice in env.codec.decoder.choices[0]]
@@ -251,7 +251,7 @@ def test_scaled_changes_say_what_they_do():
     for action, counts in (((0, 4, 5), (2, 5, 1)), ((2, 1, 2), (1, 3, 0)), ((0, 7, 3), (1, 6, 0))):
         env.step(np.array([*action, 0]))
         assert [env.view().instances_of(p) for p in range(3)] == list(counts)
-    first, _, third, _ = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+    first, _, third, _ = masks_of(env)
     assert first.tolist()[:4] == [False, False, True, True]  # of one, half is one
     assert third.tolist() == [False, False, False, True, True, True, True, True]
 

@@ -17,7 +17,7 @@ from llmscale_env.sim.observed import QUEUE_SEEN, QUEUED_DTYPE, VirtualQueues
 from llmscale_env.sim.orders import AS_IS, QueueOrders
 from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
-from tests.env_kinds import played
+from tests.env_kinds import masks_of, played
 
 BUSY = {"horizon_s": 200, "workload.batch_queues.archive-tuned.at_s": 20}
 KEEP = np.zeros(8, int)
@@ -25,10 +25,6 @@ KEEP = np.zeros(8, int)
 
 def make(**changes):
     return MultiModelQueueEnv(overrides={**BUSY, **changes})
-
-
-def masks_of(env):
-    return np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
 
 
 def random_action(env, rng):

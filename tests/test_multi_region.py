@@ -18,7 +18,7 @@ from llmscale_env.envs.multi_region import MultiRegionEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.metrics import latencies
 from llmscale_env.workload.hourly import expected_rates
-from tests.env_kinds import played
+from tests.env_kinds import entries_of, masks_of, played
 from tests.small_fleets import FEW_VMS, TUESDAY
 
 QUIET = {"horizon_s": 7200, "workload.rate_scale": 0.0025, **FEW_VMS, **TUESDAY}
@@ -57,12 +57,11 @@ def make(**changes: Any) -> MultiRegionEnv:
 
 
 def seen(env: MultiRegionEnv, observation: Any) -> dict[str, float]:
-    names = [entry.name for entry in env.codec.encoder.entries]
-    return dict(zip(names, observation.tolist(), strict=True))
+    return entries_of(env.codec, observation)
 
 
 def masks(env: MultiRegionEnv) -> list[list[bool]]:
-    return [m.tolist() for m in np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])]
+    return [mask.tolist() for mask in masks_of(env)]
 
 
 # ---- instances and spot VMs ----

@@ -20,7 +20,7 @@ from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import RouterKind
-from tests.env_kinds import played
+from tests.env_kinds import entries_of, masks_of, played
 from tests.small_tables import requests_of
 
 SHORT = {"horizon_s": 60, "workload.rate_scale": 0.5}
@@ -39,11 +39,6 @@ def action(env, **parts):
     return np.array(
         [choices.index(f"{v}") for v, choices in zip(values, decoder.choices, strict=True)]
     )
-
-
-def named(env_or_codec, observation):
-    entries = env_or_codec.encoder.entries
-    return {x.name: float(v) for x, v in zip(entries, observation, strict=True)}
 
 
 # ---- orders ---------------------------------------------------------------------------------------
@@ -106,7 +101,7 @@ def test_what_a_mask_allows_is_never_clipped_one_pool_at_a_time():
     levels = [[int(c) for c in choices] for choices in env.codec.decoder.choices[:3]]
     refused = 0
     for _ in range(11):
-        masks = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+        masks = masks_of(env)
         have = [env.view().instances_of(p) for p in range(3)]
         keep = [levels[p].index(n) if n in levels[p] else None for p, n in enumerate(have)]
         assert None not in keep
@@ -171,11 +166,11 @@ def test_requests_without_a_worker_and_lengths_by_hand():
     sim = ClusterSimulation(scenario)
     sim.start(0, requests_of(scenario, [1.0, 4.7, 6.0], [100, 300, 40], [10, 20, 90]))
     codec = Codec(scenario, PlacementEnv.observation, PlacementEnv.action)
-    start = named(codec, codec.encode(sim.view(0)))
+    start = entries_of(codec, codec.encode(sim.view(0)))
     assert start["llama-2-13b/unplaced"] == start["llama-2-13b/unplaced_age"] == 0
     assert start["chat/input"] == start["chat/predicted"] == 0
     sim.advance()
-    seen = named(codec, codec.encode(sim.view(0)))
+    seen = entries_of(codec, codec.encode(sim.view(0)))
     assert seen["llama-2-13b/unplaced"] == pytest.approx(np.log(3) / np.log(257))
     assert seen["llama-2-13b/unplaced_age"] == 1  # 4 s / 0.6 s / 2, clipped
     assert seen["chat/input"] == pytest.approx(np.log(201) / np.log(4097))
@@ -184,7 +179,7 @@ def test_requests_without_a_worker_and_lengths_by_hand():
     sim.apply(0, Command(targets={"tp1": 1}))
     for _ in range(6):
         sim.advance()
-    seen = named(codec, codec.encode(sim.view(0)))
+    seen = entries_of(codec, codec.encode(sim.view(0)))
     assert seen["llama-2-13b/unplaced"] == 0
     assert seen["tp1/active"] == pytest.approx(1 / 24)
     assert seen["gpus/free"] == pytest.approx(23 / 24)
@@ -196,7 +191,7 @@ def test_age_of_the_first_in_a_gateway():
     sim.start(0, requests_of(scenario, [4.7, 4.9], [100, 300], [10, 20]))
     codec = Codec(scenario, PlacementEnv.observation, PlacementEnv.action)
     sim.advance()
-    seen = named(codec, codec.encode(sim.view(0)))
+    seen = entries_of(codec, codec.encode(sim.view(0)))
     assert seen["llama-2-13b/unplaced_age"] == pytest.approx(0.3 / 0.6 / 2)
 
 

@@ -20,7 +20,7 @@ from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
-from tests.env_kinds import played
+from tests.env_kinds import entries_of, played
 from tests.small_tables import requests_of
 
 SHORT = {"horizon_s": 20}
@@ -39,8 +39,7 @@ def started(scenario, arrival_s, input_tokens, output_tokens):
 
 
 def seen_by(codec, sim):
-    observation = codec.encode(sim.view(0))
-    return {x.name: float(v) for x, v in zip(codec.encoder.entries, observation, strict=True)}
+    return entries_of(codec, codec.encode(sim.view(0)))
 
 
 def do(codec, sim, choice):
