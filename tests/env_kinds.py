@@ -126,8 +126,9 @@ def assert_replayed(env: Any) -> np.ndarray:
         name = "replay"
 
         def reset(self, scenario: Any, seed: int) -> None:
-            self.codec, self.seen = env.make_codec(), []
+            self.codec = env.make_codec()
             self.codec.reset(seed)
+            self.seen: list[np.ndarray] = []
 
         def act(self, view: Any) -> Any:
             self.seen.append(self.codec.encode(view))
