@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,3 +61,24 @@ def _solver_clock(
 def rng() -> np.random.Generator:
     """A generator that is the same in every test."""
     return np.random.default_rng(20240607)
+
+
+@pytest.fixture(params=range(2), ids=("ReferenceEngine", "FastEngine"))
+def engine_class(request: pytest.FixtureRequest) -> Any:
+    """The reference engine, then the fast one."""
+    from tests.small_clusters import ENGINES
+
+    return ENGINES[request.param]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives words to a command that are wrong; what it says of them, in one line, ending with code 2."""
+
+    def error_of(main: Callable[[list[str]], int], words: list[str]) -> str:
+        assert main(words) == 2
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        return error
+
+    return error_of

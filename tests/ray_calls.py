@@ -1,4 +1,4 @@
-"""Calls for the tests of the Ray launcher; not collected as tests."""
+"""Calls for the tests of the launchers; not collected as tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from llmscale_env._spread import Launcher, crew
 from tests.waiting import until
 
 
@@ -29,6 +30,21 @@ def count(upto: int, tell: Any) -> list[Any]:
         if said[-1] == "stop":
             break
     return said
+
+
+def assert_told_and_answered(launcher: Launcher) -> None:
+    """Two calls tell numbers, each gets its own answers, and one is stopped."""
+    heard: dict[str, list[int]] = {"a": [], "b": []}
+
+    def hears(key: str, number: int) -> str:
+        heard[key].append(number)
+        return "stop" if (key, number) == ("b", 2) else f"{key}{number}"
+
+    with crew(launcher, 2, hears) as workers:
+        workers.submit("a", count, 4)
+        workers.submit("b", count, 4)
+        assert dict(workers) == {"a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "stop"]}
+    assert heard == {"a": [0, 1, 2, 3], "b": [0, 1, 2]}
 
 
 def die(tell: Any) -> None:

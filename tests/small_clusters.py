@@ -6,6 +6,7 @@ nothing. Class `k` of every LLM waits in shared queue `k`, which takes any LLM.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from llmscale_env.sim.spec import (
 from llmscale_env.workload.requests import RequestTable
 
 ENGINES = (ReferenceEngine, FastEngine)
+"""A test runs on both of them if it takes the fixture `engine_class`."""
+Engine = Callable[..., Any]
 
 
 def profile(**changes: Any) -> ProfileSpec:
@@ -99,6 +102,13 @@ def table(*rows: tuple[int, ...]) -> RequestTable:
         llm_names=tuple(f"llm{m}" for m in range(8)),
         class_names=tuple(f"class{c}" for c in range(8)),
     )
+
+
+def run(engine_class: Engine, spec: ClusterSpec, requests: RequestTable, until_ps: int) -> Any:
+    """An engine that has come as far as this."""
+    engine = engine_class(spec, requests)
+    engine.advance(until_ps)
+    return engine
 
 
 def times(engine: Any, request: int) -> tuple[int, int, int, int]:

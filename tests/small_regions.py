@@ -5,12 +5,10 @@ A decode iteration takes 10 + b + 2c ps, a prefill 5 + 3T; paging rounds nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from llmscale_env.sim.spec import (
     ClassSpec,
@@ -23,10 +21,7 @@ from llmscale_env.sim.spec import (
     SpotSpec,
 )
 from llmscale_env.workload.requests import RequestTable
-from tests.small_clusters import ENGINES, pool, profile, table
-
-Engine = Callable[..., Any]
-every = pytest.mark.parametrize("engine_class", ENGINES)
+from tests.small_clusters import pool, profile, table
 
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
 LATER = 10**6

@@ -15,7 +15,8 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.view import FinishedRequests, RequestsUnderWay
 from llmscale_env.scenarios.load import load_scenario
-from llmscale_env.workload.requests import RequestTable
+from tests.small_policies import Watched
+from tests.small_tables import guesses
 
 
 def under_way(*rows):
@@ -104,17 +105,6 @@ def short(horizon_s=15.0, **changes):
     return load_scenario("aladdin-13b-a100", horizon_s=horizon_s, **changes)
 
 
-def guesses(scenario, n=12, output=200, guess=20):
-    return RequestTable.build(
-        np.linspace(0.05, 2.0, n),
-        np.full(n, 100),
-        np.full(n, output),
-        predicted_output_tokens=np.full(n, guess),
-        llm_names=scenario.fleet.llms,
-        class_names=[c.name for c in scenario.classes],
-    )
-
-
 @pytest.mark.parametrize("repredict", [True, False])
 def test_algorithm_2_sees_a_failure_once_whether_the_router_is_told_or_not(repredict, monkeypatch):
     seen = []
@@ -182,20 +172,12 @@ def told_of(policy, scenario, requests):
     """The first prediction that the router is told for each request; without re-prediction."""
     found = {}
 
-    class Watched:
-        name = policy.name
+    def beside(view, command):
+        if command.predictions is not None:
+            for j, n in zip(*(column.tolist() for column in command.predictions), strict=True):
+                found.setdefault(j, n)
 
-        def reset(self, scenario, seed):
-            policy.reset(scenario, seed)
-
-        def act(self, view):
-            command = policy.act(view)
-            if command.predictions is not None:
-                for j, n in zip(*(column.tolist() for column in command.predictions), strict=True):
-                    found.setdefault(j, n)
-            return command
-
-    run_episode(Watched(), scenario, 3, requests=requests)
+    run_episode(Watched(policy, beside), scenario, 3, requests=requests)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from baselines.aladdin.constraints import Request, Rules
@@ -20,6 +19,7 @@ from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.placement import best_fit
 from experiments.aladdin import study_gap_to_optimum as study
 from experiments.harness.catalogue import entries
+from tests.small_studies import frame_of
 
 MEMORY = Rules(
     prefill=PrefillTime(1e-9, 0.0),
@@ -139,8 +139,7 @@ def test_it_is_found_by_name():
 @pytest.fixture(scope="module")
 def frame():
     parameters = study.Gap(seeds=2, chat=(6,), triplets=(6,), gaps=(4,), moves=(4,), problems=2)
-    rows = [{**case, **row} for case in study.cases(parameters) for row in study.run(case)]
-    return pd.DataFrame(rows), parameters
+    return frame_of(study, parameters), parameters
 
 
 def test_a_run(frame):

@@ -24,6 +24,8 @@ from llmscale_env.control.view import FinishedRequests, RequestsUnderWay
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import RequestTable
+from tests.small_policies import Watched
+from tests.small_tables import guesses
 
 SCENARIOS = (
     "aladdin-13b-a100",
@@ -42,20 +44,6 @@ def made(name="aladdin-13b-a100", rate=None, arrivals_s=15.0, patience_s=45.0, s
     short = load_scenario(name, horizon_s=arrivals_s, impossible_commands="error", **changes)
     requests = draw_requests(short, np.random.default_rng(seed))
     return load_scenario(short, horizon_s=arrivals_s + patience_s), requests
-
-
-class Watched:
-    """A policy with something done beside it at every heartbeat."""
-
-    def __init__(self, policy, beside):
-        self.policy, self.beside, self.name = policy, beside, policy.name
-
-    def reset(self, scenario, seed):
-        self.policy.reset(scenario, seed)
-
-    def act(self, view):
-        command = self.policy.act(view)
-        return self.beside(view, command) or command
 
 
 # ---- episodes ----
@@ -329,17 +317,6 @@ def test_without_drift_none_is_found():
 # ---- predictions ----
 
 
-def short_guesses(scenario, n=12, output=200, guess=20):
-    return RequestTable.build(
-        np.linspace(0.05, 2.0, n),
-        np.full(n, 100),
-        np.full(n, output),
-        predicted_output_tokens=np.full(n, guess),
-        llm_names=scenario.fleet.llms,
-        class_names=[c.name for c in scenario.classes],
-    )
-
-
 @pytest.mark.parametrize("switch", [True, False])
 def test_under_estimated_requests_are_predicted_again(switch):
     scenario, _ = made(patience_s=15.0)
@@ -364,7 +341,7 @@ def test_under_estimated_requests_are_predicted_again(switch):
                 assert predicted <= emitted < told[request]
 
     policy = Watched(make_policy("aladdin", repredict=switch), beside)
-    result = run_episode(policy, scenario, 0, requests=short_guesses(scenario))
+    result = run_episode(policy, scenario, 0, requests=guesses(scenario))
     corrected = sum(d.get("predictions", 0) for d in result.decisions)
     if switch:
         assert not wrong
@@ -384,7 +361,7 @@ def test_predictions_from_history():
             told.extend(command.predictions[1].tolist())
 
     policy = Watched(make_policy("aladdin", predict="history", fallback="wait"), beside)
-    requests = short_guesses(scenario, n=40)
+    requests = guesses(scenario, n=40)
     together = replace(requests, arrival_ps=np.full(40, int(0.95e11)))
     run_episode(policy, scenario, 0, requests=together)
     assert min(told) > 100
@@ -561,7 +538,7 @@ def test_commands_of_a_quiet_heartbeat_are_empty():
         make_policy("aladdin"),
         scenario,
         0,
-        requests=short_guesses(scenario, n=1, output=2, guess=5),
+        requests=guesses(scenario, n=1, output=2, guess=5),
     )
     assert all(set(d) <= {"time_s", "clipped"} for d in result.decisions[1:] if d["time_s"] > 1.0)
     assert Command().to_dict() == {}

@@ -13,7 +13,7 @@ from baselines.aladdin.fleet import PREFILL_LOAD, history, profiled
 from baselines.aladdin.scaling import WorkerDemand
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
-from llmscale_env.workload.requests import RequestTable
+from tests.small_tables import requests_of
 
 LINE = WorkerLine(per_rate=0.5, const=1.0)
 
@@ -29,19 +29,6 @@ def told(some, arrivals, used):
         some.observe(start + 10.0 * (k + 1), a, u)
         for k, (a, u) in enumerate(zip(arrivals, used, strict=True))
     ]
-
-
-def at(scenario, arrival_s, input_tokens, output_tokens):
-    n = len(arrival_s)
-    outputs = np.broadcast_to(output_tokens, n).astype(int)
-    return RequestTable.build(
-        np.asarray(arrival_s, float),
-        np.broadcast_to(input_tokens, n).astype(int),
-        outputs,
-        predicted_output_tokens=outputs,
-        llm_names=scenario.fleet.llms,
-        class_names=[c.name for c in scenario.classes],
-    )
 
 
 # ---- Eq. 7 from experience ----
@@ -110,7 +97,7 @@ def test_a_worker_is_opened_for_a_request_that_waits(patience, first_s):
     The others are overdue when they have waited for so much of these: 0, 150, 300, 600 ms.
     """
     scenario = load_scenario("aladdin-large", horizon_s=3.0)
-    requests = at(scenario, np.full(40, 0.01), 1500, 5)
+    requests = requests_of(scenario, np.full(40, 0.01), 1500, 5)
     policy = make_policy("aladdin", workers=1, scale=True, period_s=1000.0, patience=patience)
     result = run_episode(policy, scenario, 0, requests=requests)
     orders = [(d["time_s"], d["targets"]["tp1"]) for d in result.decisions[1:] if "targets" in d]
@@ -128,7 +115,7 @@ def test_prefill_workers_follow_the_rate():
     numbers = {}
     for rate in (5, 60):
         policy = make_policy("aladdin", scale=True, period_s=10.0)
-        requests = at(scenario, np.linspace(0.01, 9.99, 10 * rate), 100, 5)
+        requests = requests_of(scenario, np.linspace(0.01, 9.99, 10 * rate), 100, 5)
         result = run_episode(policy, scenario, 0, requests=requests)
         orders = [
             d["targets"]["prefill"]
@@ -145,7 +132,7 @@ def test_prefill_workers_follow_the_rate():
 def test_finished_requests_enter_the_history():
     scenario = load_scenario("aladdin-13b-a100", horizon_s=13.0)
     # 30 prompts of 3,000 tokens, longer than any of the history, are answered with 77 tokens.
-    requests = at(scenario, np.linspace(0.05, 6.0, 30), 3000, 77)
+    requests = requests_of(scenario, np.linspace(0.05, 6.0, 30), 3000, 77)
     scenario = load_scenario(scenario, **{"classes.chat.ttft_s": 10.0})
     policy = make_policy("aladdin")
     run_episode(policy, scenario, 0, requests=requests)
@@ -160,6 +147,6 @@ def test_finished_requests_enter_the_history():
 def test_a_queue_is_as_long_as_its_requests_or_their_tokens(by, third):
     """Long and short outputs go to one worker each; the third request goes where fewer are left."""
     scenario = load_scenario("aladdin-13b-a100", horizon_s=10.0)
-    requests = at(scenario, [0.01, 0.02, 0.03], 20, [500, 50, 50])
+    requests = requests_of(scenario, [0.01, 0.02, 0.03], 20, [500, 50, 50])
     result = run_episode(make_policy(f"jsq:by={by}+workers=2"), scenario, 0, requests=requests)
     assert result.requests["instance"].tolist() == [0, 1, third]

@@ -8,13 +8,13 @@ import pytest
 from baselines.aladdin.configuration import DegreeRow
 from experiments.aladdin import table3_configuration as table3
 from llmscale_env.cluster.iteration_time import iteration_time_model
+from tests.small_studies import frame_of
 
 
 def rows(**values) -> tuple[pd.DataFrame, table3.Configuration]:
     sizes = {"seeds": 2, "requests": 2000, "overheads_ms": (8,)}
     parameters = table3.Configuration(**{**sizes, **values})
-    found = [{**case, **row} for case in table3.cases(parameters) for row in table3.run(case)]
-    return pd.DataFrame(found), parameters
+    return frame_of(table3, parameters), parameters
 
 
 def test_an_overhead_is_for_several_gpus_whose_kind_has_none():

@@ -16,8 +16,8 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
-from llmscale_env.workload.requests import RequestTable
 from tests.small_fleets import A_QUARTER, TUESDAY
+from tests.small_tables import requests_of
 
 UNTUNED = [
     name
@@ -111,20 +111,6 @@ def results(crowded, queues, placed, flowing, regional, siloed):
         for made in (regional, siloed, flowing, placed, crowded, queues)
         for name in policies_for(made)
     }
-
-
-def table(scenario, arrival_s, slo_class, input_tokens, output_tokens):
-    """Requests of the scenario's LLM, sorted by arrival."""
-    names = [c.name for c in scenario.classes]
-    order = np.argsort(arrival_s, kind="stable")
-    return RequestTable.build(
-        np.asarray(arrival_s, float)[order],
-        np.broadcast_to(input_tokens, len(order))[order],
-        np.broadcast_to(output_tokens, len(order))[order],
-        slo_class=np.broadcast_to(names.index(slo_class), len(order)),
-        llm_names=scenario.fleet.llms,
-        class_names=names,
-    )
 
 
 @pytest.mark.parametrize("name", [n for n in POLICY_NAMES if n not in UNTUNED])
@@ -279,7 +265,7 @@ def test_by_class_a_rule_sizes_the_pool_in_which_interactive_requests_come_first
 def test_llumnix_keeps_utilisation_in_its_range(short):
     # 300 requests of 3000 tokens that stay for the episode: 900000 tokens and what they emit. An
     # instance holds some 450000, so 0.4 to 0.6 is held by 4 or 5 instances.
-    requests = table(short, np.linspace(0, 20, 300), "interactive", 3000, 4000)
+    requests = requests_of(short, np.linspace(0, 20, 300), 3000, 4000)
     policy = make_policy("llumnix", low=0.4, high=0.6, initial=1)
     result = run_episode(policy, load_scenario(short, horizon_s=140.0), requests=requests)
     counts = result.series["interactive/active"]
@@ -292,7 +278,7 @@ def test_llumnix_64_runs_sixty_four_requests_at_a_time(short):
     # By hand: 100 requests at once on the one instance that there is. 100 x (500 + 4000) tokens would fit
     # in its memory at the beginning. None ends within 60 s (4000 tokens take longer), so that with a
     # limit of 64 there are 36 left waiting, and with 256 none.
-    requests = table(short, np.full(100, 1.0), "interactive", 500, 4000)
+    requests = requests_of(short, np.full(100, 1.0), 500, 4000)
     scenario = load_scenario(short, horizon_s=60.0)
     only = {"initial": 1, "high": 50.0, "rebalance": False}  # no second instance
     running, waiting = {}, {}
@@ -318,7 +304,7 @@ def test_llumnix_64_is_llumnix_but_for_the_limit():
 def test_hpa_scales_up_at_once_and_down_after_the_window(short):
     scenario = load_scenario(short, horizon_s=500.0)
     arrivals = np.concatenate([np.full(600, 30.0), np.arange(100, 490, 1.0)])
-    requests = table(scenario, arrivals, "interactive", 500, 200)
+    requests = requests_of(scenario, arrivals, 500, 200)
     policy = make_policy("hpa", batch_limit=16, initial=2)
     result = run_episode(policy, scenario, requests=requests)
     counts = sum(
@@ -338,7 +324,7 @@ def test_hpa_scales_up_at_once_and_down_after_the_window(short):
 
 def test_hpa_may_fall_to_the_least_in_one_step(short):
     scenario = load_scenario(short, horizon_s=200.0)
-    requests = table(scenario, np.array([100.0]), "interactive", 500, 200)
+    requests = requests_of(scenario, np.array([100.0]), 500, 200)
     literal = {"up_count": 0, "down_factor": 0.5}
 
     def falls(**values):
@@ -365,7 +351,7 @@ def test_hpa_forgets_the_last_episode(short):
 def test_chiron_queues_batch_requests_and_adds_instances_only_when_they_get_late(short):
     scenario = load_scenario(short, horizon_s=300.0)
     policy = make_policy("chiron", batch_limit=64, controller="fixed", measured_weight=0)
-    relaxed = table(scenario, np.full(1500, 20.0), "batch", 300, 300)
+    relaxed = requests_of(scenario, np.full(1500, 20.0), 300, 300, "batch")
     result = run_episode(policy, scenario, requests=relaxed)
     # 1200 s are left, and mixed instances need a fraction of that.
     assert result.series["batch/active"].max() == 0
@@ -391,7 +377,7 @@ def test_chiron_queues_batch_requests_and_adds_instances_only_when_they_get_late
 def test_chiron_follows_the_interactive_load(short, controller):
     # 60 requests run at any time: with limits of 32, two instances' worth, so six in all. Limits that
     # the local autoscaler raises do not change that.
-    requests = table(short, np.arange(0, 145, 0.1), "interactive", 100, 400)
+    requests = requests_of(short, np.arange(0, 145, 0.1), 100, 400)
     policy = make_policy("chiron", batch_limit=32, controller=controller, window_s=0)
     result = run_episode(policy, short, requests=requests)
     raised = result.series["interactive/batch_limit"].iloc[-1] > 32
@@ -420,7 +406,7 @@ def test_an_instance_without_room_counts_as_one(short):
             one_each = {"interactive": 1, "mixed": 1, "batch": 0}
             return Command(targets=one_each if view.step == 0 else {})
 
-    run_episode(Looks(), scenario, requests=table(scenario, [10.0] * 6, "interactive", 4000, 400))
+    run_episode(Looks(), scenario, requests=requests_of(scenario, [10.0] * 6, 4000, 400))
     # At 10.25 a prompt is prefilled at each instance, and others wait there. Afterwards three decode at each,
     # 3 of 64, and nobody waits.
     assert found[10.25] == 2.0
@@ -440,7 +426,7 @@ def test_chiron_with_chunked_prefill_keeps_interactive_requests_on_time():
 
 
 def test_an_idle_fleet_shrinks_to_one_of_each(short):
-    requests = table(short, [1.0], "interactive", 100, 10)
+    requests = requests_of(short, [1.0], 100, 10)
     result = run_episode(make_policy("chiron"), short, requests=requests)
     last = result.series.iloc[-1]
     assert (last["interactive/active"], last["mixed/active"], last["batch/active"]) == (1, 1, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +20,8 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.small_clusters import ENGINES, pool, profile, table
+from tests.small_clusters import ENGINES, Engine, pool, profile, run, table
 from tests.test_split_phases import cluster as split_cluster
-
-Engine = Callable[..., Any]
-both = pytest.mark.parametrize("engine_class", ENGINES)
 
 LOOSE = PlacementSpec(
     prefill_const_ps=5.0,
@@ -66,7 +62,6 @@ def placed(engine: Any, n_requests: int) -> list[int]:
     return running[:n_requests]
 
 
-@both
 @pytest.mark.parametrize(
     "kind, together, worst",
     [
@@ -80,8 +75,7 @@ def test_aladdins_figure_3(
     """Two workers of 9 KV tokens: the shortest queue needs 10, the best placement 7."""
     # In order of arrival: long prompt, long output, long prompt, long output.
     requests = table((0, 4, 1), (0, 1, 4), (0, 4, 1), (0, 1, 4))
-    engine = engine_class(cluster(LOOSE, 2, kind, capacity=9), requests)
-    engine.advance(1)
+    engine = run(engine_class, cluster(LOOSE, 2, kind, capacity=9), requests, 1)
     where = placed(engine, 4)
     assert [[r for r in range(4) if where[r] == i] for i in range(2)] == together
     inputs, outputs = requests.input_tokens.tolist(), requests.output_tokens.tolist()
@@ -96,7 +90,6 @@ def test_aladdins_figure_3(
     assert (max(first) > 0) == (worst > 9)
 
 
-@both
 def test_the_fullest_that_can_take_it(engine_class: Engine) -> None:
     """All go to one instance until its memory would not last; then to the next."""
     spec = cluster(LOOSE, capacity=40)
@@ -107,51 +100,42 @@ def test_the_fullest_that_can_take_it(engine_class: Engine) -> None:
     assert placed(engine, 5) == [0, 0, 1, 0, 0]
 
 
-@both
 def test_decode_limit(engine_class: Engine) -> None:
     """(b): 2 L <= T - 10 - (B + 1)."""
     requests = table((0, 10, 5), (0, 10, 5), (0, 10, 5))
     # gamma 1: L = 15 each. With two: 60 <= T - 12; with three: 90 <= T - 13.
     for itl_ps, expected in ((71, [0, 1, 2]), (72, [0, 0, 1]), (102, [0, 0, 1]), (103, [0, 0, 0])):
         # (d) is not asked as nobody has emitted.
-        engine = engine_class(cluster(replace(LOOSE, gamma=1.0, itl_ps=itl_ps)), requests)
-        engine.advance(1)
+        engine = run(engine_class, cluster(replace(LOOSE, gamma=1.0, itl_ps=itl_ps)), requests, 1)
         assert placed(engine, 3) == expected
     # theta: 60 <= 0.5 * (132 - 12).
     for itl_ps, expected in ((131, [0, 1, 2]), (132, [0, 0, 1])):
         strict = replace(LOOSE, gamma=1.0, theta=0.5, itl_ps=itl_ps)
-        engine = engine_class(cluster(strict), requests)
-        engine.advance(1)
+        engine = run(engine_class, cluster(strict), requests, 1)
         assert placed(engine, 3) == expected
 
 
-@both
 def test_prefill_limit(engine_class: Engine) -> None:
     """(c): 5 + 3 * 20 <= T."""
     requests = table((0, 10, 5), (0, 10, 5))
     for ttft_ps, expected in ((64, [0, 1]), (65, [0, 0])):
-        engine = engine_class(cluster(replace(LOOSE, ttft_ps=ttft_ps)), requests)
-        engine.advance(1)
+        engine = run(engine_class, cluster(replace(LOOSE, ttft_ps=ttft_ps)), requests, 1)
         assert placed(engine, 2) == expected
     # Alone it does not meet its target either: it waits, or goes to the least full.
     for fallback, expected in ((Fallback.WAIT, [-1]), (Fallback.LEAST, [0])):
         tight = replace(LOOSE, ttft_ps=34, fallback=fallback)
-        engine = engine_class(cluster(tight), table((0, 10, 5)))
-        engine.advance(1)
+        engine = run(engine_class, cluster(tight), table((0, 10, 5)), 1)
         assert placed(engine, 1) == expected
 
 
-@both
 def test_prefill_limit_counts_what_is_being_prefilled(engine_class: Engine) -> None:
     """(c) sums over all new requests: at 10 the first one's prefill is under way, until 35."""
     requests = table((0, 10, 5), (10, 10, 5))
     for ttft_ps, expected in ((64, [0, 1]), (65, [0, 0])):
-        engine = engine_class(cluster(replace(LOOSE, ttft_ps=ttft_ps)), requests)
-        engine.advance(11)
+        engine = run(engine_class, cluster(replace(LOOSE, ttft_ps=ttft_ps)), requests, 11)
         assert placed(engine, 2) == expected
 
 
-@both
 @pytest.mark.parametrize(
     "saved_over_tokens, itl_ps, expected",
     [(True, 106, 1), (True, 107, 0), (False, 159, 1), (False, 160, 0)],
@@ -164,12 +148,10 @@ def test_a_prefill_may_cost_what_the_running_have_saved(
     # T * 2 - 69 >= 250, so T >= 159.5. (b) is met by far.
     placement = replace(LOOSE, itl_ps=itl_ps, theta=0.14, gamma=0.0, decode_per_token_ps=0.001)
     placement = replace(placement, saved_over_tokens=saved_over_tokens)
-    engine = engine_class(cluster(placement, 2), table((0, 10, 50), (104, 10, 50)))
-    engine.advance(105)
+    engine = run(engine_class, cluster(placement, 2), table((0, 10, 50), (104, 10, 50)), 105)
     assert placed(engine, 2) == [0, expected]
 
 
-@both
 def test_who_exceeds_the_prediction_counts_with_one_more(engine_class: Engine) -> None:
     """(b) with L = input + emitted + 1: prediction 2, but it goes on."""
     requests = replace(table((0, 10, 50), (170, 10, 2)), predicted_output_tokens=[2, 2])
@@ -177,12 +159,10 @@ def test_who_exceeds_the_prediction_counts_with_one_more(engine_class: Engine) -
     for itl_ps, expected in ((65, 1), (66, 0)):
         placement = replace(LOOSE, itl_ps=itl_ps, gamma=1.0, prefill_per_token_ps=0.0)
         placement = replace(placement, prefill_const_ps=0.0)
-        engine = engine_class(cluster(placement, 2), requests)
-        engine.advance(171)
+        engine = run(engine_class, cluster(placement, 2), requests, 171)
         assert placed(engine, 2) == [0, expected]
 
 
-@both
 def test_an_instance_with_times_of_its_own(engine_class: Engine) -> None:
     requests = table((0, 10, 5), (0, 10, 5))
     engine = engine_class(cluster(replace(LOOSE, ttft_ps=100)), requests)
@@ -200,7 +180,6 @@ def test_an_instance_with_times_of_its_own(engine_class: Engine) -> None:
         engine.set_placement_model(0, (1.0,))
 
 
-@both
 def test_strictness_can_be_changed(engine_class: Engine) -> None:
     engine = engine_class(cluster(LOOSE), table((0, 10, 5), (0, 10, 5), (5, 10, 5)))
     engine.set_placement(0, 0, replace(LOOSE, ttft_ps=34))
@@ -212,7 +191,6 @@ def test_strictness_can_be_changed(engine_class: Engine) -> None:
     assert placed(engine, 3) == [0, 0, 0]
 
 
-@both
 def test_the_scaled_norm_weighs_requests(engine_class: Engine) -> None:
     """One long request outweighs three short ones; scaled by a small batch limit, it does not."""
     requests = table((0, 200, 1), (0, 10, 1), (0, 10, 1), (0, 10, 1), (1, 1, 1))
@@ -226,7 +204,6 @@ def test_the_scaled_norm_weighs_requests(engine_class: Engine) -> None:
         assert placed(engine, 5)[4] == expected
 
 
-@both
 def test_decode_instances_are_asked_for_memory_only(engine_class: Engine) -> None:
     """No prefill limit there; 12 + 12 and what comes fit once, not twice."""
     spec = split_cluster(
@@ -240,12 +217,10 @@ def test_decode_instances_are_asked_for_memory_only(engine_class: Engine) -> Non
         placement=replace(LOOSE, ttft_ps=1),
     )
     spec = replace(spec, routes=((route,),))
-    engine = engine_class(spec, table((0, 10, 5), (0, 10, 5), (0, 10, 6)))
-    engine.advance(200)
+    engine = run(engine_class, spec, table((0, 10, 5), (0, 10, 5), (0, 10, 6)), 200)
     # 15 each at their last tokens but one of the third, then 16 alone: 45 just fit.
     assert engine.results()["instance"].tolist() == [1, 1, 1]
-    engine = engine_class(spec, table((0, 10, 5), (0, 10, 5), (0, 11, 6)))
-    engine.advance(200)
+    engine = run(engine_class, spec, table((0, 10, 5), (0, 10, 5), (0, 11, 6)), 200)
     assert engine.results()["instance"].tolist() == [1, 1, 2]
 
 
@@ -269,7 +244,6 @@ def test_impossible_placements_are_refused() -> None:
 NEARLY_ONE = 1.0 - 2.0**-20
 
 
-@both
 @pytest.mark.parametrize(
     "saved_over_tokens, theta, itl_ps, expected",
     [
@@ -304,12 +278,10 @@ def test_saved_time_at_the_ends_of_theta(
         decode_per_token_ps=1e-3,
         saved_over_tokens=saved_over_tokens,
     )
-    engine = engine_class(cluster(placement, 2), table((0, 10, 50), (104, 10, 50)))
-    engine.advance(105)
+    engine = run(engine_class, cluster(placement, 2), table((0, 10, 50), (104, 10, 50)), 105)
     assert placed(engine, 2) == [0, expected]
 
 
-@both
 @pytest.mark.parametrize("theta", [2.0**-30, 1.0])
 def test_a_prefill_that_costs_nothing_still_waits_for_who_is_late(
     engine_class: Engine, theta: float
@@ -319,16 +291,14 @@ def test_a_prefill_that_costs_nothing_still_waits_for_who_is_late(
     free = replace(free, decode_const_ps=0.0, decode_per_request_ps=0.0, decode_per_token_ps=1e-12)
     for tokens, itl_ps, expected in ((True, 22, 1), (True, 23, 0), (False, 34, 1), (False, 35, 0)):
         placement = replace(free, itl_ps=itl_ps, saved_over_tokens=tokens)
-        engine = engine_class(cluster(placement, 2), table((0, 10, 50), (104, 10, 50)))
-        engine.advance(105)
+        engine = run(engine_class, cluster(placement, 2), table((0, 10, 50), (104, 10, 50)), 105)
         assert placed(engine, 2) == [0, expected]
 
 
 def held(engine_class: Engine, placement: PlacementSpec, requests: Any, where: list[int]) -> Any:
     """The first requests are put where it is said; from then on best fit places."""
     spec = cluster(placement, 2, RouterKind.HOLD, capacity=10**6)
-    engine = engine_class(spec, requests)
-    engine.advance(1)
+    engine = run(engine_class, spec, requests, 1)
     engine.assign(list(range(len(where))), where)
     engine.set_router(0, 0, RouterKind.BEST_FIT)
     return engine

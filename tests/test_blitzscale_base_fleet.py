@@ -13,7 +13,7 @@ from baselines.parameters import PolicyError
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.sim.compile import ps
-from tests.blitzscale_bursts import scenario, shown, workload
+from tests.blitzscale_bursts import decides, scenario, shown, workload
 
 
 def looks(base: BaseFleet, required: Any) -> list[int]:
@@ -44,25 +44,18 @@ def test_no_look_asks_for_more_than_there_is() -> None:
     assert looks(base, [1000, 0]) == [1, 4, 2]
 
 
-def learnt(policy: str, max_gpus: int = 32) -> Any:
-    """An instance does 1,000 prompt tokens per second: 700 at the upper bound of section 5.3."""
-    found = make_policy(f"{policy},prefill_tokens_per_s=1000,decode_tokens=10000,timeout_s=0")
-    found.reset(scenario(**{"fleet.max_gpus": max_gpus, "network.nvlink": False}), 0)
-    return found
-
-
 @pytest.mark.parametrize("policy", ["blitzscale:live=false", "serverlessllm:keep_alive_s=300"])
 def test_instances_of_the_average_stay_when_nothing_comes(policy: str) -> None:
     # Four instances meet 2,800 tokens per second. After one such second and two without any the average is
     # 4 / 3, so two stay; after one more 4 / 4, so one.
-    found = learnt(f"{policy},base_start_s=0")
+    found = decides(f"{policy},base_start_s=0,timeout_s=0")
     assert found.act(shown([0, 1, 2, 3, 63], 0.0, arrived=2_800)).drain == ()
     second = found.act(shown([0, 1, 2, 3, 63], 1.0))
     assert second.drain == (3, 2)  # (4 + 0) / 2 = 2
     assert found.act(shown([0, 1, 63], 2.0)).drain == ()  # 4 / 3
     assert found.act(shown([0, 1, 63], 3.0)).drain == (1,)  # 4 / 4
     # Given, it is not learnt.
-    fixed = learnt(f"{policy},base_start_s=0,min_prefill=3")
+    fixed = decides(f"{policy},base_start_s=0,min_prefill=3,timeout_s=0")
     fixed.act(shown([0, 1, 2, 3, 63], 0.0, arrived=2_800))
     assert fixed.act(shown([0, 1, 2, 3, 63], 1.0)).drain == (3,)
 
@@ -87,7 +80,7 @@ def test_other_decisions_change_no_base() -> None:
     # The same loads meet one instance or six, of which other numbers are added and drained.
     ordered = []
     for fleet in ([0, 63], [0, 1, 2, 3, 4, 5, 63]):
-        policy = learnt("blitzscale:live=false,base_start_s=0")
+        policy = decides("blitzscale:live=false,base_start_s=0,timeout_s=0")
         ordered.append(
             [policy.act(shown(fleet, t, arrived=n)) for t, n in enumerate((2_800, 0, 700))]
         )
@@ -98,7 +91,7 @@ def test_other_decisions_change_no_base() -> None:
 
 def test_bases_are_divided_when_there_are_too_few_gpus() -> None:
     # Four GPUs; 2,800 tokens per second ask for four prefill instances, 30,000 KV tokens for as many.
-    found = learnt("blitzscale:live=false,base_start_s=0", max_gpus=4)
+    found = decides("blitzscale:live=false,base_start_s=0,timeout_s=0", max_gpus=4)
     view = shown([0, 1, 62, 63], arrived=2_800, kv_tokens={63: 30_000})
     assert found._base(view, (2_800.0, 30_000.0)) == (2, 2)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.blitzscale import fig01_demand as fig01
 from llmscale_env.workload.tables import load_counts
+from tests.small_studies import frame_of
 
 
 @pytest.fixture(scope="module")
 def small():
     parameters = fig01.DemandOverTime(seeds=1)
-    rows = [{**case, **row} for case in fig01.cases(parameters) for row in fig01.run(case)]
-    return pd.DataFrame(rows), parameters
+    return frame_of(fig01, parameters), parameters
 
 
 def test_spread_by_hand():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.blitzscale import fig04_cache_misses as fig04
+from tests.small_studies import frame_of
 
 
 def rows(**values):
     parameters = fig04.CacheMisses(**{"hours": 0.5, "hosts": 6, "warm_s": 120, **values})
-    found = [{**case, **row} for case in fig04.cases(parameters) for row in fig04.run(case)]
-    return pd.DataFrame(found), parameters
+    return frame_of(fig04, parameters), parameters
 
 
 def test_rates_of_windows_by_hand():

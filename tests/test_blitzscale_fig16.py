@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.blitzscale import fig16_host_cache as fig16
 from experiments.blitzscale.setting import SETTINGS
+from tests.small_studies import frame_of
 
 
 @pytest.fixture(scope="module")
 def small():
     parameters = fig16.HostCopies(seeds=2, workloads=("burstgpt", "azure-code"))
-    found = [{**case, **row} for case in fig16.cases(parameters) for row in fig16.run(case)]
-    return pd.DataFrame(found), parameters
+    return frame_of(fig16, parameters), parameters
 
 
 def test_a_small_run(small):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from experiments.blitzscale import fig05_loading_times as fig05
@@ -12,20 +11,12 @@ from experiments.blitzscale import fig10_chain_order as fig10
 from experiments.blitzscale import fig11_several_chains as fig11
 from experiments.blitzscale import fig12_zigzag as fig12
 from llmscale_env.cluster.cards import llm_card
+from tests.small_studies import frame_of, verdicts
 
 pytest.importorskip("pulp")
 
 BYTES = llm_card("llama-2-7b").weight_bytes
 GBPS = 1e9 / 8
-
-
-def rows(module, parameters) -> pd.DataFrame:
-    found = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
-    return pd.DataFrame(found)
-
-
-def verdicts(claims) -> list[str]:
-    return [claim.verdict for claim in claims]
 
 
 # ---- loading times ----
@@ -43,7 +34,7 @@ def test_loads_are_bytes_over_links():
 
 def test_loading_times_and_the_programme():
     parameters = fig05.LoadingTimes(layers=7, batches=6, load_times=(6,), repeats=1)
-    frame = rows(fig05, parameters)
+    frame = frame_of(fig05, parameters)
     assert frame["optimal"].tolist()[-1] is True
     *loads, programme = fig05.claims(frame, parameters)
     assert verdicts(loads) == ["reproduced"] * 5
@@ -72,7 +63,7 @@ def chains():
     parameters = fig10.ChainOrder(
         seeds=2, targets=(1, 3, 4), many=4, random_targets=2, random_layers=4
     )
-    return rows(fig10, parameters), parameters
+    return frame_of(fig10, parameters), parameters
 
 
 def test_chains_by_hand(chains):
@@ -119,7 +110,7 @@ def test_nothing_beats_all_plans(chains):
 
 def test_kv_caches_in_the_way():
     parameters = fig11.SeveralChains(steps=2)
-    frame = rows(fig11, parameters)
+    frame = frame_of(fig11, parameters)
     alone = BYTES / (100 * GBPS)
     of = frame.set_index(["chains", "kv_part", "target"])
     # A chain whose first target shares its link fairly with what it sends.
@@ -138,7 +129,7 @@ def test_kv_caches_in_the_way():
 
 def test_figure_12():
     parameters = fig12.Zigzag(endless=60)
-    frame = rows(fig12, parameters)
+    frame = frame_of(fig12, parameters)
     assert fig12.last_latency(frame, "best-effort") == 32
     assert fig12.last_latency(frame, "pull") == fig12.last_latency(frame, "programme") == 22
     effort, pulling, programme, third, corrected, printed, one, half, _ = fig12.claims(
@@ -157,7 +148,7 @@ def test_figure_12():
 
 def test_other_examples_give_other_numbers():
     parameters = fig12.Zigzag(load_time=3, endless=20)
-    frame = rows(fig12, parameters)
+    frame = frame_of(fig12, parameters)
     assert fig12.last_latency(frame, "pull") < 22
     said = [claim.sentence for claim in fig12.claims(frame, parameters)]
     assert not any("request 6" in each or "17" in each for each in said)
@@ -166,6 +157,6 @@ def test_other_examples_give_other_numbers():
 
 def test_one_of_seven_layers_is_claimed_of_seven():
     parameters = fig12.Zigzag(layers=8, endless=20)
-    said = [claim.sentence for claim in fig12.claims(rows(fig12, parameters), parameters)]
+    said = [claim.sentence for claim in fig12.claims(frame_of(fig12, parameters), parameters)]
     assert said
     assert not any("1/7" in each or "request 6" in each or "it takes" in each for each in said)

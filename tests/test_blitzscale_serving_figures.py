@@ -22,12 +22,7 @@ from experiments.blitzscale.serving import DOING, measured, policy_of, scenario_
 from experiments.harness.claims import Verdict
 from llmscale_env.sim.compile import cluster_topology
 from llmscale_env.workload.tables import load_counts
-
-
-def frame_of(module, parameters):
-    found = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
-    return pd.DataFrame(found)
-
+from tests.small_studies import frame_of
 
 # ---- what is measured ----
 

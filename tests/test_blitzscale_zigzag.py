@@ -22,20 +22,17 @@ ONES = (1.0,) * N
 # ---- Figure 12 ----
 
 
-def test_figure_12_best_effort_takes_32():
-    done = execute("best-effort", loaded_at(LAYERS, LOAD), ONES)
-    assert done.target_layers == (1,) * N
-    assert done.finished == (7, 13, 19, 25, 31, 37)
-    assert done.taken[-1] == 5
-    assert done.latency(N - 1) == 32
-
-
-def test_figure_12_zigzag_takes_22():
-    done = execute("pull", loaded_at(LAYERS, LOAD), ONES)
-    assert done.target_layers == (1, 2, 2, 3, 4, 4)
-    assert done.finished == (7, 12, 17, 21, 24, 27)
-    assert done.taken[-1] == 5
-    assert done.latency(N - 1) == 22
+@pytest.mark.parametrize(
+    "rule, target_layers, finished, latency",
+    [
+        ("best-effort", (1,) * N, (7, 13, 19, 25, 31, 37), 32),
+        ("pull", (1, 2, 2, 3, 4, 4), (7, 12, 17, 21, 24, 27), 22),
+    ],
+)
+def test_figure_12(rule, target_layers, finished, latency):
+    done = execute(rule, loaded_at(LAYERS, LOAD), ONES)
+    assert (done.target_layers, done.finished) == (target_layers, finished)
+    assert (done.taken[-1], done.latency(N - 1)) == (5, latency)
 
 
 def test_figure_12_by_the_programme():

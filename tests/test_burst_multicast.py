@@ -13,6 +13,7 @@ from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
+from tests.env_kinds import entries_of, masks_of
 
 QUIET = {
     "horizon_s": 30,
@@ -51,9 +52,7 @@ def numbers(env: BurstMulticastEnv) -> tuple[int, int]:
 
 def seen(env: BurstMulticastEnv, action: Any) -> dict[str, float]:
     """Entries of the observation after an action."""
-    observation = env.step(action)[0]
-    names = [entry.name for entry in env.codec.encoder.entries]
-    return dict(zip(names, observation.tolist(), strict=True))
+    return entries_of(env.codec, env.step(action)[0])
 
 
 def test_the_manual_says_how_many_instances_serve_at_the_start() -> None:
@@ -154,9 +153,7 @@ def test_masks_say_what_is_possible() -> None:
     env = make()
 
     def masks() -> list[list[bool]]:
-        return [
-            m.tolist() for m in np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
-        ]
+        return [mask.tolist() for mask in masks_of(env)]
 
     prefill, decode, source, chains, live, mutate = masks()
     # Four of 16 GPUs are taken: 14 more prefill instances cannot be; a decode one can be made of prefill.

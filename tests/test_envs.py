@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -15,8 +14,15 @@ from gymnasium.utils.env_checker import check_env
 
 import llmscale_env
 from llmscale_env.control.forecast import Forecaster, LastValue
-from llmscale_env.control.run import run_episode
-from tests.env_kinds import KINDS, REQUEST, each_kind, make
+from tests.env_kinds import (
+    KINDS,
+    REQUEST,
+    assert_equal_to_singles,
+    assert_replayed,
+    each_kind,
+    make,
+)
+from tests.waiting import printed
 
 
 def play(env, seed):
@@ -95,13 +101,13 @@ for _ in range(12):
     numbers += [observation.sum(), reward]
 print([float(number) for number in numbers])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = printed(code)
     env = make(kind)
     numbers = [env.reset(seed=0)[0].sum()]
     for _ in range(12):
         observation, reward, *_ = env.step(kind.action)
         numbers += [observation.sum(), reward]
-    assert done.stdout.strip() == str([float(number) for number in numbers])
+    assert found.strip() == str([float(number) for number in numbers])
 
 
 @each_kind
@@ -156,41 +162,15 @@ def play_fixed(env, kind):
 
 @each_kind
 def test_the_vectorised_form_equals_single_environments_seed_by_seed(kind):
-    n, seed = 3, 7
     vector = gym.make_vec(
         kind.id,
-        num_envs=n,
+        num_envs=3,
         vectorization_mode="vector_entry_point",
         overrides=kind.short,
         threads=2,
     )
     assert isinstance(vector.unwrapped, kind.vector)
-    singles = [make(kind) for _ in range(n)]
-    observation, _ = vector.reset(seed=seed)
-    for e, env in enumerate(singles):
-        assert (env.reset(seed=seed + e)[0] == observation[e]).all()
-    rng = np.random.default_rng(0)
-    ended = 0
-    while ended < 2 * n:  # resets within a step are passed through
-        nvec = vector.single_action_space.nvec
-        actions = rng.integers(nvec, size=(n, len(nvec)))
-        observation, reward, terminated, truncated, info = vector.step(actions)
-        assert not terminated.any()
-        for e, env in enumerate(singles):
-            one, r, _, t, i = env.step(actions[e])
-            assert r == reward[e]
-            assert t == truncated[e]
-            assert i["cost"] == info["cost"][e]
-            parts = {name: values[e] for name, values in info["reward_parts"].items()}
-            assert i["reward_parts"] == parts
-            if t:
-                ended += 1
-                assert (one == info["final_obs"][e]).all()
-                assert i["metrics"]["reward"] == info["final_info"]["metrics"]["reward"][e]
-                one, i = env.reset()
-            assert (one == observation[e]).all()
-            assert (i["action_mask"] == info["action_mask"][e]).all()
-    vector.close()
+    assert_equal_to_singles(vector, [make(kind) for _ in range(3)], 7)
 
 
 @each_kind
@@ -283,33 +263,7 @@ def test_an_environment_can_be_pickled(kind):
 
 @each_kind
 def test_a_codec_with_run_episode_is_the_environment(kind):
-    """A policy behind `run_episode` sees and orders what the environment would."""
-    env = make(kind)
-    rng = np.random.default_rng(4)
-    nvec = env.action_space.nvec
-    actions, truncated = [], False
-    observations, rewards = [env.reset(seed=11)[0]], []
-    while not truncated:
-        actions.append(rng.integers(nvec))
-        observation, reward, _, truncated, _ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(reward)
-
-    class Replay:
-        name = "replay"
-
-        def reset(self, scenario, seed):
-            self.codec = env.make_codec()
-            self.seen = []
-
-        def act(self, view):
-            self.seen.append(self.codec.encode(view))
-            return self.codec.decode(actions[len(self.seen) - 1], view)
-
-    policy = Replay()
-    result = run_episode(policy, env.scenario, 11)
-    np.testing.assert_allclose(np.array(policy.seen), np.array(observations[:-1]), atol=1e-6)
-    assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
+    assert_replayed(make(kind))
 
 
 @each_kind

@@ -19,8 +19,8 @@ from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.envs.size_free_blocks import binned_quantile
 from llmscale_env.envs.size_free_heads import times
 from llmscale_env.scenarios import load_scenario
+from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed, masks_of, played
 
-SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
 BLOCKS = ("class_load", "urgency", "pool_state", "slo_tails", "last_action")
 SIZES = {
     16: SHORT,
@@ -229,7 +229,7 @@ def test_masked_choices_of_counts_are_never_clipped_one_pool_at_a_time(head):
     for seed in range(4):
         env.reset(seed=seed)
         for _ in range(12):
-            masks = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+            masks = masks_of(env)
             have = [env.view().instances_of(p) for p in range(3)]
             if head == "instance_counts":
                 levels = [int(choice) for choice in env.codec.decoder.choices[0]]
@@ -251,7 +251,7 @@ def test_scaled_changes_say_what_they_do():
     for action, counts in (((0, 4, 5), (2, 5, 1)), ((2, 1, 2), (1, 3, 0)), ((0, 7, 3), (1, 6, 0))):
         env.step(np.array([*action, 0]))
         assert [env.view().instances_of(p) for p in range(3)] == list(counts)
-    first, _, third, _ = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+    first, _, third, _ = masks_of(env)
     assert first.tolist()[:4] == [False, False, True, True]  # of one, half is one
     assert third.tolist() == [False, False, False, True, True, True, True, True]
 
@@ -308,21 +308,17 @@ def residual(policy, **arguments):
 @pytest.mark.parametrize("policy", REFERENCES)
 def test_the_factor_one_is_the_reference_bit_for_bit(policy):
     env = residual(policy, observation=(*BLOCKS, "wishes"))
-    env.reset(seed=3)
-    truncated, rewards = False, []
-    while not truncated:
-        _, reward, _, truncated, info = env.step(np.full(3, 2))
-        rewards.append(reward)
+    rewards, infos = played(env, [2, 2, 2], seed=3)
     from llmscale_env.control.simulation import ClusterSimulation
 
     sim = ClusterSimulation(env.scenario)
     result = run_episode(make_policy(policy), env.scenario, 3, simulation=sim)
-    assert rewards == pytest.approx(result.series["reward"].tolist(), rel=1e-14, abs=0)
+    assert rewards == pytest.approx(result.series["reward"].to_numpy(), rel=1e-14, abs=0)
     mine, theirs = (s.engine.results(0) for s in (env.core.sim, sim))
     assert mine.tobytes() == theirs.tobytes()
     assert (env.core.sim.by_pool["gpu_ps"] == sim.by_pool["gpu_ps"]).all()
     assert env.core.sim.clipped[0] == sim.clipped[0]
-    assert info["episode_summary"]["gpu_hours"] == pytest.approx(result.summary["gpu_hours"])
+    assert infos[-1]["episode_summary"]["gpu_hours"] == pytest.approx(result.summary["gpu_hours"])
 
 
 def test_factors_multiply_what_the_reference_wants():
@@ -360,51 +356,17 @@ def test_each_episode_of_the_vectorised_form_has_its_own_reference():
         "reference": make_policy("llumnix-tuned"),
         "observation": (*BLOCKS, "wishes"),
     }
-    vector, n = MixedSLOV0VectorEnv(3, **arguments), 3
-    singles = [MixedSLOV0Env(**arguments) for _ in range(n)]
-    observation, _ = vector.reset(seed=7)
-    for e, env in enumerate(singles):
-        assert (env.reset(seed=7 + e)[0] == observation[e]).all()
-    rng = np.random.default_rng(0)
-    for k in range(15):
-        actions = rng.integers(6, size=(n, 3))
-        observation, reward, _, done, info = vector.step(actions)
-        if k == 5:
-            singles[2] = pickle.loads(pickle.dumps(singles[2])).fork()
-        for e, env in enumerate(singles):
-            one, r, _, t, i = env.step(actions[e])
-            assert (r, t) == (reward[e], done[e])
-            if t:
-                one, i = env.reset()
-            assert (one == observation[e]).all()
-            assert (i["action_mask"] == info["action_mask"][e]).all()
+    singles = [MixedSLOV0Env(**arguments) for _ in range(3)]
+    assert_equal_to_singles(
+        MixedSLOV0VectorEnv(3, **arguments),
+        singles,
+        7,
+        fork=lambda env: pickle.loads(pickle.dumps(env)).fork(),
+    )
 
 
 def test_a_codec_with_a_reference_is_the_environment():
-    env = residual("llumnix-tuned", observation=(*BLOCKS, "wishes"))
-    rng = np.random.default_rng(4)
-    observations, rewards, actions, truncated = [env.reset(seed=11)[0]], [], [], False
-    while not truncated:
-        actions.append(rng.integers(env.action_space.nvec))
-        observation, reward, _, truncated, _ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(reward)
-
-    class Replay:
-        name = "replay"
-
-        def reset(self, scenario, seed):
-            self.codec, self.seen = env.make_codec(), []
-            self.codec.reset(seed)
-
-        def act(self, view):
-            self.seen.append(self.codec.encode(view))
-            return self.codec.decode(actions[len(self.seen) - 1], view)
-
-    policy = Replay()
-    result = run_episode(policy, env.scenario, 11)
-    np.testing.assert_allclose(np.array(policy.seen), np.array(observations[:-1]), atol=1e-6)
-    assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
+    assert_replayed(residual("llumnix-tuned", observation=(*BLOCKS, "wishes")))
 
 
 class Draws:

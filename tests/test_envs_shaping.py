@@ -7,18 +7,7 @@ import pytest
 
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.shaping import Shaping
-
-
-def episode(env, action, seed=0):
-    """Rewards and infos of an episode."""
-    env.reset(seed=seed)
-    truncated, rewards, infos = False, [], []
-    while not truncated:
-        _, reward, _, truncated, info = env.step(np.array(action))
-        rewards.append(reward)
-        infos.append(info)
-    return np.array(rewards), infos
-
+from tests.env_kinds import played
 
 BUSY = {"horizon_s": 300, "fleet.pools.mixed.initial_instances": 1}
 FLEETS = ([1, 1, 0], [2, 1, 0], [2, 3, 0], [4, 5, 0], [8, 7, 1])
@@ -30,7 +19,7 @@ def test_the_potential_adds_up_to_nothing_and_ranks_no_policy_differently():
         env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=shaping)
         sums.append([])
         for action in FLEETS:
-            rewards, infos = episode(env, action)
+            rewards, infos = played(env, action)
             sums[-1].append(rewards.sum())
             assert infos[-1]["metrics"]["reward"] == pytest.approx(sums[0][len(sums[-1]) - 1])
             for reward, info in zip(rewards, infos, strict=True):
@@ -49,7 +38,7 @@ def test_the_potential_adds_up_to_nothing_and_ranks_no_policy_differently():
 def test_the_potential_discounted_adds_up_to_nothing_too():
     settings = {"weight": 5.0, "gamma": 0.9}
     env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=settings)
-    _, infos = episode(env, FLEETS[0])
+    _, infos = played(env, FLEETS[0])
     terms = np.array([info["reward_parts"]["late_backlog"] for info in infos])
     assert abs((terms * 0.9 ** np.arange(len(terms))).sum()) < 1e-9
     assert abs(terms.sum()) > 1e-3
@@ -58,7 +47,7 @@ def test_the_potential_discounted_adds_up_to_nothing_too():
 def test_the_potential_foresees_what_becomes_late():
     """Much waits for too few instances: the term comes before the violations, and is given back with them."""
     env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=10.0)
-    _, infos = episode(env, FLEETS[0])
+    _, infos = played(env, FLEETS[0])
     parts = {
         name: np.array([info["reward_parts"][name] for info in infos])
         for name in ("late_backlog", "violations")

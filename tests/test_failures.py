@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +16,17 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from tests.small_clusters import (
-    ENGINES,
+    Engine,
     column,
     pool,
     profile,
     queued,
+    run,
     seen,
     swapping,
     table,
     times,
 )
-
-pytestmark = pytest.mark.parametrize("engine_class", ENGINES)
-Engine = Callable[..., Any]
 
 REPAIRED = pool(batch_limit=2, repair_ps=50, load_ps=(30, 20, 10))
 PAIR = table((0, 4, 10), (0, 2, 10), (30, 2, 1))
@@ -37,8 +34,7 @@ PAIR = table((0, 4, 10), (0, 2, 10), (30, 2, 1))
 
 
 def test_what_ran_starts_again_at_the_front_of_its_queue(engine_class: Engine) -> None:
-    engine = engine_class(queued(REPAIRED), PAIR)
-    engine.advance(40)
+    engine = run(engine_class, queued(REPAIRED), PAIR, 40)
     engine.fail(0)
     assert engine.queues() == [[0, 1, 2], []]
     assert column(engine, "emitted_tokens") == [0, 0, 0]
@@ -69,8 +65,7 @@ def test_what_ran_starts_again_at_the_front_of_its_queue(engine_class: Engine) -
 def test_a_failure_comes_before_an_iteration_that_would_end_then(
     engine_class: Engine, at_ps: int, last_token_ps: int
 ) -> None:
-    engine = engine_class(queued(REPAIRED), PAIR)
-    engine.advance(at_ps)
+    engine = run(engine_class, queued(REPAIRED), PAIR, at_ps)
     engine.fail(0)
     engine.advance(at_ps + 80 + 23 + 1)
     assert times(engine, 0)[3] == at_ps + 80 + 23 - last_token_ps
@@ -78,12 +73,10 @@ def test_a_failure_comes_before_an_iteration_that_would_end_then(
 
 def test_a_gap_before_the_failure_stays(engine_class: Engine) -> None:
     spec = queued(replace(REPAIRED, repair_ps=0, load_ps=(0, 0, 0)))
-    engine = engine_class(spec, table((0, 400, 3), (1, 300, 3)))
-    engine.advance(10**4)
+    engine = run(engine_class, spec, table((0, 400, 3), (1, 300, 3)), 10**4)
     gap = times(engine, 0)[3]
     assert gap > 905  # the other's prefill came in between
-    again = engine_class(spec, table((0, 400, 9), (1, 300, 3)))
-    again.advance(1205 + 905 + 1412 + 1 + 100)
+    again = run(engine_class, spec, table((0, 400, 9), (1, 300, 3)), 1205 + 905 + 1412 + 1 + 100)
     again.fail(0)
     again.advance(10**5)
     assert times(again, 0)[3] >= gap
@@ -91,8 +84,7 @@ def test_a_gap_before_the_failure_stays(engine_class: Engine) -> None:
 
 
 def test_the_repair_is_not_billed(engine_class: Engine) -> None:
-    engine = engine_class(queued(replace(REPAIRED, gpus=2)), PAIR)
-    engine.advance(40)
+    engine = run(engine_class, queued(replace(REPAIRED, gpus=2)), PAIR, 40)
     engine.fail(0)
     for now, billed in ((40, 40), (90, 40), (100, 50), (200, 150)):
         engine.advance(now)
@@ -101,8 +93,7 @@ def test_the_repair_is_not_billed(engine_class: Engine) -> None:
 
 def test_preempted_requests_come_before_running_ones(engine_class: Engine) -> None:
     spec = queued(REPAIRED, profiles=(profile(kv_capacity_tokens=12),))
-    engine = engine_class(spec, table((0, 4, 4), (0, 4, 4)))
-    engine.advance(70)
+    engine = run(engine_class, spec, table((0, 4, 4), (0, 4, 4)), 70)
     assert seen(engine, 0, "preempted", "running") == (1, 1)  # 29, 61: the second gives way
     engine.fail(0)
     assert engine.queues() == [[1, 0], []]
@@ -121,8 +112,7 @@ def routed(*pools: Any, **changes: Any) -> Any:
 
 def test_who_has_no_queue_is_routed_again(engine_class: Engine) -> None:
     one = replace(REPAIRED, batch_limit=1)
-    engine = engine_class(routed(one, one), table(*((0, 4, 9) for _ in range(6))))
-    engine.advance(30)
+    engine = run(engine_class, routed(one, one), table(*((0, 4, 9) for _ in range(6))), 30)
     # 0, 2, 4 went to the first, 1, 3, 5 to the second; one each runs.
     engine.fail(0)
     assert seen(engine, 1, "running", "waiting") == (1, 5)
@@ -134,8 +124,7 @@ def test_who_has_no_queue_is_routed_again(engine_class: Engine) -> None:
 
 def test_with_nobody_left_they_wait_in_the_gateway(engine_class: Engine) -> None:
     one = replace(REPAIRED, batch_limit=1)
-    engine = engine_class(routed(one, one), table(*((0, 4, 9) for _ in range(6))))
-    engine.advance(30)
+    engine = run(engine_class, routed(one, one), table(*((0, 4, 9) for _ in range(6))), 30)
     engine.fail(0)
     engine.fail(1)
     # 1 ran at the second, then what waited there.
@@ -207,8 +196,7 @@ def test_a_neighbour_that_fails_takes_no_copy_along(engine_class: Engine) -> Non
 
 def test_limit_and_list_stay(engine_class: Engine) -> None:
     spec = queued(replace(REPAIRED, batch_limit=4))
-    engine = engine_class(spec, table((0, 4, 9, 0), (0, 4, 9, 1), (0, 4, 9, 1)))
-    engine.advance(10)
+    engine = run(engine_class, spec, table((0, 4, 9, 0), (0, 4, 9, 1), (0, 4, 9, 1)), 10)
     engine.set_batch_limit(0, 1)
     engine.set_pull(0, (1,))
     engine.fail(0)
@@ -223,8 +211,7 @@ def test_orders_and_transfers_not_yet_paid_are_forgotten(engine_class: Engine) -
     one = pool(batch_limit=1, pull=(0, 1), evicts_in_order=True)
     moving = profile(swap_out_ps_per_token=1000)
     spec = queued(one, profiles=(moving,), priorities=(1, 1))
-    engine = engine_class(spec, table((0, 4, 9, 1), (20, 4, 9, 0)))
-    engine.advance(39)  # at 38 the first was saved in 6000, which the other's prefill waits for
+    engine = run(engine_class, spec, table((0, 4, 9, 1), (20, 4, 9, 0)), 39)
     assert seen(engine, 0, "host_kv_bytes") == (6,)
     engine.evict(0, 1)
     engine.fail(0)  # repaired and loaded at once
@@ -249,8 +236,7 @@ def test_copies_under_way_are_forgotten(engine_class: Engine) -> None:
 def test_a_draining_instance_turns_off(engine_class: Engine) -> None:
     one = replace(REPAIRED, gpus=2)
     spec = queued(one, replace(one, initial_active=0), max_gpus=2)
-    engine = engine_class(spec, PAIR)
-    engine.advance(40)
+    engine = run(engine_class, spec, PAIR, 40)
     engine.drain(0)
     assert engine.set_target(1, 1) == 1  # no GPU is free
     engine.fail(0)
@@ -293,8 +279,7 @@ def test_off_cannot_fail(engine_class: Engine) -> None:
 
 def test_while_swapping(engine_class: Engine) -> None:
     one = swapping(repair_ps=20, load_ps=(30, 30, 30))
-    engine = engine_class(queued(one, n_llms=2), table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1)))
-    engine.advance(50)
+    engine = run(engine_class, queued(one, n_llms=2), table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1)), 50)
     assert seen(engine, 0, "state", "llm") == (InstanceState.LOADING, 1)
     engine.fail(0)
     # It starts over with the pool's LLM.
@@ -308,13 +293,11 @@ def test_while_swapping(engine_class: Engine) -> None:
 
 def test_weights_in_host_memory_stay(engine_class: Engine) -> None:
     spec = queued(replace(REPAIRED, load_source=LoadSource.HOST), host_keep_alive_ps=50)
-    engine = engine_class(spec, PAIR)
-    engine.advance(40)
+    engine = run(engine_class, spec, PAIR, 40)
     engine.fail(0)
     engine.advance(91)
     assert seen(engine, 0, "source", "loaded_ps") == (LoadSource.HOST, 110)
-    other = engine_class(replace(spec, host_keep_alive_ps=49), PAIR)
-    other.advance(40)
+    other = run(engine_class, replace(spec, host_keep_alive_ps=49), PAIR, 40)
     other.fail(0)
     other.advance(91)
     assert seen(other, 0, "source", "loaded_ps") == (LoadSource.SSD, 120)
@@ -322,8 +305,7 @@ def test_weights_in_host_memory_stay(engine_class: Engine) -> None:
 
 def test_a_static_batch_that_failed_is_over(engine_class: Engine) -> None:
     spec = queued(replace(REPAIRED, batch_limit=4, static_batch=True))
-    engine = engine_class(spec, table((0, 4, 9), (30, 4, 9)))
-    engine.advance(40)
+    engine = run(engine_class, spec, table((0, 4, 9), (30, 4, 9)), 40)
     engine.fail(0)
     engine.advance(10**4)
     assert column(engine, "admitted_ps") == [0, 120]
@@ -332,8 +314,7 @@ def test_a_static_batch_that_failed_is_over(engine_class: Engine) -> None:
 @pytest.mark.parametrize("mode", PreemptionMode)
 def test_during_a_chunked_prefill(engine_class: Engine, mode: PreemptionMode) -> None:
     spec = queued(replace(REPAIRED, chunk_tokens=4, preemption=mode))
-    engine = engine_class(spec, table((0, 10, 3), (0, 3, 2)))
-    engine.advance(30)  # chunks of 4 until 22 and 44
+    engine = run(engine_class, spec, table((0, 10, 3), (0, 3, 2)), 30)
     engine.fail(0)
     assert column(engine, "emitted_tokens") == [0, 0]
     assert engine.queues() == [[0, 1], []]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from llmscale_env.control.forecast import (
     SeasonalNaive,
     make_forecaster,
 )
+from tests.waiting import printed
 
 ROOT = Path(__file__).resolve().parents[1]
 SPECS = [
@@ -616,10 +615,7 @@ def test_statsmodels_is_imported_only_for_a_fit():
         "    f = make(kind); f.reset(1); f.update([1.0]); f.predict(2)\n"
         "print('statsmodels' in sys.modules or 'pandas' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
+    assert printed(code).strip() == "False"
 
 
 def test_a_forecaster_of_ones_own_is_refused_in_a_line():

@@ -73,17 +73,7 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
         list(spread(ray_calls.where, [(1, str(seen)), (13, str(seen))], on_ray))
 
     with subtests.test("calls tell and are answered"):
-        heard: dict[str, list[int]] = {"a": [], "b": []}
-
-        def hears(key: str, number: int) -> str:
-            heard[key].append(number)
-            return "stop" if (key, number) == ("b", 2) else f"{key}{number}"
-
-        with crew(on_ray, 2, hears) as workers:
-            workers.submit("a", ray_calls.count, 4)
-            workers.submit("b", ray_calls.count, 4)
-            assert dict(workers) == {"a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "stop"]}
-        assert heard == {"a": [0, 1, 2, 3], "b": [0, 1, 2]}
+        ray_calls.assert_told_and_answered(on_ray)
 
     with subtests.test("a process that dies is told"), crew(on_ray, 1, hears=print) as workers:
         workers.submit(0, ray_calls.die)

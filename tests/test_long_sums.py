@@ -5,21 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from llmscale_env.sim.fast import EngineBatch, FastEngine
+from llmscale_env.sim.fast import EngineBatch
 from llmscale_env.sim.picoseconds import seconds
-from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import ClassSpec, ClusterSpec, RouterKind, RouteSpec, SpotSpec
 from llmscale_env.workload.requests import RequestTable
-from tests.small_clusters import pool, profile
+from tests.small_clusters import pool, profile, run
 
 WEEK_S = 7 * 86400
 WEEK_PS = WEEK_S * 10**12
 MANY = 20
 assert MANY * WEEK_PS > 2**63
-
-ENGINES = pytest.mark.parametrize("engine_class", [ReferenceEngine, FastEngine])
 
 
 def slow(active: int = MANY, **changes: Any) -> ClusterSpec:
@@ -45,10 +41,8 @@ def one_each() -> RequestTable:
     return RequestTable.build(np.zeros(MANY), 1, 3)
 
 
-@ENGINES
 def test_gpu_time_of_a_large_pool(engine_class: Any) -> None:
-    engine = engine_class(slow(), one_each())
-    engine.advance(3 * WEEK_PS + 1)
+    engine = run(engine_class, slow(), one_each(), 3 * WEEK_PS + 1)
     assert engine.gpu_ps() == [MANY * 8 * (3 * WEEK_PS + 1)]
 
 
@@ -68,7 +62,6 @@ def test_what_a_controller_is_shown_of_long_times() -> None:
     assert tally["finished"][0] == MANY
 
 
-@ENGINES
 def test_waiting_for_spot_vms(engine_class: Any) -> None:
     """20 VMs come and go 50 times; each takes 10,000 s to come."""
     wait_ps, times = 10**16, 50

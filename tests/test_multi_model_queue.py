@@ -17,6 +17,7 @@ from llmscale_env.sim.observed import QUEUE_SEEN, QUEUED_DTYPE, VirtualQueues
 from llmscale_env.sim.orders import AS_IS, QueueOrders
 from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
+from tests.env_kinds import masks_of, played
 
 BUSY = {"horizon_s": 200, "workload.batch_queues.archive-tuned.at_s": 20}
 KEEP = np.zeros(8, int)
@@ -24,10 +25,6 @@ KEEP = np.zeros(8, int)
 
 def make(**changes):
     return MultiModelQueueEnv(overrides={**BUSY, **changes})
-
-
-def masks_of(env):
-    return np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
 
 
 def random_action(env, rng):
@@ -359,12 +356,8 @@ def test_finishing_evicts_nobody_and_evicting_evicts_somebody():
 def test_the_order_matters_first_come_first_served_swaps_all_the_time():
     scenario = load_scenario("multi-model-queue", horizon_s=900)
     fcfs = run_episode(make_policy("static"), scenario, 0).summary
-    env = MultiModelQueueEnv(scenario)
-    env.reset(seed=0)
-    truncated = False
-    while not truncated:
-        *_, truncated, info = env.step(np.array([0, 0, 0, 0, 1, 1, 1, 1]))
-    by_deadline = info["episode_summary"]
+    infos = played(MultiModelQueueEnv(scenario), [0, 0, 0, 0, 1, 1, 1, 1])[1]
+    by_deadline = infos[-1]["episode_summary"]
     assert by_deadline["joint/slo_attainment"] > fcfs["joint/slo_attainment"] + 0.3
     assert by_deadline["reward"] > fcfs["reward"]
 

@@ -18,6 +18,7 @@ from llmscale_env.envs.multi_region import MultiRegionEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.metrics import latencies
 from llmscale_env.workload.hourly import expected_rates
+from tests.env_kinds import entries_of, masks_of, played
 from tests.small_fleets import FEW_VMS, TUESDAY
 
 QUIET = {"horizon_s": 7200, "workload.rate_scale": 0.0025, **FEW_VMS, **TUESDAY}
@@ -56,12 +57,11 @@ def make(**changes: Any) -> MultiRegionEnv:
 
 
 def seen(env: MultiRegionEnv, observation: Any) -> dict[str, float]:
-    names = [entry.name for entry in env.codec.encoder.entries]
-    return dict(zip(names, observation.tolist(), strict=True))
+    return entries_of(env.codec, observation)
 
 
 def masks(env: MultiRegionEnv) -> list[list[bool]]:
-    return [m.tolist() for m in np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])]
+    return [mask.tolist() for mask in masks_of(env)]
 
 
 # ---- instances and spot VMs ----
@@ -285,10 +285,7 @@ def test_earlier_work_waits_at_the_start() -> None:
 
 def test_gpu_hours_of_a_day_are_more_than_an_int64_of_picoseconds() -> None:
     env = MultiRegionEnv(overrides={**FEW_VMS, "workload.rate_scale": 0.0005})
-    env.reset(seed=0)
-    truncated = False
-    while not truncated:
-        truncated, info = env.step(act())[3:]
+    info = played(env, act())[1][-1]
     assert info["episode_summary"]["gpu_hours"] == pytest.approx(18 * 8 * 24)
 
 

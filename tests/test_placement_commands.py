@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from llmscale_env.sim.spec import ClusterSpec, RequestState, RouterKind, RouteSpec
-from tests.small_clusters import ENGINES, column, pool, profile, queued, seen, table, times
+from tests.small_clusters import Engine, column, pool, profile, queued, run, seen, table, times
 from tests.test_split_phases import cluster as split_cluster
-
-pytestmark = pytest.mark.parametrize("engine_class", ENGINES)
-Engine = Callable[..., Any]
 
 
 def held(n_slots: int = 2, active: int | None = None, **changes: Any) -> ClusterSpec:
@@ -29,8 +25,7 @@ def held(n_slots: int = 2, active: int | None = None, **changes: Any) -> Cluster
 
 
 def test_held_until_assigned(engine_class: Engine) -> None:
-    engine = engine_class(held(), table((0, 10, 2), (0, 5, 2), (0, 6, 1)))
-    engine.advance(100)
+    engine = run(engine_class, held(), table((0, 10, 2), (0, 5, 2), (0, 6, 1)), 100)
     assert engine.gateway(0) == [0, 1, 2]
     engine.assign([2, 0], [1, 1])
     assert engine.gateway(0) == [1]
@@ -43,8 +38,7 @@ def test_held_until_assigned(engine_class: Engine) -> None:
 
 
 def test_activation_does_not_place_what_is_held(engine_class: Engine) -> None:
-    engine = engine_class(held(active=1), table((0, 10, 2), (0, 5, 2)))
-    engine.advance(10)
+    engine = run(engine_class, held(active=1), table((0, 10, 2), (0, 5, 2)), 10)
     engine.set_target(0, 2)
     engine.advance(20)
     assert engine.gateway(0) == [0, 1]
@@ -59,8 +53,7 @@ def test_activation_does_not_place_what_is_held(engine_class: Engine) -> None:
 def test_from_one_own_queue_to_another(engine_class: Engine) -> None:
     """The head is taken away as well: who stood behind it is looked at."""
     spec = held(profiles=(profile(kv_capacity_tokens=30),) * 2)
-    engine = engine_class(spec, table((0, 10, 8), (0, 19, 2), (0, 2, 2)))
-    engine.advance(1)
+    engine = run(engine_class, spec, table((0, 10, 8), (0, 19, 2), (0, 2, 2)), 1)
     engine.assign([0, 1, 2], [0, 0, 0])
     engine.advance(40)
     # 10 + 1 tokens run from 36 on; 19 + 1 do not fit beside them, 2 + 1 would.
@@ -82,8 +75,7 @@ def test_prefilled_requests_are_assigned_to_decode_instances(engine_class: Engin
         decode_kind=RouterKind.HOLD,
         times_of=profile(kv_capacity_tokens=25),
     )
-    engine = engine_class(spec, table((0, 10, 3), (0, 9, 3)))
-    engine.advance(100)
+    engine = run(engine_class, spec, table((0, 10, 3), (0, 9, 3)), 100)
     assert engine.decode_gateway(0) == [0, 1]
     for requests, instances, message in (
         ([0], [0], "has been handed over"),
@@ -106,8 +98,7 @@ def test_prefilled_requests_are_assigned_to_decode_instances(engine_class: Engin
 
 
 def test_who_may_not_be_assigned(engine_class: Engine) -> None:
-    engine = engine_class(held(active=1), table((0, 10, 9), (0, 5, 2), (500, 1, 1)))
-    engine.advance(1)
+    engine = run(engine_class, held(active=1), table((0, 10, 9), (0, 5, 2), (500, 1, 1)), 1)
     engine.assign([0], [0])
     engine.advance(10)
     for requests, instances, message in (
@@ -118,8 +109,7 @@ def test_who_may_not_be_assigned(engine_class: Engine) -> None:
         with pytest.raises(ValueError, match=message):
             engine.assign(requests, instances)
     swaps = queued(pool(), pool(), n_llms=1)
-    engine = engine_class(swaps, table((0, 10, 9)))
-    engine.advance(1)
+    engine = run(engine_class, swaps, table((0, 10, 9)), 1)
     with pytest.raises(ValueError, match="is in no gateway"):
         engine.assign([0], [0])  # it was pulled from a shared queue
 
@@ -130,8 +120,7 @@ def test_predictions(engine_class: Engine) -> None:
     requests = replace(
         table((0, 10, 9), (0, 10, 9), (50, 1, 1), (60, 1, 1)), predicted_output_tokens=[9, 5, 1, 1]
     )
-    engine = engine_class(spec, requests)
-    engine.advance(50)
+    engine = run(engine_class, spec, requests, 50)
     engine.set_predictions([0, 1], [3, 100])
     engine.advance(61)
     assert engine.own_queue(0) == [2, 3]
@@ -150,8 +139,7 @@ def test_predictions(engine_class: Engine) -> None:
 
 def test_a_worker_drifts(engine_class: Engine) -> None:
     spec = held(routes=((RouteSpec(RouterKind.JSQ_REQUESTS, (0,)),),))
-    engine = engine_class(spec, table((0, 10, 5)))
-    engine.advance(70)
+    engine = run(engine_class, spec, table((0, 10, 5)), 70)
     # Tokens at 35 and 68; the iteration under way, 35, keeps its time.
     engine.set_profile(0, 1)
     engine.advance(1000)

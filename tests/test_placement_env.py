@@ -5,6 +5,8 @@ What every environment has to keep is in test_envs.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,8 @@ from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import RouterKind
-from llmscale_env.workload import RequestTable
+from tests.env_kinds import entries_of, masks_of, played
+from tests.small_tables import requests_of
 
 SHORT = {"horizon_s": 60, "workload.rate_scale": 0.5}
 ALL_TP1 = {"fleet.pools.tp1.initial_instances": 0}
@@ -36,21 +39,6 @@ def action(env, **parts):
     return np.array(
         [choices.index(f"{v}") for v, choices in zip(values, decoder.choices, strict=True)]
     )
-
-
-def table(scenario, arrival_s, input_tokens, output_tokens):
-    return RequestTable.build(
-        np.array(arrival_s),
-        np.array(input_tokens),
-        np.array(output_tokens),
-        llm_names=scenario.fleet.llms,
-        class_names=tuple(c.name for c in scenario.classes),
-    )
-
-
-def named(env_or_codec, observation):
-    entries = env_or_codec.encoder.entries
-    return {x.name: float(v) for x, v in zip(entries, observation, strict=True)}
 
 
 # ---- orders ---------------------------------------------------------------------------------------
@@ -113,7 +101,7 @@ def test_what_a_mask_allows_is_never_clipped_one_pool_at_a_time():
     levels = [[int(c) for c in choices] for choices in env.codec.decoder.choices[:3]]
     refused = 0
     for _ in range(11):
-        masks = np.split(env.action_masks(), np.cumsum(env.action_space.nvec)[:-1])
+        masks = masks_of(env)
         have = [env.view().instances_of(p) for p in range(3)]
         keep = [levels[p].index(n) if n in levels[p] else None for p, n in enumerate(have)]
         assert None not in keep
@@ -176,13 +164,13 @@ def test_single_requests_are_placed_only_where_decisions_are_made_at_arrivals():
 def test_requests_without_a_worker_and_lengths_by_hand():
     scenario = load_scenario("placement", **ALL_TP1)
     sim = ClusterSimulation(scenario)
-    sim.start(0, table(scenario, [1.0, 4.7, 6.0], [100, 300, 40], [10, 20, 90]))
+    sim.start(0, requests_of(scenario, [1.0, 4.7, 6.0], [100, 300, 40], [10, 20, 90]))
     codec = Codec(scenario, PlacementEnv.observation, PlacementEnv.action)
-    start = named(codec, codec.encode(sim.view(0)))
+    start = entries_of(codec, codec.encode(sim.view(0)))
     assert start["llama-2-13b/unplaced"] == start["llama-2-13b/unplaced_age"] == 0
     assert start["chat/input"] == start["chat/predicted"] == 0
     sim.advance()
-    seen = named(codec, codec.encode(sim.view(0)))
+    seen = entries_of(codec, codec.encode(sim.view(0)))
     assert seen["llama-2-13b/unplaced"] == pytest.approx(np.log(3) / np.log(257))
     assert seen["llama-2-13b/unplaced_age"] == 1  # 4 s / 0.6 s / 2, clipped
     assert seen["chat/input"] == pytest.approx(np.log(201) / np.log(4097))
@@ -191,7 +179,7 @@ def test_requests_without_a_worker_and_lengths_by_hand():
     sim.apply(0, Command(targets={"tp1": 1}))
     for _ in range(6):
         sim.advance()
-    seen = named(codec, codec.encode(sim.view(0)))
+    seen = entries_of(codec, codec.encode(sim.view(0)))
     assert seen["llama-2-13b/unplaced"] == 0
     assert seen["tp1/active"] == pytest.approx(1 / 24)
     assert seen["gpus/free"] == pytest.approx(23 / 24)
@@ -200,23 +188,14 @@ def test_requests_without_a_worker_and_lengths_by_hand():
 def test_age_of_the_first_in_a_gateway():
     scenario = load_scenario("placement", **ALL_TP1)
     sim = ClusterSimulation(scenario)
-    sim.start(0, table(scenario, [4.7, 4.9], [100, 300], [10, 20]))
+    sim.start(0, requests_of(scenario, [4.7, 4.9], [100, 300], [10, 20]))
     codec = Codec(scenario, PlacementEnv.observation, PlacementEnv.action)
     sim.advance()
-    seen = named(codec, codec.encode(sim.view(0)))
+    seen = entries_of(codec, codec.encode(sim.view(0)))
     assert seen["llama-2-13b/unplaced_age"] == pytest.approx(0.3 / 0.6 / 2)
 
 
 # ---- cheating -------------------------------------------------------------------------------------
-
-
-def total(env, seed, choose):
-    env.reset(seed=seed)
-    reward, truncated = 0.0, False
-    while not truncated:
-        _, r, _, truncated, info = env.step(choose(env))
-        reward += r
-    return reward, info
 
 
 def by_rate(env):
@@ -231,22 +210,19 @@ def by_rate(env):
 def test_neither_no_workers_nor_all_of_them_is_best():
     env = PlacementEnv()
     for seed in (0, 1):
-        never, gone = total(env, seed, lambda env: action(env))
-        always, full = total(env, seed, lambda env: action(env, tp1=24))
-        sensible, info = total(env, seed, by_rate)
-        assert sensible > always + 5
-        assert sensible > never + 100
-        assert gone["episode_summary"]["joint/slo_attainment"] < 0.2
-        assert info["episode_summary"]["joint/slo_attainment"] > 0.9
-        assert full["episode_summary"]["gpu_hours"] > info["episode_summary"]["gpu_hours"]
+        never, gone = played(env, action, seed)
+        always, full = played(env, partial(action, tp1=24), seed)
+        sensible, infos = played(env, by_rate, seed)
+        assert sensible.sum() > always.sum() + 5
+        assert sensible.sum() > never.sum() + 100
+        gone, full, found = (each[-1]["episode_summary"] for each in (gone, full, infos))
+        assert gone["joint/slo_attainment"] < 0.2
+        assert found["joint/slo_attainment"] > 0.9
+        assert full["gpu_hours"] > found["gpu_hours"]
 
 
 def test_work_left_in_the_gateway_is_charged():
-    env = make(**ALL_TP1)
-    env.reset(seed=0)
-    truncated = False
-    while not truncated:
-        _, _, _, truncated, info = env.step(action(env))
+    info = played(make(**ALL_TP1), action)[1][-1]
     metrics = info["metrics"]
     assert metrics["queue/gateway"] == metrics["chat/arrived"]
     assert info["reward_parts"]["leftover"] < -1

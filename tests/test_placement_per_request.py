@@ -19,8 +19,9 @@ from llmscale_env.envs.placing import Ranks
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import InstanceState, RequestState
-from llmscale_env.workload import RequestTable
 from llmscale_env.workload.requests import PS_PER_S
+from tests.env_kinds import entries_of, played
+from tests.small_tables import requests_of
 
 SHORT = {"horizon_s": 20}
 HALF = 8  # half a page of 16 tokens
@@ -31,22 +32,14 @@ def scenario_of(**changes):
 
 
 def started(scenario, arrival_s, input_tokens, output_tokens):
-    table = RequestTable.build(
-        np.array(arrival_s),
-        np.array(input_tokens),
-        np.array(output_tokens),
-        llm_names=scenario.fleet.llms,
-        class_names=tuple(c.name for c in scenario.classes),
-    )
     sim = ClusterSimulation(scenario)
-    sim.start(0, table)
+    sim.start(0, requests_of(scenario, arrival_s, input_tokens, output_tokens))
     codec = Codec(scenario, PlacementPerRequestEnv.observation, PlacementPerRequestEnv.action)
     return sim, codec
 
 
 def seen_by(codec, sim):
-    observation = codec.encode(sim.view(0))
-    return {x.name: float(v) for x, v in zip(codec.encoder.entries, observation, strict=True)}
+    return entries_of(codec, codec.encode(sim.view(0)))
 
 
 def do(codec, sim, choice):
@@ -62,27 +55,21 @@ def do(codec, sim, choice):
 def test_decisions_are_made_at_arrivals_while_somebody_waits_and_at_the_ends_of_intervals():
     scenario = scenario_of(horizon_s=7)
     sim, codec = started(scenario, [1.0, 1.01, 4.99], [100] * 3, [10] * 3)
-    times = []
-
-    def now():
-        return round(sim.engine.now_ps(0) / PS_PER_S, 6)
-
+    choices = (
+        0,  # the first waits: the second comes
+        1,  # the first is placed: the second comes at once
+        0,  # it waits, and is looked at in 200 ms
+        0,
+        2,  # nobody waits
+        0,  # the interval ends sooner than 200 ms from now
+        3,
+    )
     sim.advance()
-    times.append(now())
-    do(codec, sim, 0)  # the first waits: the second comes
-    times.append(now())
-    do(codec, sim, 1)  # the first is placed: the second comes at once
-    times.append(now())
-    do(codec, sim, 0)  # it waits, and is looked at in 200 ms
-    times.append(now())
-    do(codec, sim, 0)
-    times.append(now())
-    do(codec, sim, 2)  # nobody waits
-    times.append(now())
-    do(codec, sim, 0)  # the interval ends sooner than 200 ms from now
-    times.append(now())
-    do(codec, sim, 3)
-    times.append(now())
+    times = [sim.engine.now_ps(0)]
+    for choice in choices:
+        do(codec, sim, choice)
+        times.append(sim.engine.now_ps(0))
+    times = [round(time / PS_PER_S, 6) for time in times]
     assert times == [1.0, 1.01, 1.011, 1.211, 1.411, 4.99, 5.0, 7.0]
     assert sim.interval[0] == scenario.n_steps == 2
     assert sim.step[0] == 8
@@ -315,29 +302,22 @@ def test_a_choice_that_is_ruled_out_can_be_an_error():
 # ---- cheating -------------------------------------------------------------------------------------
 
 
-def total(env, choose):
-    env.reset(seed=0)
-    reward, truncated = 0.0, False
-    while not truncated:
-        _, r, _, truncated, info = env.step([choose(env)])
-        reward += r
-    return reward, info
+def shortest_queue(env):
+    return [int(env.core.snapshot().workers.turn[0] >= 0)]
 
 
 def test_to_let_requests_wait_does_not_pay():
     env = PlacementPerRequestEnv(overrides={"horizon_s": 30})
 
-    def least(env):
-        return int(env.core.snapshot().workers.turn[0] >= 0)
-
     def always_worker_0(env):
         now = env.core.snapshot()
         rank = int(np.argmin(Ranks(env.scenario).order(now)[0]))
-        return 1 + rank if now.workers.turn[0] >= 0 else 0
+        return [1 + rank if now.workers.turn[0] >= 0 else 0]
 
-    never, info = total(env, lambda env: 0)
-    shortest, _ = total(env, least)
-    one, _ = total(env, always_worker_0)
+    rewards, infos = played(env, [0])
+    never, info = rewards.sum(), infos[-1]
+    shortest = played(env, shortest_queue)[0].sum()
+    one = played(env, always_worker_0)[0].sum()
     assert info["metrics"]["queue/gateway"] == info["metrics"]["chat/arrived"]
     assert info["reward_parts"]["leftover"] < -1
     assert never < one < shortest
@@ -347,11 +327,7 @@ def test_to_let_requests_wait_does_not_pay():
 def test_the_cost_of_holding_workers_does_not_depend_on_how_often_is_asked():
     env = PlacementPerRequestEnv(overrides=SHORT)
     costs = []
-    for choose in (lambda env: 0, lambda env: int(env.core.snapshot().workers.turn[0] >= 0)):
-        env.reset(seed=0)
-        gpu, truncated = 0.0, False
-        while not truncated:
-            _, _, _, truncated, info = env.step([choose(env)])
-            gpu -= info["reward_parts"]["gpu"]
-        costs.append(gpu)
+    for choose in ([0], shortest_queue):
+        infos = played(env, choose)[1]
+        costs.append(-sum(info["reward_parts"]["gpu"] for info in infos))
     assert costs == pytest.approx([4.0, 4.0])

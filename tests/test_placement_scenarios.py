@@ -16,6 +16,7 @@ from llmscale_env.sim.linear import linear_times, slower
 from llmscale_env.sim.spec import PoolPhase, RequestState, RouterKind
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from tests.small_clusters import profile
+from tests.small_tables import requests_of
 
 LLM = "llama-3.1-8b"
 PREFILL = {
@@ -38,13 +39,7 @@ def scenario(pools: Any = (PREFILL, DECODE), route: Any = ROUTE, **changes: Any)
 
 
 def requests(n: int = 8, output: int = 20) -> RequestTable:
-    return RequestTable.build(
-        np.linspace(0, 0.5, n),
-        np.full(n, 300),
-        np.full(n, output),
-        llm_names=(LLM,),
-        class_names=tuple(c.name for c in scenario().classes),
-    )
+    return requests_of(scenario(), np.linspace(0, 0.5, n), 300, output)
 
 
 def started(of: Any, table: RequestTable | None = None) -> ClusterSimulation:

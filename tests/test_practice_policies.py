@@ -9,7 +9,7 @@ from baselines import PolicyError, make_policy, policies_for
 from llmscale_env.control.forecast import Clairvoyant, LastValue
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
-from llmscale_env.workload.requests import RequestTable
+from tests.small_tables import requests_of
 
 ALL = (
     "kpa",
@@ -31,19 +31,6 @@ def slow_loads(load_s, **changes):
     return load_scenario("mixed-slo-v0", **{"impossible_commands": "error", **pools, **changes})
 
 
-def requests(scenario, arrival_s, input_tokens, output_tokens):
-    names = [c.name for c in scenario.classes]
-    n = len(arrival_s)
-    return RequestTable.build(
-        np.sort(np.asarray(arrival_s, float)),
-        np.full(n, input_tokens),
-        np.full(n, output_tokens),
-        slo_class=np.zeros(n, int),
-        llm_names=scenario.fleet.llms,
-        class_names=names,
-    )
-
-
 def counts(result):
     """Instances that the pool has ordered, by interval."""
     columns = [result.series[f"interactive/{s}"] for s in ("acquiring", "loading", "active")]
@@ -59,7 +46,7 @@ def test_they_are_compared_where_classes_share_a_pool():
 def test_loading_replicas_are_not_ordered_again(name):
     """400 long requests at once; what is ordered takes ten looks to load."""
     scenario = slow_loads(100.0, horizon_s=110)
-    table = requests(scenario, np.linspace(0, 4, 400), 3000, 3000)
+    table = requests_of(scenario, np.linspace(0, 4, 400), 3000, 3000)
     # With one instance; thresholds as published but for those that so little would not reach.
     changes = {
         "ray-serve": {"target": 80.0, "up_delay_s": 10.0},
@@ -94,7 +81,7 @@ def test_no_replica_that_serves_is_no_idle_one(name):
             "fleet.pools.mixed.initial_instances": 4,
         },
     )
-    table = requests(scenario, np.linspace(0, 50, 50), 500, 100)
+    table = requests_of(scenario, np.linspace(0, 50, 50), 500, 100)
     changes = {"dynamo": {"margin": 100.0}} if name == "dynamo" else {}
     result = run_episode(make_policy(name, **changes.get(name, {})), scenario, requests=table)
     assert result.series["interactive/active"].iloc[3] == 0
@@ -104,7 +91,7 @@ def test_no_replica_that_serves_is_no_idle_one(name):
 def test_dynamo_counts_arrivals_not_completions():
     """A saturated fleet finishes little; the plan goes by what comes."""
     scenario = slow_loads(20.0, horizon_s=240)
-    table = requests(scenario, np.arange(0, 230, 0.05), 2000, 400)
+    table = requests_of(scenario, np.arange(0, 230, 0.05), 2000, 400)
     result = run_episode(make_policy("dynamo", initial=1), scenario, requests=table)
     assert result.series["interactive/finished"].iloc[:18].sum() < 0.4 * 180 * 20
     plan = next(d for d in result.decisions if d["time_s"] == 180)
@@ -143,7 +130,7 @@ def test_dynamo_plans_split_phases_apart():
 def test_the_expected_output_of_queued_requests_counts():
     """Short prompts, long answers: charged with the prompt alone, the queue is hardly seen."""
     scenario = slow_loads(20.0, horizon_s=20)
-    table = requests(scenario, np.linspace(0, 4, 600), 20, 3000)
+    table = requests_of(scenario, np.linspace(0, 4, 600), 20, 3000)
     most = {}
     for counted in (True, False):
         settings = {"batch_limit": 64, "period_s": 10.0, "queue_threshold": 1e6}
@@ -155,7 +142,7 @@ def test_the_expected_output_of_queued_requests_counts():
 
 def test_kpa_panics_and_stays_up_for_a_minute():
     scenario = slow_loads(5.0, horizon_s=240)
-    table = requests(
+    table = requests_of(
         scenario, np.concatenate([np.full(600, 15.0), np.arange(20, 230, 2.0)]), 500, 100
     )
     result = run_episode(make_policy("kpa", initial=1), scenario, requests=table)
@@ -169,7 +156,7 @@ def test_kpa_panics_and_stays_up_for_a_minute():
 
 def test_ray_serve_waits_before_it_acts():
     scenario = slow_loads(5.0, horizon_s=100)
-    table = requests(scenario, np.linspace(0, 90, 900), 500, 300)
+    table = requests_of(scenario, np.linspace(0, 90, 900), 500, 300)
     result = run_episode(make_policy("ray-serve", initial=1, target=8), scenario, requests=table)
     first = next(d["time_s"] for d in result.decisions[1:] if d.get("targets"))
     assert first == 40  # wanted from 10 s on
@@ -178,7 +165,7 @@ def test_ray_serve_waits_before_it_acts():
 def test_keda_swings_where_hpa_holds():
     """Nothing stabilises KEDA's own rule: the fleet goes as soon as the queue is empty."""
     scenario = slow_loads(5.0, horizon_s=200)
-    table = requests(scenario, np.full(600, 12.0), 1000, 200)
+    table = requests_of(scenario, np.full(600, 12.0), 1000, 200)
     falls = {}
     for name in ("keda", "hpa"):
         had = counts(run_episode(make_policy(name, initial=1), scenario, requests=table))
@@ -191,7 +178,7 @@ def test_keda_swings_where_hpa_holds():
 def test_wva_and_freeness_hold_a_steady_load():
     """No 2-1-2: under a load that does not change the count settles."""
     scenario = slow_loads(5.0, horizon_s=300)
-    table = requests(scenario, np.linspace(0, 20, 300), 3000, 9000)
+    table = requests_of(scenario, np.linspace(0, 20, 300), 3000, 9000)
     for name, changes in (("wva", {"period_s": 10.0}), ("llumnix-freeness", {})):
         policy = make_policy(name, initial=2, batch_limit=512, **changes)
         had = counts(run_episode(policy, scenario, requests=table))[12:]
@@ -201,7 +188,7 @@ def test_wva_and_freeness_hold_a_steady_load():
 
 def test_freeness_adds_what_is_missing_at_once_or_as_released_one_per_look():
     scenario = slow_loads(100.0, horizon_s=60)
-    table = requests(scenario, np.linspace(0, 4, 800), 3000, 3000)
+    table = requests_of(scenario, np.linspace(0, 4, 800), 3000, 3000)
     first = {}
     for empty in ("real", "infinite"):
         policy = make_policy("llumnix-freeness", initial=1, empty=empty)
@@ -233,7 +220,7 @@ def test_slips_are_told_in_one_line(text, message):
 
 def test_dynamo_takes_a_forecaster_of_ones_own():
     scenario = slow_loads(10.0, horizon_s=110)
-    table = requests(scenario, np.linspace(0, 4, 400), 3000, 3000)
+    table = requests_of(scenario, np.linspace(0, 4, 400), 3000, 3000)
     own, named = (
         run_episode(
             make_policy("dynamo", period_s=10.0, forecaster=given), scenario, requests=table
@@ -250,7 +237,7 @@ def test_dynamo_takes_a_forecaster_of_ones_own():
 def test_dynamo_load_without_a_profile_waits_for_samples_of_both_kinds():
     """Prompts come first: an overloaded instance does not decode, and shows nothing to go by."""
     scenario = slow_loads(10.0, horizon_s=60)
-    table = requests(scenario, np.linspace(0, 4, 400), 3000, 3000)
+    table = requests_of(scenario, np.linspace(0, 4, 400), 3000, 3000)
     most = {}
     for profile in (True, False):
         policy = make_policy("dynamo-load", initial=1, ttft_s=0.5, profile=profile)

@@ -22,6 +22,7 @@ from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import RequestTable
+from tests.small_policies import Watched
 
 LLMS = ("mistral-7b@a", "vicuna-13b@a")
 PER_INSTANCE = ("vllm:queues=per-instance", "edf:queues=per-instance")
@@ -291,14 +292,17 @@ def test_the_estimate_has_a_group_wait_for_what_the_engine_leaves_at_a_swap(runn
         assert (first[found["llm"] == LLMS[1]].min() > ended) == (tails[0] > 0)
 
 
+def one_instance(swap_flushes):
+    """It runs 40 long requests of ten minutes' SLO; interactive ones of the other LLM come after 10 s."""
+    alone = {"max_instances": 1, "initial_instances": 1, "swap_flushes": swap_flushes}
+    changes = {f"fleet.pools.a100.{key}": value for key, value in alone.items()}
+    made = scenario(horizon_s=600, **changes)
+    return made, burst(made, (0.0, 0, 2, 300, 2500, 40), (10.0, 1, 0, 300, 60, 4))
+
+
 def test_a_swap_flushes_what_runs_whatever_the_pool_says():
-    # One instance runs 40 long requests of ten minutes' SLO; interactive ones of the other LLM come after
-    # 10 s. Section 5 removes what runs: they need a decision, a plan (5 s each) and a swap, not a drain.
-    alone = {"max_instances": 1, "initial_instances": 1, "swap_flushes": False}
-    made = scenario(
-        horizon_s=600, **{f"fleet.pools.a100.{key}": value for key, value in alone.items()}
-    )
-    requests = burst(made, (0.0, 0, 2, 300, 2500, 40), (10.0, 1, 0, 300, 60, 4))
+    # Section 5 removes what runs: they need a decision, a plan (5 s each) and a swap, not a drain.
+    made, requests = one_instance(swap_flushes=False)
     found = run_episode(make_policy("qlm"), made, requests=requests).requests
     assert found["evictions"].sum() == 40
     waited = found["ttft_s"][found["slo_class"] == "interactive"].max()
@@ -318,24 +322,13 @@ def test_groups_of_a_failed_instance_go_to_others():
     made = scenario(horizon_s=1200)
     requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 5) for k in range(100)))
 
-    class Sabotage:
-        name = "sabotage"
-
-        def __init__(self):
-            self.policy = make_policy("qlm")
-
-        def reset(self, scenario, seed):
-            self.policy.reset(scenario, seed)
-
-        def act(self, view):
-            command = self.policy.act(view)
-            if view.time_s == 50:
-                busy = np.flatnonzero(view.instances["running"] > 0)
-                return Command(**{**vars(command), "fail": (int(busy[0]),)})
-            return command
+    def fails(view, command):
+        if view.time_s == 50:
+            busy = np.flatnonzero(view.instances["running"] > 0)
+            return Command(**{**vars(command), "fail": (int(busy[0]),)})
 
     sim = ClusterSimulation(made.model_copy())
-    found = run_episode(Sabotage(), made, requests=requests, simulation=sim)
+    found = run_episode(Watched(make_policy("qlm"), fails), made, requests=requests, simulation=sim)
     assert sim.engine.instances(0)["failures"].sum() == 1
     assert sim.engine.results(0)["restarts"].sum() > 0
     assert (found.requests["e2e_s"].notna()).all()
@@ -344,27 +337,15 @@ def test_groups_of_a_failed_instance_go_to_others():
 def test_all_instances_fail_while_a_plan_is_being_made():
     made = scenario(horizon_s=900, **{"fleet.pools.a100.repair_s": 30.0})
     requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 5) for k in range(100)))
+    policy, failed_s = make_policy("qlm:invoke=always,scheduler=edf"), []
 
-    class Sabotage:
-        name = "sabotage"
-        failed_s = None
+    def fails(view, command):
+        if not failed_s and view.time_s >= 50 and policy._pending is not None:
+            failed_s.append(view.time_s)
+            return Command(**{**vars(command), "fail": (0, 1, 2)})
 
-        def __init__(self):
-            self.policy = make_policy("qlm:invoke=always,scheduler=edf")
-
-        def reset(self, scenario, seed):
-            self.policy.reset(scenario, seed)
-
-        def act(self, view):
-            command = self.policy.act(view)
-            if self.failed_s is None and view.time_s >= 50 and self.policy._pending is not None:
-                self.failed_s = view.time_s
-                return Command(**{**vars(command), "fail": (0, 1, 2)})
-            return command
-
-    policy = Sabotage()
-    found = run_episode(policy, made, requests=requests)
-    assert policy.failed_s is not None
+    found = run_episode(Watched(policy, fails), made, requests=requests)
+    assert failed_s
     assert (found.requests["e2e_s"].notna()).all()
 
 
@@ -379,8 +360,8 @@ def test_no_group_queue_is_given_away_while_a_request_of_it_is_preempted():
     ]
     preempted = 0
 
-    class Watched:
-        name = "watched"
+    class Checked:
+        name = "checked"
 
         def __init__(self):
             self.policy = make_policy("qlm:delta=1")
@@ -401,17 +382,13 @@ def test_no_group_queue_is_given_away_while_a_request_of_it_is_preempted():
                 assert (waits.slo_class[mine] == cell.slo_class).all()
             return self.policy.act(view)
 
-    run_episode(Watched(), made, requests=burst(made, *rows))
+    run_episode(Checked(), made, requests=burst(made, *rows))
     assert preempted > 20
 
 
 @pytest.mark.parametrize("eviction", [False, True])
 def test_without_eviction_nobody_is_flushed_either(eviction):
-    alone = {"max_instances": 1, "initial_instances": 1, "swap_flushes": True}
-    made = scenario(
-        horizon_s=600, **{f"fleet.pools.a100.{key}": value for key, value in alone.items()}
-    )
-    requests = burst(made, (0.0, 0, 2, 300, 2500, 40), (10.0, 1, 0, 300, 60, 4))
+    made, requests = one_instance(swap_flushes=True)
     found = run_episode(make_policy(f"qlm:eviction={eviction}"), made, requests=requests)
     assert (found.requests["evictions"].sum() > 0) == eviction
     assert (found.requests["e2e_s"].notna()).all()
@@ -528,20 +505,11 @@ def test_shepherd_serves_what_is_late_last():
 def test_what_a_failed_instance_had_is_dealt_out_anew(name):
     made = scenario(horizon_s=900, **{"fleet.pools.a100.repair_s": 800.0})
     requests = burst(made, *((float(k), k % 2, k % 3, 200, 80, 4) for k in range(60)))
-    made_policy = make_policy(name)
 
-    class Sabotage:
-        name = "sabotage"
-        policy = made_policy
+    def fails(view, command):
+        return Command(**{**vars(command), "fail": (1,)}) if view.step == 5 else None
 
-        def reset(self, scenario, seed):
-            self.policy.reset(scenario, seed)
-
-        def act(self, view):
-            command = self.policy.act(view)
-            return Command(**{**vars(command), "fail": (1,)}) if view.step == 5 else command
-
-    found = run_episode(Sabotage(), made, requests=requests)
+    found = run_episode(Watched(make_policy(name), fails), made, requests=requests)
     assert (found.requests["e2e_s"].notna()).all()
 
 

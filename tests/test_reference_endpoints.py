@@ -19,7 +19,7 @@ from llmscale_env.sim.spec import (
 )
 from tests.engine_cases import run_case
 from tests.region_cases import make_region_case
-from tests.small_clusters import pool
+from tests.small_clusters import Engine, pool, run
 from tests.small_regions import (
     ACQUIRING,
     ACTIVE,
@@ -28,9 +28,7 @@ from tests.small_regions import (
     LOADING,
     NOBODY,
     OFF,
-    Engine,
     cluster,
-    every,
     leased,
     market,
     requests,
@@ -40,7 +38,6 @@ from tests.small_regions import (
 # --- spot VMs ---
 
 
-@every
 def test_own_vms_come_back_loaded_then_others_are_redeployed(engine_class: Engine) -> None:
     engine = engine_class(market(), NOBODY)
     assert engine.set_target(0, 3) == 0
@@ -63,7 +60,6 @@ def test_own_vms_come_back_loaded_then_others_are_redeployed(engine_class: Engin
     assert engine.spot()["spot"].tolist() == [0, 0]
 
 
-@every
 def test_weights_that_are_not_in_the_region_take_long_the_first_time(engine_class: Engine) -> None:
     spec = market().with_pool(1, spot=leased(local=False))
     engine = engine_class(spec, NOBODY)
@@ -80,11 +76,9 @@ def test_weights_that_are_not_in_the_region_take_long_the_first_time(engine_clas
     assert states(engine)[5] == ACTIVE
 
 
-@every
 def test_an_instance_is_donated_once_it_is_empty(engine_class: Engine) -> None:
     spec = market()
-    engine = engine_class(spec, requests((0, 10, 3)))
-    engine.advance(10)
+    engine = run(engine_class, spec, requests((0, 10, 3)), 10)
     engine.set_target(0, 0)
     # Prefill 35, decode 10 + 1 + 2 * 11 and 10 + 1 + 2 * 12: done at 35 + 33 + 35 = 103.
     for at_ps, state in ((103, DRAINING), (104, DONATING), (123, DONATING), (124, OFF)):
@@ -96,10 +90,8 @@ def test_an_instance_is_donated_once_it_is_empty(engine_class: Engine) -> None:
     assert engine.gpu_ps() == [2 * 123, 0]
 
 
-@every
 def test_draining_ones_are_taken_back_donated_ones_are_not(engine_class: Engine) -> None:
-    engine = engine_class(market(), requests((0, 10, 3)))
-    engine.advance(10)
+    engine = run(engine_class, market(), requests((0, 10, 3)), 10)
     engine.set_target(0, 0)
     assert engine.set_target(0, 1) == 0
     assert states(engine)[:2] == [ACTIVE, OFF]
@@ -109,7 +101,6 @@ def test_draining_ones_are_taken_back_donated_ones_are_not(engine_class: Engine)
     assert states(engine)[:2] == [DONATING, ACQUIRING]
 
 
-@every
 def test_what_is_on_its_way_is_not_given_up(engine_class: Engine) -> None:
     engine = engine_class(market(), NOBODY)
     engine.set_target(0, 3)
@@ -117,11 +108,9 @@ def test_what_is_on_its_way_is_not_given_up(engine_class: Engine) -> None:
     assert states(engine)[:4] == [DONATING, ACQUIRING, ACQUIRING, OFF]
 
 
-@every
 def test_a_vm_survives_its_failure(engine_class: Engine) -> None:
     spec = market().with_pool(0, repair_ps=40)
-    engine = engine_class(spec, NOBODY)
-    engine.advance(10)
+    engine = run(engine_class, spec, NOBODY, 10)
     engine.fail(0)
     engine.advance(51)
     assert states(engine)[0] == LOADING
@@ -151,7 +140,6 @@ def scaled(kind: int = ScalingKind.REACTIVE, **changes: Any) -> ClusterSpec:
     )
 
 
-@every
 def test_reactive_one_more_above_one_less_below_and_a_pause_between(engine_class: Engine) -> None:
     rows = [(0, 75, 20), (100, 1, 1), (299, 1, 1), (300, 1, 1)]
     engine = engine_class(scaled(), requests(*rows))
@@ -164,12 +152,10 @@ def test_reactive_one_more_above_one_less_below_and_a_pause_between(engine_class
     assert seen == [1, 2, 2, 2, 2]
     assert engine.spot()["looks_out"][0] == 1
     engine.advance(10**5)
-    more = engine_class(scaled(), requests(*rows, (10**5, 1, 1)))
-    more.advance(10**5 + 1)
+    more = run(engine_class, scaled(), requests(*rows, (10**5, 1, 1)), 10**5 + 1)
     assert more.spot()["looks_in"][0] == 1  # by then they are empty
 
 
-@every
 def test_nobody_goes_while_those_on_their_way_do_not_serve(engine_class: Engine) -> None:
     """One serves, almost empty, one is on its way: at 10 the rule wants one less. At 400 both serve."""
     spec = market().with_pool(
@@ -185,7 +171,6 @@ def test_nobody_goes_while_those_on_their_way_do_not_serve(engine_class: Engine)
     assert sum(s == ACTIVE for s in states(engine)) == 1
 
 
-@every
 def test_towards_the_target_and_no_further(engine_class: Engine) -> None:
     full = [(0, 90, 9), (100, 1, 1), (500, 1, 1), (900, 1, 1)]
     for target, out in ((1, 0), (2, 1), (-1, 0)):
@@ -195,7 +180,6 @@ def test_towards_the_target_and_no_further(engine_class: Engine) -> None:
         assert engine.spot()["looks_out"][0] == out
 
 
-@every
 def test_ahead_of_the_target_when_the_load_is_above_the_forecast(engine_class: Engine) -> None:
     """Bins of 100 ps, the last two count; a forecast of 10 tokens in 200 ps; the last half of 1,000 ps."""
     spec = scaled(
@@ -218,7 +202,6 @@ def test_ahead_of_the_target_when_the_load_is_above_the_forecast(engine_class: E
         assert engine.spot()["looks_out"][0] == out, (tokens, at_ps)
 
 
-@every
 def test_lt_ua_goes_beyond_the_target_where_lt_u_stops(engine_class: Engine) -> None:
     """Section 6.5.1 by hand. The target of one instance is reached. 10 tokens are forecast per 200 ps.
 
@@ -239,7 +222,6 @@ def test_lt_ua_goes_beyond_the_target_where_lt_u_stops(engine_class: Engine) -> 
         assert engine.spot()["looks_out"][0] == out
 
 
-@every
 def test_an_hour_may_have_thresholds_of_its_own(engine_class: Engine) -> None:
     """At 100 the instance holds 60 of 100 tokens: above the released code's 50 %, not above the text's 70."""
     rows = [(0, 60, 20), (100, 1, 1), (300, 1, 1)]

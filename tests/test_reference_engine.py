@@ -7,6 +7,7 @@ Unless a test says otherwise a decode iteration takes 10 + b + 2c ps, a prefill 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,13 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from llmscale_env.workload.requests import RequestTable
+from tests import small_clusters
+from tests.small_clusters import table, times
 
 INTERACTIVE, BATCH = 0, 1
 
 
-def profile(**changes: Any) -> ProfileSpec:
-    numbers: dict[str, Any] = {
-        "max_batch": 256,
-        "decode_const_ps": 10,
-        "decode_per_request_ps": 1,
-        "decode_per_token_ps": 2,
-        "prefill_const_ps": 5,
-        "prefill_per_token_ps": 3,
-        "kv_capacity_tokens": 1000,
-    }
-    return ProfileSpec.linear(**(numbers | changes))
+profile = partial(small_clusters.profile, max_batch=256)
 
 
 def cluster(
@@ -64,33 +57,12 @@ def cluster(
     )
 
 
-def table(*rows: tuple[int, ...], predicted: list[int] | None = None) -> RequestTable:
-    """Rows of (arrival ps, input tokens, output tokens[, class])."""
-    arrival, inputs, outputs, classes = zip(*((*row, 0)[:4] for row in rows), strict=True)
-    return RequestTable(
-        arrival_ps=arrival,
-        llm=[0] * len(rows),
-        region=[0] * len(rows),
-        slo_class=classes,
-        input_tokens=inputs,
-        output_tokens=outputs,
-        predicted_output_tokens=predicted or outputs,
-        class_names=("interactive", "batch"),
-    )
+def predicting(requests: RequestTable, *tokens: int) -> RequestTable:
+    return replace(requests, predicted_output_tokens=np.array(tokens))
 
 
 def run(spec: ClusterSpec, requests: RequestTable, until_ps: int = 10**6) -> ReferenceEngine:
-    engine = ReferenceEngine(spec, requests)
-    engine.advance(until_ps)
-    return engine
-
-
-def times(engine: ReferenceEngine, request: int) -> tuple[int, int, int, int]:
-    """(admitted, first token, finished, largest ITL)."""
-    row = engine.results()[request]
-    return tuple(
-        int(row[name]) for name in ("admitted_ps", "first_token_ps", "finished_ps", "max_itl_ps")
-    )
+    return small_clusters.run(ReferenceEngine, spec, requests, until_ps)
 
 
 # --- iterations ---
@@ -306,13 +278,13 @@ def test_least_requests() -> None:
 
 def test_least_predicted_tokens() -> None:
     # Loads: 2 + 9 = 11 on instance 0, 2 + 1 = 3, then 6 on instance 1; on 12 / 11 back to 0.
-    requests = table(*[(0, 1, 1)] * 4, predicted=[9, 1, 6, 1])
+    requests = predicting(table(*[(0, 1, 1)] * 4), 9, 1, 6, 1)
     assert routed(RouterKind.JSQ_TOKENS, requests, 2) == [0, 1, 1, 0]
 
 
 def test_a_request_that_outlives_its_prediction_counts_as_nothing_left() -> None:
     # At 90 request 0 has emitted more than predicted on instance 0: less than the idle 1? A tie.
-    requests = table((0, 1, 30), (90, 1, 1), predicted=[1, 1])
+    requests = predicting(table((0, 1, 30), (90, 1, 1)), 1, 1)
     assert routed(RouterKind.JSQ_TOKENS, requests, 2) == [0, 0]
 
 
@@ -409,7 +381,7 @@ def test_custom_router_sees_features_and_its_answer_is_checked() -> None:
         seen.append((features.copy(), n, request_id, input_tokens, predicted, slo_class))
         return n - 1 if request_id < 2 else -1
 
-    requests = table((0, 4, 3), (18, 6, 2), (18, 1, 1), predicted=[5, 2, 1])
+    requests = predicting(table((0, 4, 3), (18, 6, 2), (18, 1, 1)), 5, 2, 1)
     pool = PoolSpec(0, 0, 2, initial_active=2, batch_limit=7, pull=(0,))
     route = RouteSpec(RouterKind.CUSTOM, (0,), queue=0)
     spec = cluster(pool, routes=(route,), queue_llm=(0,), custom_router=to_last)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +21,12 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from tests.engine_cases import mechanisms, run_case
-from tests.small_clusters import column, pool, profile, seen, table, times
+from tests.small_clusters import Engine, column, pool, profile, seen, table, times
 from tests.test_engines_agree import broken_law
 from tests.test_reference_weights import cluster, layers, states
 from tests.weight_cases import LIVE_MECHANISMS, make_weight_case
 from tests.weight_laws import Watched, broken_weight_law
 
-ENGINES = (ReferenceEngine, FastEngine)
-Engine = Callable[..., Any]
-every = pytest.mark.parametrize("engine_class", ENGINES)
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
 
 UNIT = 10
@@ -62,7 +58,6 @@ def live(**changes: Any) -> ClusterSpec:
 # --- Figure 12 of the paper ---
 
 
-@every
 @pytest.mark.parametrize("source", [0, 1])
 @pytest.mark.parametrize(
     "mode, ends, latency",
@@ -99,23 +94,21 @@ def test_figure_12(
 # --- batches and operations ---
 
 
-def helped(engine_class: Engine, *rows: tuple[int, ...], **changes: Any) -> Any:
+def helped(engine_class: Engine, *rows: tuple[int, ...], until_ps: int = 0, **changes: Any) -> Any:
     """Slot 1 loads from slot 0 and helps it: a layer every 60 ps, all seven at 420."""
     engine = engine_class(live(**changes), table(*rows))
     engine.scale([1], [0], [0])
+    engine.advance(until_ps)
     return engine
 
 
-@every
 def test_before_the_first_layer_it_serves_as_ever(engine_class: Engine) -> None:
-    engine = helped(engine_class, (0, 10, 1), (0, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (0, 10, 1), (0, 10, 1), until_ps=1000)
     # The first alone until 70. From 60 on there is a layer: of the second, until 70 there, until 130 here.
     assert column(engine, "first_token_ps") == [70, 130]
     assert engine.loading()["helped_ps"].tolist() == [0, 10, 0]
 
 
-@every
 def test_best_effort_gives_at_most_half_of_the_layers(engine_class: Engine) -> None:
     engine = helped(engine_class, (300, 10, 1), (301, 10, 1), live_mode=LiveMode.BEST_EFFORT)
     engine.advance(310)
@@ -126,26 +119,21 @@ def test_best_effort_gives_at_most_half_of_the_layers(engine_class: Engine) -> N
     assert column(engine, "first_token_ps") == [370, 410]
 
 
-@every
 def test_who_serves_does_not_wait_for_more_than_one_operation(engine_class: Engine) -> None:
-    engine = helped(engine_class, (300, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (300, 10, 1), until_ps=1000)
     # There are five layers, but one suffices as nothing else is to be done here.
     assert column(engine, "first_token_ps") == [300 + 70]
 
 
-@every
 def test_an_idle_leader_gets_the_first_batch_and_its_helper_the_others(
     engine_class: Engine,
 ) -> None:
-    engine = helped(engine_class, (300, 10, 1), (300, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (300, 10, 1), (300, 10, 1), until_ps=1000)
     # A layer of the first until 310 there, six here until 370. Meanwhile all of the second but the last
     # layer, as the sixth comes at 360.
     assert column(engine, "first_token_ps") == [370, 380]
 
 
-@every
 def test_an_operation_takes_a_picosecond_at_least(engine_class: Engine) -> None:
     spec = replace(live(), profiles=(profile(prefill_const_ps=2, prefill_per_token_ps=0),))
     engine = engine_class(spec, table((60, 10, 1)))
@@ -155,40 +143,33 @@ def test_an_operation_takes_a_picosecond_at_least(engine_class: Engine) -> None:
     assert column(engine, "first_token_ps") == [63]
 
 
-@every
 def test_a_leader_that_waits_for_its_helper_goes_on_when_the_pair_ends(
     engine_class: Engine,
 ) -> None:
-    engine = helped(engine_class, (350, 10, 1), (400, 10, 1), batch_limit=1)
-    engine.advance(1000)
+    engine = helped(engine_class, (350, 10, 1), (400, 10, 1), batch_limit=1, until_ps=1000)
     # The first ends at 420, just before the last layer makes its helper active: of one that waits none
     # moves.
     assert column(engine, "first_token_ps") == [420, 490]
     assert column(engine, "instance") == [0, 0]
 
 
-@every
 def test_an_arrival_is_looked_at_while_the_leader_is_busy(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 1), (85, 10, 1))
-    engine.advance(1000)
+    engine = helped(engine_class, (60, 10, 1), (85, 10, 1), until_ps=1000)
     # Of the second a layer from 85 on, another from 120 to 130, when the first ends; 5 are left.
     assert column(engine, "first_token_ps") == [130, 180]
 
 
-@every
 @pytest.mark.parametrize("command", ["set_batch_limit", "set_instance_limit"])
 def test_a_limit_that_is_raised_is_looked_at_while_the_leader_is_busy(
     engine_class: Engine, command: str
 ) -> None:
-    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), batch_limit=1)
-    engine.advance(80)  # the second one has no place beside the first
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), batch_limit=1, until_ps=80)
     getattr(engine, command)(0, 2)
     engine.advance(1000)
     # Its first layer until 90, its second, which has come at 120, until 130: five are left to the leader.
     assert column(engine, "first_token_ps") == [130, 180]
 
 
-@every
 def test_tokens_that_batches_are_to_emit_take_memory(engine_class: Engine) -> None:
     for capacity, second in ((22, 70), (21, 130)):
         spec = live()
@@ -202,10 +183,8 @@ def test_tokens_that_batches_are_to_emit_take_memory(engine_class: Engine) -> No
         assert column(engine, "admitted_ps") == [60, second]
 
 
-@every
 def test_both_instances_go_on_with_half_of_what_waits(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(13)), batch_limit=1)
-    engine.advance(420)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(13)), batch_limit=1, until_ps=420)
     # With a limit of one request each takes 70 in all: at 130, 200, 270, 340, 410. The layer of the sixth
     # ends at 420 with the loading.
     assert (states(engine)[1], column(engine, "state").count(RequestState.FINISHED)) == (LOADING, 5)
@@ -219,10 +198,8 @@ def test_both_instances_go_on_with_half_of_what_waits(engine_class: Engine) -> N
     assert column(engine, "first_token_ps")[5:] == [480, 550, 620, 690, 760, 490, 560, 630]
 
 
-@every
 def test_activation_waits_for_the_operation_under_way(engine_class: Engine) -> None:
-    engine = helped(engine_class, (415, 10, 1))
-    engine.advance(425)
+    engine = helped(engine_class, (415, 10, 1), until_ps=425)
     assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
     engine.advance(426)
     assert states(engine)[1] == ACTIVE
@@ -230,7 +207,6 @@ def test_activation_waits_for_the_operation_under_way(engine_class: Engine) -> N
     assert column(engine, "first_token_ps") == [415 + 70]
 
 
-@every
 def test_requests_come_from_shared_queues_too(engine_class: Engine) -> None:
     route = RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0, decode_pools=(1,))
     base = live()
@@ -255,10 +231,8 @@ def test_requests_come_from_shared_queues_too(engine_class: Engine) -> None:
 # --- handover ---
 
 
-@every
 def test_both_send_their_layers_kv(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 2))
-    engine.advance(1000)
+    engine = helped(engine_class, (60, 10, 2), until_ps=1000)
     # Prefilled at 130. Of 11 bytes of KV the loading instance sends 11 * 1 // 7 = 1, until 132: all flows
     # run at half a byte per ps, as slot 0 sends weights as well and slot 2 gets both. The other 9 of
     # 10 bytes take until 150. A token takes 10 + 1 + 22.
@@ -266,10 +240,8 @@ def test_both_send_their_layers_kv(engine_class: Engine) -> None:
     assert column(engine, "instance") == [2]
 
 
-@every
 def test_a_decode_instance_that_fails_breaks_off_both_flows(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 2))
-    engine.advance(131)
+    engine = helped(engine_class, (60, 10, 2), until_ps=131)
     assert seen(engine, 2, "in_flight") == (1,)
     engine.fail(2)
     # It is back at once, and gets all of the KV again: 1 byte at half a byte per ps until 133, 9 until 151.
@@ -289,7 +261,6 @@ def waiting_for_decode(engine_class: Engine) -> Any:
     return engine
 
 
-@every
 def test_who_has_helped_keeps_its_layers_until_they_are_copied(engine_class: Engine) -> None:
     engine = waiting_for_decode(engine_class)
     engine.advance(430)
@@ -306,7 +277,6 @@ def test_who_has_helped_keeps_its_layers_until_they_are_copied(engine_class: Eng
     assert seen(engine, 2, "running") == (1,)
 
 
-@every
 @pytest.mark.parametrize("how", ["fail", "cancel"])
 def test_its_layers_are_lost_with_it(engine_class: Engine, how: str) -> None:
     engine = waiting_for_decode(engine_class)
@@ -322,7 +292,6 @@ def test_its_layers_are_lost_with_it(engine_class: Engine, how: str) -> None:
     assert times(engine, 0) == (60, 130, -1, 140)
 
 
-@every
 def test_nothing_is_kept_for_who_has_started_again(engine_class: Engine) -> None:
     engine = waiting_for_decode(engine_class)
     engine.advance(430)
@@ -336,12 +305,10 @@ def test_nothing_is_kept_for_who_has_started_again(engine_class: Engine) -> None
 # --- what may happen to a pair ---
 
 
-@every
 @pytest.mark.parametrize("how", ["fail", "cancel"])
 @pytest.mark.parametrize("at_ps", [65, 100])
 def test_the_loading_instance_is_lost(engine_class: Engine, how: str, at_ps: int) -> None:
-    engine = helped(engine_class, (60, 10, 1), (60, 10, 1))
-    engine.advance(at_ps)
+    engine = helped(engine_class, (60, 10, 1), (60, 10, 1), until_ps=at_ps)
     if how == "fail":
         engine.fail(1)
     else:
@@ -355,12 +322,10 @@ def test_the_loading_instance_is_lost(engine_class: Engine, how: str, at_ps: int
     assert (column(engine, "restarts"), column(engine, "evictions")) == ([0, 0], [0, 0])
 
 
-@every
 def test_a_batch_that_is_executed_breaks_off_with_the_loss_of_who_helped(
     engine_class: Engine,
 ) -> None:
-    engine = helped(engine_class, (415, 10, 1))
-    engine.advance(430)
+    engine = helped(engine_class, (415, 10, 1), until_ps=430)
     # A layer until 425 there, where the pair ends; the others are executed here.
     assert (states(engine)[1], engine.loading()["partner"].tolist()) == (ACTIVE, [-1, -1, -1])
     engine.fail(1)
@@ -384,7 +349,6 @@ def two_helpers(engine_class: Engine, arrival_ps: int, **changes: Any) -> Any:
     return engine
 
 
-@every
 def test_who_helps_leaves_the_batches_of_another_one_alone(engine_class: Engine) -> None:
     engine = two_helpers(engine_class, 396, batch_limit=2)
     engine.advance(840)
@@ -396,7 +360,6 @@ def test_who_helps_leaves_the_batches_of_another_one_alone(engine_class: Engine)
     assert column(engine, "first_token_ps")[1] == 3010 + 40
 
 
-@every
 def test_who_helps_looks_when_another_one_is_lost(engine_class: Engine) -> None:
     engine = two_helpers(engine_class, 60, batch_limit=3)
     engine.advance(500)
@@ -409,10 +372,8 @@ def test_who_helps_looks_when_another_one_is_lost(engine_class: Engine) -> None:
     assert engine.loading()["helped_ps"].tolist() == [0, 120, 20, 0]
 
 
-@every
 def test_the_serving_instance_fails(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), repair_ps=10**4)
-    engine.advance(100)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), repair_ps=10**4, until_ps=100)
     engine.fail(0)
     # All three were running; the second layer is on its way. The others come from SSD, from 100 on.
     assert (column(engine, "restarts"), engine.gateway(0)) == ([1, 1, 1], [0, 1, 2])
@@ -423,10 +384,8 @@ def test_the_serving_instance_fails(engine_class: Engine) -> None:
     assert column(engine, "first_token_ps") == [460 + 70, 460 + 140, 460 + 210]
 
 
-@every
 def test_the_serving_instance_fails_when_all_layers_are_there(engine_class: Engine) -> None:
-    engine = helped(engine_class, (415, 10, 1), repair_ps=10**4)
-    engine.advance(422)
+    engine = helped(engine_class, (415, 10, 1), repair_ps=10**4, until_ps=422)
     assert (layers(engine)[1], states(engine)[1]) == (7, LOADING)
     engine.fail(0)
     engine.advance(423)
@@ -435,10 +394,8 @@ def test_the_serving_instance_fails_when_all_layers_are_there(engine_class: Engi
     assert column(engine, "first_token_ps") == [422 + 70]
 
 
-@every
 def test_an_idle_serving_instance_drains(engine_class: Engine) -> None:
-    engine = helped(engine_class, (60, 10, 1))
-    engine.advance(65)
+    engine = helped(engine_class, (60, 10, 1), until_ps=65)
     engine.drain(0)
     assert states(engine)[0] == DRAINING
     engine.advance(131)
@@ -446,7 +403,6 @@ def test_an_idle_serving_instance_drains(engine_class: Engine) -> None:
     assert states(engine)[0] == OFF
 
 
-@every
 def test_the_serving_instance_drains(engine_class: Engine) -> None:
     engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), n_slots=3)
     engine.set_target(0, 3)
@@ -461,10 +417,8 @@ def test_the_serving_instance_drains(engine_class: Engine) -> None:
     assert engine.loading()["partner"].tolist() == [-1] * 4
 
 
-@every
 def test_what_comes_back_to_a_draining_instance_is_routed_again(engine_class: Engine) -> None:
-    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)))
-    engine.advance(75)
+    engine = helped(engine_class, *((60, 10, 1) for _ in range(3)), until_ps=75)
     engine.drain(0)
     engine.advance(100)
     engine.fail(1)
@@ -474,7 +428,6 @@ def test_what_comes_back_to_a_draining_instance_is_routed_again(engine_class: En
     assert column(engine, "restarts") == [0, 0, 0]
 
 
-@every
 def test_a_source_of_weights_that_is_lost_does_not_end_the_pair(engine_class: Engine) -> None:
     spec = live(n_slots=3, initial_active=2)
     engine = engine_class(spec, table((200, 10, 1), (200, 10, 1)))
@@ -488,7 +441,6 @@ def test_a_source_of_weights_that_is_lost_does_not_end_the_pair(engine_class: En
 # --- what is refused ---
 
 
-@every
 @pytest.mark.parametrize(
     "partners, error",
     [
@@ -505,7 +457,6 @@ def test_scale_refuses_partners(engine_class: Engine, partners: list[int], error
     assert states(engine)[1] == OFF
 
 
-@every
 def test_an_instance_is_in_one_pair_at_most(engine_class: Engine) -> None:
     engine = engine_class(live(n_slots=4), table((0, 1, 1)))
     with pytest.raises(ValueError, match=r"partners\[1\] = 0: is in a live pair already"):

@@ -22,17 +22,15 @@ from llmscale_env.sim.spec import (
     ScalingSpec,
     SpotSpec,
 )
-from tests.small_clusters import pool
-from tests.small_regions import LATER, NOBODY, Engine, cluster, every, market, requests
+from tests.small_clusters import Engine, pool, run
+from tests.small_regions import LATER, NOBODY, cluster, market, requests
 
 # --- A. regions ---
 
 
-@every
 def test_a_request_takes_its_latency_and_counts_nowhere_meanwhile(engine_class: Engine) -> None:
     spec = cluster(pool(initial_active=0, region=0), pool(region=1), latency_ps=70)
-    engine = engine_class(spec, requests((100, 4, 1)))
-    engine.advance(170)  # reaches at 170, which is not over at 170
+    engine = run(engine_class, spec, requests((100, 4, 1)), 170)
     assert engine.results()["state"][0] == RequestState.TRANSIT
     assert engine.conservation()[RequestState.TRANSIT] == 1
     assert engine.instances()["waiting"].sum() + engine.instances()["running"].sum() == 0
@@ -50,7 +48,6 @@ def splitmix64(x: int) -> int:
     return x ^ (x >> 31)
 
 
-@every
 @pytest.mark.parametrize("salt", [0, 5, -1, 2**62])
 def test_latency_is_a_quantile_by_hash_of_salt_request_and_region(
     engine_class: Engine, salt: int
@@ -77,7 +74,6 @@ def test_latency_is_a_quantile_by_hash_of_salt_request_and_region(
     assert (late == 0).sum() > 5
 
 
-@every
 def test_seeds_differ_in_latency_only_by_the_salt(engine_class: Engine) -> None:
     spec = replace(
         cluster(pool(initial_active=0), pool(region=1)),
@@ -91,7 +87,6 @@ def test_seeds_differ_in_latency_only_by_the_salt(engine_class: Engine) -> None:
     assert first[0] == first[2] != first[1]
 
 
-@every
 def test_the_first_region_below_the_threshold_then_the_least_used(engine_class: Engine) -> None:
     """Regions 0, 1, 2 in this order, of 1,000 KV tokens each; threshold 10 %."""
     spec = cluster(
@@ -101,8 +96,7 @@ def test_the_first_region_below_the_threshold_then_the_least_used(engine_class: 
         threshold_ppm=100_000,
     )
     rows = [(0, 99, 500), (1000, 200, 500), (2000, 150, 500), (3000, 300, 500), (4000, 1, 500)]
-    engine = engine_class(spec, requests(*rows))
-    engine.advance(5000)
+    engine = run(engine_class, spec, requests(*rows), 5000)
     # 0: all empty. 1000: 99 tokens and what it has emitted are at least 10 % in region 0. 2000: so are
     # 200 in region 1. 3000: all are above, region 0 least. 4000: 99 + 300 there, so region 2 is least.
     assert engine.results()["instance"].tolist() == [0, 1, 2, 0, 2]
@@ -113,26 +107,21 @@ def test_the_first_region_below_the_threshold_then_the_least_used(engine_class: 
     assert more.results()["instance"].tolist() == [1] * 5
 
 
-@every
 def test_the_least_used_deployment_then_the_least_to_do(engine_class: Engine) -> None:
     """Slots 0 and 1, 2 and 3 are deployments. One big request in the first: the others go to the second."""
     spec = cluster(pool(n_slots=4, initial_active=4, deployment_slots=2), n_regions=1)
     rows = [(0, 300, 400), (2000, 10, 400), (2010, 10, 400), (2020, 10, 400)]
-    engine = engine_class(spec, requests(*rows))
-    engine.advance(2100)
+    engine = run(engine_class, spec, requests(*rows), 2100)
     # As one pool, the third would go to instance 1, which is empty.
     assert engine.results()["instance"].tolist() == [0, 2, 3, 2]
     flat = spec.with_pool(0, deployment_slots=0)
-    engine = engine_class(flat, requests(*rows))
-    engine.advance(2100)
+    engine = run(engine_class, flat, requests(*rows), 2100)
     assert engine.results()["instance"].tolist() == [0, 1, 2, 3]
 
 
-@every
 def test_who_reaches_nobody_is_sent_on(engine_class: Engine) -> None:
     spec = cluster(pool(region=0), pool(region=1), latency_ps=70, preference=((1, 0),) * 2)
-    engine = engine_class(spec, requests((0, 4, 1), (1000, 4, 1)))
-    engine.advance(10)
+    engine = run(engine_class, spec, requests((0, 4, 1), (1000, 4, 1)), 10)
     engine.drain(1)
     engine.advance(LATER)
     # At 70 region 1 has nobody: to region 0, where a client of region 0 takes no time.
@@ -140,24 +129,20 @@ def test_who_reaches_nobody_is_sent_on(engine_class: Engine) -> None:
     assert engine.results()["instance"].tolist() == [0, 0]
 
 
-@every
 def test_without_any_instance_the_gateway_holds_and_sends(engine_class: Engine) -> None:
     spec = cluster(pool(initial_active=0), pool(initial_active=0, region=1), latency_ps=70)
-    engine = engine_class(spec, requests((0, 4, 1)))
-    engine.advance(10)
+    engine = run(engine_class, spec, requests((0, 4, 1)), 10)
     assert engine.gateway(0) == [0]
     engine.set_target(1, 1)
     engine.advance(100)
     assert engine.results()["admitted_ps"][0] == 10 + 70
 
 
-@every
 def test_what_waits_at_a_draining_instance_stays_in_its_region(engine_class: Engine) -> None:
     """Region 1 would be preferred by now, and takes 70 ps; the request goes next door at once."""
     spec = cluster(pool(n_slots=2, initial_active=2, batch_limit=1), pool(region=1), latency_ps=70)
     rows = [(0, 10, 100), (1, 10, 100), (2, 10, 100)]
-    engine = engine_class(spec, requests(*rows))
-    engine.advance(10)
+    engine = run(engine_class, spec, requests(*rows), 10)
     assert engine.own_queue(0) == [2]
     engine.set_regional(0, 0, preference=((1, 0), (1, 0)))
     engine.drain(0)
@@ -169,15 +154,13 @@ def test_what_waits_at_a_draining_instance_stays_in_its_region(engine_class: Eng
     assert engine.results()["admitted_ps"][2] == 10 + 70
 
 
-@every
 def test_what_waits_counts_in_utilisations_if_it_is_to(engine_class: Engine) -> None:
     """One of 40 tokens runs and one of 35 waits, on 100: full to 40 %, or to 75 % with what waits."""
     for counts, region in ((False, 0), (True, 1)):
         spec = cluster(
             pool(batch_limit=1), pool(batch_limit=1, region=1), capacity=100, waiting_counts=counts
         )
-        engine = engine_class(spec, requests((0, 40, 9, 0), (1, 35, 9, 0), (3, 5, 9, 0)))
-        engine.advance(5)
+        engine = run(engine_class, spec, requests((0, 40, 9, 0), (1, 35, 9, 0), (3, 5, 9, 0)), 5)
         assert engine.own_queue(0)[:1] == [1]
         assert engine.results()["instance"][2] in (-1, region)
         engine.advance(LATER)
@@ -195,23 +178,19 @@ def one_at_a_time(promote_ps: int = 10**15) -> ClusterSpec:
     return replace(spec, routes=((route, route),), classes=classes)
 
 
-@every
 def test_priority_0_comes_first_and_each_in_order(engine_class: Engine) -> None:
     rows = [(0, 5, 9, 1), (1, 5, 9, 1), (2, 5, 9, 0), (3, 5, 9, 1), (4, 5, 9, 0)]
-    engine = engine_class(one_at_a_time(), requests(*rows))
-    engine.advance(10)
+    engine = run(engine_class, one_at_a_time(), requests(*rows), 10)
     assert engine.own_queue(0) == [2, 4, 1, 3]
     engine.advance(LATER)
     assert engine.finish_log() == [0, 2, 4, 1, 3]
 
 
-@every
 def test_orders_take_the_last_as_they_stand(engine_class: Engine) -> None:
     spec = one_at_a_time()
     spec = spec.with_pool(0, n_slots=2, initial_active=2)
     rows = [(0, 5, 90, 1), (0, 5, 90, 1), (1, 5, 9, 1), (1, 5, 9, 1), (3, 5, 9, 0), (3, 5, 9, 0)]
-    engine = engine_class(spec, requests(*rows))
-    engine.advance(10)
+    engine = run(engine_class, spec, requests(*rows), 10)
     assert [engine.own_queue(0), engine.own_queue(1)] == [[4, 2], [5, 3]]
     engine.move_waiting(0, 1, 2)
     assert [engine.own_queue(0), engine.own_queue(1)] == [[], [5, 4, 3, 2]]
@@ -220,24 +199,20 @@ def test_orders_take_the_last_as_they_stand(engine_class: Engine) -> None:
     assert [engine.own_queue(0), engine.own_queue(1)] == [[5, 3, 2], [4]]
 
 
-@every
 def test_an_old_request_is_of_priority_0(engine_class: Engine) -> None:
     """On its way for 70 ps: old if that is what it takes, one picosecond short otherwise."""
     for promote_ps, order in ((70, [1, 2]), (71, [2, 1])):
         spec = replace(one_at_a_time(promote_ps=promote_ps), latency=LatencySpec((((70, 70),),)))
-        engine = engine_class(spec, requests((0, 5, 9, 0), (1, 5, 9, 1), (2, 5, 9, 0)))
-        engine.advance(75)
+        engine = run(engine_class, spec, requests((0, 5, 9, 0), (1, 5, 9, 1), (2, 5, 9, 0)), 75)
         assert engine.own_queue(0) == order
 
 
-@every
 def test_each_class_has_its_own_age_of_promotion(engine_class: Engine) -> None:
     """Both requests of priority 1 are on their way for 70 ps: that is old in the class that waits 60."""
     spec = replace(one_at_a_time(), latency=LatencySpec((((70, 70),),)))
     calm, hasty = (ClassSpec(priority=1, promote_ps=age) for age in (80, 60))
     spec = replace(spec, classes=(calm, hasty))
-    engine = engine_class(spec, requests((0, 5, 9, 0), (1, 5, 9, 0), (2, 5, 9, 1)))
-    engine.advance(75)
+    engine = run(engine_class, spec, requests((0, 5, 9, 0), (1, 5, 9, 0), (2, 5, 9, 1)), 75)
     assert engine.own_queue(0) == [2, 1]
 
 
@@ -255,7 +230,6 @@ def managed(**changes: Any) -> ClusterSpec:
     )
 
 
-@every
 def test_a_manager_takes_two_below_half_and_one_below_three_fifths(engine_class: Engine) -> None:
     """At 50 the memory is empty; until 175 it holds 2 x 20 tokens of 100, then it fills up."""
     rows = [(0, 20, 30, 1)] * 6
@@ -274,8 +248,7 @@ def test_a_manager_takes_two_below_half_and_one_below_three_fifths(engine_class:
         left.append(len(engine.queues()[0]))
     assert left == [4, 3, 2]
 
-    engine = engine_class(managed(), requests(*([(0, 30, 30, 1)] * 6)))
-    engine.advance(151)
+    engine = run(engine_class, managed(), requests(*([(0, 30, 30, 1)] * 6)), 151)
     assert len(engine.queues()[0]) == 4  # 2 x 30 of 100 are not below three fifths
 
     engine = engine_class(managed(), requests(*rows))
@@ -284,22 +257,18 @@ def test_a_manager_takes_two_below_half_and_one_below_three_fifths(engine_class:
     assert len(engine.queues()[0]) == 6
 
 
-@every
 def test_signals_come_at_multiples_after_everything_else(engine_class: Engine) -> None:
     """A request that arrives at 100 is taken at 100, one at 101 waits for 150."""
-    engine = engine_class(managed(), requests((100, 5, 1, 1), (301, 5, 1, 1)))
-    engine.advance(LATER)
+    engine = run(engine_class, managed(), requests((100, 5, 1, 1), (301, 5, 1, 1)), LATER)
     assert engine.results()["admitted_ps"].tolist() == [100, 350]
 
 
-@every
 def test_managers_of_regions_share_a_queue_or_have_their_own(engine_class: Engine) -> None:
     pools = (pool(), pool(region=1))
     both = (ManagerSpec(0, (0,)), ManagerSpec(0, (1,)))
     spec = cluster(*pools, managers=both, manager_period_ps=50)
     rows = [(0, 5, 50, 1)] * 4
-    engine = engine_class(spec, requests(*rows, regions=(1, 1, 0, 1)))
-    engine.advance(60)
+    engine = run(engine_class, spec, requests(*rows, regions=(1, 1, 0, 1)), 60)
     assert engine.results()["instance"].tolist() == [0, 0, 1, 1]
     route = replace(spec.routes[0][1], region_queues=(0, 1))
     own = replace(
@@ -308,13 +277,11 @@ def test_managers_of_regions_share_a_queue_or_have_their_own(engine_class: Engin
         queue_llm=(0, 0),
         managers=(both[0], replace(both[1], queue=1)),
     )
-    engine = engine_class(own, requests(*rows, regions=(1, 1, 0, 1)))
-    engine.advance(60)
+    engine = run(engine_class, own, requests(*rows, regions=(1, 1, 0, 1)), 60)
     assert engine.results()["instance"].tolist() == [1, 1, 0, -1]
     assert engine.queues() == [[], [3]]
 
 
-@every
 def test_a_managed_request_stays_at_its_endpoint_when_its_instance_drains(
     engine_class: Engine,
 ) -> None:
@@ -324,8 +291,7 @@ def test_a_managed_request_stays_at_its_endpoint_when_its_instance_drains(
         managers=(ManagerSpec(0, (0,), 10**6, 10**6),),
         manager_period_ps=50,
     )
-    engine = engine_class(spec, requests(*([(0, 5, 90, 1)] * 4)))
-    engine.advance(101)
+    engine = run(engine_class, spec, requests(*([(0, 5, 90, 1)] * 4)), 101)
     assert [engine.own_queue(0), engine.own_queue(1)] == [[2], [3]]
     engine.drain(0)
     assert engine.own_queue(1) == [3, 2]
@@ -374,7 +340,6 @@ def test_clusters_that_cannot_be_are_refused() -> None:
     refused("each once", lambda: ManagerSpec(0, ()))
 
 
-@every
 def test_commands_that_cannot_be_are_refused(engine_class: Engine) -> None:
     spec = replace(market(), managers=(ManagerSpec(0, (0,)),), manager_period_ps=50)
     plain = replace(spec.routes[0][1], pools=(0,))

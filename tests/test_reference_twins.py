@@ -16,17 +16,15 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.small_clusters import column, pool, table
+from tests.small_clusters import Engine, column, pool, run, table
 from tests.test_reference_weights import (
     ACTIVE,
     DRAINING,
     LOADING,
     NOBODY,
     OFF,
-    Engine,
     active_from,
     cluster,
-    every,
     flowing,
     layers,
     states,
@@ -53,7 +51,6 @@ def test_twins_sit_on_the_same_gpus() -> None:
     assert both.active_at_start == (True, False, True, False, True)
 
 
-@every
 def test_an_idle_instance_mutates_at_once(engine_class: Engine) -> None:
     engine = engine_class(twins(max_gpus=3), NOBODY)
     engine.mutate(1)
@@ -69,10 +66,8 @@ def test_an_idle_instance_mutates_at_once(engine_class: Engine) -> None:
     assert states(engine) == [ACTIVE, ACTIVE, ACTIVE, OFF, OFF]
 
 
-@every
 def test_a_busy_instance_mutates_when_its_work_is_done(engine_class: Engine) -> None:
-    engine = engine_class(twins(), table((0, 10, 4), (1, 10, 4), (2, 10, 2)))
-    engine.advance(20)
+    engine = run(engine_class, twins(), table((0, 10, 4), (1, 10, 4), (2, 10, 2)), 20)
     # Requests 0 and 2 at slot 0 (prefilled one after the other), 1 at slot 1.
     engine.mutate(0)
     assert states(engine)[0] == DRAINING
@@ -88,25 +83,21 @@ def test_a_busy_instance_mutates_when_its_work_is_done(engine_class: Engine) -> 
     assert column(engine, "instance")[2] == 3
 
 
-@every
 def test_a_mutation_is_called_off_by_a_target(engine_class: Engine) -> None:
-    engine = engine_class(twins(), table((0, 10, 4)))
-    engine.advance(20)
+    engine = run(engine_class, twins(), table((0, 10, 4)), 20)
     engine.mutate(0)
     engine.set_target(0, 2)
     engine.advance(10**4)
     assert states(engine) == [ACTIVE, ACTIVE, ACTIVE, OFF, OFF]
     engine.drain(0)
     assert states(engine) == [OFF, ACTIVE, ACTIVE, OFF, OFF]
-    engine = engine_class(twins(), table((0, 10, 4)))
-    engine.advance(20)
+    engine = run(engine_class, twins(), table((0, 10, 4)), 20)
     engine.mutate(0)
     engine.fail(0)
     engine.advance(10**4)
     assert states(engine) == [OFF, ACTIVE, ACTIVE, OFF, OFF]
 
 
-@every
 def test_flows_go_on_from_the_twin(engine_class: Engine) -> None:
     engine = engine_class(twins().with_pool(1, initial_active=0), NOBODY)
     engine.scale([2], [1])
@@ -116,7 +107,6 @@ def test_flows_go_on_from_the_twin(engine_class: Engine) -> None:
     assert active_from(engine, range(2, 3)) == [12]
 
 
-@every
 def test_a_copy_that_comes_from_a_twin_starts_again_if_that_fails(engine_class: Engine) -> None:
     first = flowing(n_slots=3, initial_active=0, phase=PoolPhase.PREFILL)
     second = replace(first, phase=PoolPhase.DECODE, twin_of=0)
@@ -139,7 +129,6 @@ def test_a_copy_that_comes_from_a_twin_starts_again_if_that_fails(engine_class: 
 # --- what is refused ---
 
 
-@every
 @pytest.mark.parametrize(
     "slots, sources, error",
     [
@@ -166,7 +155,6 @@ def test_scale_refuses(
     assert states(engine) == [ACTIVE, LOADING, LOADING, OFF]
 
 
-@every
 def test_commands_refuse(engine_class: Engine) -> None:
     engine = engine_class(cluster(flowing(weight_bytes=0), pool(pull=())), NOBODY)
     with pytest.raises(ValueError, match="weight_bytes of its pool is 0"):

@@ -6,14 +6,12 @@ in each; the weights are 12 bytes in 3 layers, so that a layer takes 4 ps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
     FROM_SSD,
@@ -30,14 +28,21 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from tests.engine_cases import mechanisms, run_case
-from tests.small_clusters import column, pool, profile, queued, seen, swapping, table, times
+from tests.small_clusters import (
+    Engine,
+    column,
+    pool,
+    profile,
+    queued,
+    run,
+    seen,
+    swapping,
+    table,
+    times,
+)
 from tests.test_engines_agree import broken_law
 from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case
 from tests.weight_laws import Watched, broken_weight_law
-
-ENGINES = (ReferenceEngine, FastEngine)
-Engine = Callable[..., Any]
-every = pytest.mark.parametrize("engine_class", ENGINES)
 
 BYTE_PER_PS = 10**6
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
@@ -114,7 +119,6 @@ def active_from(engine: Any, instances: range, until_ps: int = 200) -> list[int]
 # --- layers ---
 
 
-@every
 def test_a_chain_forwards_each_layer_as_soon_as_it_has_come(engine_class: Engine) -> None:
     engine = engine_class(cluster(), NOBODY)
     engine.scale([1, 2, 3], [0, 1, 2])
@@ -127,7 +131,6 @@ def test_a_chain_forwards_each_layer_as_soon_as_it_has_come(engine_class: Engine
     assert active_from(engine, range(1, 4)) == [12, 16, 20]
 
 
-@every
 def test_a_fan_out_shares_the_source_s_link(engine_class: Engine) -> None:
     engine = engine_class(cluster(speeds={"out_links": 3 * 10**6, "in_links": 10**7}), NOBODY)
     engine.scale([1, 2, 3], [0, 0, 0])
@@ -138,7 +141,6 @@ def test_a_fan_out_shares_the_source_s_link(engine_class: Engine) -> None:
     assert active_from(engine, range(1, 2)) == [6]
 
 
-@every
 def test_layers_differ_by_a_byte_at_most(engine_class: Engine) -> None:
     # 11 bytes in 3 layers: 3, 4, 4.
     engine = engine_class(cluster(flowing(weight_bytes=11)), NOBODY)
@@ -150,7 +152,6 @@ def test_layers_differ_by_a_byte_at_most(engine_class: Engine) -> None:
     assert active_from(engine, range(1, 2)) == [11]
 
 
-@every
 def test_weights_and_kv_share_a_link(engine_class: Engine) -> None:
     prefill = flowing(n_slots=2, initial_active=1, phase=PoolPhase.PREFILL)
     decode = pool(pull=(), phase=PoolPhase.DECODE)
@@ -169,7 +170,6 @@ def test_weights_and_kv_share_a_link(engine_class: Engine) -> None:
     assert seen(engine, 2, "in_flight", "running") == (0, 1)
 
 
-@every
 def test_a_source_that_disappears(engine_class: Engine) -> None:
     engine = engine_class(cluster(), NOBODY)
     engine.scale([1, 2], [0, 1])
@@ -183,7 +183,6 @@ def test_a_source_that_disappears(engine_class: Engine) -> None:
     assert active_from(engine, range(1, 3)) == [22, 18]
 
 
-@every
 def test_a_source_that_is_active_may_drain_but_not_turn_off(engine_class: Engine) -> None:
     engine = engine_class(cluster(), table((0, 1, 2)))
     engine.scale([1], [0])
@@ -206,7 +205,6 @@ def n_slots_plus_host(engine: Any, host: int) -> int:
     return FROM_SSD if engine.spec.host_keep_alive_ps == 0 else engine.spec.n_instances + host
 
 
-@every
 def test_the_fewest_layers_are_cancelled_first(engine_class: Engine) -> None:
     engine = engine_class(cluster(), NOBODY)
     engine.scale([3, 1, 2], [0, 3, 3])
@@ -221,7 +219,6 @@ def test_the_fewest_layers_are_cancelled_first(engine_class: Engine) -> None:
     assert order == [2, 1, 3]
 
 
-@every
 def test_what_waits_for_a_cancelled_slot_goes_elsewhere(engine_class: Engine) -> None:
     engine = engine_class(cluster(flowing(acquire_ps=5)), NOBODY)
     engine.scale([1, 2], [0, 1])
@@ -234,7 +231,6 @@ def test_what_waits_for_a_cancelled_slot_goes_elsewhere(engine_class: Engine) ->
     assert active_from(engine, range(2, 3)) == [17]
 
 
-@every
 def test_the_gateway_waits_for_the_last_layer(engine_class: Engine) -> None:
     engine = engine_class(cluster(flowing(initial_active=0)), table((0, 2, 1)))
     engine.set_target(0, 1)
@@ -245,7 +241,6 @@ def test_the_gateway_waits_for_the_last_layer(engine_class: Engine) -> None:
 # --- sources ---
 
 
-@every
 @pytest.mark.parametrize(
     "source, code, loaded_ps",
     [(LoadSource.SSD, -1, 24), (LoadSource.HOST, -1, 24), (LoadSource.MULTICAST, 0, 12)],
@@ -259,7 +254,6 @@ def test_the_sources_of_set_target(
     assert active_from(engine, range(1, 2)) == [loaded_ps]
 
 
-@every
 def test_the_nearest_source_is_on_the_same_host(engine_class: Engine) -> None:
     net = network((0, 1, 2, 3))
     tables = ("host_out_links", "host_in_links", "ssd_host_links")
@@ -272,7 +266,6 @@ def test_the_nearest_source_is_on_the_same_host(engine_class: Engine) -> None:
     assert engine.loading()["load_from"].tolist() == [NO_SOURCE, 0, 3, FROM_SSD]
 
 
-@every
 def test_host_memory_serves_its_own_host_and_as_a_home_all(engine_class: Engine) -> None:
     spec = cluster(flowing(initial_active=0), homes=(1,), speeds={"host_out_links": 500_000})
     engine = engine_class(spec, NOBODY)
@@ -286,7 +279,6 @@ def test_host_memory_serves_its_own_host_and_as_a_home_all(engine_class: Engine)
     assert engine.loading()["load_from"][0] == FROM_SSD
 
 
-@every
 def test_every_host_may_have_a_copy_at_the_start(engine_class: Engine) -> None:
     spec = cluster(host_cache_at_start=True, host_keep_alive_ps=int(NEVER))
     engine = engine_class(spec, NOBODY)
@@ -295,13 +287,11 @@ def test_every_host_may_have_a_copy_at_the_start(engine_class: Engine) -> None:
     engine.fail_host(1)
     # What it had is lost: its slot loads from SSD.
     assert engine.loading()["load_from"][1] == FROM_SSD
-    engine = engine_class(replace(spec, host_keep_alive_ps=20), NOBODY)
-    engine.advance(21)
+    engine = run(engine_class, replace(spec, host_keep_alive_ps=20), NOBODY, 21)
     engine.set_target(0, 2, LoadSource.HOST)
     assert engine.loading()["load_from"][1] == FROM_SSD
 
 
-@every
 def test_a_copy_may_be_given_up_while_it_is_loaded_from(engine_class: Engine) -> None:
     spec = cluster(host_cache_at_start=True, host_keep_alive_ps=3)
     engine = engine_class(spec, NOBODY)
@@ -312,7 +302,6 @@ def test_a_copy_may_be_given_up_while_it_is_loaded_from(engine_class: Engine) ->
 # --- homes ---
 
 
-@every
 def test_a_host_fails_and_the_copy_is_restored_elsewhere(engine_class: Engine) -> None:
     engine = engine_class(cluster(homes=(2,), speeds={"host_in_links": 500_000}), NOBODY)
     engine.set_target(0, 3, LoadSource.SSD)
@@ -331,7 +320,6 @@ def test_a_host_fails_and_the_copy_is_restored_elsewhere(engine_class: Engine) -
     assert engine.homes().tolist() == [(1, True)]
 
 
-@every
 def test_a_restored_copy_comes_from_a_slot_and_starts_again_if_that_fails(
     engine_class: Engine,
 ) -> None:
@@ -354,7 +342,6 @@ def test_a_restored_copy_comes_from_a_slot_and_starts_again_if_that_fails(
     assert active_from(engine, range(1, 2)) == [32 + 12]
 
 
-@every
 def test_who_loads_from_a_failed_host_s_memory_goes_elsewhere(engine_class: Engine) -> None:
     engine = engine_class(cluster(homes=(1,)), NOBODY)
     engine.scale([2, 3], [4 + 1, 2])
@@ -365,7 +352,6 @@ def test_who_loads_from_a_failed_host_s_memory_goes_elsewhere(engine_class: Engi
     assert active_from(engine, range(2, 4)) == [13, 17]
 
 
-@every
 def test_a_failed_host_s_instances_find_nothing_in_its_memory(engine_class: Engine) -> None:
     one = flowing(initial_active=2, load_source=LoadSource.HOST)
     engine = engine_class(cluster(one, host_keep_alive_ps=int(NEVER)), NOBODY)
@@ -378,7 +364,6 @@ def test_a_failed_host_s_instances_find_nothing_in_its_memory(engine_class: Engi
     assert engine.loading()["load_from"][1] == FROM_SSD
 
 
-@every
 def test_a_source_that_swaps_to_another_llm_is_gone(engine_class: Engine) -> None:
     row = (RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0),)
     spec = cluster(
@@ -391,7 +376,6 @@ def test_a_source_that_swaps_to_another_llm_is_gone(engine_class: Engine) -> Non
     assert (engine.loading()["load_from"][0], layers(engine)[0]) == (FROM_SSD, 1)
 
 
-@every
 def test_new_homes_are_spread(engine_class: Engine) -> None:
     route = RouteSpec(RouterKind.JSQ_REQUESTS, ())
     pools = tuple(flowing(llm=m, n_slots=1, initial_active=0) for m in range(4))
@@ -402,11 +386,9 @@ def test_new_homes_are_spread(engine_class: Engine) -> None:
     assert engine.homes()["host"].tolist() == [2, 1, 3, 1]
 
 
-@every
 def test_requests_of_a_failed_host_are_served_elsewhere(engine_class: Engine) -> None:
     spec = cluster(flowing(initial_active=2, repair_ps=50), homes=(0,))
-    engine = engine_class(spec, table(*((0, 2, 5) for _ in range(6))))
-    engine.advance(30)
+    engine = run(engine_class, spec, table(*((0, 2, 5) for _ in range(6))), 30)
     engine.fail_host(0)
     assert seen(engine, 1, "waiting", "running") == (3, 3)
     engine.advance(10**4)
@@ -415,11 +397,9 @@ def test_requests_of_a_failed_host_are_served_elsewhere(engine_class: Engine) ->
     assert engine.homes().tolist() == [(1, True)]
 
 
-@every
 def test_a_failed_host_loses_saved_kv_and_warm_weights(engine_class: Engine) -> None:
     one = pool(batch_limit=1, pull=(0, 1), evicts_in_order=True)
-    engine = engine_class(queued(one), table((0, 4, 10, 1), (20, 4, 30, 0)))
-    engine.advance(40)
+    engine = run(engine_class, queued(one), table((0, 4, 10, 1), (20, 4, 30, 0)), 40)
     # Request 0 has made way, its KV is in host memory; its instance is failed with its host.
     assert seen(engine, 0, "host_kv_bytes") == (6,)
     engine.drain(0)
@@ -433,7 +413,6 @@ def test_a_failed_host_loses_saved_kv_and_warm_weights(engine_class: Engine) -> 
     assert times(engine, 0)[3] == 1900 + 23 - 38  # 6 tokens prefilled
 
 
-@every
 @pytest.mark.parametrize("fails, ready_ps", [(False, 40), (True, 140)])
 def test_a_failed_host_s_warm_weights_are_fetched_again(
     engine_class: Engine, fails: bool, ready_ps: int

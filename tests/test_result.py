@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from llmscale_env.control.result import EpisodeResult
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import RESULT_DTYPE, RequestState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from tests.waiting import printed
 
 ROOT = Path(__file__).resolve().parents[1]
 LLM = "llama-3.1-8b"
@@ -314,7 +313,4 @@ def test_slips():
 
 def test_heavy_imports_wait():
     code = "import sys, llmscale_env.control.result as r; print('pandas' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
+    assert printed(code).strip() == "False"

@@ -18,8 +18,8 @@ from llmscale_env.scenarios import ScenarioError, load_scenario
 from llmscale_env.sim.compile import compile_cluster, pool_load_times_s, pool_times, ps
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
+from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed
 
-SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
 WRONG = {"fleet.pools.*.time_factor": 1.2, "fleet.pools.*.load_time_factor": 0.8}
 
 
@@ -163,28 +163,7 @@ def test_the_environment_with_late_metrics_is_the_codec_with_run_episode():
     env = MixedSLOV0Env(
         overrides={**SHORT, "metric_delay_s": 30}, action=("instances", "routing_share")
     )
-    rng = np.random.default_rng(4)
-    observations, rewards, actions, truncated = [env.reset(seed=11)[0]], [], [], False
-    while not truncated:
-        actions.append(rng.integers(env.action_space.nvec))
-        observation, reward, _, truncated, _ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(reward)
-
-    class Replay:
-        name = "replay"
-
-        def reset(self, scenario, seed):
-            self.codec, self.seen = env.make_codec(), []
-
-        def act(self, view):
-            self.seen.append(self.codec.encode(view))
-            return self.codec.decode(actions[len(self.seen) - 1], view)
-
-    policy = Replay()
-    result = run_episode(policy, env.scenario, 11)
-    np.testing.assert_allclose(np.array(policy.seen), np.array(observations[:-1]), atol=1e-6)
-    assert result.series["reward"].tolist() == pytest.approx(rewards, rel=1e-12)
+    observations = assert_replayed(env)
     metrics = [entry.name.startswith("last/") for entry in env.codec.encoder.entries]
     assert (observations[1][~np.array(metrics)] == observations[0][~np.array(metrics)]).all()
     assert (observations[1][metrics] != observations[0][metrics]).any()
@@ -192,25 +171,9 @@ def test_the_environment_with_late_metrics_is_the_codec_with_run_episode():
 
 def test_late_metrics_in_the_vectorised_form_and_after_a_restore():
     late = {**SHORT, "metric_delay_s": 20}
-    vector = MixedSLOV0VectorEnv(2, overrides=late)
     singles = [MixedSLOV0Env(overrides=late) for _ in range(2)]
-    observation, _ = vector.reset(seed=5)
-    for e, env in enumerate(singles):
-        assert (env.reset(seed=5 + e)[0] == observation[e]).all()
-    rng = np.random.default_rng(0)
-    for k in range(16):  # over an episode's end, and a restore
-        actions = rng.integers(vector.single_action_space.nvec, size=(2, 8))
-        observation, reward, _, done, info = vector.step(actions)
-        if k == 4:
-            singles[1] = singles[1].fork()
-        for e, env in enumerate(singles):
-            one, r, _, t, i = env.step(actions[e])
-            assert (r, t) == (reward[e], done[e])
-            if t:
-                assert (one == info["final_obs"][e]).all()
-                one, i = env.reset()
-            assert (one == observation[e]).all()
-            assert (i["action_mask"] == info["action_mask"][e]).all()
+    vector = MixedSLOV0VectorEnv(2, overrides=late)
+    assert_equal_to_singles(vector, singles, 5, fork=lambda env: env.fork())
 
 
 def test_what_follows_behind_is_saved_with_its_orders():

@@ -14,6 +14,7 @@ from experiments.sageserve import fig05_siloed as fig05
 from experiments.sageserve import fig11_instance_hours as fig11
 from experiments.sageserve import fig16_bursts as fig16
 from experiments.sageserve import fig17_week as fig17
+from tests.small_studies import frame_of
 
 LLM = "llama-2-70b"
 FIGURES = (fig05, fig11, fig16, fig17)
@@ -184,8 +185,7 @@ def test_figures_run_judge_and_draw(module):
     if module is fig16:
         few |= {"bursts_h": (0.25,), "minutes": 15.0}
     parameters = module.PARAMETERS["quick"].model_copy(update=few)
-    rows = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
-    frame = pd.DataFrame(rows)
+    frame = frame_of(module, parameters)
     claims = module.claims(frame, parameters)
     assert len({claim.sentence for claim in claims}) == len(claims)
     measured = [claim for claim in claims if claim.verdict is not Verdict.UNMEASURED]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from baselines.sageserve.throughput import throughput
@@ -17,13 +16,9 @@ from experiments.sageserve.setting import Binned, binned
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.workload import generate_requests
 from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, sageserve_week, week_classes
+from tests.small_studies import frame_of
 
 DAY_S = 86_400.0
-
-
-def frame_of(module, parameters):
-    rows = [{**case, **row} for case in module.cases(parameters) for row in module.run(case)]
-    return pd.DataFrame(rows)
 
 
 def test_they_are_in_the_catalogue():

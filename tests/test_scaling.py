@@ -13,7 +13,7 @@ from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
-from llmscale_env.workload.requests import RequestTable
+from tests.small_tables import requests_of
 from tests.test_weights_scenarios import DECODE, LLM, PREFILL, scenario
 
 ACTIVE, OFF, LOADING, DRAINING = (
@@ -287,16 +287,8 @@ def started(**changes: Any) -> tuple[Scaler, ClusterSimulation]:
         update={"impossible_commands": "error", "control_interval_s": 0.25, "horizon_s": 10.0}
         | changes
     )
-    n = 40
-    table = RequestTable.build(
-        np.linspace(0, 4, n),
-        np.full(n, 1000),
-        np.full(n, 30),
-        llm_names=(LLM,),
-        class_names=tuple(c.name for c in of.classes),
-    )
     simulation = ClusterSimulation(of)
-    simulation.start(0, table)
+    simulation.start(0, requests_of(of, np.linspace(0, 4, 40), 1000, 30))
     return Scaler(of), simulation
 
 

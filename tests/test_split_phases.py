@@ -6,7 +6,6 @@ one byte per picosecond, and a token's KV is one byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +24,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.small_clusters import ENGINES, column, pool, profile, seen, table, times
-
-Engine = Callable[..., Any]
-both = pytest.mark.parametrize("engine_class", ENGINES)
+from tests.small_clusters import Engine, column, pool, profile, run, seen, table, times
 
 
 def network(slots: int, capacity: int = 10**6) -> NetworkSpec:
@@ -68,10 +64,8 @@ def cluster(
     return ClusterSpec(**(fields | changes))
 
 
-@both
 def test_prefill_flow_decode(engine_class: Engine) -> None:
-    engine = engine_class(cluster(), table((0, 10, 3)))
-    engine.advance(36)
+    engine = run(engine_class, cluster(), table((0, 10, 3)), 36)
     # Prefill 5 + 30. The first token is out; 11 tokens wait to be copied, 11 are reserved.
     assert column(engine, "state") == [RequestState.HANDOVER]
     assert seen(engine, 0, "running", "kv_tokens", "kv_held") == (0, 11, 11)
@@ -87,19 +81,15 @@ def test_prefill_flow_decode(engine_class: Engine) -> None:
     assert seen(engine, 1, "kv_tokens", "iterations", "tokens") == (0, 2, 2)
 
 
-@both
 def test_one_token_never_leaves_the_prefill_instance(engine_class: Engine) -> None:
-    engine = engine_class(cluster(), table((0, 10, 1)))
-    engine.advance(100)
+    engine = run(engine_class, cluster(), table((0, 10, 1)), 100)
     assert times(engine, 0) == (0, 35, 35, -1)
     assert column(engine, "instance") == [0]
     assert seen(engine, 0, "kv_tokens") == (0,)
 
 
-@both
 def test_two_flows_share_a_link(engine_class: Engine) -> None:
-    engine = engine_class(cluster(), table((0, 10, 2), (0, 10, 2)))
-    engine.advance(87)
+    engine = run(engine_class, cluster(), table((0, 10, 2), (0, 10, 2)), 87)
     # Prefilled together in 65; 22 bytes over one link take until 87.
     assert seen(engine, 1, "in_flight", "landed") == (2, 0)
     engine.advance(88)
@@ -108,23 +98,18 @@ def test_two_flows_share_a_link(engine_class: Engine) -> None:
     assert column(engine, "finished_ps") == [87 + 10 + 2 + 44] * 2
 
 
-@both
 def test_without_a_network_flows_take_no_time(engine_class: Engine) -> None:
-    engine = engine_class(cluster(network=None), table((0, 10, 2), (0, 10, 2)))
-    engine.advance(200)
+    engine = run(engine_class, cluster(network=None), table((0, 10, 2), (0, 10, 2)), 200)
     assert column(engine, "finished_ps") == [65 + 56] * 2
 
 
-@both
 def test_the_own_queue_waits_for_memory(engine_class: Engine) -> None:
     """Of 25 tokens the first takes 11, and the second asks for its context and one more."""
     spec = cluster(times_of=profile(kv_capacity_tokens=25))
-    engine = engine_class(spec, table((0, 10, 5), (0, 12, 3)))
-    engine.advance(72)
+    engine = run(engine_class, spec, table((0, 10, 5), (0, 12, 3)), 72)
     # 11 + 13 + 1 <= 25.
     assert seen(engine, 1, "waiting", "in_flight", "kv_tokens") == (0, 2, 24)
-    engine = engine_class(spec, table((0, 10, 5), (0, 13, 3)))
-    engine.advance(76)
+    engine = run(engine_class, spec, table((0, 10, 5), (0, 13, 3)), 76)
     assert seen(engine, 1, "waiting", "in_flight", "kv_tokens") == (1, 1, 11)
     assert engine.own_queue(1) == [1]
     assert seen(engine, 0, "kv_held") == (25,)
@@ -135,7 +120,6 @@ def test_the_own_queue_waits_for_memory(engine_class: Engine) -> None:
     assert second[2] == first[2] + 14 + (10 + 1 + 28) + (10 + 1 + 30)
 
 
-@both
 @pytest.mark.parametrize("capacity, reserved", [(23, False), (24, True)])
 def test_the_iteration_under_way_is_allowed_for(
     engine_class: Engine, capacity: int, reserved: bool
@@ -149,11 +133,9 @@ def test_the_iteration_under_way_is_allowed_for(
     assert seen(engine, 1, "waiting", "in_flight") == ((0, 1) if reserved else (1, 0))
 
 
-@both
 def test_without_candidate_it_waits_in_the_decode_gateway(engine_class: Engine) -> None:
     spec = cluster(decode={"initial_active": 0, "load_ps": (100, 0, 0)})
-    engine = engine_class(spec, table((0, 10, 2), (0, 5, 2)))
-    engine.advance(60)
+    engine = run(engine_class, spec, table((0, 10, 2), (0, 5, 2)), 60)
     assert engine.decode_gateway(0) == [0, 1]
     assert engine.gateway(0) == []
     assert seen(engine, 0, "kv_held", "kv_tokens") == (17, 17)
@@ -165,10 +147,8 @@ def test_without_candidate_it_waits_in_the_decode_gateway(engine_class: Engine) 
     assert column(engine, "state") == [RequestState.FINISHED] * 2
 
 
-@both
 def test_a_draining_prefill_instance_stays_until_all_is_copied(engine_class: Engine) -> None:
-    engine = engine_class(cluster(), table((0, 10, 2)))
-    engine.advance(40)
+    engine = run(engine_class, cluster(), table((0, 10, 2)), 40)
     engine.drain(0)
     engine.advance(46)
     assert seen(engine, 0, "state") == (InstanceState.DRAINING,)
@@ -178,13 +158,11 @@ def test_a_draining_prefill_instance_stays_until_all_is_copied(engine_class: Eng
     assert column(engine, "state") == [RequestState.FINISHED]
 
 
-@both
 def test_a_draining_decode_instance_serves_what_is_on_its_way(engine_class: Engine) -> None:
     spec = cluster(
         decode={"n_slots": 2, "initial_active": 1}, times_of=profile(kv_capacity_tokens=19)
     )
-    engine = engine_class(spec, table((0, 8, 3), (0, 9, 3)))
-    engine.advance(60)
+    engine = run(engine_class, spec, table((0, 8, 3), (0, 9, 3)), 60)
     assert seen(engine, 1, "waiting", "in_flight") == (1, 1)
     engine.drain(1)
     # The one without reservation goes back to the gateway.
@@ -197,11 +175,9 @@ def test_a_draining_decode_instance_serves_what_is_on_its_way(engine_class: Engi
     assert column(engine, "state") == [RequestState.FINISHED] * 2
 
 
-@both
 def test_a_failing_prefill_instance_takes_the_kv_with_it(engine_class: Engine) -> None:
     spec = cluster(prefill={"repair_ps": 10})
-    engine = engine_class(spec, table((0, 10, 3)))
-    engine.advance(40)
+    engine = run(engine_class, spec, table((0, 10, 3)), 40)
     engine.fail(0)
     assert column(engine, "state") == [RequestState.GATEWAY]
     assert column(engine, "emitted_tokens") == [0]
@@ -213,11 +189,9 @@ def test_a_failing_prefill_instance_takes_the_kv_with_it(engine_class: Engine) -
     assert column(engine, "restarts") == [1]
 
 
-@both
 def test_a_failing_decode_instance_sends_back_what_had_not_landed(engine_class: Engine) -> None:
     spec = cluster(decode={"n_slots": 2, "initial_active": 2}, network=network(3, 10**5))
-    engine = engine_class(spec, table((0, 10, 3)))
-    engine.advance(40)
+    engine = run(engine_class, spec, table((0, 10, 3)), 40)
     assert seen(engine, 1, "in_flight") == (1,)
     engine.fail(1)
     assert seen(engine, 1, "in_flight", "kv_tokens") == (0, 0)
@@ -228,11 +202,9 @@ def test_a_failing_decode_instance_sends_back_what_had_not_landed(engine_class: 
     assert column(engine, "restarts") == [0]
 
 
-@both
 def test_what_decodes_starts_again_after_a_failure(engine_class: Engine) -> None:
     spec = cluster(decode={"n_slots": 2, "initial_active": 2})
-    engine = engine_class(spec, table((0, 10, 3)))
-    engine.advance(80)
+    engine = run(engine_class, spec, table((0, 10, 3)), 80)
     assert column(engine, "emitted_tokens") == [2]
     engine.fail(1)
     assert column(engine, "state") == [RequestState.OWN_QUEUE]
@@ -243,14 +215,12 @@ def test_what_decodes_starts_again_after_a_failure(engine_class: Engine) -> None
     assert column(engine, "restarts") == [1]
 
 
-@both
 @pytest.mark.parametrize("mode", PreemptionMode)
 def test_memory_overflow_on_a_decode_instance(engine_class: Engine, mode: int) -> None:
     spec = cluster(
         times_of=profile(kv_capacity_tokens=26), decode={"preemption": mode, "host_kv_bytes": 100}
     )
-    engine = engine_class(spec, table((0, 10, 9), (0, 10, 9)))
-    engine.advance(204)
+    engine = run(engine_class, spec, table((0, 10, 9), (0, 10, 9)), 204)
     # Landed at 87 with 11 tokens each; after two iterations (56, 60) 26 are full, and the second gives way.
     assert column(engine, "preemptions") == [0, 1]
     assert column(engine, "state") == [RequestState.RUNNING, RequestState.PREEMPTED]
@@ -288,10 +258,8 @@ def test_impossible_clusters_are_refused() -> None:
         replace(good, network=network(3))
 
 
-@both
 def test_orders_that_a_phase_cannot_carry_out(engine_class: Engine) -> None:
-    engine = engine_class(cluster(), table((0, 10, 3), (0, 10, 3)))
-    engine.advance(10)
+    engine = run(engine_class, cluster(), table((0, 10, 3), (0, 10, 3)), 10)
     for instance in (0, 1):
         with pytest.raises(ValueError, match="nothing to evict"):
             engine.evict(instance, 1)

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from llmscale_env._spread import (
     versions,
 )
 from llmscale_env._spread.versions import check_code
+from tests.ray_calls import assert_told_and_answered
 from tests.waiting import PATIENCE_S, command, ended, until
 
 HERE, TWO = Launcher(workers=1), Launcher(workers=2)
@@ -32,16 +32,6 @@ def square(x: int) -> tuple[int, int]:
     if x == 13:
         raise ValueError("13 is no good")
     return x * x, os.getpid()
-
-
-def count(upto: int, tell: Any) -> list[Any]:
-    """Tells a number after the other until it is told to stop."""
-    said = []
-    for number in range(upto):
-        said.append(tell(number))
-        if said[-1] == "stop":
-            break
-    return said
 
 
 def die() -> None:
@@ -89,18 +79,7 @@ def test_more_is_submitted_while_answers_come(launcher: Launcher):
 
 @pytest.mark.parametrize("launcher", [HERE, TWO])
 def test_calls_tell_and_are_answered(launcher: Launcher):
-    heard: dict[str, list[int]] = {"a": [], "b": []}
-
-    def hears(key: str, number: int) -> str:
-        heard[key].append(number)
-        return "stop" if (key, number) == ("b", 2) else f"{key}{number}"
-
-    with crew(launcher, 2, hears) as workers:
-        workers.submit("a", count, 4)
-        workers.submit("b", count, 4)
-        found = dict(workers)
-    assert found == {"a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "stop"]}
-    assert heard == {"a": [0, 1, 2, 3], "b": [0, 1, 2]}
+    assert_told_and_answered(launcher)
 
 
 def test_a_process_that_dies_is_told():

@@ -17,22 +17,12 @@ from llmscale_env.sim.spec import RESULT_DTYPE, RequestState
 from llmscale_env.workload.requests import RequestTable
 from tests.engine_cases import Case, first_difference, make_case, run_case
 from tests.region_cases import make_region_case
-from tests.small_clusters import ENGINES, pool, queued
+from tests.small_clusters import pool, queued, run
 from tests.small_clusters import table as requests
+from tests.small_tables import COLUMNS
 from tests.split_cases import make_split_case
 
 N_CASES = int(os.environ.get("LLMSCALE_STREAM_CASES", "60"))
-EVERY = pytest.mark.parametrize("engine_class", ENGINES)
-
-COLUMNS = (
-    "arrival_ps",
-    "llm",
-    "region",
-    "slo_class",
-    "input_tokens",
-    "output_tokens",
-    "predicted_output_tokens",
-)
 
 
 def part(table: RequestTable, first: int, last: int) -> RequestTable:
@@ -173,10 +163,8 @@ def test_a_controller_is_shown_the_same(kind: str) -> None:
     assert compared > 1000
 
 
-@EVERY
 def test_who_is_done_is_forgotten_and_room_is_used_again(engine_class: Any) -> None:
-    engine = engine_class(queued(pool()), requests((0, 4, 1), (5, 990, 100), (100, 4, 2)))
-    engine.advance(50)
+    engine = run(engine_class, queued(pool()), requests((0, 4, 1), (5, 990, 100), (100, 4, 2)), 50)
     gone = engine.retire()
     assert gone.ids.tolist() == [0, 1]
     assert gone.results["state"].tolist() == [RequestState.FINISHED, RequestState.REJECTED]
@@ -200,7 +188,6 @@ def test_memory_is_that_of_who_is_there() -> None:
     assert engine.batch.capacity < 20
 
 
-@EVERY
 def test_what_cannot_be_streamed_is_refused(engine_class: Any) -> None:
     spec = queued(pool())
     engine = engine_class(spec, requests((0, 4, 1), (100, 4, 1)))

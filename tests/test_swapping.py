@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,19 +21,17 @@ from llmscale_env.sim.spec import (
 )
 from llmscale_env.workload.requests import RequestTable
 from tests.small_clusters import (
-    ENGINES,
+    Engine,
     column,
     pool,
     profile,
     queued,
+    run,
     seen,
     swapping,
     table,
     times,
 )
-
-Engine = Callable[..., Any]
-both = pytest.mark.parametrize("engine_class", ENGINES)
 
 TURNS = table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1))
 """A request of LLM 0, which is done at 38, and one of LLM 1 behind it."""
@@ -50,7 +47,6 @@ def engine_of(engine_class: Engine, requests: RequestTable, n_llms: int = 2, **c
 # --- how long a swap takes ---
 
 
-@both
 def test_warm(engine_class: Engine) -> None:
     engine = engine_of(engine_class, TURNS, warm=(1,))
     engine.advance(39)
@@ -67,7 +63,6 @@ def test_warm(engine_class: Engine) -> None:
     assert seen(engine, 0, "state", "llm", "loaded_ps") == (InstanceState.ACTIVE, 1, -1)
 
 
-@both
 def test_cold(engine_class: Engine) -> None:
     engine = engine_of(engine_class, TURNS)
     engine.advance(39)
@@ -77,7 +72,6 @@ def test_cold(engine_class: Engine) -> None:
     assert times(engine, 1)[0] == 178
 
 
-@both
 def test_fetched_ahead(engine_class: Engine) -> None:
     """A list that is set while LLM 0 is served fetches LLM 1 meanwhile."""
     engine = engine_of(engine_class, TURNS)
@@ -93,7 +87,6 @@ def test_fetched_ahead(engine_class: Engine) -> None:
     assert seen(early, 0, "source", "loaded_ps") == (LoadSource.HOST, 78)
 
 
-@both
 def test_streamed_through_when_host_memory_is_exhausted(engine_class: Engine) -> None:
     requests = table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1), (0, 4, 2, 0, 0))
     engine = engine_of(engine_class, requests, host_weight_bytes=0, warm=(1,))
@@ -107,24 +100,20 @@ def test_streamed_through_when_host_memory_is_exhausted(engine_class: Engine) ->
     assert times(engine, 2)[0] == 356
 
 
-@both
 def test_an_llm_larger_than_its_share_of_host_memory_is_streamed(engine_class: Engine) -> None:
     swaps = (SwapSpec(0, 0, 5, 100, 40), SwapSpec(1, 0, 9, 100, 40))
     spec = queued(pool(swaps=swaps, host_weight_bytes=8, warm=(1,)), n_llms=2)
-    engine = engine_class(spec, table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1), (0, 4, 2, 0, 0)))
-    engine.advance(1000)
+    engine = run(engine_class, spec, table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1), (0, 4, 2, 0, 0)), 1000)
     assert times(engine, 1)[0] == 178
     # LLM 0 has stayed: 216 + 40.
     assert times(engine, 2)[0] == 256
 
 
-@both
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_fetch_under_way_gives_way_to_another_llm(engine_class: Engine, first: int) -> None:
     """At 38 LLM `first` is swapped to, while LLM 2 is on its way since 1 and LLM 1 would follow."""
     requests = table((0, 4, 2, 0, 0), (0, 4, 1, 1, 1), (0, 4, 1, 2, 2))
-    engine = engine_class(queued(swapping(3), n_queues=3, n_llms=3), requests)
-    engine.advance(1)
+    engine = run(engine_class, queued(swapping(3), n_queues=3, n_llms=3), requests, 1)
     engine.set_pull(0, (0, 2, 1))  # LLM 2 until 101, LLM 1 until 201
     engine.advance(20)
     engine.set_pull(0, (0, 1, 2) if first == 1 else (0, 2, 1))  # goes on all the same
@@ -137,7 +126,6 @@ def test_a_fetch_under_way_gives_way_to_another_llm(engine_class: Engine, first:
         assert column(engine, "admitted_ps") == [0, 241, 141]
 
 
-@both
 def test_the_llm_used_last_stays(engine_class: Engine) -> None:
     """Host memory for two of three: 0, 1, 2, 0, 2, 1."""
     requests = table(*((0, 4, 1, 0, m) for m in (0, 1, 2, 0, 2, 1)))
@@ -148,7 +136,6 @@ def test_the_llm_used_last_stays(engine_class: Engine) -> None:
     assert column(engine, "admitted_ps") == [0, 157, 314, 471, 528, 685]
 
 
-@both
 def test_weights_outlive_the_instance(engine_class: Engine) -> None:
     engine = engine_of(engine_class, TURNS)
     engine.advance(50)
@@ -164,7 +151,6 @@ def test_weights_outlive_the_instance(engine_class: Engine) -> None:
     assert engine.gpu_ps() == [50 + 940]
 
 
-@both
 def test_the_other_llm_brings_its_own_profile(engine_class: Engine) -> None:
     slow = profile(prefill_const_ps=1000, kv_capacity_tokens=30)
     swaps = (SwapSpec(0, 0, 1, 0, 40), SwapSpec(1, 1, 1, 0, 40))
@@ -175,27 +161,23 @@ def test_the_other_llm_brings_its_own_profile(engine_class: Engine) -> None:
     assert column(engine, "state")[2] == RequestState.REJECTED
 
 
-@both
 @pytest.mark.parametrize("watermark", [0, 1])
 def test_each_llm_keeps_its_own_share_of_memory_free(engine_class: Engine, watermark: int) -> None:
     swaps = (SwapSpec(0, 0, watermark_tokens=9), SwapSpec(1, 0, watermark_tokens=watermark))
     small = profile(kv_capacity_tokens=20)
     spec = queued(pool(swaps=swaps, warm=(1,)), n_llms=2, profiles=(small,))
     rows = [(0, 5, 3, 0, 0)] * 2 + [(0, 9, 2, 0, 1)] * 2
-    engine = engine_class(spec, table(*rows))
-    engine.advance(10**4)
+    engine = run(engine_class, spec, table(*rows), 10**4)
     # 5 + 1 tokens each of LLM 0 would fit into 20, but not with 9 kept free; 9 + 1 each of LLM 1 just fit.
     assert times(engine, 1)[0] == times(engine, 0)[2]
     assert (times(engine, 2)[0] == times(engine, 3)[0]) == (watermark == 0)
 
 
-@both
 def test_the_smallest_memory_that_may_serve_it_decides(engine_class: Engine) -> None:
     swaps = (SwapSpec(1, 1, 1, 0, 40), SwapSpec(0, 1, 1, 0, 40))
     small = replace(pool(llm=1, profile=1), swaps=swaps)
     spec = queued(pool(), small, n_llms=3, profiles=(profile(), profile(kv_capacity_tokens=9)))
-    engine = engine_class(spec, table((0, 4, 5), (0, 4, 6), (0, 1, 1, 0, 2)))
-    engine.advance(10**4)
+    engine = run(engine_class, spec, table((0, 4, 5), (0, 4, 6), (0, 1, 1, 0, 2)), 10**4)
     # 9 tokens fit everywhere, 10 would not everywhere; nobody serves LLM 2.
     assert column(engine, "state") == [
         RequestState.FINISHED,
@@ -210,7 +192,6 @@ URGENT = table((0, 4, 10, 1, 0), (20, 4, 1, 0, 1))
 """A long one of LLM 0 in queue 1; one of LLM 1 comes to queue 0."""
 
 
-@both
 def test_the_batch_is_served_to_its_end_first(engine_class: Engine) -> None:
     engine = engine_of(engine_class, URGENT, pull=(0, 1), warm=(1,))
     engine.advance(10**4)
@@ -220,7 +201,6 @@ def test_the_batch_is_served_to_its_end_first(engine_class: Engine) -> None:
     assert column(engine, "evictions") == [0, 0]
 
 
-@both
 def test_nobody_else_joins_a_batch_that_a_swap_waits_for(engine_class: Engine) -> None:
     requests = table((0, 4, 3, 0, 0), (20, 4, 1, 0, 1), (21, 4, 1, 0, 0))
     engine = engine_of(engine_class, requests, warm=(1,))
@@ -228,7 +208,6 @@ def test_nobody_else_joins_a_batch_that_a_swap_waits_for(engine_class: Engine) -
     assert column(engine, "admitted_ps") == [0, 101, 158]
 
 
-@both
 @pytest.mark.parametrize("chunk_tokens", [0, 64])
 def test_flush(engine_class: Engine, chunk_tokens: int) -> None:
     engine = engine_of(
@@ -247,7 +226,6 @@ def test_flush(engine_class: Engine, chunk_tokens: int) -> None:
     assert seen(engine, 0, "host_kv_bytes", "swaps") == (0, 2)
 
 
-@both
 @pytest.mark.parametrize("case", ["same queue", "earlier queue", "earliest deadline", "one stays"])
 def test_who_is_not_flushed(engine_class: Engine, case: str) -> None:
     rows = {
@@ -267,7 +245,6 @@ def test_who_is_not_flushed(engine_class: Engine, case: str) -> None:
     assert results["admitted_ps"].max() == 40 + np.sort(results["finished_ps"])[-2]
 
 
-@both
 def test_a_flush_takes_along_who_was_just_taken_back(engine_class: Engine) -> None:
     """Preempted, admitted again and flushed, all while the urgent one waits behind it."""
     spec = queued(
@@ -290,7 +267,6 @@ def test_a_flush_takes_along_who_was_just_taken_back(engine_class: Engine) -> No
     assert column(engine, "emitted_tokens") == [6, 8, 6]
 
 
-@both
 def test_kv_saved_before_survives_the_swap(engine_class: Engine) -> None:
     requests = table((0, 4, 10, 1, 0), (20, 4, 1, 0, 0), (21, 4, 1, 0, 1))
     engine = engine_of(
@@ -306,42 +282,36 @@ def test_kv_saved_before_survives_the_swap(engine_class: Engine) -> None:
     assert seen(engine, 0, "host_kv_bytes") == (0,)
 
 
-@both
 def test_a_swap_waits_for_a_copy_under_way(engine_class: Engine) -> None:
     requests = table((0, 4, 10, 1, 0), (20, 4, 1, 0, 0), (21, 4, 1, 0, 1))
     one = swapping(pull=(0, 1), warm=(1,), batch_limit=1, evicts_in_order=True, async_kv=True)
     slow = profile(swap_out_ps_per_token=10)
-    engine = engine_class(queued(one, n_llms=2, profiles=(slow,)), requests)
-    engine.advance(56)
+    engine = run(engine_class, queued(one, n_llms=2, profiles=(slow,)), requests, 56)
     # The copy takes from 38 to 98; the other request of LLM 0 is done at 38 + 17 = 55.
     assert seen(engine, 0, "loaded_ps", "kv_tokens") == (138, 0)
     engine.advance(10**4)
     assert times(engine, 2)[0] == 138
 
 
-@both
 def test_a_swap_pays_for_kv_that_was_saved(engine_class: Engine) -> None:
     requests = table((0, 4, 10, 1, 0), (20, 4, 1, 0, 1))
     one = swapping(pull=(0, 1), warm=(1,))
     moving = profile(swap_out_ps_per_token=1, swap_in_ps_per_token=2)
     spec = queued(one, n_llms=2, profiles=(moving,), priorities=(0, 1))
-    engine = engine_class(spec, requests)
-    engine.advance(21)
+    engine = run(engine_class, spec, requests, 21)
     engine.evict(0, 1)
     engine.advance(10**4)
     # At 38 nothing runs any more, and it wakes itself: 38 + 6 + 40.
     assert times(engine, 1)[0] == 84
 
 
-@both
 def test_preempted_requests_come_before_any_swap(engine_class: Engine) -> None:
     spec = queued(
         swapping(warm=(1,), preemption=PreemptionMode.RECOMPUTE),
         n_llms=2,
         profiles=(profile(kv_capacity_tokens=12),),
     )
-    engine = engine_class(spec, table((0, 4, 4), (0, 4, 4), (0, 4, 1, 0, 1)))
-    engine.advance(10**4)
+    engine = run(engine_class, spec, table((0, 4, 4), (0, 4, 4), (0, 4, 1, 0, 1)), 10**4)
     assert column(engine, "preemptions") == [0, 1, 0]
     assert engine.finish_log() == [0, 1, 2]
     assert times(engine, 2)[0] == times(engine, 1)[2] + 40
@@ -350,7 +320,6 @@ def test_preempted_requests_come_before_any_swap(engine_class: Engine) -> None:
 # --- commands and bills while it swaps ---
 
 
-@both
 def test_billing_goes_on_while_it_swaps(engine_class: Engine) -> None:
     engine = engine_of(engine_class, TURNS, gpus=2)
     for now in (38, 100, 170, 500):
@@ -358,7 +327,6 @@ def test_billing_goes_on_while_it_swaps(engine_class: Engine) -> None:
         assert engine.gpu_ps() == [2 * now]
 
 
-@both
 def test_who_swaps_is_loading_to_every_command(engine_class: Engine) -> None:
     engine = engine_of(engine_class, TURNS)
     engine.advance(50)
@@ -372,7 +340,6 @@ def test_who_swaps_is_loading_to_every_command(engine_class: Engine) -> None:
     assert seen(engine, 0, "batch_limit") == (3,)
 
 
-@both
 def test_a_list_without_the_llm_that_it_loads(engine_class: Engine) -> None:
     """The swap is not taken back; what waits then decides about the next one."""
     requests = table((0, 4, 2, 0, 0), (0, 4, 2, 0, 1), (45, 4, 1, 1, 0))
@@ -385,18 +352,15 @@ def test_a_list_without_the_llm_that_it_loads(engine_class: Engine) -> None:
     assert engine.queues() == [[1], []]
 
 
-@both
 def test_other_instances_find_the_present_llm_only(engine_class: Engine) -> None:
     """What HOST and MULTICAST mean for an instance that loads while the first one has swapped."""
     second = pool(initial_active=0, load_ps=(500, 300, 200), pull=())
     spec = queued(swapping(warm=(1,)), second, n_llms=2, host_keep_alive_ps=10)
-    engine = engine_class(spec, TURNS)
-    engine.advance(38 + 10)
+    engine = run(engine_class, spec, TURNS, 38 + 10)
     engine.set_target(1, 1, LoadSource.MULTICAST)
     # Nobody holds LLM 0, but the host has had it until 38.
     assert seen(engine, 1, "source") == (LoadSource.HOST,)
-    other = engine_class(spec, TURNS)
-    other.advance(38 + 11)
+    other = run(engine_class, spec, TURNS, 38 + 11)
     other.set_target(1, 1, LoadSource.MULTICAST)
     assert seen(other, 1, "source") == (LoadSource.SSD,)
 

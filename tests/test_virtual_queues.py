@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,19 +15,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.small_clusters import (
-    ENGINES,
-    column,
-    pool,
-    profile,
-    queued,
-    seen,
-    table,
-    times,
-)
-
-pytestmark = pytest.mark.parametrize("engine_class", ENGINES)
-Engine = Callable[..., Any]
+from tests.small_clusters import Engine, column, pool, profile, queued, run, seen, table, times
 
 # --- which queue is pulled from ---
 
@@ -61,8 +48,7 @@ def test_a_queue_is_passed_over_and_its_new_head_wakes_who_could_not_take_the_ol
     other = pool(llm=1, initial_active=0)
     spec = queued(pool(pull=(0, 1)), other, n_llms=2)
     requests = table((0, 4, 1, 0, 1), (1, 4, 1, 0, 0), (2, 4, 1, 1, 0))
-    engine = engine_class(spec, requests)
-    engine.advance(100)
+    engine = run(engine_class, spec, requests, 100)
     # The head of queue 0 is of LLM 1: what is behind it has to wait, queue 1 has not.
     assert times(engine, 2) == (2, 19, 19, -1)
     assert engine.queues() == [[0, 1], []]
@@ -76,8 +62,7 @@ def test_a_head_that_changes_while_it_decodes(engine_class: Engine) -> None:
     other = pool(llm=1, initial_active=0)
     spec = queued(pool(pull=(0, 1)), other, n_llms=2)
     requests = table((0, 4, 9, 1, 0), (1, 4, 1, 0, 1), (2, 4, 1, 0, 0))
-    engine = engine_class(spec, requests)
-    engine.advance(50)
+    engine = run(engine_class, spec, requests, 50)
     engine.set_target(1, 1)
     engine.advance(1000)
     # Boundaries at 17, 38, 61: the head left at 50, the next one joins at 61.
@@ -94,8 +79,7 @@ def test_an_idle_instance_that_leaves_does_not_take_its_call_along(
     """Two commands at one time: the first frees a request, the second removes who would take it."""
     failing = pool(repair_ps=10**6, pull=(0,))
     spec = queued(failing, pool(repair_ps=10**6), pool())
-    engine = engine_class(spec, table((0, 4, 50)))
-    engine.advance(100)
+    engine = run(engine_class, spec, table((0, 4, 50)), 100)
     engine.fail(0)
     args = {"fail": (1,), "drain": (1,), "set_pull": (1, ()), "set_target": (1, 0)}[how]
     getattr(engine, how)(*args)
@@ -112,8 +96,7 @@ def test_a_busy_instance_that_loses_its_list_does_not_take_its_call_along(
     routed = RouteSpec(RouterKind.ROUND_ROBIN, (0,))
     spec = queued(pool(n_slots=2, initial_active=2, batch_limit=2))
     spec = replace(spec, routes=((routed, RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0)),))
-    engine = engine_class(spec, table((0, 4, 50, 0), (0, 5, 50, 0), (200, 3, 5, 1)))
-    engine.advance(201)
+    engine = run(engine_class, spec, table((0, 4, 50, 0), (0, 5, 50, 0), (200, 3, 5, 1)), 201)
     # Boundaries: 17 + 21 + 23 + 25 + 27 + 29 + 31 + 33 = 206 at the one, at the other
     # 20 + 23 + 25 + ... + 33 = 188 and 223. The first would have taken it.
     engine.set_pull(0, ())
@@ -167,8 +150,7 @@ def test_nobody_is_evicted_in_vain(engine_class: Engine) -> None:
         pool(batch_limit=3, pull=(0, 1), evicts_in_order=True),
         profiles=(profile(kv_capacity_tokens=20),),
     )
-    engine = engine_class(spec, table((0, 4, 3, 0), (0, 4, 9, 1), (40, 15, 2, 0)))
-    engine.advance(10**5)
+    engine = run(engine_class, spec, table((0, 4, 3, 0), (0, 4, 9, 1), (40, 15, 2, 0)), 10**5)
     # 16 tokens would not even fit beside the first alone, which ends at 29 + 32 + 36 = 97.
     assert column(engine, "evictions") == [0, 1, 0]
     assert times(engine, 0)[2] == 97
@@ -177,8 +159,7 @@ def test_nobody_is_evicted_in_vain(engine_class: Engine) -> None:
 
 def test_who_is_not_on_the_list_goes_like_a_later_queue(engine_class: Engine) -> None:
     spec = queued(pool(batch_limit=1, pull=(1,), evicts_in_order=True))
-    engine = engine_class(spec, table((0, 4, 20, 1), (20, 4, 1, 0)))
-    engine.advance(30)
+    engine = run(engine_class, spec, table((0, 4, 20, 1), (20, 4, 1, 0)), 30)
     assert column(engine, "evictions") == [0, 0]
     engine.set_pull(0, (0,))
     engine.advance(40)
@@ -189,8 +170,7 @@ def test_who_is_not_on_the_list_goes_like_a_later_queue(engine_class: Engine) ->
 
 def test_earliest_deadline_evicts_nobody(engine_class: Engine) -> None:
     spec = evicting(pull_rule=PullRule.EARLIEST_DEADLINE)
-    engine = engine_class(spec, table((0, 4, 20, 1), (0, 4, 20, 2), (70, 2, 2, 0)))
-    engine.advance(10**5)
+    engine = run(engine_class, spec, table((0, 4, 20, 1), (0, 4, 20, 2), (70, 2, 2, 0)), 10**5)
     assert column(engine, "evictions") == [0, 0, 0]
 
 
@@ -199,8 +179,7 @@ def test_who_was_just_taken_back_is_spared_until_the_next_boundary(engine_class:
         pool(batch_limit=3, pull=(0, 1), evicts_in_order=True, preemption=PreemptionMode.SWAP),
         profiles=(profile(kv_capacity_tokens=20),),
     )
-    engine = engine_class(spec, table((0, 4, 12, 0), (0, 4, 14, 1), (250, 10, 6, 0)))
-    engine.advance(10**6)
+    engine = run(engine_class, spec, table((0, 4, 12, 0), (0, 4, 14, 1), (250, 10, 6, 0)), 10**6)
     # 29, then 32, 36, 40, 44, 48 for batches of 10 to 18 tokens: at 229 both have 10 and number 1
     # is preempted. Number 0 goes on alone with 31, 33, 35, 37, 39, 41 and ends at 445: 12 tokens.
     # Then 1 comes back, and 2 does not fit; but after one iteration of 11 + 20 it has its place.
@@ -220,8 +199,7 @@ def copying(swap_out_ps: int, capacity: int, **changes: Any) -> Any:
 
 
 def test_memory_comes_free_at_the_end_of_a_copy_of_an_idle_instance(engine_class: Engine) -> None:
-    engine = engine_class(copying(10, 20), table((0, 8, 12, 1), (30, 11, 2, 0)))
-    engine.advance(157)
+    engine = run(engine_class, copying(10, 20), table((0, 8, 12, 1), (30, 11, 2, 0)), 157)
     # 29, 58; there 10 + 12 tokens do not fit, number 0 goes, its 10 tokens take 100.
     assert seen(engine, 0, "running", "kv_tokens", "host_kv_bytes") == (0, 10, 10)
     engine.advance(10**5)
@@ -281,15 +259,13 @@ def test_who_fits_in_the_place_of_a_preempted_one_does_not_wait_for_the_copy(
 
 
 def test_a_copy_that_takes_no_time_frees_its_memory_at_once(engine_class: Engine) -> None:
-    engine = engine_class(copying(0, 20), table((0, 8, 12, 1), (30, 11, 2, 0)))
-    engine.advance(10**5)
+    engine = run(engine_class, copying(0, 20), table((0, 8, 12, 1), (30, 11, 2, 0)), 10**5)
     assert times(engine, 1)[:2] == (58, 96)
 
 
 def test_kv_that_is_lost_is_not_copied(engine_class: Engine) -> None:
     spec = copying(10, 20, host_kv_bytes=9)
-    engine = engine_class(spec, table((0, 8, 12, 1), (30, 11, 2, 0)))
-    engine.advance(10**5)
+    engine = run(engine_class, spec, table((0, 8, 12, 1), (30, 11, 2, 0)), 10**5)
     assert times(engine, 1)[:3] == (58, 96, 131)
     # Its 10 tokens are prefilled anew.
     assert times(engine, 0)[3] == 131 + 35 - 58
@@ -297,8 +273,7 @@ def test_kv_that_is_lost_is_not_copied(engine_class: Engine) -> None:
 
 def test_without_async_the_copy_comes_before_the_next_iteration(engine_class: Engine) -> None:
     spec = copying(3, 40).with_pool(0, async_kv=False)
-    engine = engine_class(spec, table((0, 4, 15, 0), (0, 20, 10, 1), (100, 12, 2, 0)))
-    engine.advance(10**5)
+    engine = run(engine_class, spec, table((0, 4, 15, 0), (0, 20, 10, 1), (100, 12, 2, 0)), 10**5)
     assert times(engine, 2)[:2] == (141, 141 + 66 + 41)
 
 
@@ -308,8 +283,7 @@ def test_without_async_the_copy_comes_before_the_next_iteration(engine_class: En
 @pytest.mark.parametrize("static", [True, False])
 def test_a_static_batch_admits_nobody_once_it_decodes(engine_class: Engine, static: bool) -> None:
     spec = queued(pool(batch_limit=4, static_batch=static))
-    engine = engine_class(spec, table((0, 4, 2), (0, 4, 5), (20, 2, 2), (60, 2, 1)))
-    engine.advance(10**5)
+    engine = run(engine_class, spec, table((0, 4, 2), (0, 4, 5), (20, 2, 2), (60, 2, 1)), 10**5)
     # Prefills until 29 and 40 (nothing has decoded yet), decode until 79: 0 and 2 leave. Number 1
     # goes on alone: 102, 127, 154.
     assert column(engine, "admitted_ps") == [0, 0, 29, 154 if static else 79]
@@ -321,8 +295,7 @@ def test_a_static_batch_admits_nobody_once_it_decodes(engine_class: Engine, stat
 
 def test_a_static_batch_that_was_evicted_is_over(engine_class: Engine) -> None:
     spec = queued(pool(batch_limit=4, static_batch=True), n_queues=1, priorities=(1,))
-    engine = engine_class(spec, table((0, 4, 9), (30, 4, 1)))
-    engine.advance(31)
+    engine = run(engine_class, spec, table((0, 4, 9), (30, 4, 1)), 31)
     engine.evict(0, 1)
     engine.advance(10**5)
     # Evicted at 38, taken back at once, and the other one with it.
@@ -336,8 +309,7 @@ def test_a_static_batch_that_was_evicted_is_over(engine_class: Engine) -> None:
 def waiting(engine_class: Engine, *rows: tuple[int, ...], **changes: Any) -> Any:
     """An engine at 10 whose only instance is `OFF`."""
     spec = queued(pool(initial_active=0, batch_limit=1, pull=(1, 0)), n_llms=2)
-    engine = engine_class(replace(spec, **changes), table(*rows))
-    engine.advance(10)
+    engine = run(engine_class, replace(spec, **changes), table(*rows), 10)
     return engine
 
 
@@ -404,8 +376,7 @@ def test_who_runs_or_is_done_cannot_be_regrouped(engine_class: Engine) -> None:
 
 
 def test_regrouping_wakes_an_idle_instance(engine_class: Engine) -> None:
-    engine = engine_class(queued(pool(pull=(1,))), table((0, 4, 1), (0, 4, 1)))
-    engine.advance(50)
+    engine = run(engine_class, queued(pool(pull=(1,))), table((0, 4, 1), (0, 4, 1)), 50)
     assert engine.queues() == [[0, 1], []]
     engine.regroup([1], [1])
     engine.advance(1000)
@@ -415,8 +386,7 @@ def test_regrouping_wakes_an_idle_instance(engine_class: Engine) -> None:
 
 def test_regrouping_gives_a_running_batch_a_head_that_fits(engine_class: Engine) -> None:
     spec = queued(pool(), profiles=(profile(kv_capacity_tokens=20),))
-    engine = engine_class(spec, table((0, 8, 9), (0, 15, 1), (0, 2, 1)))
-    engine.advance(31)
+    engine = run(engine_class, spec, table((0, 8, 9), (0, 15, 1), (0, 2, 1)), 31)
     # 29, 58; the second does not fit beside the first, the third would.
     engine.regroup([1], [0])
     engine.advance(10**4)
@@ -429,8 +399,7 @@ def test_regrouping_gives_a_running_batch_a_head_that_fits(engine_class: Engine)
 def test_arrivals_are_told_apart_by_their_input(engine_class: Engine) -> None:
     rows = [(20 + k, tokens, 1) for k, tokens in enumerate((4, 5, 10, 11))]
     spec = queued(pool(initial_active=0), n_queues=3)
-    engine = engine_class(spec, table((0, 11, 1), *rows))
-    engine.advance(10)
+    engine = run(engine_class, spec, table((0, 11, 1), *rows), 10)
     engine.set_arrival_queues(0, 0, (4, 10), (2, 1, 0))
     engine.advance(100)
     assert engine.queues() == [[0, 4], [2, 3], [1]]
@@ -507,8 +476,7 @@ def test_a_list_is_kept_by_an_instance_that_does_not_serve_yet(
     engine_class: Engine, state: InstanceState
 ) -> None:
     spec = queued(pool(initial_active=0, batch_limit=1, acquire_ps=50, load_ps=(30, 30, 30)))
-    engine = engine_class(spec, table((0, 4, 1, 0), (0, 4, 1, 1)))
-    engine.advance(10)
+    engine = run(engine_class, spec, table((0, 4, 1, 0), (0, 4, 1, 1)), 10)
     if state != InstanceState.OFF:
         engine.set_target(0, 1)
     assert seen(engine, 0, "state") == (state,)
@@ -523,8 +491,7 @@ def test_a_list_is_kept_by_an_instance_that_does_not_serve_yet(
 
 
 def test_an_empty_list_lets_the_batch_end_and_takes_nobody(engine_class: Engine) -> None:
-    engine = engine_class(queued(pool(batch_limit=1)), table((0, 4, 3), (0, 4, 1)))
-    engine.advance(10)
+    engine = run(engine_class, queued(pool(batch_limit=1)), table((0, 4, 3), (0, 4, 1)), 10)
     engine.set_pull(0, ())
     engine.advance(1000)
     assert times(engine, 0)[2] == 61
@@ -535,8 +502,7 @@ def test_an_empty_list_lets_the_batch_end_and_takes_nobody(engine_class: Engine)
 def test_a_request_remembers_its_queue_when_the_list_changes(engine_class: Engine) -> None:
     """An eviction by command puts it back where it came from, whoever pulls there now."""
     spec = queued(pool(pull=(1,)), priorities=(0, 1))
-    engine = engine_class(spec, table((0, 4, 9, 1)))
-    engine.advance(20)
+    engine = run(engine_class, spec, table((0, 4, 9, 1)), 20)
     engine.set_pull(0, (0,))
     engine.evict(0, 1)
     engine.advance(1000)
@@ -547,8 +513,7 @@ def test_a_request_remembers_its_queue_when_the_list_changes(engine_class: Engin
 @pytest.mark.parametrize("before", [True, False])
 def test_static_batches_can_be_switched(engine_class: Engine, before: bool) -> None:
     spec = queued(pool(batch_limit=4, static_batch=before))
-    engine = engine_class(spec, table((0, 4, 9), (62, 2, 9)))
-    engine.advance(65)
+    engine = run(engine_class, spec, table((0, 4, 9), (62, 2, 9)), 65)
     engine.set_operations(0, static_batch=not before)
     engine.advance(10**5)
     # Boundaries at 17, 38, 61, 86, 113. Switched on at 65, the batch is closed by the next launch of a

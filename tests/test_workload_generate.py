@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,18 +22,11 @@ from llmscale_env.workload import (
 )
 from llmscale_env.workload.mixes import load_mix, mix_names, replayed
 from llmscale_env.workload.requests import PS_PER_S
+from tests.small_tables import COLUMNS
+from tests.waiting import printed
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "traces"
 LLMS = ("llama-3.1-8b", "llama-3.1-70b")
-COLUMNS = (
-    "arrival_ps",
-    "llm",
-    "region",
-    "slo_class",
-    "input_tokens",
-    "output_tokens",
-    "predicted_output_tokens",
-)
 
 
 def generate(workload, seed=0, horizon_s=600.0, llms=LLMS, classes=DEFAULT_CLASSES):
@@ -88,10 +79,10 @@ def test_another_process_draws_the_same():
         f"llms={LLMS!r}, horizon_s=600.0, rng=np.random.default_rng(5));"
         "print(int(t.arrival_ps.sum()), int(t.output_tokens.sum()), len(t))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = printed(code)
     table = generate(load_mix("code-burst"), seed=5)
     expected = [int(table.arrival_ps.sum()), int(table.output_tokens.sum()), len(table)]
-    assert [int(word) for word in out.stdout.split()] == expected
+    assert [int(word) for word in out.split()] == expected
 
 
 def test_episodes_of_one_generator_differ_and_follow_from_its_state():

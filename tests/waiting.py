@@ -45,6 +45,13 @@ def command(*words: object) -> Iterator[subprocess.Popen[str]]:
         raise
 
 
+def printed(code: str) -> str:
+    """What Python code prints in a process of its own, in the project's folder."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def until(
     happened: Callable[[], object], what: str, process: subprocess.Popen[str] | None = None
 ) -> None:

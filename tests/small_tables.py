@@ -1,0 +1,54 @@
+"""Requests for episodes of a scenario."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.requests import RequestTable
+
+COLUMNS = (
+    "arrival_ps",
+    "llm",
+    "region",
+    "slo_class",
+    "input_tokens",
+    "output_tokens",
+    "predicted_output_tokens",
+)
+"""Of a table of requests, as they are drawn."""
+
+
+def requests_of(
+    scenario: Scenario,
+    arrival_s: ArrayLike,
+    input_tokens: ArrayLike,
+    output_tokens: ArrayLike,
+    slo_class: str | None = None,
+    **columns: ArrayLike,
+) -> RequestTable:
+    """Requests of the scenario's first LLM, sorted by arrival, of one class: the first, or the one named."""
+    names = tuple(c.name for c in scenario.classes)
+    order = np.argsort(arrival_s, kind="stable")
+
+    def column(values: ArrayLike) -> Any:
+        return np.broadcast_to(values, len(order))[order]
+
+    given = {"slo_class": 0 if slo_class is None else names.index(slo_class), **columns}
+    return RequestTable.build(
+        column(np.asarray(arrival_s, float)),
+        column(input_tokens),
+        column(output_tokens),
+        **{name: column(values) for name, values in given.items()},
+        llm_names=scenario.fleet.llms,
+        class_names=names,
+    )
+
+
+def guesses(scenario: Scenario, n: int = 12, output: int = 200, guess: int = 20) -> RequestTable:
+    """Requests within two seconds that are longer than predicted."""
+    arrival_s = np.linspace(0.05, 2.0, n)
+    return requests_of(scenario, arrival_s, 100, output, predicted_output_tokens=guess)
