@@ -99,7 +99,7 @@ def test_what_has_no_static_batch_is_run_and_claimed_once(as_in_the_paper):
 
 
 def test_every_configuration_has_its_loads():
-    with pytest.raises(ValidationError, match="as many as configurations"):
+    with pytest.raises(ValidationError, match="one value for each of small"):
         fig18.Ablation(configurations=("small",))
 
 
