@@ -11,6 +11,7 @@ drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
@@ -91,7 +92,7 @@ def plot(frame: DataFrame, parameters: BatchSize) -> Any:
         latency = axes.twinx()
         for watermark, style in zip(parameters.kv_watermarks, ("-", ":", "--", "-."), strict=False):
             mine = where(frame, llm=llm, kv_watermark=watermark)
-            look = {"x": "batch_limit", "band": None, "ms": 4}
+            look: dict[str, Any] = {"x": "batch_limit", "band": None, "ms": 4}
             name = f"{watermark:.0%} of KV memory kept free"
             line(axes, mine, y="tokens_per_s", style=f"o{style}", color="C0", label=name, **look)
             line(latency, mine, y="itl_s", style=f"s{style}", color="C3", **look)
@@ -124,19 +125,25 @@ def claims(frame: DataFrame, parameters: BatchSize) -> Iterator[Claim]:
                 paper="falls (curve)",
                 reason=_preempted(where(frame, llm=llm)),
             )
-        for column, what, best, unit in (
-            ("tokens_per_s", "throughput", max, "best"),
-            ("itl_s", "inter-token latency", lambda values: values.iloc[-1], "largest"),
+        for column, what, unit in (
+            ("tokens_per_s", "throughput", "best"),
+            ("itl_s", "inter-token latency", "largest"),
         ):
             yield at_least(
                 f"A larger batch raises {what} ({llm})",
                 1.01,
-                by_seed(mine, lambda one, c=column, b=best: b(one[c]) / one[c].iloc[0]),
+                by_seed(mine, partial(_growth, column=column, unit=unit)),
                 nothing=1.0,
                 unit=f"x from a batch of {min(parameters.batch_limits)} to the {unit}",
                 paper="rises (curve)",
                 note=_rises(mine, column),
             )
+
+
+def _growth(one: DataFrame, column: str, unit: str) -> float:
+    """The best or the last value of a column over that of the smallest batch."""
+    values = one[column]
+    return float((values.max() if unit == "best" else values.iloc[-1]) / values.iloc[0])
 
 
 def _preempted(frame: DataFrame) -> str:

@@ -265,7 +265,10 @@ def plot(frame: DataFrame, parameters: OverProvisioning) -> Any:
         what = f"TTFT {ttft_s:g} s" if ttft_s else f"intervals of {parameters.load_times_s[k]:g} s"
         which = f"{configuration} model, {parameters.rates_per_s[k]:g} requests/s, {what}"
         legend = {"loc": "upper left", "title": "to meet SLOs at", "title_fontsize": 8}
-        labels = {"xlabel": "burstiness (CV of the gaps)", "ylabel": "over-provisioning (x)"}
+        labels: dict[str, Any] = {
+            "xlabel": "burstiness (CV of the gaps)",
+            "ylabel": "over-provisioning (x)",
+        }
         title = f"{SHOWN[reading]}\n{which}"
         dress(axes, title=title, size=9, log="xy", ticks=parameters.cvs, legend=legend, **labels)
         axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])

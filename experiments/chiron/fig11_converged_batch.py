@@ -91,9 +91,9 @@ cases = Grid(
         "variant": VARIANTS,
         "controller": lambda parameters, case: [
             *(
-                {"controller": controller, "itl_slo_s": slo_s}
+                {"controller": controller, "itl_slo_s": target_s}
                 for controller in parameters.controllers
-                for slo_s in parameters.slos_s
+                for target_s in parameters.slos_s
             ),
             *(
                 {"controller": "fixed", "itl_slo_s": None, "first_limit": limit}

@@ -168,7 +168,10 @@ def plot(frame: DataFrame, parameters: BatchSlo) -> Any:
             for k, configuration in enumerate(parameters.configurations):
                 mine = where(frame, workload=workload, configuration=configuration)
                 mine = mine.assign(**{what: mine[what] / (60 if what.endswith("_s") else 1)})
-                look = {"color": f"C{k}", "label": _label(parameters, workload, configuration)}
+                look: dict[str, Any] = {
+                    "color": f"C{k}",
+                    "label": _label(parameters, workload, configuration),
+                }
                 line(axes, mine, "batch_ttft_s", what, along=60, ms=4, shade=0.2, **look)
             dress(axes, title=name, bottom=0)
         row[1].axline((0, 0), slope=1, color="0.4", lw=0.8, ls=":", label="the target itself")

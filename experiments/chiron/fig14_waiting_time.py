@@ -138,7 +138,12 @@ def plot(frame: DataFrame, parameters: WaitingTime) -> Any:
                 mine = _part(frame, llm, limit, start, quantile)
                 name = f"batch limit {limit}, instance {STARTS[start]}, quantile {quantile:g}"
                 band = (0.1, 0.9) if (start, quantile) == shown[0] else None
-                look = {"middle": "median", "color": f"C{k}", "label": name, "lw": 1.6}
+                look: dict[str, Any] = {
+                    "middle": "median",
+                    "color": f"C{k}",
+                    "label": name,
+                    "lw": 1.6,
+                }
                 for axes, what in zip(column, ("r2", "bias"), strict=True):
                     line(axes, mine, "queue_length", what, style, band=band, **look)
         top, bottom = column

@@ -123,7 +123,11 @@ def plot(frame: DataFrame, parameters: Burstiness) -> Any:
             mine = where(frame, configuration=configuration, over_provisioning=factor)
             label = f"{factor:.3g} (theta {1 / factor:.2g})"
             label += ", the paper's" if factor == DEFAULT else ""
-            look = {"ms": 4, "lw": 2.4 if factor == DEFAULT else 1.2, "color": f"C{c}"}
+            look: dict[str, Any] = {
+                "ms": 4,
+                "lw": 2.4 if factor == DEFAULT else 1.2,
+                "color": f"C{c}",
+            }
             line(above, mine, "cv", "slo_attainment", scale=100, edge=None, label=label, **look)
             for axes, name in ((below, "gpus"), (lowest, "batch_limit")):
                 line(axes, mine, "cv", name, band=None, **look)
@@ -134,7 +138,10 @@ def plot(frame: DataFrame, parameters: Burstiness) -> Any:
         title = f"{configuration} model, {rate:g} requests/s"
         dress(above, title=title, legend=legend, ylabel="SLOs met (% of requests)", ylim=(0, 103))
         dress(below, ylabel="GPUs (mean)", ylim=(0, 52))
-        labels = {"xlabel": "burstiness (CV of the gaps)", "ylabel": "batch limit (mean)"}
+        labels: dict[str, Any] = {
+            "xlabel": "burstiness (CV of the gaps)",
+            "ylabel": "batch limit (mean)",
+        }
         dress(lowest, log="x", ticks=parameters.cvs, bottom=0, **labels)
     return figure
 

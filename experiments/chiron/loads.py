@@ -167,7 +167,7 @@ def draw(
         mine = where(frame, policy_name=policy)
         if not mine.empty:
             name, colour, style = STYLES[policy]
-            look = {"color": colour, "label": name, "ms": 5, "lw": 1.6}
+            look: dict[str, Any] = {"color": colour, "label": name, "ms": 5, "lw": 1.6}
             line(axes, mine, "load", column, style, scale=scale, **look)
     dress(axes)
 

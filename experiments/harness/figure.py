@@ -77,7 +77,7 @@ def _values(values: Values, parameters: Parameters, case: Case) -> Iterable[Any]
     if values == SEEDS:
         return parameters.seed_list()
     if isinstance(values, str):
-        return getattr(parameters, values)  # type: ignore[no-any-return]
+        return getattr(parameters, values)
     return values(parameters, case) if callable(values) else values
 
 
