@@ -23,7 +23,7 @@ from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, about, at_most, between
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, run_trace, single_model_load
+from experiments.qlm.loads import STYLES, lines_by_policy, run_trace, single_model_load
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -109,13 +109,7 @@ def plot(frame: DataFrame, parameters: SingleModel) -> Any:
         if data.empty:
             axes.set_axis_off()
             continue
-        for policy in parameters.policies:
-            name, colour, marker = STYLES.get(policy, (policy, None, "x"))
-            part = data[data["policy"] == policy].groupby("interactive_per_s")[column]
-            axes.plot(scale * part.mean(), marker=marker, ms=4, color=colour, label=name)
-            axes.fill_between(
-                part.min().index, scale * part.min(), scale * part.max(), color=colour, alpha=0.15
-            )
+        lines_by_policy(axes, data, parameters.policies, "interactive_per_s", column, scale)
         fixed = data["load"].iloc[0] == "fixed"
         capacity = _capacity_per_s(data)
         edge = capacity - 2 * parameters.batch_per_s if fixed else capacity / 3
