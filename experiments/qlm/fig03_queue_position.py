@@ -22,7 +22,17 @@ from baselines.backpressure import waiting_time_s
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared
 from experiments.harness.claims import Claim, at_least
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, interval_of, line, where
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    claimed,
+    dress,
+    interval_of,
+    where,
+)
+from experiments.harness.figure import (
+    line as draw_line,
+)
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import gpus_per_instance, shown
@@ -110,8 +120,8 @@ def plot(frame: DataFrame, parameters: QueuePosition) -> Any:
         r2 = mine.groupby("seed")["r2_estimate"].first().mean()
         name = f"{shown(llm)} (R2 of the estimate {r2:.3f})"
         look: dict[str, Any] = {"color": f"C{parameters.llms.index(llm)}", "label": name}
-        line(axes, mine, "position", "wait_s", "-", band=(0.1, 0.9), shade=0.2, lw=1.8, **look)
-        line(axes, mine, "position", "estimate_s", band=None, **estimate)
+        draw_line(axes, mine, "position", "wait_s", "-", band=(0.1, 0.9), shade=0.2, lw=1.8, **look)
+        draw_line(axes, mine, "position", "estimate_s", band=None, **estimate)
     axes.plot([], [], ":", color="0.2", lw=1, label="estimate: tokens ahead over throughput")
     title = "Lines: mean over seeds; bands: 10 to 90 %"
     labels = {"xlabel": "position in the queue (requests ahead)", "ylabel": "time to admission (s)"}

@@ -73,7 +73,7 @@ cases = Grid(
         "weights": tuple(WEIGHTS),
         # The oracle's order does not depend on runs.
         "order": lambda parameters, _: [
-            *({"order": "edf", "run": float(run)} for run in parameters.runs),
+            *({"order": "edf", "run": float(length)} for length in parameters.runs),
             {"order": "oracle", "run": None},
         ],
     },
