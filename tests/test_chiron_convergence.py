@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.chiron.convergence import (
+    SHARED,
     VARIANTS,
     LocalParameters,
     Watched,
@@ -110,7 +111,7 @@ def test_arrivals_come_at_the_rate_and_from_the_seed():
 
 
 def case(**changes):
-    chosen = LocalParameters(duration_s=40, first_limit=16).shared()
+    chosen = LocalParameters(duration_s=40, first_limit=16).model_dump(include=set(SHARED))
     start = {"llm": "llama-3.1-8b", "variant": "plain", "controller": "chiron", "itl_slo_s": 0.2}
     return {**chosen, **start, "rate_per_s": 40.0, "seed": 3, **changes}
 
@@ -143,7 +144,7 @@ def test_a_saturated_instance_ends_near_the_best_fixed_limit(start, window_itera
     case = {
         **LocalParameters(
             duration_s=240, sample_s=1.0, window_iterations=window_iterations
-        ).shared(),
+        ).model_dump(include=set(SHARED)),
         "llm": "llama-3.1-8b",
         "variant": "plain",
         "itl_slo_s": 2.0,

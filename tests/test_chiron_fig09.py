@@ -127,22 +127,14 @@ def test_rates_that_were_not_run_have_no_claims(as_in_the_paper):
         fig09.InteractiveLoad(small_rates_per_s=(-1,))
 
 
-def test_a_run_and_the_picture():
+def test_a_run_of_every_policy():
     settings = fig09.InteractiveLoad(
-        seeds=1,
-        small_rates_per_s=(2,),
-        large_rates_per_s=(1,),
-        mixed_rates_per_s=(2,),
-        warm_up_s=0,
-        measured_s=60,
-        tail_s=30,
-    )
+        seeds=1, small_rates_per_s=(2,), large_rates_per_s=(), mixed_rates_per_s=(2,), warm_up_s=0,
+        measured_s=60, tail_s=30,
+    )  # fmt: skip
     cases = fig09.cases(settings)
-    assert len(cases) == 15
+    assert len(cases) == 10
     assert {c["policy_name"] for c in cases} == set(fig09.DRAWN)
-    frame = pd.DataFrame([{**case, **fig09.run(case)[0]} for case in cases])
-    assert frame["slo_attainment"].between(0, 1).all()
-    assert (frame["throughput_per_instance"] > 0).all()
-    assert len(fig09.plot(frame, settings).axes) == 9
-    # The paper's named rates were not run: said as not measured, not as a number.
-    assert {c.verdict for c in fig09.claims(frame, settings)} <= set(Verdict)
+    for row in (fig09.run(case)[0] for case in cases):
+        assert 0 <= row["slo_attainment"] <= 1
+        assert row["throughput_per_instance"] > 0

@@ -125,10 +125,6 @@ def test_without_a_fixed_limit_within_the_target_nothing_is_optimal(frame):
     figure.plot(slow, PARAMETERS)
 
 
-def test_it_draws(frame):
-    assert len(figure.plot(frame, PARAMETERS).axes) == 4
-
-
 def test_cases_and_a_run():
     small = figure.ConvergedBatch(seeds=2, duration_s=20, ladder=(32,))
     found = figure.cases(small)

@@ -103,10 +103,6 @@ def test_without_the_controller_or_a_model_claims_are_left_out(frame):
         figure.ConvergenceTime(overloads=(0.0,))
 
 
-def test_it_draws(frame):
-    assert len(figure.plot(frame, PARAMETERS).axes) == 2
-
-
 def test_cases_and_a_run():
     small = figure.ConvergenceTime(
         seeds=1, duration_s=60, llms=("llama-3.1-8b",), overloads=(1.0, 2.0), first_limit=16

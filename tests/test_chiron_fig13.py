@@ -98,8 +98,7 @@ def test_the_whole_queue_is_served(frame):
     assert (queue["finished_per_s"] * 300).to_numpy() == pytest.approx([3000, 3000])
 
 
-def test_plot_and_claims_take_the_frame(frame):
-    fig13.plot(frame, SMALL)
+def test_claims_take_the_frame(frame):
     found = fig13.claims(frame, SMALL)
     assert len(found) == 8
     by_hand = frame[frame["workload"] == "stream"].set_index("batch_ttft_s")["queue_mean"]

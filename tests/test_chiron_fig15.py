@@ -86,10 +86,6 @@ def test_every_target_is_claimed():
     assert [claim.sentence[-6:] for claim in found] == ["0.2 s)", "0.2 s)", ", 2 s)", ", 2 s)"]
 
 
-def test_it_draws():
-    assert len(figure.plot(made_up([0.1, 0.2, 0.3]), PARAMETERS).axes) == 2
-
-
 def test_cases_and_a_run():
     small = figure.ItlSteps(seeds=1, duration_s=60, first_limit=16)
     found = figure.cases(small)

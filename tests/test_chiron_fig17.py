@@ -83,7 +83,7 @@ def test_what_was_not_run_is_left_out():
 
 
 def test_parameters_that_make_no_figure_are_refused():
-    with pytest.raises(ValidationError, match="as many rates as configurations"):
+    with pytest.raises(ValidationError, match="one value for each of small"):
         fig17.Burstiness(configurations=("small",))
     with pytest.raises(ValidationError, match="must leave something"):
         fig17.Burstiness(horizon_s=300.0)

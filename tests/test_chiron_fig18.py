@@ -99,28 +99,16 @@ def test_what_has_no_static_batch_is_run_and_claimed_once(as_in_the_paper):
 
 
 def test_every_configuration_has_its_loads():
-    with pytest.raises(ValidationError, match="as many as configurations"):
+    with pytest.raises(ValidationError, match="one value for each of small"):
         fig18.Ablation(configurations=("small",))
 
 
-def test_small_runs_of_the_four_policies_and_the_picture():
+def test_small_runs_of_the_four_policies():
     settings = fig18.Ablation(
-        seeds=1,
-        configurations=("large",),
-        rates_per_s=(2,),
-        queues=(100,),
-        static_batches=(64,),
-        warm_up_s=0,
-        measured_s=60,
-        tail_s=0,
-    )
-    rows = []
-    for case in fig18.cases(settings):
-        if case["workload"] == "W_A":
-            rows.append({**case, **fig18.run(case)[0]})
-            rows.append({**rows[-1], "workload": "W_B"})
-    assert [row["policy_name"] for row in rows[::2]] == list(fig18.POLICIES)
-    assert len({row["policy"] for row in rows}) == 4
-    assert all(0 < row["gpus"] <= 50 for row in rows)
-    (figure,) = fig18.plot(pd.DataFrame(rows), settings).values()
-    assert len(figure.axes) == 4
+        seeds=1, configurations=("large",), rates_per_s=(2,), queues=(100,), static_batches=(64,),
+        warm_up_s=0, measured_s=60, tail_s=0,
+    )  # fmt: skip
+    cases = [case for case in fig18.cases(settings) if case["workload"] == "W_A"]
+    assert [case["policy_name"] for case in cases] == list(fig18.POLICIES)
+    assert len({case["policy"] for case in cases}) == 4
+    assert all(0 < fig18.run(case)[0]["gpus"] <= 50 for case in cases)

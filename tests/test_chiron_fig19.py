@@ -52,8 +52,7 @@ def test_gpu_hours_are_those_of_the_intervals_until_the_deadline(frame):
         assert hours == pytest.approx(rows["gpus"].sum() * 10 / 3600)
 
 
-def test_plot_and_claims_take_the_frame(frame):
-    fig19.plot(frame, SMALL)
+def test_claims_take_the_frame(frame):
     # Six of Chiron's course, its SLOs, Llumnix's cap, two of each Llumnix; the queue comes before the
     # first minutes are over, so nothing is said of them.
     assert len(fig19.claims(frame, SMALL)) == 8 + 2 * 2

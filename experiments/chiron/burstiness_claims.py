@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.figure import claimed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,9 +36,10 @@ class Part:
     rows: DataFrame
 
 
+@claimed
 def suffices(
     parts: Sequence[Part], spikes: Sequence[Part], requests: Mapping[str, float]
-) -> list[Claim]:
+) -> Iterator[Claim]:
     """Three suffices up to a burstiness of 8; no claims if 8 was not run.
 
     Args:
@@ -51,47 +53,40 @@ def suffices(
         for part in spikes
         if SUFFICES_UNTIL in _cvs(part)
     )
-    found = []
     for part in parts:
         upto = [cv for cv in _cvs(part) if cv <= SUFFICES_UNTIL]
         if SUFFICES_UNTIL not in upto:
             continue
-        found.append(
-            at_most(
-                f"An over-provisioning of 3 suffices up to a burstiness of 8 {part.where}",
-                3.0,
-                _by_seed(part, lambda at: at[at.index <= SUFFICES_UNTIL].max()),
-                nothing=None,
-                unit=f"x, the most from CV {upto[0]:g} to {upto[-1]:g}",
-                paper="3 (section 6.3)",
-                reason="the paper's rate is not known, and the fewer requests an interval as long as the "
-                f"load time holds, the larger its spikes: at CV {upto[-1]:g}, with a mean of {shown}",
-            )
+        yield at_most(
+            f"An over-provisioning of 3 suffices up to a burstiness of 8 {part.where}",
+            3.0,
+            _by_seed(part, lambda at: at[at.index <= SUFFICES_UNTIL].max()),
+            nothing=None,
+            unit=f"x, the most from CV {upto[0]:g} to {upto[-1]:g}",
+            paper="3 (section 6.3)",
+            reason="the paper's rate is not known, and the fewer requests an interval as long as the "
+            f"load time holds, the larger its spikes: at CV {upto[-1]:g}, with a mean of {shown}",
         )
-    return found
 
 
-def rises(parts: Sequence[Part]) -> list[Claim]:
+@claimed
+def rises(parts: Sequence[Part]) -> Iterator[Claim]:
     """More burstiness needs more; no claims of a single CV."""
-    found = []
     for part in parts:
         low, *_, high = cvs = _cvs(part) if len(_cvs(part)) > 1 else (0.0, 0.0)
         if not high:
             continue
         steps = int((_means(part).diff().dropna() > 0).sum())
-        found.append(
-            at_least(
-                f"More burstiness needs more over-provisioning {part.where}",
-                1.1,
-                _by_seed(part, lambda at: at.iloc[-1] / at.iloc[0]),
-                nothing=1.0,
-                unit=f"x at CV {high:g} of what CV {low:g} needs",
-                paper="rises (curve; 10 % is ours)",
-                reason=_beyond(part),
-                note=f"rises on {steps} of {len(cvs) - 1} steps of the CV",
-            )
+        yield at_least(
+            f"More burstiness needs more over-provisioning {part.where}",
+            1.1,
+            _by_seed(part, lambda at: at.iloc[-1] / at.iloc[0]),
+            nothing=1.0,
+            unit=f"x at CV {high:g} of what CV {low:g} needs",
+            paper="rises (curve; 10 % is ours)",
+            reason=_beyond(part),
+            note=f"rises on {steps} of {len(cvs) - 1} steps of the CV",
         )
-    return found
 
 
 def in_proportion(parts: Sequence[Part]) -> list[Claim]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim, at_least
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -143,6 +144,23 @@ def share_better_served(
     if apart.empty:
         return Interval(0.0, 0.0, 0.0), 0, len(found)
     return mean_interval(100 * (apart > 0).mean(axis=0)), len(apart), len(found)
+
+
+def better_served(
+    sentence: str, paper: str, frame: DataFrame, other: str, slack: float, loads: str, reason: str
+) -> Claim:
+    """That Chiron has the higher attainment, at all `loads` at which it differs by more than `slack`."""
+    share, apart, of = share_better_served(frame, "chiron", other, slack)
+    return at_least(
+        sentence,
+        100,
+        share,
+        nothing=50,
+        unit=f"% of the {apart} (of {of}) {loads} at which it differs by more than "
+        f"{100 * slack:g} percentage point",
+        paper=paper,
+        reason=reason,
+    )
 
 
 def lower_at(frame: DataFrame, better: str, other: str, by: float) -> str:

@@ -79,10 +79,17 @@ class LocalParameters(Parameters):
     duration_s: Annotated[int, ours("several times the paper's longest convergence", ge=1)] = 1800
     sample_s: Annotated[float, ours("one to three iterations", gt=0)] = 0.1
 
-    def shared(self) -> dict[str, Any]:
-        """What every case holds."""
-        names = {"lengths", "first_limit", "window_iterations", "kv_watermark", "preemption"}
-        return self.model_dump(include=names | {"settles", "reverts", "duration_s", "sample_s"})
+
+def overloaded(parameters: LocalParameters, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The models with rates that each is overloaded by."""
+    return [{"llm": llm, "rate_per_s": OVERLOAD_PER_S[llm]} for llm in parameters.llms]
+
+
+SHARED = (
+    *("lengths", "first_limit", "window_iterations", "settles", "reverts"),
+    *("kv_watermark", "preemption", "duration_s", "sample_s"),
+)
+"""Parameters that every case holds."""
 
 
 @dataclass(frozen=True)

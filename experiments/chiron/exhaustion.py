@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agents.statistics import Interval
@@ -14,6 +14,7 @@ from experiments.chiron.comparison import at_load, by_load, reached
 from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS
 from experiments.chiron.loads import EXHAUSTED
 from experiments.harness.claims import Claim, about, at_most
+from experiments.harness.figure import claimed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 EXHAUSTS_PER_S, VIOLATES_PER_S = 40, 100  # Llumnix's GPUs, Chiron's SLOs
 
 
+@claimed
 def exhaustion_claims(
     frame: DataFrame, policies: Sequence[str], most_per_s: float, meets: float
-) -> list[Claim]:
+) -> Iterator[Claim]:
     """Section 6.1's claims; what is said of a rate that was not run is left out.
 
     Args:
@@ -39,50 +41,42 @@ def exhaustion_claims(
     }
     limit = f"{meets:.0%}"
     shown = "; ".join(f"{name} {_rate(served[name], most_per_s)}" for name in policies)
-    found = []
     for policy in UNTUNED_READINGS:
         name = f"Llumnix ({OPPONENTS[policy]})"
         full = reached(share, policy, "mixed", "gpu_share", EXHAUSTED, last=False)
-        found.append(
-            about(
-                f"Mixed: {name} exhausts the GPUs at {EXHAUSTS_PER_S} requests/s",
-                EXHAUSTS_PER_S,
-                full,
-                nothing=None,
-                unit="requests/s",
-                reason=f"it has them at {_rate(full, most_per_s)}; rates up to {most_per_s:g} were run",
-                note=f"lowest rate at which {EXHAUSTED:.0%} of the GPUs are taken on average",
-            )
+        yield about(
+            f"Mixed: {name} exhausts the GPUs at {EXHAUSTS_PER_S} requests/s",
+            EXHAUSTS_PER_S,
+            full,
+            nothing=None,
+            unit="requests/s",
+            reason=f"it has them at {_rate(full, most_per_s)}; rates up to {most_per_s:g} were run",
+            note=f"lowest rate at which {EXHAUSTED:.0%} of the GPUs are taken on average",
         )
         on_time = at_load(
             100 * by_load(frame, policy, "slo_attainment"), "mixed", float(EXHAUSTS_PER_S)
         )
         if math.isnan(on_time.mean):
             continue
-        found.append(
-            at_most(
-                f"Mixed: at {EXHAUSTS_PER_S} requests/s that leads to SLO violations of {name}",
-                100 * meets,
-                on_time,
-                nothing=None,
-                unit="% of the requests on time",
-                paper="SLO violations",
-                reason="with these GPUs it serves that rate in time; rates beyond which fewer "
-                f"than {limit} are on time: {shown}",
-            )
-        )
-    found.append(
-        about(
-            f"Mixed: Chiron violates SLOs only beyond {VIOLATES_PER_S} requests/s",
-            VIOLATES_PER_S,
-            served["chiron"],
+        yield at_most(
+            f"Mixed: at {EXHAUSTS_PER_S} requests/s that leads to SLO violations of {name}",
+            100 * meets,
+            on_time,
             nothing=None,
-            unit="requests/s",
-            reason=f"rates up to {most_per_s:g} were run",
-            note=f"rates beyond which fewer than {limit} of the requests are on time: {shown}",
+            unit="% of the requests on time",
+            paper="SLO violations",
+            reason="with these GPUs it serves that rate in time; rates beyond which fewer "
+            f"than {limit} are on time: {shown}",
         )
+    yield about(
+        f"Mixed: Chiron violates SLOs only beyond {VIOLATES_PER_S} requests/s",
+        VIOLATES_PER_S,
+        served["chiron"],
+        nothing=None,
+        unit="requests/s",
+        reason=f"rates up to {most_per_s:g} were run",
+        note=f"rates beyond which fewer than {limit} of the requests are on time: {shown}",
     )
-    return found
 
 
 def _rate(found: Interval, most_per_s: float) -> str:

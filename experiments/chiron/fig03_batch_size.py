@@ -10,14 +10,15 @@ drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from agents.statistics import Interval, mean_interval
 from experiments.chiron.instance import backlog, measure
 from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, dress, line, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.iteration_time import iteration_time_model
@@ -63,18 +64,10 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: BatchSize) -> list[dict[str, Any]]:
-    """A run per seed, model, watermark and batch limit."""
-    common = parameters.model_dump(
-        include={"lengths", "preemption", "queued", "warm_up_s", "measured_s"}
-    )
-    return [
-        {"seed": seed, "llm": llm, "kv_watermark": watermark, "batch_limit": limit, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for watermark in parameters.kv_watermarks
-        for limit in parameters.batch_limits
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms", "kv_watermark": "kv_watermarks", "batch_limit": "batch_limits"},
+    keep=("lengths", "preemption", "queued", "warm_up_s", "measured_s"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -95,66 +88,62 @@ def plot(frame: DataFrame, parameters: BatchSize) -> Any:
     """One panel per model: throughput on the left axis, latency on the right."""
     figure = new_figure(5.6 * len(parameters.llms), 4.2)
     panels = figure.subplots(1, len(parameters.llms), squeeze=False)[0]
-    mean = frame.groupby(["llm", "kv_watermark", "batch_limit"]).mean(numeric_only=True)
     for axes, llm in zip(panels, parameters.llms, strict=True):
         latency = axes.twinx()
         for watermark, style in zip(parameters.kv_watermarks, ("-", ":", "--", "-."), strict=False):
-            mine = mean.loc[llm, watermark]
+            mine = where(frame, llm=llm, kv_watermark=watermark)
+            look: dict[str, Any] = {"x": "batch_limit", "band": None, "ms": 4}
             name = f"{watermark:.0%} of KV memory kept free"
-            axes.plot(mine.index, mine["tokens_per_s"], f"o{style}", color="C0", ms=4, label=name)
-            latency.plot(mine.index, mine["itl_s"], f"s{style}", color="C3", ms=4)
+            line(axes, mine, y="tokens_per_s", style=f"o{style}", color="C0", label=name, **look)
+            line(latency, mine, y="itl_s", style=f"s{style}", color="C3", **look)
         axes.set_xscale("log", base=2)
         axes.set_xticks([8, 32, 128, 512, 2048], [8, 32, 128, 512, 2048])
-        axes.set_xlabel("batch limit (requests)")
         axes.set_ylabel("throughput (tokens/s), circles", color="C0")
         latency.set_ylabel("mean inter-token latency (s), squares", color="C3")
-        axes.set_ylim(bottom=0)
         latency.set_ylim(bottom=0)
-        axes.set_title(f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}", fontsize=10)
-        axes.legend(loc="upper left", fontsize=8)
-        axes.grid(alpha=0.3)
+        title = f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}"
+        dress(axes, title=title, bottom=0, legend="upper left", xlabel="batch limit (requests)")
     return figure
 
 
-def claims(frame: DataFrame, parameters: BatchSize) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: BatchSize) -> Iterator[Claim]:
     """Both rise with the batch, and throughput has a largest value inside the range."""
-    found: list[Claim] = []
     if len(set(parameters.batch_limits)) < 2:
-        return found
+        return
+    frame = frame.sort_values("batch_limit")
     for llm in parameters.llms:
         for watermark in parameters.kv_watermarks:
-            mine = frame[(frame["llm"] == llm) & (frame["kv_watermark"] == watermark)]
-            where = f"{llm}, {watermark:.0%} kept free"
-            found.append(
-                at_most(
-                    f"Beyond an inflection point a larger batch lowers throughput ({where})",
-                    0.99,
-                    _by_seed(mine, _last_over_best),
-                    nothing=1.0,
-                    unit="of the largest throughput, at the largest batch",
-                    paper="falls (curve)",
-                    reason=_preempted(frame[frame["llm"] == llm]),
-                )
+            mine = where(frame, llm=llm, kv_watermark=watermark)
+            yield at_most(
+                "Beyond an inflection point a larger batch lowers throughput "
+                f"({llm}, {watermark:.0%} kept free)",
+                0.99,
+                by_seed(mine, lambda one: one["tokens_per_s"].iloc[-1] / one["tokens_per_s"].max()),
+                nothing=1.0,
+                unit="of the largest throughput, at the largest batch",
+                paper="falls (curve)",
+                reason=_preempted(where(frame, llm=llm)),
             )
-        mine = frame[
-            (frame["llm"] == llm) & (frame["kv_watermark"] == parameters.kv_watermarks[-1])
-        ]
-        for column, what, number, unit in (
-            ("tokens_per_s", "throughput", _best_over_first, "best"),
-            ("itl_s", "inter-token latency", _last_over_first, "largest"),
+        for column, what, unit in (
+            ("tokens_per_s", "throughput", "best"),
+            ("itl_s", "inter-token latency", "largest"),
         ):
-            found.append(
-                at_least(
-                    f"A larger batch raises {what} ({llm})",
-                    1.01,
-                    _by_seed(mine, number),
-                    nothing=1.0,
-                    unit=f"x from a batch of {min(parameters.batch_limits)} to the {unit}",
-                    paper="rises (curve)",
-                    note=_rises(mine, column),
-                )
+            yield at_least(
+                f"A larger batch raises {what} ({llm})",
+                1.01,
+                by_seed(mine, partial(_growth, column=column, unit=unit)),
+                nothing=1.0,
+                unit=f"x from a batch of {min(parameters.batch_limits)} to the {unit}",
+                paper="rises (curve)",
+                note=_rises(mine, column),
             )
-    return found
+
+
+def _growth(one: DataFrame, column: str, unit: str) -> float:
+    """The best or the last value of a column over that of the smallest batch."""
+    values = one[column]
+    return float((values.max() if unit == "best" else values.iloc[-1]) / values.iloc[0])
 
 
 def _preempted(frame: DataFrame) -> str:
@@ -171,20 +160,3 @@ def _rises(frame: DataFrame, column: str) -> str:
     ratio = (mean / mean.shift()).dropna()
     up, down = int((ratio > 1.01).sum()), int((ratio < 0.99).sum())
     return f"of {len(ratio)} steps to a larger batch {up} raise it by more than 1 %, {down} lower it so"
-
-
-def _best_over_first(one: DataFrame) -> float:
-    return float(one["tokens_per_s"].max() / one["tokens_per_s"].iloc[0])
-
-
-def _last_over_first(one: DataFrame) -> float:
-    return float(one["itl_s"].iloc[-1] / one["itl_s"].iloc[0])
-
-
-def _last_over_best(one: DataFrame) -> float:
-    return float(one["tokens_per_s"].iloc[-1] / one["tokens_per_s"].max())
-
-
-def _by_seed(frame: DataFrame, number: Any) -> Interval:
-    ordered = frame.sort_values("batch_limit")
-    return mean_interval([number(mine) for _, mine in ordered.groupby("seed")])

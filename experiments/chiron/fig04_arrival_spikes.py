@@ -13,7 +13,7 @@ alone. An empty interval counts as holding one request
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from pydantic import Field
 
 from experiments.chiron.spikes import consecutive, quantiles, spike_ratios
 from experiments.harness.claims import Claim, about, exact
+from experiments.harness.figure import Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from llmscale_env.workload.tables import load_counts
@@ -60,22 +61,18 @@ class Spikes(Parameters):
 PARAMETERS = {"quick": Spikes(seeds=5), "paper": Spikes()}
 
 
-def cases(parameters: Spikes) -> list[dict[str, Any]]:
-    """Per table and load time one run of the service, and Poisson processes beside it."""
-    return [
-        {
-            "seed": seed,
-            "table": table,
-            "load_time_s": load_time_s,
-            "step_s": parameters.step_s,
-            "least_before": parameters.least_before,
-            "source": source,
-        }
-        for table in parameters.tables
-        for load_time_s in parameters.load_times_s
-        for source, seeds in (("service", [0]), ("poisson", parameters.seed_list()))
-        for seed in seeds
-    ]
+cases = Grid(
+    {
+        "table": "tables",
+        "load_time_s": "load_times_s",
+        "source": ("service", "poisson"),
+        "seed": lambda parameters, case: (
+            [0] if case["source"] == "service" else parameters.seed_list()
+        ),
+    },
+    keep=("step_s", "least_before"),
+    first=("seed", "table", "load_time_s", "step_s", "least_before"),
+)
 
 
 def bins_of(name: str) -> tuple[NDArray[np.int64], float]:
@@ -117,9 +114,8 @@ def percentiles(frame: DataFrame, parameters: Spikes) -> DataFrame:
     rows = []
     for table in parameters.tables:
         for load_time_s in parameters.load_times_s:
-            mine = frame[(frame["table"] == table) & (frame["load_time_s"] == load_time_s)]
-            service = mine[mine["source"] == "service"]
-            poisson = mine[mine["source"] == "poisson"]
+            mine = where(frame, table=table, load_time_s=load_time_s)
+            service, poisson = (where(mine, source=source) for source in ("service", "poisson"))
             ratios = spike_ratios(service["before"], service["after"], parameters.least_before)
             row: dict[str, Any] = {"table": table, "load_time_s": load_time_s}
             found = quantiles(ratios, list(LEVELS.values()))
@@ -138,7 +134,7 @@ def plot(frame: DataFrame, parameters: Spikes) -> Any:
     )
     found = percentiles(frame, parameters)
     for (series, spread), table in zip(panels, parameters.tables, strict=True):
-        mine = frame[(frame["table"] == table) & (frame["source"] == "service")]
+        mine = where(frame, table=table, source="service")
         for k, load_time_s in enumerate(parameters.load_times_s):
             part = mine[mine["load_time_s"] == load_time_s]
             if parameters.least_before == 0:
@@ -178,26 +174,23 @@ def plot(frame: DataFrame, parameters: Spikes) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Spikes) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Spikes) -> Iterator[Claim]:
     """The two percentiles, per service at the shortest and the longest load time."""
     found = percentiles(frame, parameters)
-    made = []
     for table in parameters.tables:
         for load_time_s in sorted({min(parameters.load_times_s), max(parameters.load_times_s)}):
             row = found.loc[(table, load_time_s)]
             for name, number in PAPER.items():
-                made.append(
-                    about(
-                        f"{name} of the arrival spikes ({SERVICES.get(table, table)}, "
-                        f"intervals of {load_time_s} s)",
-                        number,
-                        exact(float(row[name])),
-                        nothing=None,
-                        unit="x",
-                        reason=_why(row, name),
-                    )
+                yield about(
+                    f"{name} of the arrival spikes ({SERVICES.get(table, table)}, "
+                    f"intervals of {load_time_s} s)",
+                    number,
+                    exact(float(row[name])),
+                    nothing=None,
+                    unit="x",
+                    reason=_why(row, name),
                 )
-    return made
 
 
 def _why(row: Any, name: str) -> str:

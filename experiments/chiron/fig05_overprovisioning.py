@@ -21,13 +21,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
+from pydantic import Field, PositiveFloat
 
 from experiments.chiron.burstiness_claims import Part, in_proportion, rises, suffices
 from experiments.chiron.setting import episode, scenario_of
 from experiments.chiron.spikes import gamma_arrivals, gamma_counts, quantiles, spike_ratios
 from experiments.harness.claims import Claim
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.figure import SEEDS, Grid, dress, line, where
+from experiments.harness.parameters import Parameters, one_each, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
 
@@ -78,13 +79,7 @@ class OverProvisioning(Parameters):
     batch_limit: Annotated[int, ours("half the scenario's: smaller steps of the fleet", ge=1)] = 32
     most_instances: Annotated[int, paper("section 6: 50 GPUs", ge=1, le=50)] = 50
 
-    @field_validator("rates_per_s", "load_times_s")
-    @classmethod
-    def _one_each(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        configurations = info.data.get("configurations", values)
-        if len(values) != len(configurations):
-            raise ValueError(f"must have one value for each of {', '.join(configurations)}")
-        return values
+    _one_each = one_each("rates_per_s", "load_times_s")
 
 
 PARAMETERS = {
@@ -95,46 +90,38 @@ PARAMETERS = {
 
 def cases(parameters: OverProvisioning) -> list[dict[str, Any]]:
     """Drawn processes for each model, and fleets of the small one."""
-    drawn = [
-        {
-            "seed": seed,
-            "kind": "drawn",
-            "configuration": configuration,
-            "cv": cv,
-            "rate_per_s": rate,
-            "load_time_s": load_time_s,
-            "intervals": parameters.intervals,
-            "least_before": parameters.least_before,
-            "percentiles": list(parameters.percentiles),
-        }
-        for seed in parameters.seed_list()
-        for configuration, rate, load_time_s in zip(
-            parameters.configurations,
-            parameters.rates_per_s,
-            parameters.load_times_s,
-            strict=True,
-        )
-        for cv in parameters.cvs
-    ]
-    simulated = [
-        {
-            "seed": seed,
-            "kind": "simulated",
-            "configuration": "small",
-            "cv": cv,
-            "rate_per_s": parameters.rates_per_s[parameters.configurations.index("small")],
-            "percentiles": list(parameters.percentiles),
-            "simulated_s": parameters.simulated_s,
-            "left_out_s": parameters.left_out_s,
-            "ttfts_s": list(parameters.ttfts_s),
-            "batch_limit": parameters.batch_limit,
-            "most_instances": parameters.most_instances,
-        }
-        for seed in parameters.seed_list()
-        for cv in (parameters.even_cv, *parameters.cvs)
-        if "small" in parameters.configurations
-    ]
-    return drawn + simulated
+    return DRAWN(parameters) + SIMULATED(parameters)
+
+
+def _models(parameters: OverProvisioning, case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Configurations with their rates and load times, which the fleets of the small one have already."""
+    values = (parameters.configurations, parameters.rates_per_s, parameters.load_times_s)
+    names = ("configuration", "rate_per_s", "load_time_s")
+    return [dict(zip(names, each, strict=True)) for each in zip(*values, strict=True)]
+
+
+DRAWN = Grid(
+    {"seed": SEEDS, "kind": ("drawn",), "configuration": _models, "cv": "cvs"},
+    keep=("intervals", "least_before", "percentiles"),
+    first=("seed", "kind", "configuration", "cv"),
+)
+SIMULATED = Grid(
+    {
+        "seed": SEEDS,
+        "kind": ("simulated",),
+        "configuration": lambda parameters, case: [
+            {name: model[name] for name in ("configuration", "rate_per_s")}
+            for model in _models(parameters, case)
+            if model["configuration"] == "small"
+        ],
+        "cv": lambda parameters, case: (parameters.even_cv, *parameters.cvs),
+    },
+    keep=(
+        *("percentiles", "simulated_s", "left_out_s"),
+        *("ttfts_s", "batch_limit", "most_instances"),
+    ),
+    first=("seed", "kind", "configuration", "cv"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -267,25 +254,26 @@ def plot(frame: DataFrame, parameters: OverProvisioning) -> Any:
     grid = figure.subplots(down, 3, squeeze=False).ravel()
     for axes, (reading, configuration, ttft_s) in zip(grid, panels, strict=False):
         mine = _of(found, reading, configuration, ttft_s)
-        for k, percentile in enumerate(parameters.percentiles):
-            part = mine[mine["percentile"] == percentile].groupby("cv")["needed"]
-            axes.plot(part.mean(), "o-", ms=4, color=f"C{k}", label=f"p{percentile:g}")
-            axes.fill_between(part.min().index, part.min(), part.max(), color=f"C{k}", alpha=0.2)
+        for percentile in parameters.percentiles:
+            part = where(mine, percentile=percentile)
+            line(axes, part, "cv", "needed", ms=4, shade=0.2, edge=None, label=f"p{percentile:g}")
         axes.axhline(3, color="k", lw=0.8, ls=":")
         axes.axvline(8, color="k", lw=0.8, ls=":")
-        axes.set(xscale="log", yscale="log", xlabel="burstiness (CV of the gaps)")
-        axes.set_ylabel("over-provisioning (x)")
-        axes.set_xticks(parameters.cvs, [f"{cv:g}" for cv in parameters.cvs])
-        axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
-        axes.minorticks_off()
         finite = mine["needed"][np.isfinite(mine["needed"])]
-        axes.set_ylim(0.5, max(6.0, 1.2 * float(finite.max())) if len(finite) else 6.0)
+        top = max(6.0, 1.2 * float(finite.max())) if len(finite) else 6.0
         k = parameters.configurations.index(configuration)
         what = f"TTFT {ttft_s:g} s" if ttft_s else f"intervals of {parameters.load_times_s[k]:g} s"
         which = f"{configuration} model, {parameters.rates_per_s[k]:g} requests/s, {what}"
-        axes.set_title(f"{SHOWN[reading]}\n{which}", fontsize=9)
-        axes.legend(fontsize=8, loc="upper left", title="to meet SLOs at", title_fontsize=8)
-        axes.grid(alpha=0.3)
+        legend = {"loc": "upper left", "title": "to meet SLOs at", "title_fontsize": 8}
+        labels: dict[str, Any] = {
+            "xlabel": "burstiness (CV of the gaps)",
+            "ylabel": "over-provisioning (x)",
+        }
+        title = f"{SHOWN[reading]}\n{which}"
+        dress(axes, title=title, size=9, log="xy", ticks=parameters.cvs, legend=legend, **labels)
+        axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        axes.minorticks_off()
+        axes.set_ylim(0.5, top)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     return figure

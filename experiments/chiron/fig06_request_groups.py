@@ -31,6 +31,7 @@ from experiments.chiron.group_claims import group_claims
 from experiments.chiron.immediate import ImmediatePolicy
 from experiments.chiron.setting import CONFIGURATIONS
 from experiments.harness.claims import Claim
+from experiments.harness.figure import SEEDS, Grid, dress, line, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.policy import Policy
@@ -100,34 +101,25 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: RequestGroups) -> list[dict[str, Any]]:
-    """A run per seed, load time and policy."""
-    policies: list[dict[str, Any]] = [{"policy": "immediate"}, {"policy": "llumnix"}]
-    policies += [
-        {"policy": "chiron", "judge": "group", "max_groups": groups}
-        for groups in parameters.max_groups
-    ]
-    if parameters.by_request:
-        policies.append(
-            {"policy": "chiron", "judge": "each", "max_groups": parameters.default_groups}
-        )
-    common = parameters.model_dump(
-        include={"rate_per_s", "arriving_s", "batch_limit", "mixed_batch_limit"}
-    )
-    return [
-        {
-            "seed": seed,
-            "load_time_s": load_time_s,
-            "cv": cv,
-            "deadlines_s": list(parameters.deadlines_s),
-            **policy,
-            **common,
-        }
-        for seed in parameters.seed_list()
-        for load_time_s in parameters.load_times_s
-        for cv in parameters.cvs
-        for policy in policies
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "load_time_s": "load_times_s",
+        "cv": "cvs",
+        "deadlines_s": lambda parameters, _: [list(parameters.deadlines_s)],
+        "policy": lambda parameters, _: [
+            {"policy": "immediate"},
+            {"policy": "llumnix"},
+            *(
+                {"policy": "chiron", "judge": "group", "max_groups": groups}
+                for groups in parameters.max_groups
+            ),
+            *[{"policy": "chiron", "judge": "each", "max_groups": parameters.default_groups}]
+            * parameters.by_request,
+        ],
+    },
+    keep=("rate_per_s", "arriving_s", "batch_limit", "mixed_batch_limit"),
+)
 
 
 def scenario_of(case: Mapping[str, Any]) -> Scenario:
@@ -234,33 +226,19 @@ def plot(frame: DataFrame, parameters: RequestGroups) -> Any:
         for name in ("policy", "judge", "max_groups")
     ]
     frame["name"] = [_name(*values) for values in zip(*columns, strict=True)]
-    order = list(dict.fromkeys(frame["name"]))
     figure = new_figure(13.0, 7.2)
     panels = figure.subplots(2, 3).ravel()
     longest = max(parameters.load_times_s)
     for axes, (measure, title) in zip(panels, MEASURES.items(), strict=False):
-        for k, name in enumerate(order):
+        for k, name in enumerate(dict.fromkeys(frame["name"])):
             for load_time_s in parameters.load_times_s:
-                part = frame[(frame["name"] == name) & (frame["load_time_s"] == load_time_s)]
-                line = part.groupby("cv")[measure].agg(["mean", "min", "max"])
-                main = load_time_s == longest
-                axes.plot(
-                    line["mean"],
-                    "o-" if main else "--",
-                    ms=4,
-                    lw=1.6 if main else 1.0,
-                    color=f"C{k}",
-                    label=name if main else None,
-                )
-                if main:
-                    axes.fill_between(
-                        line.index, line["min"], line["max"], color=f"C{k}", alpha=0.15
-                    )
-        axes.set_title(title, fontsize=10)
-        axes.set_xscale("log")
-        axes.set_xticks(parameters.cvs, [f"{cv:g}" for cv in parameters.cvs])
-        axes.minorticks_off()
-        axes.set_xlabel("burstiness (CV of the gaps)")
+                part = where(frame, name=name, load_time_s=load_time_s)
+                look: dict[str, Any] = {"style": "--", "lw": 1.0, "band": None}
+                if load_time_s == longest:
+                    look = {"style": "o-", "lw": 1.6, "label": name, "edge": None}
+                line(axes, part, "cv", measure, ms=4, color=f"C{k}", **look)
+        xlabel = "burstiness (CV of the gaps)"
+        dress(axes, title=title, log="x", ticks=parameters.cvs, xlabel=xlabel)
         if measure.startswith("actions"):
             axes.set_yscale("log")
         elif measure == "hysteresis":
@@ -271,15 +249,11 @@ def plot(frame: DataFrame, parameters: RequestGroups) -> Any:
             axes.set_ylim(min(0.9, float(frame[measure].min()) - 0.02), 1.005)
         else:
             axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
     panels[-1].axis("off")
-    panels[-1].legend(
-        *panels[0].get_legend_handles_labels(),
-        loc="upper left",
-        fontsize=9,
-        title=f"{longest:g} s to load"
-        + "".join(f"; dashed: {t:g} s" for t in parameters.load_times_s if t != longest),
-    )
+    title = f"{longest:g} s to load"
+    title += "".join(f"; dashed: {t:g} s" for t in parameters.load_times_s if t != longest)
+    handles = panels[0].get_legend_handles_labels()
+    panels[-1].legend(*handles, loc="upper left", fontsize=9, title=title)
     return figure
 
 

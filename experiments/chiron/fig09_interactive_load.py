@@ -24,7 +24,7 @@ requests are late, and sentences about all loads are judged by the share of load
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PositiveFloat
@@ -32,13 +32,13 @@ from pydantic import PositiveFloat
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.comparison import (
     at_load,
+    better_served,
     by_load,
     compared,
     gain_percent,
     gain_points,
     largest_gain,
     lower_at,
-    share_better_served,
     up_to,
 )
 from experiments.chiron.exhaustion import (
@@ -47,8 +47,10 @@ from experiments.chiron.exhaustion import (
     exhaustion_claims,
 )
 from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS, llumnix_policies
-from experiments.chiron.loads import draw, run_load
+from experiments.chiron.loads import draw_column, run_load
+from experiments.chiron.setting import CONFIGURATIONS
 from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -58,6 +60,11 @@ if TYPE_CHECKING:
 FIGURE = "Figure 9"
 POLICIES = ("chiron", *OPPONENTS)
 DRAWN = ("chiron", "chiron-lean", *OPPONENTS)
+ROWS = {
+    "throughput_per_instance": "requests/s per instance",
+    "slo_attainment": "SLO attainment (%)",
+    "gpus": "GPUs (mean)",
+}
 _PACE = "within the paper's range; includes the rates that its text names"
 
 
@@ -69,23 +76,11 @@ class InteractiveLoad(Parameters):
         20, 60, 100, 160, 220, 280, 340, 400,
     )  # fmt: skip
     large_rates_per_s: Annotated[tuple[PositiveFloat, ...], ours(_PACE)] = (
-        5,
-        10,
-        20,
-        30,
-        40,
-        50,
-        60,
-    )
+        5, 10, 20, 30, 40, 50, 60,
+    )  # fmt: skip
     mixed_rates_per_s: Annotated[tuple[PositiveFloat, ...], ours(_PACE)] = (
-        10,
-        20,
-        40,
-        60,
-        80,
-        100,
-        120,
-    )
+        10, 20, 40, 60, 80, 100, 120,
+    )  # fmt: skip
     named_small_per_s: Annotated[float, paper("6.1")] = 340
     named_large_per_s: Annotated[float, paper("6.1")] = 40
     warm_up_s: Annotated[int, ours("one instance every ten seconds is Llumnix's pace", ge=0)] = 600
@@ -114,31 +109,25 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: InteractiveLoad) -> list[dict[str, Any]]:
-    """A run per seed, configuration, rate and policy."""
-    common = parameters.model_dump(include={"warm_up_s", "measured_s", "tail_s", "requests"})
-    found = []
-    for configuration, rates in _rates(parameters).items():
-        policies = {
-            "chiron": "chiron",
-            "chiron-lean": f"chiron:theta={parameters.lean_theta:g}",
-            **llumnix_policies("W_A", configuration),
-        }
-        found += [
-            {
-                "workload": "W_A",
-                "configuration": configuration,
-                "load": float(rate),
-                "policy_name": name,
-                "policy": policy,
-                "seed": seed,
-                **common,
-            }
-            for rate in rates
-            for name, policy in policies.items()
-            for seed in parameters.seed_list()
-        ]
-    return found
+def _policies(parameters: InteractiveLoad, case: dict[str, Any]) -> list[dict[str, str]]:
+    policies = {
+        "chiron": "chiron",
+        "chiron-lean": f"chiron:theta={parameters.lean_theta:g}",
+        **llumnix_policies("W_A", case["configuration"]),
+    }
+    return [{"policy_name": name, "policy": policy} for name, policy in policies.items()]
+
+
+cases = Grid(
+    {
+        "workload": ("W_A",),
+        "configuration": CONFIGURATIONS,
+        "load": lambda parameters, case: map(float, _rates(parameters)[case["configuration"]]),
+        "policy": _policies,
+        "seed": SEEDS,
+    },
+    keep=("warm_up_s", "measured_s", "tail_s", "requests"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,102 +139,77 @@ def plot(frame: DataFrame, parameters: InteractiveLoad) -> Any:
     """Three configurations side by side: throughput, attainment, and the GPUs that they take."""
     figure = new_figure(13, 9)
     panels = figure.subplots(3, 3, sharex="col")
-    rows = (
-        ("throughput_per_instance", 1.0, "requests/s per instance"),
-        ("slo_attainment", 100.0, "SLO attainment (%)"),
-        ("gpus", 1.0, "GPUs (mean)"),
-    )
-    named = {"small": parameters.named_small_per_s, "large": parameters.named_large_per_s}
-    for k, configuration in enumerate(_rates(parameters)):
-        mine = frame[frame["configuration"] == configuration]
-        for axes, (column, scale, name) in zip(panels[:, k], rows, strict=True):
-            draw(axes, mine, DRAWN, column, scale)
-            axes.set_ylim(0, 105 if column == "slo_attainment" else None)
-            if k == 0:
-                axes.set_ylabel(name)
-            both = [EXHAUSTS_PER_S, VIOLATES_PER_S]
-            for rate in [named[configuration]] if configuration in named else both:
-                axes.axvline(rate, color="0.6", lw=0.8, ls=":")
-        panels[2, k].axhline(50, color="0.4", lw=0.8)
-        panels[2, k].set_ylim(0, 54)
+    named = {"small": [parameters.named_small_per_s], "large": [parameters.named_large_per_s]}
+    for k, configuration in enumerate(CONFIGURATIONS):
+        mine = where(frame, configuration=configuration)
+        marks = named.get(configuration, [EXHAUSTS_PER_S, VIOLATES_PER_S])
+        draw_column(panels[:, k], mine, DRAWN, ROWS, names=k == 0, marks=marks)
         panels[0, k].set_title(f"{configuration} (dotted: rates that the paper names)", fontsize=10)
         panels[2, k].set_xlabel("arrival rate (requests/s)")
     panels[1, 0].legend(fontsize=9, loc="lower left")
     return figure
 
 
-def claims(frame: DataFrame, parameters: InteractiveLoad) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: InteractiveLoad) -> Iterator[Claim]:
     """Section 6.1, and what sections 1 and 8 say of interactive requests."""
     slack = parameters.no_worse_points / 100
-    found = []
+    column = "throughput_per_instance"
     for other in UNTUNED_READINGS:
-        points, where = up_to(compared(frame, "slo_attainment", "chiron", other, gain_points))
-        found.append(
-            about(
-                f"Up to 90 % higher SLO attainment than Llumnix ({OPPONENTS[other]})",
-                90,
-                points,
-                nothing=0,
-                unit="percentage points",
-                reason=f"largest difference, at {where}; who is never late leaves nothing to gain. "
-                f"{_attainments(frame)}",
-            )
+        points, at = up_to(compared(frame, "slo_attainment", "chiron", other, gain_points))
+        yield about(
+            f"Up to 90 % higher SLO attainment than Llumnix ({OPPONENTS[other]})",
+            90,
+            points,
+            nothing=0,
+            unit="percentage points",
+            reason=f"largest difference, at {at}; who is never late leaves nothing to gain. "
+            f"{_attainments(frame)}",
         )
     for other in UNTUNED_READINGS:
-        more, where = largest_gain(
-            frame, "throughput_per_instance", "chiron", other, gain_percent, slack
-        )
-        found.append(
-            about(
-                f"Up to 300 % more throughput per instance than Llumnix ({OPPONENTS[other]}), with no more "
-                "late requests",
-                300,
-                more,
-                nothing=0,
-                unit="%",
-                paper="300 %",
-                reason=_gpus(frame, other),
-                note=f"largest gain {where}",
-            )
+        more, at = largest_gain(frame, column, "chiron", other, gain_percent, slack)
+        yield about(
+            f"Up to 300 % more throughput per instance than Llumnix ({OPPONENTS[other]}), with no more "
+            "late requests",
+            300,
+            more,
+            nothing=0,
+            unit="%",
+            reason=_gpus(frame, other),
+            note=f"largest gain {at}",
         )
     for other, name in OPPONENTS.items():
-        share, apart, loads = share_better_served(frame, "chiron", other, slack)
-        found.append(
-            at_least(
-                f"Better SLO attainment than Llumnix ({name})",
-                100,
-                share,
-                nothing=50,
-                unit=f"% of the {apart} (of {loads}) loads at which it differs by more than "
-                f"{parameters.no_worse_points:g} percentage point",
-                paper="better",
-                reason=f"{lower_at(frame, 'chiron', other, slack)}. {_attainments(frame)}",
-            )
+        yield better_served(
+            f"Better SLO attainment than Llumnix ({name})",
+            "better",
+            frame,
+            other,
+            slack,
+            "loads",
+            reason=f"{lower_at(frame, 'chiron', other, slack)}. {_attainments(frame)}",
         )
     for other, name in OPPONENTS.items():
-        found.append(
-            at_least(
-                f"Equal or higher throughput per instance than Llumnix ({name}) for all configurations",
-                100,
-                _share_no_lower(frame, other),
-                nothing=None,
-                unit="% of the loads",
-                paper="all",
-                reason=_gpus(frame, other),
-                note="counted where Chiron has at least 99 % of the other's throughput, whatever the "
-                f"attainment; {lower_at(frame, 'chiron', other, slack)}",
-            )
+        yield at_least(
+            f"Equal or higher throughput per instance than Llumnix ({name}) for all configurations",
+            100,
+            _share_no_lower(frame, other),
+            nothing=None,
+            unit="% of the loads",
+            paper="all",
+            reason=_gpus(frame, other),
+            note="counted where Chiron has at least 99 % of the other's throughput, whatever the "
+            f"attainment; {lower_at(frame, 'chiron', other, slack)}",
         )
-    gains = compared(frame, "throughput_per_instance", "chiron", "llumnix-tuned", gain_percent)
-    lean = compared(frame, "throughput_per_instance", "chiron-lean", "llumnix-tuned", gain_percent)
+    gains, lean = (
+        compared(frame, column, mine, "llumnix-tuned", gain_percent)
+        for mine in ("chiron", "chiron-lean")
+    )
     for configuration, rate in (
         ("small", parameters.named_small_per_s),
         ("large", parameters.named_large_per_s),
     ):
-        if (configuration, rate) not in gains.index:
-            continue
-        found.append(
-            about(
+        if (configuration, rate) in gains.index:
+            yield about(
                 f"10 % more throughput than Llumnix (tuned) ({configuration}, {rate:g} requests/s)",
                 10,
                 at_load(gains, configuration, rate),
@@ -255,13 +219,9 @@ def claims(frame: DataFrame, parameters: InteractiveLoad) -> list[Claim]:
                 f"{at_load(lean, configuration, rate).mean:+.0f} % beside the tuned one's",
                 note=_beside(frame, configuration, rate),
             )
-        )
+    yield from _batch_sizes(frame, parameters)
     rates = parameters.mixed_rates_per_s
-    return [
-        *found,
-        *_batch_sizes(frame, parameters),
-        *exhaustion_claims(frame, POLICIES, max(rates), parameters.meets),
-    ]
+    yield from exhaustion_claims(frame, POLICIES, max(rates), parameters.meets)
 
 
 def _batch_sizes(frame: DataFrame, parameters: InteractiveLoad) -> list[Claim]:
@@ -307,20 +267,13 @@ def _attainments(frame: DataFrame) -> str:
 
 def _beside(frame: DataFrame, configuration: str, rate: float) -> str:
     """Attainment and GPUs beside a throughput."""
-    here = frame[(frame["configuration"] == configuration) & (frame["load"] == rate)]
-    means = here.groupby("policy_name")[["slo_attainment", "gpus"]].mean()
-    parts = [
-        f"{name} {100 * means.loc[name, 'slo_attainment']:.0f} % on time with "
-        f"{means.loc[name, 'gpus']:.0f} GPUs"
-        for name in DRAWN
-        if name in means.index
-    ]
-    return "; ".join(parts)
+    here = where(frame, configuration=configuration, load=rate).groupby("policy_name")
+    means = here[["slo_attainment", "gpus"]].mean()
+    return "; ".join(
+        f"{name} {100 * row['slo_attainment']:.0f} % on time with {row['gpus']:.0f} GPUs"
+        for name, row in means.reindex(n for n in DRAWN if n in means.index).iterrows()
+    )
 
 
 def _rates(parameters: InteractiveLoad) -> dict[str, tuple[float, ...]]:
-    return {
-        "small": parameters.small_rates_per_s,
-        "large": parameters.large_rates_per_s,
-        "mixed": parameters.mixed_rates_per_s,
-    }
+    return {name: getattr(parameters, f"{name}_rates_per_s") for name in CONFIGURATIONS}

@@ -18,7 +18,7 @@ of them are judged by the share of queue lengths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PositiveInt
@@ -26,12 +26,12 @@ from pydantic import PositiveInt
 from agents.statistics import mean_interval
 from experiments.chiron.comparison import (
     at_load,
+    better_served,
     by_load,
     gain_percent,
     largest_gain,
     lower_at,
     saving_percent,
-    share_better_served,
     share_higher,
 )
 from experiments.chiron.llumnix_settings import (
@@ -41,8 +41,10 @@ from experiments.chiron.llumnix_settings import (
     untuned,
     untuned_64,
 )
-from experiments.chiron.loads import draw, run_load
+from experiments.chiron.loads import draw_column, run_load
+from experiments.chiron.setting import CONFIGURATIONS
 from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.figure import SEEDS, Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 
@@ -51,6 +53,12 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 10"
 POLICIES = ("chiron", *OPPONENTS)
+ROWS = {
+    "throughput_per_instance": "requests/s per instance",
+    "slo_attainment": "SLO attainment (%), all",
+    "interactive_attainment": "SLO attainment (%), interactive",
+    "gpus": "GPUs (mean until the deadline)",
+}
 
 
 class BatchQueue(Parameters):
@@ -83,26 +91,22 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: BatchQueue) -> list[dict[str, Any]]:
-    """A run per seed, configuration, queue length and policy."""
-    found = []
-    for configuration, queues in _queues(parameters).items():
-        policies = {"chiron": "chiron", **llumnix_policies("W_B", configuration)}
-        found += [
-            {
-                "workload": "W_B",
-                "configuration": configuration,
-                "load": float(queue),
-                "policy_name": name,
-                "policy": policy,
-                "seed": seed,
-                "tail_s": parameters.tail_s,
-            }
-            for queue in queues
-            for name, policy in policies.items()
-            for seed in parameters.seed_list()
-        ]
-    return found
+cases = Grid(
+    {
+        "workload": ("W_B",),
+        "configuration": CONFIGURATIONS,
+        "load": lambda parameters, case: map(float, _queues(parameters)[case["configuration"]]),
+        "policy": lambda _, case: [
+            {"policy_name": "chiron", "policy": "chiron"},
+            *(
+                {"policy_name": name, "policy": policy}
+                for name, policy in llumnix_policies("W_B", case["configuration"]).items()
+            ),
+        ],
+        "seed": SEEDS,
+    },
+    keep=("tail_s",),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -114,106 +118,82 @@ def plot(frame: DataFrame, parameters: BatchQueue) -> Any:
     """Three configurations side by side."""
     figure = new_figure(13, 11)
     panels = figure.subplots(4, 3, sharex="col")
-    rows = (
-        ("throughput_per_instance", 1.0, "requests/s per instance"),
-        ("slo_attainment", 100.0, "SLO attainment (%), all"),
-        ("interactive_attainment", 100.0, "SLO attainment (%), interactive"),
-        ("gpus", 1.0, "GPUs (mean until the deadline)"),
-    )
+    frame = frame.assign(load=frame["load"] / 1000)
     for k, (configuration, queues) in enumerate(_queues(parameters).items()):
-        mine = frame[frame["configuration"] == configuration].assign(
-            load=lambda part: part["load"] / 1000
-        )
-        for axes, (column, scale, name) in zip(panels[:, k], rows, strict=True):
-            draw(axes, mine, POLICIES, column, scale)
-            axes.set_ylim(0, 105 if scale == 100 else None)
-            axes.set_xlim(0, max(queues) / 1000 * 1.03)
-            if k == 0:
-                axes.set_ylabel(name)
-        panels[3, k].axhline(50, color="0.4", lw=0.8)
-        panels[3, k].set_ylim(0, 54)
+        mine = where(frame, configuration=configuration)
+        draw_column(panels[:, k], mine, POLICIES, ROWS, names=k == 0)
         panels[0, k].set_title(configuration, fontsize=10)
-        panels[3, k].set_xlabel("batch queue (thousand requests)")
+        panels[3, k].set(
+            xlabel="batch queue (thousand requests)", xlim=(0, max(queues) / 1000 * 1.03)
+        )
     panels[1, 0].legend(fontsize=9, loc="lower left")
     return figure
 
 
-def claims(frame: DataFrame, parameters: BatchQueue) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: BatchQueue) -> Iterator[Claim]:
     """What sections 1 and 8 say of throughput and GPUs, and section 6.2."""
     slack = parameters.no_worse_points / 100
     column = "throughput_per_instance"
-    found = []
     for other in UNTUNED_READINGS:
         name = f"Llumnix ({OPPONENTS[other]})"
-        more, where = largest_gain(frame, column, "chiron", other, gain_percent, slack)
+        more, at = largest_gain(frame, column, "chiron", other, gain_percent, slack)
         saved, there = largest_gain(frame, "gpus", "chiron", other, saving_percent, slack)
-        found += [
-            about(
-                f"Up to 300 % more throughput per instance than {name}, with no more late requests",
-                300,
-                more,
-                nothing=0,
-                unit="%",
-                reason=_limits(frame, parameters, other),
-                note=f"largest gain {where}",
-            ),
-            about(
-                f"Up to 70 % fewer GPUs than {name}, with no more late requests",
-                70,
-                saved,
-                nothing=0,
-                unit="%",
-                reason=_instances(frame, other),
-                note='"previous systems" in the paper; GPUs on average until the deadline; largest saving '
-                f"{there}",
-            ),
-        ]
+        yield about(
+            f"Up to 300 % more throughput per instance than {name}, with no more late requests",
+            300,
+            more,
+            nothing=0,
+            unit="%",
+            reason=_limits(frame, parameters, other),
+            note=f"largest gain {at}",
+        )
+        yield about(
+            f"Up to 70 % fewer GPUs than {name}, with no more late requests",
+            70,
+            saved,
+            nothing=0,
+            unit="%",
+            reason=_instances(frame, other),
+            note='"previous systems" in the paper; GPUs on average until the deadline; largest saving '
+            f"{there}",
+        )
     for other, name in OPPONENTS.items():
         share, loads = share_higher(frame, column, "chiron", other, slack)
-        found.append(
-            at_least(
-                f"Higher throughput per instance than Llumnix ({name}) in all configurations, with no more "
-                "late requests",
-                100,
-                share,
-                nothing=50,
-                unit=f"% of {loads} queue lengths",
-                paper="higher, all configurations",
-                reason=f"mean gain (%) by configuration: {_gains(frame, other)}. {_instances(frame, other)}",
-                note=lower_at(frame, "chiron", other, slack),
-            )
+        yield at_least(
+            f"Higher throughput per instance than Llumnix ({name}) in all configurations, with no more "
+            "late requests",
+            100,
+            share,
+            nothing=50,
+            unit=f"% of {loads} queue lengths",
+            paper="higher, all configurations",
+            reason=f"mean gain (%) by configuration: {_gains(frame, other)}. {_instances(frame, other)}",
+            note=lower_at(frame, "chiron", other, slack),
         )
     for other, name in OPPONENTS.items():
-        share, apart, loads = share_better_served(frame, "chiron", other, slack)
-        found.append(
-            at_least(
-                f"Higher SLO attainment than Llumnix ({name})",
-                100,
-                share,
-                nothing=50,
-                unit=f"% of the {apart} (of {loads}) queue lengths at which it differs by more than "
-                f"{parameters.no_worse_points:g} percentage point",
-                paper="higher",
-                reason=lower_at(frame, "chiron", other, slack),
-            )
+        yield better_served(
+            f"Higher SLO attainment than Llumnix ({name})",
+            "higher",
+            frame,
+            other,
+            slack,
+            "queue lengths",
+            reason=lower_at(frame, "chiron", other, slack),
         )
-    for configuration, most in (
-        ("small", max(parameters.small_queues)),
-        ("large", max(parameters.large_queues)),
-    ):
-        on_time = 100 * by_load(frame, "chiron", "batch_attainment")
-        found.append(
-            at_least(
-                f"Chiron handles a batch queue of {most:,} requests ({configuration})",
-                95,
-                at_load(on_time, configuration, float(most)),
-                nothing=None,
-                unit="% of the batch requests on time",
-                paper="handled (95 % is ours)",
-                note=_beside(frame, configuration, float(most)),
-            )
+    on_time = 100 * by_load(frame, "chiron", "batch_attainment")
+    for configuration, queues in list(_queues(parameters).items())[:2]:
+        most = max(queues)
+        yield at_least(
+            f"Chiron handles a batch queue of {most:,} requests ({configuration})",
+            95,
+            at_load(on_time, configuration, float(most)),
+            nothing=None,
+            unit="% of the batch requests on time",
+            paper="handled (95 % is ours)",
+            note=_beside(frame, configuration, float(most)),
         )
-    return found + _batch_sizes(frame, parameters)
+    yield from _batch_sizes(frame, parameters)
 
 
 def _limits(frame: DataFrame, parameters: BatchQueue, other: str) -> str:
@@ -254,62 +234,53 @@ def _instances(frame: DataFrame, other: str) -> str:
     )
 
 
-def _batch_sizes(frame: DataFrame, parameters: BatchQueue) -> list[Claim]:
+def _batch_sizes(frame: DataFrame, parameters: BatchQueue) -> Iterator[Claim]:
     """Limits of the instances that serve batch requests alone, at the longest queue."""
-    most = float(max(parameters.small_queues))
+    at = ("small", float(max(parameters.small_queues)))
     mine = by_load(frame, "chiron", "small_batch_limit")
-    if ("small", most) not in mine.index:
-        return []
-    mixed = at_load(by_load(frame, "chiron", "small_mixed_limit"), "small", most)
-    running = at_load(by_load(frame, "chiron", "small_batch_running"), "small", most)
-    reason = f"{running.mean:.0f} requests run on average"
-    note = (
-        f"small, queue of {most:,.0f}: mean limit of active batch instances; on mixed instances it is "
-        f"{mixed.mean:.0f}"
+    if at not in mine.index:
+        return
+    mixed, running = (
+        at_load(by_load(frame, "chiron", f"small_{column}"), *at).mean
+        for column in ("mixed_limit", "batch_running")
     )
-    return [
-        *(
-            about(
-                f"Chiron's batch size for batch requests is 50 times that of Llumnix ({OPPONENTS[other]})",
-                50,
-                mean_interval(mine.loc[("small", most)] / static),
-                nothing=1,
-                unit="x",
-                reason=f"{reason}; Llumnix's limit is {static:.0f}",
-                note=note,
-            )
-            for other, static in _static().items()
-        ),
-        between(
-            "Chiron's batch size for batch requests is between 2048 and 4096",
-            2048,
-            4096,
-            at_load(mine, "small", most),
-            nothing=None,
-            unit="requests",
-            reason=reason,
+    reason = f"{running:.0f} requests run on average"
+    note = (
+        f"small, queue of {at[1]:,.0f}: mean limit of active batch instances; on mixed instances it is "
+        f"{mixed:.0f}"
+    )
+    for other, static in _static().items():
+        yield about(
+            f"Chiron's batch size for batch requests is 50 times that of Llumnix ({OPPONENTS[other]})",
+            50,
+            mean_interval(mine.loc[at] / static),
+            nothing=1,
+            unit="x",
+            reason=f"{reason}; Llumnix's limit is {static:.0f}",
             note=note,
-        ),
-    ]
+        )
+    yield between(
+        "Chiron's batch size for batch requests is between 2048 and 4096",
+        2048,
+        4096,
+        at_load(mine, *at),
+        nothing=None,
+        unit="requests",
+        reason=reason,
+        note=note,
+    )
 
 
 def _beside(frame: DataFrame, configuration: str, load: float) -> str:
-    here = frame[(frame["configuration"] == configuration) & (frame["load"] == load)]
-    means = here.groupby("policy_name")[
-        ["batch_attainment", "interactive_attainment", "gpus"]
-    ].mean()
-    parts = [
+    here = where(frame, configuration=configuration, load=load).groupby("policy_name")
+    means = here[["batch_attainment", "interactive_attainment", "gpus"]].mean()
+    return "; ".join(
         f"{name}: {100 * row['batch_attainment']:.0f} % of batch and "
         f"{100 * row['interactive_attainment']:.0f} % of interactive requests on time with "
         f"{row['gpus']:.0f} GPUs"
         for name, row in means.iterrows()
-    ]
-    return "; ".join(parts)
+    )
 
 
 def _queues(parameters: BatchQueue) -> dict[str, tuple[int, ...]]:
-    return {
-        "small": parameters.small_queues,
-        "large": parameters.large_queues,
-        "mixed": parameters.mixed_queues,
-    }
+    return {name: getattr(parameters, f"{name}_queues") for name in CONFIGURATIONS}

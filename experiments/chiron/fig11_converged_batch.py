@@ -14,23 +14,36 @@ speaks at every update, is drawn beside the reading of section 4.1, in which it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.chiron.convergence import (
     MAX_BATCH,
-    OVERLOAD_PER_S,
+    SHARED,
     SHORT,
     VARIANTS,
     LocalParameters,
+    overloaded,
     steady,
     watch,
 )
 from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    by_seed,
+    claimed,
+    dress,
+    interval_of,
+    legend_below,
+    places,
+    where,
+    wide,
+)
 from experiments.harness.parameters import ours
 from experiments.output import new_figure
 from llmscale_env.cluster.optimisations import PrefixCacheConfig
@@ -71,26 +84,27 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: ConvergedBatch) -> list[dict[str, Any]]:
-    """A run per seed, model, variant and target with each controller, and without target the ladder."""
-    common = parameters.shared()
-    found = []
-    for seed in parameters.seed_list():
-        for llm in parameters.llms:
-            for variant in VARIANTS:
-                one = {"seed": seed, "llm": llm, "variant": variant, **common}
-                one["rate_per_s"] = OVERLOAD_PER_S[llm]
-                found += [
-                    {**one, "controller": controller, "itl_slo_s": slo_s}
-                    for controller in parameters.controllers
-                    for slo_s in parameters.slos_s
-                ]
-                if seed == parameters.seed_list()[0]:
-                    found += [
-                        {**one, "controller": "fixed", "itl_slo_s": None, "first_limit": limit}
-                        for limit in parameters.ladder
-                    ]
-    return found
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "llm": overloaded,
+        "variant": VARIANTS,
+        "controller": lambda parameters, case: [
+            *(
+                {"controller": controller, "itl_slo_s": target_s}
+                for controller in parameters.controllers
+                for target_s in parameters.slos_s
+            ),
+            *(
+                {"controller": "fixed", "itl_slo_s": None, "first_limit": limit}
+                for limit in parameters.ladder
+                if case["seed"] == parameters.seed_list()[0]
+            ),
+        ],
+    },
+    keep=SHARED,
+    first=("seed", "llm", "variant", *SHARED),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -116,18 +130,15 @@ def plot(frame: DataFrame, parameters: ConvergedBatch) -> Any:
     rows, columns = len(parameters.slos_s), len(parameters.llms)
     figure = new_figure(5.6 * columns, 3.6 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
-    width = 0.8 / len(parameters.controllers)
-    places = np.arange(len(VARIANTS))
-    for row, slo_s in enumerate(parameters.slos_s):
-        for column, llm in enumerate(parameters.llms):
-            axes = grid[row, column]
+    ticks = [1, 4, 16, 64, 256, 1024, 4096]
+    for row, slo_s in zip(grid, parameters.slos_s, strict=True):
+        for axes, llm in zip(row, parameters.llms, strict=True):
             for k, controller in enumerate(parameters.controllers):
                 mine = _of(frame, llm, controller, slo_s).groupby("variant").mean(numeric_only=True)
                 mine = mine.loc[list(VARIANTS)]
-                x = places + (k - (len(parameters.controllers) - 1) / 2) * width
-                name = NAMES.get(controller, controller)
-                colour = COLOURS.get(controller, "C2")
-                axes.bar(x, mine["batch"], width * 0.9, color=colour, alpha=0.6, label=name)
+                x, width = places(k, len(parameters.controllers), len(VARIANTS))
+                look = {"color": COLOURS[controller], "alpha": 0.6, "label": NAMES[controller]}
+                axes.bar(x, mine["batch"], width * 0.9, **look)
                 middle = mine["limit"]
                 spread = [middle - mine["limit_low"], mine["limit_high"] - middle]
                 axes.errorbar(
@@ -135,131 +146,121 @@ def plot(frame: DataFrame, parameters: ConvergedBatch) -> Any:
                     label="its limit: median, 5 to 95 %" if k == 0 else None,
                 )  # fmt: skip
             best = [best_fixed(frame, llm, variant, slo_s) for variant in VARIANTS]
-            at = [(x, one["batch"]) for x, one in zip(places, best, strict=True) if one is not None]
-            axes.plot(
-                [x for x, _ in at],
-                [y for _, y in at],
-                "D",
-                color="C3",
-                ms=5,
-                label="best fixed limit",
-            )
+            at = [k for k, one in enumerate(best) if one is not None]
+            batches = [best[k]["batch"] for k in at]
+            axes.plot(at, batches, "D", color="C3", ms=5, label="best fixed limit")
             axes.set_yscale("log", base=2)
-            axes.set_ylim(0.7, 2 * MAX_BATCH)
-            axes.set_yticks([1, 4, 16, 64, 256, 1024, 4096], [1, 4, 16, 64, 256, 1024, 4096])
-            axes.set_xticks(places, VARIANTS)
-            axes.set_ylabel("requests")
-            axes.set_title(f"{llm}, ITL target {slo_s:g} s", fontsize=10)
-            axes.grid(axis="y", alpha=0.3)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+            axes.set_xticks(range(len(VARIANTS)), VARIANTS)
+            title = f"{llm}, ITL target {slo_s:g} s"
+            dress(axes, title=title, lines="y", ylabel="requests", ylim=(0.7, 2 * MAX_BATCH))
+            axes.set_yticks(ticks, ticks)
+    legend_below(figure, grid[0, 0])
     return figure
 
 
-def claims(frame: DataFrame, parameters: ConvergedBatch) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: ConvergedBatch) -> Iterator[Claim]:
     """Both optimisations make the batch smaller and something better; models and classes differ."""
     tight_s, *loose_s = sorted(set(parameters.slos_s))
-    found = []
     if "chiron" in parameters.controllers:
         for llm in parameters.llms:
             for variant in VARIANTS[1:3]:
-                found += _optimised(frame, llm, variant, tight_s, parameters.size)
+                yield from _optimised(frame, llm, variant, tight_s, parameters.size)
         if {SMALL, LARGE} <= set(parameters.llms):
-            found.append(
-                about(
-                    "The small model's interactive batch is 5 times the large one's (6.1)",
-                    5.0,
-                    _between(frame, (SMALL, tight_s), (LARGE, tight_s), parameters.size),
-                    nothing=1.0,
-                    unit="x",
-                    reason="; ".join(_seen(frame, llm, tight_s) for llm in (SMALL, LARGE)),
-                )
+            small, large = (
+                _plain(frame, llm, tight_s).set_index("seed")[parameters.size]
+                for llm in (SMALL, LARGE)
             )
+            yield about(
+                "The small model's interactive batch is 5 times the large one's (6.1)",
+                5.0,
+                interval_of(small / large),
+                nothing=1.0,
+                unit="x",
+                reason="; ".join(_seen(frame, llm, tight_s) for llm in (SMALL, LARGE)),
+            )
+        untuned = parameters.untuned_limit
         for llm in parameters.llms:
-            found += [
-                about(
-                    "With the batch target the limit is nearly 50 times an untuned limit (6.2; "
+            for slo_s in loose_s[-1:]:
+                mine = _plain(frame, llm, slo_s)
+                batch = mine["batch"].mean()
+                yield about(
+                    f"With the batch target the limit is nearly 50 times an untuned limit (6.2; "
                     f"{SHORT[llm]})",
                     50.0,
-                    _by_seed(
-                        _plain(frame, llm, slo_s),
-                        lambda one: one["limit"].mean() / parameters.untuned_limit,
-                    ),
+                    by_seed(mine, lambda one: one["limit"].mean() / untuned),
                     nothing=1.0,
-                    unit=f"x an untuned limit of {parameters.untuned_limit}",
+                    unit=f"x an untuned limit of {untuned}",
                     paper="nearly 50 x (2048 to 4096)",
                     reason=_seen(frame, llm, slo_s),
-                    note=_runs(frame, llm, slo_s, parameters.untuned_limit),
+                    note=f"{batch:.0f} requests run on average, {batch / untuned:.1f} x the untuned limit",
                 )
-                for slo_s in loose_s[-1:]
-            ]
     printed = "chiron-literal" in parameters.controllers
     for controller in parameters.controllers:
         for llm in parameters.llms:
-            found += _optimum(frame, llm, controller, tight_s, printed)
-    return found
+            yield from _optimum(frame, llm, controller, tight_s, printed)
 
 
 LONG = {"prefix cache": "prefix caching", "speculative": "speculative decoding", "both": "both"}
 SMALL, LARGE = SHORT
 
 
-def _optimised(frame: DataFrame, llm: str, variant: str, slo_s: float, size: str) -> list[Claim]:
+def _optimised(
+    frame: DataFrame, llm: str, variant: str, slo_s: float, size: str
+) -> Iterator[Claim]:
     """What one optimisation does to the batch of a model, and what it gains."""
-    mine = _of(frame, llm, "chiron", slo_s)
+    batch, tokens_per_s, itl_s = (
+        wide(_of(frame, llm, "chiron", slo_s), "variant", column)
+        for column in (size, "tokens_per_s", "itl_s")
+    )
+    faster = tokens_per_s[variant] / tokens_per_s["plain"]
     best = [best_fixed(frame, llm, which, slo_s) for which in ("plain", variant)]
     shown = " to ".join("none" if one is None else f"{one['batch']:.0f}" for one in best)
     small = int(frame.loc[frame["controller"] == "fixed", "first_limit"].min())
     same = _at_same(frame, llm, variant)
-    return [
-        at_most(
-            f"With {LONG[variant]} the converged batch is smaller ({SHORT[llm]})",
-            0.99,
-            _ratio(mine, variant, "plain", size),
-            nothing=1.0,
-            unit="of the plain one",
-            paper="smaller (bars)",
-            reason=f"the batch of the best fixed limit goes from {shown} requests, and mean ITL at one "
-            f"fixed limit from {same}; {_seen(frame, llm, slo_s)}",
-            note=_taken(frame, llm, slo_s) if variant == "prefix cache" else "",
-        ),
-        at_least(
-            f"With {LONG[variant]} throughput or latency improves ({SHORT[llm]})",
-            1.01,
-            _better(mine, variant),
-            nothing=1.0,
-            unit="x, the better of tokens/s and 1 / ITL",
-            paper="improves",
-            reason=f"mean ITL at one fixed limit goes from {same}, and from "
-            f"{_at_same(frame, llm, variant, small)}",
-        ),
-    ]
+    yield at_most(
+        f"With {LONG[variant]} the converged batch is smaller ({SHORT[llm]})",
+        0.99,
+        mean_interval(batch[variant] / batch["plain"]),
+        nothing=1.0,
+        unit="of the plain one",
+        paper="smaller (bars)",
+        reason=f"the batch of the best fixed limit goes from {shown} requests, and mean ITL at one "
+        f"fixed limit from {same}; {_seen(frame, llm, slo_s)}",
+        note=_taken(frame, llm, slo_s) if variant == "prefix cache" else "",
+    )
+    yield at_least(
+        f"With {LONG[variant]} throughput or latency improves ({SHORT[llm]})",
+        1.01,
+        mean_interval(np.maximum(faster, itl_s["plain"] / itl_s[variant])),
+        nothing=1.0,
+        unit="x, the better of tokens/s and 1 / ITL",
+        paper="improves",
+        reason=f"mean ITL at one fixed limit goes from {same}, and from "
+        f"{_at_same(frame, llm, variant, small)}",
+    )
 
 
 def _optimum(
     frame: DataFrame, llm: str, controller: str, slo_s: float, printed: bool
-) -> list[Claim]:
+) -> Iterator[Claim]:
     """Whether a controller finds what the best fixed limit does; nothing if no fixed limit is within."""
     best = best_fixed(frame, llm, "plain", slo_s)
     if best is None:
-        return []
-    mine = _of(frame, llm, controller, slo_s)
-    mine = mine[mine["variant"] == "plain"]
+        return
+    mine = where(_of(frame, llm, controller, slo_s), variant="plain")
     mean = mine[["batch", "limit"]].mean()
-    return [
-        about(
-            f"The local autoscaler converges to the optimal batch size ({SHORT[llm]}, "
-            f"{NAMES[controller]})",
-            1.0,
-            _by_seed(mine, lambda one: one["tokens_per_s"].mean() / best["tokens_per_s"]),
-            nothing=None,
-            unit="of the best fixed limit's tokens/s",
-            paper="the optimal batch size (4.2)",
-            reason=f"{mean['batch']:.0f} requests run at a limit of {mean['limit']:.0f}, with the best fixed "
-            f"limit {best['batch']:.0f} at {best['first_limit']:.0f}",
-            note=_collapse(frame, llm, slo_s) if printed and controller == "chiron" else "",
-        )
-    ]
+    yield about(
+        f"The local autoscaler converges to the optimal batch size ({SHORT[llm]}, {NAMES[controller]})",
+        1.0,
+        by_seed(mine, lambda one: one["tokens_per_s"].mean() / best["tokens_per_s"]),
+        nothing=None,
+        unit="of the best fixed limit's tokens/s",
+        paper="the optimal batch size (4.2)",
+        reason=f"{mean['batch']:.0f} requests run at a limit of {mean['limit']:.0f}, with the best fixed "
+        f"limit {best['batch']:.0f} at {best['first_limit']:.0f}",
+        note=_collapse(frame, llm, slo_s) if printed and controller == "chiron" else "",
+    )
 
 
 def _collapse(frame: DataFrame, llm: str, slo_s: float) -> str:
@@ -270,12 +271,6 @@ def _collapse(frame: DataFrame, llm: str, slo_s: float) -> str:
         f"Algorithm 1 as printed ends at a limit of {mean['limit']:.0f} with the {SHORT[llm]}: "
         f"{mean['batch']:.1f} requests run, at {mean['tokens_per_s']:,.0f} tokens/s"
     )
-
-
-def _runs(frame: DataFrame, llm: str, slo_s: float, untuned: int) -> str:
-    """The batch beside the limit, which is any number where it does not bind."""
-    batch = _plain(frame, llm, slo_s)["batch"].mean()
-    return f"{batch:.0f} requests run on average, {batch / untuned:.1f} x the untuned limit"
 
 
 def _seen(frame: DataFrame, llm: str, slo_s: float) -> str:
@@ -311,38 +306,9 @@ def _at_same(frame: DataFrame, llm: str, variant: str, limit: int | None = None)
 
 
 def _of(frame: DataFrame, llm: str, controller: str, slo_s: float) -> DataFrame:
-    same = (frame["llm"] == llm) & (frame["controller"] == controller)
-    return frame[same & np.isclose(frame["itl_slo_s"].astype(float), slo_s)]
+    mine = where(frame, llm=llm, controller=controller)
+    return mine[np.isclose(mine["itl_slo_s"].astype(float), slo_s)]
 
 
 def _plain(frame: DataFrame, llm: str, slo_s: float) -> DataFrame:
-    mine = _of(frame, llm, "chiron", slo_s)
-    return mine[mine["variant"] == "plain"]
-
-
-def _by_seed(frame: DataFrame, number: Any) -> Interval:
-    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
-
-
-def _ratio(frame: DataFrame, variant: str, base: str, column: str) -> Interval:
-    def one(mine: DataFrame) -> float:
-        values = mine.set_index("variant")[column]
-        return float(values[variant] / values[base])
-
-    return _by_seed(frame, one)
-
-
-def _better(frame: DataFrame, variant: str) -> Interval:
-    def one(mine: DataFrame) -> float:
-        rows = mine.set_index("variant")
-        faster = rows["tokens_per_s"][variant] / rows["tokens_per_s"]["plain"]
-        return float(max(faster, rows["itl_s"]["plain"] / rows["itl_s"][variant]))
-
-    return _by_seed(frame, one)
-
-
-def _between(
-    frame: DataFrame, one: tuple[str, float], other: tuple[str, float], column: str
-) -> Interval:
-    above, below = (_plain(frame, *which).set_index("seed")[column] for which in (one, other))
-    return mean_interval([float(value) for value in above / below])
+    return where(_of(frame, llm, "chiron", slo_s), variant="plain")

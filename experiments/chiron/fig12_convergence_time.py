@@ -14,7 +14,7 @@ there are. Algorithm 1 as printed converges too, mostly to a batch of one (Figur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ from pydantic import PositiveFloat
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.convergence import (
     OVERLOAD_PER_S,
+    SHARED,
     SHORT,
     VARIANTS,
     LocalParameters,
@@ -33,6 +34,7 @@ from experiments.chiron.convergence import (
     watch,
 )
 from experiments.harness.claims import Claim, about, at_most, more
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, places, where
 from experiments.harness.parameters import ours
 from experiments.output import new_figure
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 12"
-CRITERION = {"band", "share", "hold_s", "size"}
 NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
 SMALL, LARGE = "llama-3.1-8b", "llama-3.1-70b"
 PAPER_S = {SMALL: 15.0, LARGE: 150.0}
@@ -68,27 +69,20 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: ConvergenceTime) -> list[dict[str, Any]]:
-    """A run per seed, model, variant, target, controller and rate."""
-    common = {**parameters.shared(), **parameters.model_dump(include=CRITERION)}
-    return [
-        {
-            "seed": seed,
-            "llm": llm,
-            "variant": variant,
-            "itl_slo_s": slo_s,
-            "controller": controller,
-            "rate_per_s": overload * OVERLOAD_PER_S[llm],
-            "overload": overload,
-            **common,
-        }
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for variant in VARIANTS
-        for slo_s in parameters.slos_s
-        for controller in parameters.controllers
-        for overload in parameters.overloads
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "llm": "llms",
+        "variant": VARIANTS,
+        "itl_slo_s": "slos_s",
+        "controller": "controllers",
+        "rate": lambda parameters, case: [
+            {"rate_per_s": overload * OVERLOAD_PER_S[case["llm"]], "overload": overload}
+            for overload in parameters.overloads
+        ],
+    },
+    keep=(*SHARED, "band", "share", "hold_s", "size"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -129,125 +123,105 @@ def plot(frame: DataFrame, parameters: ConvergenceTime) -> Any:
     figure = new_figure(5.8 * len(parameters.llms), 4.2)
     panels = figure.subplots(1, len(parameters.llms), squeeze=False, sharey=True)[0]
     groups = [(slo_s, variant) for slo_s in parameters.slos_s for variant in VARIANTS]
-    width = 0.8 / len(parameters.controllers)
     bound_s = parameters.duration_s / 2
     frame = _times(frame)
     for axes, llm in zip(panels, parameters.llms, strict=True):
         axes.set_yscale("log")
         for k, controller in enumerate(parameters.controllers):
-            mine = frame[(frame["llm"] == llm) & (frame["controller"] == controller)]
+            mine = where(frame, llm=llm, controller=controller)
             by = ["itl_slo_s", "variant"]
             bars = mine.groupby(by)["time_s"].median().loc[groups]
             points = mine.groupby([*by, "overload"])["time_s"].median().unstack().loc[groups]
             missing = (~np.isfinite(mine["time_s"])).groupby([mine[name] for name in by]).sum()
-            x = np.arange(len(groups)) + (k - (len(parameters.controllers) - 1) / 2) * width
-            name = NAMES.get(controller, controller)
+            x, width = places(k, len(parameters.controllers), len(groups))
             known = bars.replace(np.inf, np.nan)
+            name = NAMES[controller]
             axes.bar(x, known, width * 0.9, color=f"C{k}", alpha=0.5, label=name)
             for overload, marker in zip(points.columns, "v.^<>x+", strict=False):
                 label = f"at {overload:g} x the rate of Figure 11" if k == 0 else None
                 known = points[overload].replace(np.inf, np.nan)
                 axes.plot(x, known, marker, color="0.2", ms=4, ls="", label=label)
-            for place, count in zip(x, missing.loc[groups], strict=True):
+            for at, count in zip(x, missing.loc[groups], strict=True):
                 if count:
-                    axes.annotate(
-                        f"{count}", (place, bound_s), fontsize=7, ha="center", va="bottom"
-                    )
+                    look = {"fontsize": 7, "ha": "center", "va": "bottom"}
+                    axes.annotate(f"{count}", (at, bound_s), **look)
         if llm in PAPER_S:
             axes.axhline(PAPER_S[llm], color="C3", lw=1, ls="--", label="paper, interactive target")
         what = "half a run; above it: runs that did not converge in it"
         axes.axhline(bound_s, color="0.4", lw=0.8, ls=":", label=what)
-        axes.set_ylim(1, 2 * bound_s)
-        axes.set_xticks(
-            np.arange(len(groups)),
-            [f"{variant}\n{slo_s:g} s" for slo_s, variant in groups],
-            rotation=45,
-            fontsize=8,
-        )
-        axes.set_title(llm, fontsize=10)
-        axes.grid(axis="y", alpha=0.3)
+        names = [f"{variant}\n{slo_s:g} s" for slo_s, variant in groups]
+        axes.set_xticks(range(len(groups)), names, rotation=45, fontsize=8)
+        dress(axes, title=llm, lines="y", ylim=(1, 2 * bound_s))
     panels[0].set_ylabel("time to converge (s, median)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    legend_below(figure, panels[0], 3)
     return figure
 
 
-def claims(frame: DataFrame, parameters: ConvergenceTime) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: ConvergenceTime) -> Iterator[Claim]:
     """Ten times faster, seconds for the small model, minutes at most, the same at all rates."""
-    mine = _times(frame[frame["controller"] == "chiron"])
+    mine = _times(where(frame, controller="chiron"))
     if mine.empty:
-        return []
+        return
     tight_s = min(parameters.slos_s)
     tight = mine[np.isclose(mine["itl_slo_s"], tight_s)]
-    plain = tight[tight["variant"] == "plain"]
-    found = []
+    plain = where(tight, variant="plain")
     both = set(PAPER_S) <= set(parameters.llms)
     if both:
-        found.append(
-            about(
-                "The small model converges 10 times faster than the large one (interactive target)",
-                10.0,
-                _by_seed(plain, lambda one: _median(one, LARGE) / _median(one, SMALL)),
-                nothing=1.0,
-                unit="x",
-                reason=f"{_steps(plain, SMALL)}; {_steps(plain, LARGE)}",
-                note=_missing(plain),
-            )
+        yield about(
+            "The small model converges 10 times faster than the large one (interactive target)",
+            10.0,
+            _by_seed(plain, lambda one: _median(one, LARGE) / _median(one, SMALL)),
+            nothing=1.0,
+            unit="x",
+            reason=f"{_steps(plain, SMALL)}; {_steps(plain, LARGE)}",
+            note=_missing(plain),
         )
     for llm in (SMALL, LARGE):
         if llm in parameters.llms:
-            found.append(
-                about(
-                    f"{SHORT[llm]} with the interactive target converges in {PAPER_S[llm]:.0f} s",
-                    PAPER_S[llm],
-                    _by_seed(plain, partial(_median, llm=llm)),
-                    nothing=None,
-                    unit="s, median over rates",
-                    paper=f"{PAPER_S[llm]:.0f} s",
-                    reason=_steps(plain, llm),
-                    note=_missing(plain[plain["llm"] == llm]),
-                )
+            yield about(
+                f"{SHORT[llm]} with the interactive target converges in {PAPER_S[llm]:.0f} s",
+                PAPER_S[llm],
+                _by_seed(plain, partial(_median, llm=llm)),
+                nothing=None,
+                unit="s, median over rates",
+                paper=f"{PAPER_S[llm]:.0f} s",
+                reason=_steps(plain, llm),
+                note=_missing(where(plain, llm=llm)),
             )
     if both:
-        found.append(
-            more(
-                "The large model with the interactive target takes longest",
-                1.0,
-                _by_seed(mine, lambda one: _over_others(one, LARGE, tight_s)),
-                unit="x the longest of all other configurations",
-                paper="the maximum",
-                reason=_slowest(mine),
-                note=_missing(mine),
-            )
-        )
-    found.append(
-        at_most(
-            "Convergence takes less than a few minutes in every configuration",
-            180.0,
-            _by_seed(mine, lambda one: float(one["time_s"].max())),
-            nothing=None,
-            unit="s, the longest of all runs",
-            paper="less than a few minutes",
+        yield more(
+            "The large model with the interactive target takes longest",
+            1.0,
+            _by_seed(mine, lambda one: _over_others(one, LARGE, tight_s)),
+            unit="x the longest of all other configurations",
+            paper="the maximum",
             reason=_slowest(mine),
-            note=_missing(mine) or f"all {len(mine)} runs converged",
+            note=_missing(mine),
         )
+    yield at_most(
+        "Convergence takes less than a few minutes in every configuration",
+        180.0,
+        _by_seed(mine, lambda one: float(one["time_s"].max())),
+        nothing=None,
+        unit="s, the longest of all runs",
+        paper="less than a few minutes",
+        reason=_slowest(mine),
+        note=_missing(mine) or f"all {len(mine)} runs converged",
     )
     rates = sorted(parameters.overloads)
     if len(rates) > 1:
-        found.append(
-            at_most(
-                "Convergence time is independent of the arrival rate (interactive target)",
-                1.25,
-                _by_seed(tight, _over_rates),
-                nothing=None,
-                unit=f"x between rates that differ {rates[-1] / rates[0]:g} times, medians over "
-                "configurations",
-                paper="independent",
-                reason=_rates(tight),
-                note=_missing(tight),
-            )
+        yield at_most(
+            "Convergence time is independent of the arrival rate (interactive target)",
+            1.25,
+            _by_seed(tight, _over_rates),
+            nothing=None,
+            unit=f"x between rates that differ {rates[-1] / rates[0]:g} times, medians over "
+            "configurations",
+            paper="independent",
+            reason=_rates(tight),
+            note=_missing(tight),
         )
-    return found
 
 
 def _median(frame: DataFrame, llm: str) -> float:

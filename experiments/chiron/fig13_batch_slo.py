@@ -15,16 +15,17 @@ requests are said to be on time or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import PositiveFloat, PositiveInt
 
 from agents.statistics import mean_interval
 from experiments.chiron.batch_queue import last_finish_s, served
 from experiments.chiron.setting import episode, scenario_of
 from experiments.harness.claims import Claim, at_least
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where
+from experiments.harness.parameters import Parameters, one_each, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
@@ -39,6 +40,16 @@ PANELS = (
     ("throughput_per_instance", "throughput (requests/s per instance)"),
     ("mixed_share", "batch requests served on mixed instances"),
 )
+SENTENCES = {
+    "queue_mean": ("A larger batch TTFT target leads to larger queues", False),
+    "wait_mean_s": ("A larger batch TTFT target leads to longer waiting", False),
+    "throughput_per_instance": ("Longer queueing improves throughput per instance", True),
+    "mixed_share": (
+        "Longer queueing lets mixed instances serve more of the batch requests",
+        True,
+    ),
+}
+"""What the paper says of each quantity, and whether it does so of spare throughput."""
 CYCLES = 3
 """Length of a run with a stream, in times the TTFT target."""
 
@@ -74,13 +85,7 @@ class BatchSlo(Parameters):
     ] = 60.0
     rest_s: Annotated[int, ours("to finish what was admitted late", ge=0)] = 600
 
-    @field_validator("batch_requests", "stream_rate_per_s", "stream_interactive_rate_per_s")
-    @classmethod
-    def _one_each(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        configurations = info.data.get("configurations", values)
-        if len(values) != len(configurations):
-            raise ValueError(f"must have one value for each of {', '.join(configurations)}")
-        return values
+    _one_each = one_each("batch_requests", "stream_rate_per_s", "stream_interactive_rate_per_s")
 
 
 PARAMETERS = {
@@ -94,29 +99,26 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: BatchSlo) -> list[dict[str, Any]]:
-    """A run per seed, workload, configuration and TTFT target."""
-    found = []
-    for seed in parameters.seed_list():
-        for workload in parameters.workloads:
-            for k, configuration in enumerate(parameters.configurations):
-                for ttft_s in parameters.batch_ttft_s:
-                    case: dict[str, Any] = {
-                        "seed": seed,
-                        "workload": workload,
-                        "configuration": configuration,
-                        "batch_ttft_s": ttft_s,
-                    }
-                    if workload == "queue":
-                        case["control_interval_s"] = parameters.control_interval_s
-                        case["batch_requests"] = parameters.batch_requests[k]
-                        case["watched_s"] = max(parameters.batch_ttft_s) + parameters.rest_s
-                    else:
-                        case["control_interval_s"] = parameters.stream_control_interval_s
-                        case["batch_rate_per_s"] = parameters.stream_rate_per_s[k]
-                        case["rate_per_s"] = parameters.stream_interactive_rate_per_s[k]
-                    found.append(case)
-    return found
+def _loads(parameters: BatchSlo, case: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Configurations with targets, and what else the workload of a case has."""
+    longest_s = max(parameters.batch_ttft_s)
+    for k, configuration in enumerate(parameters.configurations):
+        queue = {
+            "control_interval_s": parameters.control_interval_s,
+            "batch_requests": parameters.batch_requests[k],
+            "watched_s": longest_s + parameters.rest_s,
+        }
+        stream = {
+            "control_interval_s": parameters.stream_control_interval_s,
+            "batch_rate_per_s": parameters.stream_rate_per_s[k],
+            "rate_per_s": parameters.stream_interactive_rate_per_s[k],
+        }
+        rest = queue if case["workload"] == "queue" else stream
+        for ttft_s in parameters.batch_ttft_s:
+            yield {"configuration": configuration, "batch_ttft_s": ttft_s, **rest}
+
+
+cases = Grid({"seed": SEEDS, "workload": "workloads", "load": _loads})
 
 
 def scenario_for(case: Mapping[str, Any]) -> tuple[Scenario, float]:
@@ -164,18 +166,14 @@ def plot(frame: DataFrame, parameters: BatchSlo) -> Any:
     for row, workload in zip(panels, parameters.workloads, strict=True):
         for axes, (what, name) in zip(row, PANELS, strict=True):
             for k, configuration in enumerate(parameters.configurations):
-                mine = _part(frame, workload, configuration)
-                scale = 60 if what.endswith("_s") else 1
-                grouped = mine.groupby("batch_ttft_s")[what]
-                mean, low, high = (
-                    getattr(grouped, statistic)() / scale for statistic in ("mean", "min", "max")
-                )
-                axes.fill_between(mean.index / 60, low, high, color=f"C{k}", alpha=0.2, lw=0)
-                label = _label(parameters, workload, configuration)
-                axes.plot(mean.index / 60, mean, "o-", color=f"C{k}", ms=4, label=label)
-            axes.set_ylim(bottom=0)
-            axes.set_title(name, fontsize=10)
-            axes.grid(alpha=0.3)
+                mine = where(frame, workload=workload, configuration=configuration)
+                mine = mine.assign(**{what: mine[what] / (60 if what.endswith("_s") else 1)})
+                look: dict[str, Any] = {
+                    "color": f"C{k}",
+                    "label": _label(parameters, workload, configuration),
+                }
+                line(axes, mine, "batch_ttft_s", what, along=60, ms=4, shade=0.2, **look)
+            dress(axes, title=name, bottom=0)
         row[1].axline((0, 0), slope=1, color="0.4", lw=0.8, ls=":", label="the target itself")
         row[1].legend(fontsize=8)
         row[0].legend(fontsize=8)
@@ -186,38 +184,25 @@ def plot(frame: DataFrame, parameters: BatchSlo) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: BatchSlo) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: BatchSlo) -> Iterator[Claim]:
     """From the shortest to the longest target: queue, waiting time and throughput grow."""
-    targets = sorted(set(parameters.batch_ttft_s))
-    if len(targets) < 2:
-        return []
-    short, long = targets[0], targets[-1]
-    sentences = {
-        "queue_mean": "A larger batch TTFT target leads to larger queues",
-        "wait_mean_s": "A larger batch TTFT target leads to longer waiting",
-        "throughput_per_instance": "Longer queueing improves throughput per instance",
-        "mixed_share": "Longer queueing lets mixed instances serve more of the batch requests",
-    }
-    found = []
-    for workload in parameters.workloads:
+    short, *_, long = sorted(parameters.batch_ttft_s)[:1] + sorted(parameters.batch_ttft_s)
+    for workload in parameters.workloads if short < long else ():
         for configuration in parameters.configurations:
-            mine = _part(frame, workload, configuration)
-            for what, sentence in sentences.items():
-                shared = what in ("throughput_per_instance", "mixed_share")
-                steady = workload == "stream" and shared
-                found.append(
-                    at_least(
-                        f"{sentence} ({configuration}, {workload})",
-                        1.01,
-                        mean_interval(_ratios(mine, what, short, long)),
-                        nothing=1.0,
-                        unit=f"x from {short / 60:g} to {long / 60:g} min",
-                        paper="rises (no number; 1 % is ours)",
-                        reason=(_steady if steady else _seeds)(mine, what, short, long),
-                        note=_by_target(mine, what),
-                    )
+            mine = where(frame, workload=workload, configuration=configuration)
+            for what, (sentence, spare) in SENTENCES.items():
+                reason = _steady if workload == "stream" and spare else _seeds
+                yield at_least(
+                    f"{sentence} ({configuration}, {workload})",
+                    1.01,
+                    mean_interval(_ratios(mine, what, short, long)),
+                    nothing=1.0,
+                    unit=f"x from {short / 60:g} to {long / 60:g} min",
+                    paper="rises (no number; 1 % is ours)",
+                    reason=reason(mine, what, short, long),
+                    note=_by_target(mine, what),
                 )
-    return found
 
 
 def _by_target(mine: DataFrame, what: str) -> str:
@@ -270,11 +255,6 @@ def _label(parameters: BatchSlo, workload: str, configuration: str) -> str:
     if workload == "queue":
         return f"{configuration}, {parameters.batch_requests[k]:,} requests"
     return f"{configuration}, {parameters.stream_rate_per_s[k]:g} requests/s"
-
-
-def _part(frame: DataFrame, workload: str, configuration: str) -> DataFrame:
-    mine = (frame["workload"] == workload) & (frame["configuration"] == configuration)
-    return frame[mine]
 
 
 def _ratios(frame: DataFrame, what: str, short: int, long: int) -> list[float]:

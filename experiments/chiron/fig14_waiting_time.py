@@ -14,7 +14,7 @@ that our Chiron policy takes by default.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, interval_of, line, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.iteration_time import iteration_time_model
@@ -79,16 +80,13 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: WaitingTime) -> list[dict[str, Any]]:
-    """A run per seed, model and batch limit; it covers all queue lengths."""
-    swept = {"seeds", "llms", "batch_limits", "claimed_length", "short_length"}
-    common = parameters.model_dump(exclude=swept)
-    return [
-        {"seed": seed, "llm": llm, "batch_limit": limit, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for limit in parameters.batch_limits
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms", "batch_limit": "batch_limits"},
+    keep=(
+        *("queue_lengths", "quantiles", "instances"),
+        *("lengths", "queued", "warm_up_s", "history_s"),
+    ),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -139,77 +137,70 @@ def plot(frame: DataFrame, parameters: WaitingTime) -> Any:
             for (start, quantile), style in zip(shown, ("-", "--", ":", "-."), strict=False):
                 mine = _part(frame, llm, limit, start, quantile)
                 name = f"batch limit {limit}, instance {STARTS[start]}, quantile {quantile:g}"
+                band = (0.1, 0.9) if (start, quantile) == shown[0] else None
+                look: dict[str, Any] = {
+                    "middle": "median",
+                    "color": f"C{k}",
+                    "label": name,
+                    "lw": 1.6,
+                }
                 for axes, what in zip(column, ("r2", "bias"), strict=True):
-                    grouped = mine.groupby("queue_length")[what]
-                    middle = grouped.median()
-                    axes.plot(middle.index, middle, style, color=f"C{k}", label=name, lw=1.6)
-                    if (start, quantile) == shown[0]:
-                        low, high = grouped.quantile(0.1), grouped.quantile(0.9)
-                        axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.15, lw=0)
+                    line(axes, mine, "queue_length", what, style, band=band, **look)
         top, bottom = column
         mark = f"the paper: 0.99 at {parameters.claimed_length:,}"
         mark_accuracy(top, bottom, parameters.claimed_length, mark)
-        top.set_title(f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}", fontsize=10)
-        bottom.set_xlabel("requests in the queue")
-        for axes in column:
-            axes.set_xscale("log")
-            axes.grid(alpha=0.3)
+        dress(top, title=f"{llm}, {TENSOR_PARALLEL[llm]} x {GPU}", log="x")
+        dress(bottom, log="x", xlabel="requests in the queue")
     label_accuracy(figure, panels)
     return figure
 
 
-def claims(frame: DataFrame, parameters: WaitingTime) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: WaitingTime) -> Iterator[Claim]:
     """R2 from 2,000 requests on; short queues are estimated worse, and too long. All of Eq. 1 as printed.
 
     What lengths were not looked at have no claim.
     """
-    return [
-        claim
-        for llm in parameters.llms
-        for limit in parameters.batch_limits
-        for claim in _claims(frame, parameters, llm, limit)
-    ]
+    for llm in parameters.llms:
+        for limit in parameters.batch_limits:
+            yield from _claims(frame, parameters, llm, limit)
 
 
-def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> list[Claim]:
+def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> Iterator[Claim]:
     """Of one model and batch limit."""
-    where = f"{llm}, batch limit {limit}"
+    at = f"{llm}, batch limit {limit}"
     claimed, short = parameters.claimed_length, parameters.short_length
     long = sorted(n for n in parameters.queue_lengths if n >= claimed)
     busy, empty = (_part(frame, llm, limit, start, parameters.quantiles[0]) for start in STARTS)
     shown = {min(parameters.queue_lengths), short, claimed, max(parameters.queue_lengths)}
     curve = f"mean R2 at work: {_curve(busy, shown)}"
-    found = []
     if long:
         worst = min(long, key=lambda n: _at(busy, n, "r2").mean)
-        found.append(
-            at_least(
-                f"From {claimed:,} queued requests on the estimate has an R2 of 0.99 ({where}, at work)",
-                0.99,
-                _at(busy, worst, "r2"),
-                nothing=None,
-                unit=f"at {worst:,} requests, the least of those lengths",
-                paper="0.99",
-                reason=f"{_spread(busy, worst)}; {curve}",
-                note=f"in front of an empty instance: {_curve(empty, long)}",
-            )
+        yield at_least(
+            f"From {claimed:,} queued requests on the estimate has an R2 of 0.99 ({at}, at work)",
+            0.99,
+            _at(busy, worst, "r2"),
+            nothing=None,
+            unit=f"at {worst:,} requests, the least of those lengths",
+            paper="0.99",
+            reason=f"{_spread(busy, worst)}; {curve}",
+            note=f"in front of an empty instance: {_curve(empty, long)}",
         )
     if short in parameters.queue_lengths and claimed in parameters.queue_lengths:
-        found.append(
-            at_least(
-                f"The longer the queue, the more accurate the estimate ({where}, at work)",
-                0.001,
-                _gain(busy, short, claimed),
-                nothing=0.0,
-                unit=f"R2 gained from {short} to {claimed:,} requests",
-                paper="rises (curve)",
-                note=curve,
-            )
+        r2 = wide(busy, "queue_length", "r2")
+        yield at_least(
+            f"The longer the queue, the more accurate the estimate ({at}, at work)",
+            0.001,
+            mean_interval(r2[claimed] - r2[short]),
+            nothing=0.0,
+            unit=f"R2 gained from {short} to {claimed:,} requests",
+            paper="rises (curve)",
+            note=curve,
         )
-    if short in parameters.queue_lengths:
-        found += [
-            at_least(
-                f"Estimates for short queues are conservative, that is too long ({where}, {state})",
+    for state, part in (("empty", empty), ("at work", busy)):
+        if short in parameters.queue_lengths:
+            yield at_least(
+                f"Estimates for short queues are conservative, that is too long ({at}, {state})",
                 0.01,
                 _at(part, short, "bias"),
                 nothing=0.0,
@@ -220,9 +211,6 @@ def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> 
                 f"{_at(empty, short, 'mean_wait_s').mean:.2g} s in front of an empty instance, with the "
                 f"same estimate. {_at_quantile(frame, parameters, llm, limit)}",
             )
-            for state, part in (("empty", empty), ("at work", busy))
-        ]
-    return found
 
 
 def _curve(frame: DataFrame, lengths: Iterable[int]) -> str:
@@ -255,14 +243,8 @@ def _at_quantile(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int
 
 
 def _part(frame: DataFrame, llm: str, limit: int, start: str, quantile: float) -> DataFrame:
-    mine = (frame["llm"] == llm) & (frame["batch_limit"] == limit)
-    return frame[mine & (frame["start"] == start) & (frame["quantile"] == quantile)]
+    return where(frame, llm=llm, batch_limit=limit, start=start, quantile=quantile)
 
 
 def _at(frame: DataFrame, length: int, what: str) -> Interval:
-    return mean_interval(frame.loc[frame["queue_length"] == length, what].astype(float))
-
-
-def _gain(frame: DataFrame, short: int, long: int) -> Interval:
-    by_seed = frame.pivot(index="seed", columns="queue_length", values="r2").astype(float)
-    return mean_interval(by_seed[long] - by_seed[short])
+    return interval_of(where(frame, queue_length=length)[what])

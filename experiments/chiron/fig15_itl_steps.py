@@ -10,21 +10,22 @@ Chiron and for the algorithm as printed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import PositiveFloat
 
-from agents.statistics import Interval, mean_interval
 from experiments.chiron.convergence import (
-    OVERLOAD_PER_S,
+    SHARED,
     SHORT,
     LocalParameters,
+    overloaded,
     steps,
     watch,
 )
 from experiments.harness.claims import Claim, about, at_most
+from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, dress, legend_below, where
 from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
 
@@ -54,23 +55,17 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: ItlSteps) -> list[dict[str, Any]]:
-    """A run per seed, model, controller and target; "fixed" stays at the first limit, to compare with."""
-    return [
-        {
-            "seed": seed,
-            "llm": llm,
-            "variant": "plain",
-            "controller": controller,
-            "itl_slo_s": slo_s,
-            "rate_per_s": OVERLOAD_PER_S[llm],
-            **parameters.shared(),
-        }
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for controller in (*parameters.controllers, "fixed")
-        for slo_s in parameters.slos_s
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "llm": overloaded,
+        "variant": ("plain",),
+        "controller": lambda parameters, _: (*parameters.controllers, "fixed"),
+        "itl_slo_s": "slos_s",
+    },
+    keep=SHARED,
+    first=("seed", "llm", "variant", "controller", "itl_slo_s"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -89,81 +84,69 @@ def plot(frame: DataFrame, parameters: ItlSteps) -> Any:
     grid = figure.subplots(2, len(parameters.llms), squeeze=False, sharex=True)
     slo_s = parameters.slos_s[0]
     first = frame[(frame["seed"] == frame["seed"].min()) & np.isclose(frame["itl_slo_s"], slo_s)]
-    for column, llm in enumerate(parameters.llms):
-        above, below = grid[:, column]
+    itl_ticks, limit_ticks = (
+        [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2],
+        [1, 4, 16, 64, 256, 1024, 4096],
+    )
+    for (above, below), llm in zip(grid.T, parameters.llms, strict=True):
         for k, controller in enumerate(parameters.controllers):
-            mine = first[(first["llm"] == llm) & (first["controller"] == controller)]
+            mine = where(first, llm=llm, controller=controller)
             mine = mine[mine["step"] < parameters.drawn_steps]
             look = {"color": f"C{k}", "marker": ".", "ms": 4, "lw": 1}
-            above.plot(mine["step"], mine["itl_s"], label=NAMES.get(controller, controller), **look)
+            above.plot(mine["step"], mine["itl_s"], label=NAMES[controller], **look)
             below.plot(mine["step"], mine["limit"], **look)
         above.axhline(slo_s, color="C3", lw=1, ls="--", label=f"target, {slo_s:g} s")
-        above.set_yscale("log")
-        ticks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
-        above.set_yticks(ticks, ticks)
+        dress(above, title=llm, log="y", ylabel="inter-token latency (s)")
+        above.set_yticks(itl_ticks, itl_ticks)
         above.minorticks_off()
         below.set_yscale("log", base=2)
-        below.set_yticks([1, 4, 16, 64, 256, 1024, 4096], [1, 4, 16, 64, 256, 1024, 4096])
-        above.set_ylabel("inter-token latency (s)")
-        below.set_ylabel("batch limit (requests)")
-        below.set_xlabel("step of the autoscaler (change of the limit)")
-        above.set_title(llm, fontsize=10)
-        for axes in (above, below):
-            axes.grid(alpha=0.3)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+        below.set_yticks(limit_ticks, limit_ticks)
+        what = "step of the autoscaler (change of the limit)"
+        dress(below, xlabel=what, ylabel="batch limit (requests)")
+    legend_below(figure, grid[0, 0])
     return figure
 
 
-def claims(frame: DataFrame, parameters: ItlSteps) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: ItlSteps) -> Iterator[Claim]:
     """Latency goes to the target and stays there, but for a few steps."""
-    return [
-        claim
-        for slo_s in parameters.slos_s
-        for llm in parameters.llms
-        for controller in parameters.controllers
-        for claim in _claims(
-            frame[(frame["llm"] == llm) & np.isclose(frame["itl_slo_s"], slo_s)],
-            controller,
-            slo_s,
-            parameters,
-        )
-    ]
+    for slo_s in parameters.slos_s:
+        for llm in parameters.llms:
+            mine = where(frame[np.isclose(frame["itl_slo_s"], slo_s)], llm=llm)
+            for controller in parameters.controllers:
+                yield from _claims(mine, controller, slo_s, parameters)
 
 
-def _claims(frame: DataFrame, controller: str, slo_s: float, parameters: ItlSteps) -> list[Claim]:
+def _claims(
+    frame: DataFrame, controller: str, slo_s: float, parameters: ItlSteps
+) -> Iterator[Claim]:
     """Of one model and target."""
-    mine = frame[frame["controller"] == controller]
+    mine = where(frame, controller=controller)
     late = mine[mine["end_s"] > parameters.duration_s / 2]
-    where = f"{SHORT[frame['llm'].iloc[0]]}, {NAMES[controller]}"
-    where += f", {slo_s:g} s" if len(parameters.slos_s) > 1 else ""
-    fixed = _mean_itl_s(frame[frame["controller"] == "fixed"]) / slo_s
-    found = [
-        about(
-            f"Latency approaches the target ({where})",
-            1.0,
-            _by_seed(late, lambda one: _mean_itl_s(one) / slo_s),
-            nothing=fixed,
-            unit="of the target, in the second half",
-            paper="approaches it (curve)",
-            reason=_approach_reason(mine, late, slo_s),
-            note=f"an instance that stays at the first limit of {parameters.first_limit} is at "
-            f"{fixed:.2f} of the target",
-        )
-    ]
+    at = f"{SHORT[frame['llm'].iloc[0]]}, {NAMES[controller]}"
+    at += f", {slo_s:g} s" if len(parameters.slos_s) > 1 else ""
+    fixed = _mean_itl_s(where(frame, controller="fixed")) / slo_s
+    yield about(
+        f"Latency approaches the target ({at})",
+        1.0,
+        by_seed(late, lambda one: _mean_itl_s(one) / slo_s),
+        nothing=fixed,
+        unit="of the target, in the second half",
+        paper="approaches it (curve)",
+        reason=_approach_reason(mine, late, slo_s),
+        note=f"an instance that stays at the first limit of {parameters.first_limit} is at "
+        f"{fixed:.2f} of the target",
+    )
     if controller != "chiron-literal":
-        found.append(
-            at_most(
-                f"The target is exceeded for a few steps at a time ({where})",
-                FEW_STEPS,
-                _by_seed(late, lambda one: _longest_excess(one, slo_s)),
-                nothing=None,
-                unit="steps in a row at most, in the second half",
-                paper="a few steps",
-                reason=_excess_reason(late, slo_s),
-            )
+        yield at_most(
+            f"The target is exceeded for a few steps at a time ({at})",
+            FEW_STEPS,
+            by_seed(late, lambda one: _longest_excess(one, slo_s)),
+            nothing=None,
+            unit="steps in a row at most, in the second half",
+            paper="a few steps",
+            reason=_excess_reason(late, slo_s),
         )
-    return found
 
 
 def _mean_itl_s(frame: DataFrame) -> float:
@@ -180,10 +163,6 @@ def _longest_excess(frame: DataFrame, slo_s: float) -> int:
         current = current + 1 if itl_s > slo_s else 0
         longest = max(longest, current)
     return longest
-
-
-def _by_seed(frame: DataFrame, number: Any) -> Interval:
-    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
 
 
 def _approach_reason(mine: DataFrame, late: DataFrame, slo_s: float) -> str:

@@ -10,16 +10,17 @@ the text; the targets of the sweep are ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import PositiveFloat, ValidationInfo, field_validator
+from pydantic import PositiveFloat
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
 from experiments.harness.claims import Claim, at_least, at_most, exact
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, where
+from experiments.harness.parameters import Parameters, ours, paper, something_left
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -53,15 +54,7 @@ class ItlSlo(Parameters):
         300.0
     )
 
-    @field_validator("end_s")
-    @classmethod
-    def _something_is_left(cls, value: float, info: ValidationInfo) -> float:
-        data = info.data
-        if {"horizon_s", "settled_s"} <= set(data) and value >= (
-            data["horizon_s"] - data["settled_s"]
-        ):
-            raise ValueError("settled_s and end_s must leave something of horizon_s")
-        return value
+    _something_left = something_left("end_s", "settled_s")
 
 
 PARAMETERS = {
@@ -72,20 +65,10 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: ItlSlo) -> list[dict[str, Any]]:
-    """A run per seed, rate and target."""
-    names = {"policy", "configuration", "horizon_s", "settled_s", "end_s"}
-    return [
-        {
-            "seed": seed,
-            "rate_per_s": rate,
-            "itl_slo_s": slo_s,
-            **parameters.model_dump(include=names),
-        }
-        for seed in parameters.seed_list()
-        for rate in parameters.rates_per_s
-        for slo_s in parameters.itl_slos_s
-    ]
+cases = Grid(
+    {"seed": SEEDS, "rate_per_s": "rates_per_s", "itl_slo_s": "itl_slos_s"},
+    keep=("policy", "configuration", "horizon_s", "settled_s", "end_s"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -170,71 +153,61 @@ def plot(frame: DataFrame, parameters: ItlSlo) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: ItlSlo) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: ItlSlo) -> Iterator[Claim]:
     """Large targets are never missed, small ones hardly ever; looser ones need fewer GPUs."""
-    found = []
     loosest, tightest = max(parameters.itl_slos_s), min(parameters.itl_slos_s)
     for rate in parameters.rates_per_s:
-        mine = frame[frame["rate_per_s"] == rate]
-        large = mine[mine["itl_slo_s"] >= LARGE_SLO_S]
-        if len(large):
-            found.append(
-                at_least(
-                    f"ITL targets from 1 s on are met by all requests ({rate:g} requests/s)",
-                    ALL_PERCENT,
-                    _by_seed(large, lambda one: 100 * one["itl_satisfied"].min()),
-                    nothing=None,
-                    unit="%, at the worst of these targets",
-                    paper="100 %",
-                    reason=_reason(large),
-                    note=_unfinished(large),
-                )
+        mine = where(frame, rate_per_s=rate)
+        is_large = mine["itl_slo_s"] >= LARGE_SLO_S
+        at = f"({rate:g} requests/s)"
+        if len(large := mine[is_large]):
+            yield at_least(
+                f"ITL targets from 1 s on are met by all requests {at}",
+                ALL_PERCENT,
+                by_seed(large, lambda one: 100 * one["itl_satisfied"].min()),
+                nothing=None,
+                unit="%, at the worst of these targets",
+                paper="100 %",
+                reason=_reason(large),
+                note=_unfinished(large),
             )
-        small = mine[mine["itl_slo_s"] < LARGE_SLO_S]
-        if len(small):
-            found.append(
-                at_most(
-                    f"Violations with small ITL targets are less than 0.5 % ({rate:g} requests/s)",
-                    0.5,
-                    _by_seed(small, lambda one: 100 * (1 - one["itl_satisfied"].min())),
-                    nothing=None,
-                    unit="%, at the worst of these targets",
-                    reason=_reason(small),
-                    note=_unfinished(small),
-                )
+        if len(small := mine[~is_large]):
+            yield at_most(
+                f"Violations with small ITL targets are less than 0.5 % {at}",
+                0.5,
+                by_seed(small, lambda one: 100 * (1 - one["itl_satisfied"].min())),
+                nothing=None,
+                unit="%, at the worst of these targets",
+                reason=_reason(small),
+                note=_unfinished(small),
             )
         if loosest > tightest:
-            found += _looser(mine, loosest, f"({rate:g} requests/s)")
-    return found
+            yield from _looser(mine, loosest, at)
 
 
-def _looser(frame: DataFrame, loosest: float, where: str) -> list[Claim]:
+def _looser(frame: DataFrame, loosest: float, at: str) -> Iterator[Claim]:
     """What the loosest target spares, against the tightest with which as many SLOs are met."""
     met = frame.groupby("itl_slo_s")["slo_attainment"].mean()
-    alike = [slo_s for slo_s in met.index if abs(met[slo_s] - met[loosest]) <= ALIKE]
-    tightest = min(alike)
+    tightest = min(slo_s for slo_s in met.index if abs(met[slo_s] - met[loosest]) <= ALIKE)
     shown = ", ".join(f"{100 * share:.1f} % with {slo_s:g} s" for slo_s, share in met.items())
-    found = []
+    lonely = tightest == loosest
     for column, what, judge, number in (
         ("throughput_per_instance", "raises throughput per instance", at_least, 1.01),
         ("gpus", "needs fewer GPUs", at_most, 0.99),
     ):
-        lonely = tightest == loosest
-        found.append(
-            judge(
-                f"A larger ITL target {what}, with as many SLOs met {where}",
-                number,
-                exact(1.0) if lonely else _ratio(frame, column, loosest, tightest),
-                nothing=1.0,
-                unit=f"x with {loosest:g} s, of that with {tightest:g} s",
-                paper="(table)",
-                reason="with no other target as many SLOs are met"
-                if lonely
-                else _gpus_reason(frame),
-                note=f"both targets met: {shown}",
-            )
+        values = frame.pivot(index="seed", columns="itl_slo_s", values=column)
+        ratio = mean_interval((values[loosest] / values[tightest]).tolist())
+        yield judge(
+            f"A larger ITL target {what}, with as many SLOs met {at}",
+            number,
+            exact(1.0) if lonely else ratio,
+            nothing=1.0,
+            unit=f"x with {loosest:g} s, of that with {tightest:g} s",
+            paper="(table)",
+            reason="with no other target as many SLOs are met" if lonely else _gpus_reason(frame),
+            note=f"both targets met: {shown}",
         )
-    return found
 
 
 def _unfinished(frame: DataFrame) -> str:
@@ -242,15 +215,6 @@ def _unfinished(frame: DataFrame) -> str:
     mean = frame.groupby("itl_slo_s")["unfinished"].mean()
     many = [f"{100 * share:.0f} % at {slo_s:g} s" for slo_s, share in mean.items() if share > ALIKE]
     return f"of the requests that finished; {', '.join(many)} did not" if many else ""
-
-
-def _by_seed(frame: DataFrame, number: Any) -> Interval:
-    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
-
-
-def _ratio(frame: DataFrame, column: str, above_s: float, below_s: float) -> Interval:
-    wide = frame.pivot(index="seed", columns="itl_slo_s", values=column)
-    return mean_interval((wide[above_s] / wide[below_s]).tolist())
 
 
 def _reason(frame: DataFrame) -> str:

@@ -12,16 +12,17 @@ theta + delta below 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, PositiveFloat
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
 from experiments.chiron.spikes import gamma_arrivals
 from experiments.harness.claims import Claim, at_least, at_most
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where
+from experiments.harness.parameters import Parameters, one_each, ours, paper, something_left
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -56,22 +57,8 @@ class Burstiness(Parameters):
     warm_up_s: Annotated[float, ours("the fleet finds its size", ge=0)] = 300.0
     left_out_s: Annotated[float, ours("the longest answers take half of it", ge=0)] = 120.0
 
-    @field_validator("rates_per_s")
-    @classmethod
-    def _one_each(cls, value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        if len(value) != len(info.data.get("configurations", value)):
-            raise ValueError("there must be as many rates as configurations")
-        return value
-
-    @field_validator("left_out_s")
-    @classmethod
-    def _something_is_left(cls, value: float, info: ValidationInfo) -> float:
-        data = info.data
-        if {"horizon_s", "warm_up_s"} <= set(data) and value >= (
-            data["horizon_s"] - data["warm_up_s"]
-        ):
-            raise ValueError("warm_up_s and left_out_s must leave something of horizon_s")
-        return value
+    _one_each = one_each("rates_per_s")
+    _something_left = something_left("left_out_s", "warm_up_s")
 
 
 PARAMETERS = {
@@ -80,25 +67,20 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Burstiness) -> list[dict[str, Any]]:
-    """A run per seed, model, over-provisioning and burstiness."""
-    common = parameters.model_dump(include={"horizon_s", "warm_up_s", "left_out_s"})
-    return [
-        {
-            "seed": seed,
-            "configuration": configuration,
-            "rate_per_s": rate,
-            "over_provisioning": factor,
-            "cv": cv,
-            **common,
-        }
-        for seed in parameters.seed_list()
-        for configuration, rate in zip(
-            parameters.configurations, parameters.rates_per_s, strict=True
-        )
-        for factor in parameters.over_provisionings
-        for cv in parameters.cvs
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "configuration": lambda parameters, _: [
+            {"configuration": configuration, "rate_per_s": rate}
+            for configuration, rate in zip(
+                parameters.configurations, parameters.rates_per_s, strict=True
+            )
+        ],
+        "over_provisioning": "over_provisionings",
+        "cv": "cvs",
+    },
+    keep=("horizon_s", "warm_up_s", "left_out_s"),
+)
 
 
 def theta_delta(over_provisioning: float) -> dict[str, float]:
@@ -137,86 +119,77 @@ def plot(frame: DataFrame, parameters: Burstiness) -> Any:
     panels = figure.subplots(3, n, squeeze=False, sharex=True, height_ratios=[1.8, 1, 1])
     for k, configuration in enumerate(parameters.configurations):
         above, below, lowest = panels[:, k]
-        mine = frame[frame["configuration"] == configuration]
         for c, factor in enumerate(parameters.over_provisionings):
-            part = mine[mine["over_provisioning"] == factor].groupby("cv")
+            mine = where(frame, configuration=configuration, over_provisioning=factor)
             label = f"{factor:.3g} (theta {1 / factor:.2g})"
             label += ", the paper's" if factor == DEFAULT else ""
-            wide = 2.4 if factor == DEFAULT else 1.2
-            met = part["slo_attainment"]
-            above.plot(100 * met.mean(), "o-", ms=4, lw=wide, color=f"C{c}", label=label)
-            above.fill_between(
-                met.min().index, 100 * met.min(), 100 * met.max(), color=f"C{c}", alpha=0.15
-            )
+            look: dict[str, Any] = {
+                "ms": 4,
+                "lw": 2.4 if factor == DEFAULT else 1.2,
+                "color": f"C{c}",
+            }
+            line(above, mine, "cv", "slo_attainment", scale=100, edge=None, label=label, **look)
             for axes, name in ((below, "gpus"), (lowest, "batch_limit")):
-                axes.plot(part[name].mean(), "o-", ms=4, lw=wide, color=f"C{c}")
+                line(axes, mine, "cv", name, band=None, **look)
         for axes in (above, below, lowest):
             axes.axvline(8, color="k", lw=0.8, ls=":")
-            axes.grid(alpha=0.3)
         rate = parameters.rates_per_s[k]
-        above.set_title(f"{configuration} model, {rate:g} requests/s", fontsize=10)
-        above.set(ylabel="SLOs met (% of requests)", ylim=(0, 103))
-        above.legend(fontsize=8, loc="lower left", title="over-provisioning", title_fontsize=8)
-        below.set(ylabel="GPUs (mean)", ylim=(0, 52))
-        lowest.set(xlabel="burstiness (CV of the gaps)", ylabel="batch limit (mean)", xscale="log")
-        lowest.set_ylim(bottom=0)
-        lowest.set_xticks(parameters.cvs, [f"{cv:g}" for cv in parameters.cvs])
-        lowest.minorticks_off()
+        legend = {"loc": "lower left", "title": "over-provisioning", "title_fontsize": 8}
+        title = f"{configuration} model, {rate:g} requests/s"
+        dress(above, title=title, legend=legend, ylabel="SLOs met (% of requests)", ylim=(0, 103))
+        dress(below, ylabel="GPUs (mean)", ylim=(0, 52))
+        labels: dict[str, Any] = {
+            "xlabel": "burstiness (CV of the gaps)",
+            "ylabel": "batch limit (mean)",
+        }
+        dress(lowest, log="x", ticks=parameters.cvs, bottom=0, **labels)
     return figure
 
 
-def claims(frame: DataFrame, parameters: Burstiness) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Burstiness) -> Iterator[Claim]:
     """Three is enough up to a burstiness of 8, not beyond; more holds longer."""
-    made = []
     beyond = sorted(cv for cv in parameters.cvs if cv > ENOUGH_UNTIL_CV)
     within = sorted(cv for cv in parameters.cvs if cv <= ENOUGH_UNTIL_CV)
     most = max(parameters.over_provisionings)
     for configuration in parameters.configurations:
-        mine = frame[frame["configuration"] == configuration]
-        where = f"({configuration} model)"
-        default = mine[mine["over_provisioning"] == DEFAULT]
+        mine = where(frame, configuration=configuration)
+        at = f"({configuration} model)"
+        default = where(mine, over_provisioning=DEFAULT)
         if default.empty:
             continue
         if ENOUGH_UNTIL_CV in within:
             cv, met = _least(default, within)
-            made.append(
-                at_least(
-                    f"An over-provisioning of 3 is sufficient for a burstiness of 8 {where}",
-                    100 * ENOUGH,
-                    met,
-                    nothing=None,
-                    unit=f"% of SLOs met at CV {cv:g}, the least up to CV {max(within):g}",
-                    paper="sufficient",
-                    reason=_by_over_provisioning(mine, cv),
-                )
+            yield at_least(
+                f"An over-provisioning of 3 is sufficient for a burstiness of 8 {at}",
+                100 * ENOUGH,
+                met,
+                nothing=None,
+                unit=f"% of SLOs met at CV {cv:g}, the least up to CV {max(within):g}",
+                paper="sufficient",
+                reason=_by_over_provisioning(mine, cv),
             )
         if beyond:
             cv, met = _least(default, beyond, most=True)
-            made.append(
-                at_least(
-                    f"Beyond that it is not, and SLOs are violated {where}",
-                    100 * (1 - ENOUGH),
-                    Interval(100 - met.mean, 100 - met.high, 100 - met.low),
-                    nothing=None,
-                    unit=f"% of SLOs violated at CV {cv:g}, the least of CV {_listed(beyond)}",
-                    paper="violations (curve)",
-                    note=_violated(default, beyond),
-                )
+            yield at_least(
+                f"Beyond that it is not, and SLOs are violated {at}",
+                100 * (1 - ENOUGH),
+                Interval(100 - met.mean, 100 - met.high, 100 - met.low),
+                nothing=None,
+                unit=f"% of SLOs violated at CV {cv:g}, the least of CV {_listed(beyond)}",
+                paper="violations (curve)",
+                note=_violated(default, beyond),
             )
         if most > DEFAULT and beyond:
-            reserve = mine[mine["over_provisioning"] == most]
-            made.append(
-                at_most(
-                    f"A more conservative over-provisioning meets more of them {where}",
-                    0.75,
-                    _against(reserve, default, beyond),
-                    nothing=1.0,
-                    unit=f"x the violations, {most:g} against 3, CV {_listed(beyond)} together",
-                    paper="should be set conservatively",
-                    reason="; ".join(_by_over_provisioning(mine, cv) for cv in beyond),
-                )
+            yield at_most(
+                f"A more conservative over-provisioning meets more of them {at}",
+                0.75,
+                _against(where(mine, over_provisioning=most), default, beyond),
+                nothing=1.0,
+                unit=f"x the violations, {most:g} against 3, CV {_listed(beyond)} together",
+                paper="should be set conservatively",
+                reason="; ".join(_by_over_provisioning(mine, cv) for cv in beyond),
             )
-    return made
 
 
 def _listed(cvs: Sequence[float]) -> str:

@@ -30,15 +30,14 @@ from pydantic import (
     ConfigDict,
     PositiveFloat,
     PositiveInt,
-    ValidationInfo,
-    field_validator,
 )
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.llumnix_settings import IMPLIED_LIMIT, policy_text, untuned, untuned_64
 from experiments.chiron.loads import STYLES, run_load
 from experiments.harness.claims import Claim, at_least, between, exact
-from experiments.harness.parameters import Parameters, ours
+from experiments.harness.figure import SEEDS, Grid, where
+from experiments.harness.parameters import Parameters, one_each, ours
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -79,12 +78,7 @@ class Ablation(Parameters):
     measured_s: Annotated[int, ours("as in Figure 9", ge=60)] = 1080
     tail_s: Annotated[int, ours("as in Figure 9", ge=0)] = 120
 
-    @field_validator("rates_per_s", "queues")
-    @classmethod
-    def _one_each(cls, value: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        if len(value) != len(info.data.get("configurations", value)):
-            raise ValueError("there must be as many as configurations")
-        return value
+    _one_each = one_each("rates_per_s", "queues")
 
 
 PARAMETERS = {
@@ -95,39 +89,43 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Ablation) -> list[dict[str, Any]]:
-    """A run per seed, workload, configuration and policy; those with a static batch, per batch size."""
-    without_batch = {name: value for name, value in untuned().items() if name != "batch_limit"}
-
-    def policies(batch: int) -> dict[str, str]:
-        static = untuned_64() if batch == IMPLIED_LIMIT else untuned()
-        return {
-            "neither": policy_text("llumnix", {**static, "batch_limit": batch}),
-            "local": policy_text("chiron-local", without_batch),
-            "global": f"chiron-global:batch_limit={batch}",
-            "chiron": "chiron",
-        }
-
-    times = parameters.model_dump(include={"warm_up_s", "measured_s", "tail_s"})
-    loads = {"W_A": parameters.rates_per_s, "W_B": parameters.queues}
+def _loads(parameters: Ablation, case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The configurations with their loads in the workload of a case."""
+    loads = {"W_A": parameters.rates_per_s, "W_B": parameters.queues}[case["workload"]]
     return [
-        {
-            "workload": workload,
-            "configuration": configuration,
-            "load": float(load),
-            "static_batch": batch,
-            "policy_name": name,
-            "policy": policy,
-            "seed": seed,
-            **times,
-        }
-        for workload in WORKLOADS
-        for configuration, load in zip(parameters.configurations, loads[workload], strict=True)
-        for batch in parameters.static_batches
-        for name, policy in policies(batch).items()
-        if name in STATIC or batch == parameters.static_batches[0]
-        for seed in parameters.seed_list()
+        {"configuration": configuration, "load": float(load)}
+        for configuration, load in zip(parameters.configurations, loads, strict=True)
     ]
+
+
+def _policies(parameters: Ablation, case: dict[str, Any]) -> list[dict[str, str]]:
+    """The policies; those without a static batch only beside the first batch size."""
+    without_batch = {name: value for name, value in untuned().items() if name != "batch_limit"}
+    batch = case["static_batch"]
+    static = untuned_64() if batch == IMPLIED_LIMIT else untuned()
+    policies = {
+        "neither": policy_text("llumnix", {**static, "batch_limit": batch}),
+        "local": policy_text("chiron-local", without_batch),
+        "global": f"chiron-global:batch_limit={batch}",
+        "chiron": "chiron",
+    }
+    return [
+        {"policy_name": name, "policy": policy}
+        for name, policy in policies.items()
+        if name in STATIC or batch == parameters.static_batches[0]
+    ]
+
+
+cases = Grid(
+    {
+        "workload": tuple(WORKLOADS),
+        "load": _loads,
+        "static_batch": "static_batches",
+        "policy": _policies,
+        "seed": SEEDS,
+    },
+    keep=("warm_up_s", "measured_s", "tail_s"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,9 +148,7 @@ def _bars(frame: DataFrame, parameters: Ablation, batch: int) -> Any:
     panels = figure.subplots(n, 4, squeeze=False)
     for row, configuration in zip(panels, parameters.configurations, strict=True):
         for k, (workload, (slo_class, unit)) in enumerate(WORKLOADS.items()):
-            mine = frame[
-                (frame["configuration"] == configuration) & (frame["workload"] == workload)
-            ]
+            mine = where(frame, configuration=configuration, workload=workload)
             mine = mine.rename(columns={f"{slo_class}_per_instance_s": "throughput"})
             columns = ["throughput", "gpus", f"{slo_class}_attainment"]
             grouped = mine.groupby("policy_name")[columns]
@@ -169,20 +165,13 @@ def _bars(frame: DataFrame, parameters: Ablation, batch: int) -> Any:
                 axes.bar(places, mean[column], color=colours, alpha=0.85, yerr=spread, capsize=3)
                 for x, policy in zip(places, POLICIES, strict=True):
                     text = f"{100 * mean.loc[policy, f'{slo_class}_attainment']:.0f} %\non time"
-                    axes.annotate(
-                        text,
-                        (x, high.loc[policy, column]),
-                        (0, 2),
-                        textcoords="offset points",
-                        ha="center",
-                        fontsize=7,
-                    )
+                    look = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+                    axes.annotate(text, (x, high.loc[policy, column]), (0, 2), **look)
                 axes.set_xticks(places, names, fontsize=8)
                 axes.set_ylabel(label)
                 axes.margins(y=0.18)
-                axes.set_title(
-                    f"{configuration}, {workload}: {mine['load'].iloc[0]:,.0f} {unit}", fontsize=9
-                )
+                load = mine["load"].iloc[0]
+                axes.set_title(f"{configuration}, {workload}: {load:,.0f} {unit}", fontsize=9)
     figure.suptitle(f"static batch size where there is one: {batch}", fontsize=10)
     return figure
 
@@ -193,9 +182,7 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
     found, saved = [], []
     for k, configuration in enumerate(parameters.configurations):
         for workload, (slo_class, unit) in WORKLOADS.items():
-            mine = frame[
-                (frame["configuration"] == configuration) & (frame["workload"] == workload)
-            ]
+            mine = where(frame, configuration=configuration, workload=workload)
             at = f"{configuration}, {slo_class} requests, {loads[workload][k]:,.0f} {unit}"
             found += [
                 _contribution(_at_batch(mine, batch), "local", slo_class, f"{at}, batch {batch}")

@@ -29,6 +29,7 @@ from experiments.chiron.llumnix_settings import tuned
 from experiments.chiron.setting import measured, scenario_of
 from experiments.chiron.workflow_claims import judge
 from experiments.harness.claims import Claim
+from experiments.harness.figure import SEEDS, Grid
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.policy import Policy
@@ -75,14 +76,13 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Workflow) -> list[dict[str, Any]]:
-    """A run per seed and policy."""
-    common = parameters.model_dump(exclude={"seeds", "policies"})
-    return [
-        {"seed": seed, "policy": policy, **common}
-        for seed in parameters.seed_list()
-        for policy in parameters.policies
-    ]
+cases = Grid(
+    {"seed": SEEDS, "policy": "policies"},
+    keep=(
+        *("rate_per_s", "cv", "batch_requests", "batch_at_s", "batch_ttft_s"),
+        *("close_share", "after_s", "lengths"),
+    ),
+)
 
 
 def scenario_for(case: Mapping[str, Any]) -> Scenario:

@@ -16,6 +16,7 @@ import numpy as np
 from baselines import make_policy
 from experiments.chiron.llumnix_settings import OPPONENTS
 from experiments.chiron.setting import measured, scenario_of
+from experiments.harness.figure import dress, line, where
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
@@ -163,13 +164,34 @@ def draw(
 ) -> None:
     """Lines over the load with the range over the seeds, one per policy, for one configuration."""
     for policy in policies:
-        mine = frame[frame["policy_name"] == policy]
-        if mine.empty:
-            continue
-        name, colour, line = STYLES[policy]
-        grouped = mine.groupby("load")[column]
-        mean = scale * grouped.mean()
-        axes.plot(mean.index, mean, line, color=colour, label=name, ms=5, lw=1.6)
-        low, high = scale * grouped.min(), scale * grouped.max()
-        axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, lw=0)
-    axes.grid(alpha=0.3)
+        mine = where(frame, policy_name=policy)
+        if not mine.empty:
+            name, colour, style = STYLES[policy]
+            look: dict[str, Any] = {"color": colour, "label": name, "ms": 5, "lw": 1.6}
+            line(axes, mine, "load", column, style, scale=scale, **look)
+    dress(axes)
+
+
+def draw_column(
+    panels: Sequence[Any],
+    frame: DataFrame,
+    policies: Sequence[str],
+    rows: Mapping[str, str],
+    *,
+    names: bool,
+    marks: Sequence[float] = (),
+) -> None:
+    """The panels of one configuration, one per column of the rows; the last one is the GPUs, of 50.
+
+    Dotted lines at the loads of `marks`.
+    """
+    for axes, (column, name) in zip(panels, rows.items(), strict=True):
+        share = column.endswith("attainment")
+        draw(axes, frame, policies, column, 100.0 if share else 1.0)
+        axes.set_ylim(0, 105 if share else None)
+        if names:
+            axes.set_ylabel(name)
+        for load in marks:
+            axes.axvline(load, color="0.6", lw=0.8, ls=":")
+    panels[-1].axhline(50, color="0.4", lw=0.8)
+    panels[-1].set_ylim(0, 54)

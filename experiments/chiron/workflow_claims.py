@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, about, at_least, at_most, exact
+from experiments.harness.figure import claimed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +59,8 @@ class Seen:
         return self._intervals[self._intervals["policy"] == policy]
 
 
-def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> list[Claim]:
+@claimed
+def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> Iterator[Claim]:
     """The sentences of A.2, its last ones first; what needs a policy that was not run is left out.
 
     Args:
@@ -70,24 +72,21 @@ def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> list[Cla
     others = [
         policy for policy in ("llumnix-tuned", "llumnix-tuned-moving") if policy in seen.policies
     ]
-    found = []
     if "chiron" in seen.policies:
-        found += [_fewer_hours(seen, policy, parameters) for policy in others[:1]]
-        found.append(
-            at_least(
-                "Chiron meets all SLOs",
-                100 * all_met,
-                seen.share("chiron"),
-                nothing=None,
-                unit="% of requests on time",
-                paper="all",
-                reason=_on_time(seen, "chiron"),
-            )
+        yield from [_fewer_hours(seen, policy, parameters) for policy in others[:1]]
+        yield at_least(
+            "Chiron meets all SLOs",
+            100 * all_met,
+            seen.share("chiron"),
+            nothing=None,
+            unit="% of requests on time",
+            paper="all",
+            reason=_on_time(seen, "chiron"),
         )
-    found += [_half(seen, policy, parameters) for policy in others]
+    yield from [_half(seen, policy, parameters) for policy in others]
     if "chiron" in seen.policies:
-        found += [_fewer_hours(seen, policy, parameters) for policy in others[1:]]
-    found += [
+        yield from [_fewer_hours(seen, policy, parameters) for policy in others[1:]]
+    yield from [
         about(
             f"At first {name} is over-provisioned with 15 GPUs on average",
             15,
@@ -101,16 +100,15 @@ def judge(frame: DataFrame, parameters: Workflow, *, all_met: float) -> list[Cla
         if policy in seen.policies and parameters.batch_at_s > SETTLED_S
     ]
     if "llumnix-tuned" in seen.policies:
-        found.append(
-            about(
-                "Llumnix adds instances until the cap of 50",
-                50,
-                seen.of("llumnix-tuned", "gpus_most"),
-                nothing=None,
-                unit="GPUs at most",
-            )
+        yield about(
+            "Llumnix adds instances until the cap of 50",
+            50,
+            seen.of("llumnix-tuned", "gpus_most"),
+            nothing=None,
+            unit="GPUs at most",
         )
-    return found + (_of_chiron(seen, parameters) if "chiron" in seen.policies else [])
+    if "chiron" in seen.policies:
+        yield from _of_chiron(seen, parameters)
 
 
 def _where(policy: str) -> str:

@@ -18,6 +18,10 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 
 Pages come with all rows but those of `SERIES`, which stay in `results/`: pictures and tables show them.
 
+`cases` is a `harness.figure.Grid` where the runs are all combinations of some columns, `claims` a generator
+under `harness.figure.claimed`. `tests/test_figures.py` goes over all figures of Chiron and QLM. A new
+one gets a line in its `SMALL`.
+
 A case with `"timed": True` measures the machine: each command does it anew.
 
 `experiments.run` runs one, `experiments.list` names all, `experiments.report` writes the page.
@@ -27,6 +31,7 @@ A case with `"timed": True` measures the machine: each command does it anew.
 | which experiments are there | `catalogue` |
 | what a parameter may be, and whose it is | `parameters` |
 | when a claim counts as reproduced | `claims` |
+| grids of runs, numbers per seed, lines with a band, axes, claims as rows | `figure` |
 | when a finished run is used again | `fingerprint`, `cache` |
 | one run and what became of it | `execute` |
 | processes, Ray, interruptions | `llmscale_env._spread` |

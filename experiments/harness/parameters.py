@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 FIRST_SEED = 30_000
 """Experiments draw from seeds of their own: tuning uses those from 1000, evaluation of learned policies
@@ -34,6 +34,30 @@ def known(names: tuple[str, ...], there: Iterable[str]) -> tuple[str, ...]:
     if unknown:
         raise ValueError(f"unknown {unknown}; there are {every}")
     return names
+
+
+def one_each(*names: str) -> Any:
+    """A validator for a class's body: these fields have one value for each of its `configurations`."""
+
+    def check(values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        configurations = info.data.get("configurations", values)
+        if len(values) != len(configurations):
+            raise ValueError(f"must have one value for each of {', '.join(configurations)}")
+        return values
+
+    return field_validator(*names)(check)
+
+
+def something_left(name: str, start: str) -> Any:
+    """A validator for a class's body: `start` and `name`, cut off the ends, leave part of `horizon_s`."""
+
+    def check(value: float, info: ValidationInfo) -> float:
+        data = info.data
+        if {"horizon_s", start} <= set(data) and value >= data["horizon_s"] - data[start]:
+            raise ValueError(f"{start} and {name} must leave something of horizon_s")
+        return value
+
+    return field_validator(name)(check)
 
 
 class Parameters(BaseModel):

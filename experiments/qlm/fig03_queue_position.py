@@ -12,17 +12,27 @@ little short, that is partly because short outputs finish first: the history has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.statistics import Interval, mean_interval
 from baselines.backpressure import waiting_time_s
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    claimed,
+    dress,
+    interval_of,
+    where,
+)
+from experiments.harness.figure import (
+    line as draw_line,
+)
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import gpus_per_instance, shown
@@ -54,14 +64,10 @@ class QueuePosition(Parameters):
 PARAMETERS = {"quick": QueuePosition(seeds=5), "paper": QueuePosition(seeds=30)}
 
 
-def cases(parameters: QueuePosition) -> list[dict[str, Any]]:
-    """A run per seed and LLM."""
-    common = parameters.model_dump(exclude={"seeds", "llms"})
-    return [
-        {"seed": seed, "llm": llm, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms"},
+    keep=("queue", "points", "batch_limit", "lengths", "queued", "warm_up_s", "history_s"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -108,64 +114,49 @@ def plot(frame: DataFrame, parameters: QueuePosition) -> Any:
     """Mean wait by position with its spread over seeds, and the mean estimate, for each LLM."""
     figure = new_figure(6.6, 4.6)
     axes = figure.subplots()
-    for k, llm in enumerate(parameters.llms):
-        mine = frame[frame["llm"] == llm]
-        by = mine.groupby("position")
-        middle = by["wait_s"].mean()
-        low, high = by["wait_s"].quantile(0.1), by["wait_s"].quantile(0.9)
+    estimate: dict[str, Any] = {"color": "0.2", "lw": 1, "style": ":"}
+    for llm in parameters.llms:
+        mine = where(frame, llm=llm)
         r2 = mine.groupby("seed")["r2_estimate"].first().mean()
         name = f"{shown(llm)} (R2 of the estimate {r2:.3f})"
-        axes.plot(middle.index, middle, color=f"C{k}", lw=1.8, label=name)
-        axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.2, lw=0)
-        axes.plot(by["estimate_s"].mean(), color="0.2", lw=1, ls=":")
-    axes.plot([], [], color="0.2", lw=1, ls=":", label="estimate: tokens ahead over throughput")
-    axes.set_xlabel("position in the queue (requests ahead)")
-    axes.set_ylabel("time to admission (s)")
-    axes.set_title("Lines: mean over seeds; bands: 10 to 90 %", fontsize=9)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left")
+        look: dict[str, Any] = {"color": f"C{parameters.llms.index(llm)}", "label": name}
+        draw_line(axes, mine, "position", "wait_s", "-", band=(0.1, 0.9), shade=0.2, lw=1.8, **look)
+        draw_line(axes, mine, "position", "estimate_s", band=None, **estimate)
+    axes.plot([], [], ":", color="0.2", lw=1, label="estimate: tokens ahead over throughput")
+    title = "Lines: mean over seeds; bands: 10 to 90 %"
+    labels = {"xlabel": "position in the queue (requests ahead)", "ylabel": "time to admission (s)"}
+    axes.set(xlim=(0, None), **labels)
+    dress(axes, title=title, size=9, bottom=0, legend="upper left")
     return figure
 
 
-def claims(frame: DataFrame, parameters: QueuePosition) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: QueuePosition) -> Iterator[Claim]:
     """Waiting is linear in the position, and the estimate accurate."""
-    found = []
     for llm in parameters.llms:
-        mine = frame[frame["llm"] == llm].groupby("seed").first()
-        off = 100 * (frame[frame["llm"] == llm].groupby("seed").last().pipe(_ratio) - 1)
+        by = where(frame, llm=llm).groupby("seed")
+        mine, last = by.first(), by.last()
+        off = 100 * ((last["estimate_s"] / last["wait_s"]).astype(float) - 1)
         spread = (
             f"over the seeds R2 is {mine['r2_estimate'].min():.4f} to {mine['r2_estimate'].max():.4f}, "
             f"and the estimate for the last position {off.min():+.1f} to {off.max():+.1f} % off"
         )
-        found += [
-            at_least(
-                f"Waiting time is linear in the queue position ({shown(llm)})",
-                0.99,
-                _interval(mine["r2_line"]),
-                nothing=None,
-                unit="R2 of a straight line",
-                paper="linear (curve)",
-                reason=f"over the seeds R2 is {mine['r2_line'].min():.4f} at least",
-            ),
-            at_least(
-                f"Tokens ahead over throughput estimates it with an R2 of 0.99 ({shown(llm)})",
-                0.99,
-                _interval(mine["r2_estimate"]),
-                nothing=None,
-                unit=f"R2 over {parameters.queue:,} positions",
-                paper="0.99",
-                reason=spread,
-                note=spread,
-            ),
-        ]
-    return found
-
-
-def _ratio(frame: DataFrame) -> Any:
-    return (frame["estimate_s"] / frame["wait_s"]).astype(float)
-
-
-def _interval(column: Any) -> Interval:
-    return mean_interval(column.astype(float))
+        yield at_least(
+            f"Waiting time is linear in the queue position ({shown(llm)})",
+            0.99,
+            interval_of(mine["r2_line"]),
+            nothing=None,
+            unit="R2 of a straight line",
+            paper="linear (curve)",
+            reason=f"over the seeds R2 is {mine['r2_line'].min():.4f} at least",
+        )
+        yield at_least(
+            f"Tokens ahead over throughput estimates it with an R2 of 0.99 ({shown(llm)})",
+            0.99,
+            interval_of(mine["r2_estimate"]),
+            nothing=None,
+            unit=f"R2 over {parameters.queue:,} positions",
+            paper="0.99",
+            reason=spread,
+            note=spread,
+        )

@@ -14,15 +14,26 @@ that wait behind them; kv_watermark=0.2 spares all but 1 % of these preemptions,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, at_least, between
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    claimed,
+    dress,
+    interval_of,
+    legend_below,
+    line,
+    listed,
+    where,
+    wide,
+)
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import cluster, lengths, shown, together
@@ -72,16 +83,13 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Eviction) -> list[dict[str, Any]]:
-    """A run per seed, LLM, burst size and way of serving."""
-    common = parameters.model_dump(exclude={"seeds", "llms", "bursts"})
-    return [
-        {"seed": seed, "llm": llm, "burst": burst, "serving": serving, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for burst in parameters.bursts
-        for serving in SERVING
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms", "burst": "bursts", "serving": tuple(SERVING)},
+    keep=(
+        *("repeats", "gap_s", "warm_up_s", "batch_limit"),
+        *("kv_watermark", "lengths", "queued"),
+    ),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -152,64 +160,57 @@ def plot(frame: DataFrame, parameters: Eviction) -> Any:
     figure = new_figure(4.1 * len(parameters.llms), 4.4)
     panels = figure.subplots(1, len(parameters.llms), squeeze=False, sharey=True)[0]
     for axes, llm in zip(panels, parameters.llms, strict=True):
-        part = frame[frame["llm"] == llm]
+        part = where(frame, llm=llm)
         for k, (serving, name) in enumerate(SERVING.items()):
-            mean = part[part["serving"] == serving].groupby("burst")["blocked_s"].mean()
+            look: dict[str, Any] = {"color": f"C{3 if k == 0 else k - 1}", "ms": 5, "label": name}
             style = "o-" if serving in ("waits", "evicts") else "x:"
-            axes.plot(mean.index, mean, style, color=f"C{3 if k == 0 else k - 1}", ms=5, label=name)
-        axes.axhline(
-            part["iteration_s"].mean(), color="0.4", lw=0.9, ls="--", label="one iteration"
-        )
+            mine = where(part, serving=serving)
+            line(axes, mine, "burst", "blocked_s", style, band=None, **look)
+        own = part["iteration_s"].mean()
+        axes.axhline(own, color="0.4", lw=0.9, ls="--", label="one iteration")
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
         axes.set_xticks(parameters.bursts, [str(n) for n in parameters.bursts])
-        axes.set_xlabel("interactive requests arriving together")
-        axes.set_title(shown(llm), fontsize=10)
-        axes.grid(alpha=0.3)
+        dress(axes, title=shown(llm), log="y", xlabel="interactive requests arriving together")
     panels[0].set_ylabel("head-of-line blocking (s), mean")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center")
+    legend_below(figure, panels[0], 3)
     return figure
 
 
-def claims(frame: DataFrame, parameters: Eviction) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Eviction) -> Iterator[Claim]:
     """Tens of seconds without eviction, 100 to 1000 times less with it."""
-    found = []
+    largest = max(parameters.bursts)
     for llm in parameters.llms:
-        part = frame[frame["llm"] == llm]
-        ratio = _by_seed(part, "waits") / _by_seed(part, "evicts")
-        best, largest = ratio.mean().idxmax(), max(parameters.bursts)
-        waits = _by_seed(part, "waits")[largest]
-        found += [
-            at_least(
-                f"Without eviction, blocking is in the order of tens of seconds ({shown(llm)})",
-                10.0,
-                _interval(waits),
-                nothing=None,
-                unit=f"s on average, {largest} at a time",
-                paper="tens of seconds",
-                reason=_rhythm(part),
-                note=_means(part, "waits"),
-            ),
-            between(
-                f"Eviction makes head-of-line blocking 100 to 1000 times shorter ({shown(llm)})",
-                100.0,
-                1000.0,
-                _interval(ratio[best]),
-                nothing=1.0,
-                unit=f"times, {best} at a time, which shows it best",
-                paper="100 to 1000 times",
-                reason=_rhythm(part),
-                note=f"by size of the burst: {_list(ratio.mean(), 'x')}; {_means(part, 'evicts')}; "
-                f"of that the copy's: {_copy(part)}",
-            ),
-        ]
-    return found
+        part = where(frame, llm=llm)
+        waits = _by_seed(part, "waits")
+        ratio = waits / _by_seed(part, "evicts")
+        best = ratio.mean().idxmax()
+        yield at_least(
+            f"Without eviction, blocking is in the order of tens of seconds ({shown(llm)})",
+            10.0,
+            interval_of(waits[largest]),
+            nothing=None,
+            unit=f"s on average, {largest} at a time",
+            paper="tens of seconds",
+            reason=_rhythm(part),
+            note=_means(part, "waits"),
+        )
+        yield between(
+            f"Eviction makes head-of-line blocking 100 to 1000 times shorter ({shown(llm)})",
+            100.0,
+            1000.0,
+            interval_of(ratio[best]),
+            nothing=1.0,
+            unit=f"times, {best} at a time, which shows it best",
+            paper="100 to 1000 times",
+            reason=_rhythm(part),
+            note=f"by size of the burst: {listed(ratio.mean(), 'x', '.2g')}; {_means(part, 'evicts')}; "
+            f"of that the copy's: {_copy(part)}",
+        )
 
 
 def _by_seed(part: DataFrame, serving: str) -> DataFrame:
-    mine = part[part["serving"] == serving]
-    return mine.pivot(index="seed", columns="burst", values="blocked_s").astype(float)
+    return wide(where(part, serving=serving), "burst", "blocked_s")
 
 
 def _rhythm(part: DataFrame) -> str:
@@ -225,19 +226,12 @@ def _rhythm(part: DataFrame) -> str:
 
 
 def _means(part: DataFrame, serving: str) -> str:
-    mean = part[part["serving"] == serving].groupby("burst")["blocked_s"].mean()
-    return f"mean blocking {_list(mean, ' s')} {'without' if serving == 'waits' else 'with'} it"
+    mean = where(part, serving=serving).groupby("burst")["blocked_s"].mean()
+    how = "without" if serving == "waits" else "with"
+    return f"mean blocking {listed(mean, ' s', '.2g')} {how} it"
 
 
 def _copy(part: DataFrame) -> str:
     """What would be gone if copies took no time."""
     share = 1 - _by_seed(part, "free").mean() / _by_seed(part, "evicts").mean()
     return ", ".join(f"{100 * value:.0f} % at {n}" for n, value in share.items())
-
-
-def _list(values: Any, unit: str) -> str:
-    return ", ".join(f"{value:.2g}{unit} at {n}" for n, value in values.items())
-
-
-def _interval(column: Any) -> Interval:
-    return mean_interval(column.astype(float))

@@ -12,15 +12,16 @@ weights come from storage at every swap. A pair shares an instance with as many 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, legend_below, listed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import SHORT, cluster, gpus_per_instance, lengths
@@ -62,27 +63,22 @@ class DrainTime(Parameters):
 PARAMETERS = {"quick": DrainTime(seeds=4), "paper": DrainTime(seeds=20)}
 
 
-def cases(parameters: DrainTime) -> list[dict[str, Any]]:
-    """A run per seed, GPU, pair, place of the weights, and order (the oracle's does not depend on runs)."""
-    common = parameters.model_dump(include={"queue", "batch_limit", "lengths"})
-    orders = [("edf", float(run)) for run in parameters.runs] + [("oracle", None)]
-    return [
-        {
-            "seed": seed,
-            "gpu": gpu,
-            "first": first,
-            "second": second,
-            "weights": weights,
-            "order": order,
-            "run": length,
-            **common,
-        }
-        for seed in parameters.seed_list()
-        for gpu in parameters.gpus
-        for first, second in PAIRS[gpu]
-        for weights in WEIGHTS
-        for order, length in orders
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "gpu": "gpus",
+        "pair": lambda parameters, case: [
+            {"first": first, "second": second} for first, second in PAIRS[case["gpu"]]
+        ],
+        "weights": tuple(WEIGHTS),
+        # The oracle's order does not depend on runs.
+        "order": lambda parameters, _: [
+            *({"order": "edf", "run": float(length)} for length in parameters.runs),
+            {"order": "oracle", "run": None},
+        ],
+    },
+    keep=("queue", "batch_limit", "lengths"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,7 +152,7 @@ def plot(frame: DataFrame, parameters: DrainTime) -> Any:
     pairs = [(gpu, *pair) for gpu in parameters.gpus for pair in PAIRS[gpu]]
     bars = [("oracle", None), *(("edf", float(run)) for run in reversed(parameters.runs))]
     width = 0.8 / len(bars)
-    for axes, (weights, where) in zip(panels, WEIGHTS.items(), strict=True):
+    for axes, (weights, place) in zip(panels, WEIGHTS.items(), strict=True):
         for k, (order, length) in enumerate(bars):
             name = "grouped by LLM (oracle)"
             if length is not None:
@@ -177,43 +173,37 @@ def plot(frame: DataFrame, parameters: DrainTime) -> Any:
             range(len(pairs)), [_pair(*pair) for pair in pairs], rotation=35, ha="right"
         )
         axes.tick_params(axis="x", labelsize=8)
-        axes.set_title(f"{weights}: weights {where}", fontsize=10)
+        axes.set_title(f"{weights}: weights {place}", fontsize=10)
         axes.grid(alpha=0.3, axis="y")
     panels[0].set_ylabel(f"time to drain {parameters.queue:,} requests (s)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=len(bars), loc="outside upper center")
+    legend_below(figure, panels[0], len(bars), place="upper")
     return figure
 
 
-def claims(frame: DataFrame, parameters: DrainTime) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: DrainTime) -> Iterator[Claim]:
     """EDF takes substantially longer, across LLMs and GPUs; judged at the longest runs, which favour it."""
-    found = []
     longest = max(parameters.runs)
-    for gpu in parameters.gpus:
-        for first, second in PAIRS[gpu]:
-            for weights in WEIGHTS:
-                part = frame[(frame["gpu"] == gpu) & (frame["weights"] == weights)]
-                part = part[(part["first"] == first) & (part["second"] == second)]
-                oracle = part[part["order"] == "oracle"].set_index("seed")["drain_s"].astype(float)
-                edf = part[part["order"] == "edf"]
-                times = edf.pivot(index="seed", columns="run", values="drain_s").astype(float)
-                ratio = times.div(oracle, axis=0)
-                swaps = edf.groupby("run")["swaps"].mean()
-                found.append(
-                    at_least(
-                        "The drain time is substantially higher with EDF than grouped by LLM "
-                        f"({_pair(gpu, first, second)}, {weights})",
-                        1.5,
-                        _interval(ratio[longest]),
-                        nothing=1.0,
-                        unit=f"times, in runs of {longest:g}",
-                        paper="substantially higher (no number; read as 1.5 times or more)",
-                        reason=_why(part, longest),
-                        note=f"by mean run: {_list(ratio.mean(), 'x')}, with "
-                        f"{_list(swaps, ' swaps')} of {part['swap_s'].mean():.1f} s",
-                    )
-                )
-    return found
+    pairs = [(gpu, *pair) for gpu in parameters.gpus for pair in PAIRS[gpu]]
+    for gpu, first, second in pairs:
+        for weights in WEIGHTS:
+            part = where(frame, gpu=gpu, weights=weights, first=first, second=second)
+            oracle = where(part, order="oracle").set_index("seed")["drain_s"].astype(float)
+            edf = where(part, order="edf")
+            ratio = wide(edf, "run", "drain_s").div(oracle, axis=0)
+            swaps = edf.groupby("run")["swaps"].mean()
+            yield at_least(
+                "The drain time is substantially higher with EDF than grouped by LLM "
+                f"({_pair(gpu, first, second)}, {weights})",
+                1.5,
+                mean_interval(ratio[longest]),
+                nothing=1.0,
+                unit=f"times, in runs of {longest:g}",
+                paper="substantially higher (no number; read as 1.5 times or more)",
+                reason=_why(part, longest),
+                note=f"by mean run: {listed(ratio.mean(), 'x')}, with "
+                f"{listed(swaps, ' swaps')} of {part['swap_s'].mean():.1f} s",
+            )
 
 
 def _why(part: DataFrame, run: float) -> str:
@@ -228,11 +218,3 @@ def _pair(gpu: str, first: str, second: str) -> str:
     bases = [llm.partition("@")[0] for llm in (first, second)]
     names = " + ".join(SHORT[base] for base in bases)
     return f"{f'2 x {SHORT[bases[0]]}' if bases[0] == bases[1] else names}, {tp} x {gpu}"
-
-
-def _list(values: Any, unit: str) -> str:
-    return ", ".join(f"{value:.3g}{unit} at {n:g}" for n, value in values.items())
-
-
-def _interval(column: Any) -> Interval:
-    return mean_interval(column)

@@ -14,16 +14,17 @@ EDF orders by deadline; "EDF by SLO" by the target alone, as section 8's sentenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, about, at_most, between
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, run_trace, single_model_load
+from experiments.qlm.loads import STYLES, lines_by_policy, run_trace, single_model_load
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -109,13 +110,7 @@ def plot(frame: DataFrame, parameters: SingleModel) -> Any:
         if data.empty:
             axes.set_axis_off()
             continue
-        for policy in parameters.policies:
-            name, colour, marker = STYLES.get(policy, (policy, None, "x"))
-            part = data[data["policy"] == policy].groupby("interactive_per_s")[column]
-            axes.plot(scale * part.mean(), marker=marker, ms=4, color=colour, label=name)
-            axes.fill_between(
-                part.min().index, scale * part.min(), scale * part.max(), color=colour, alpha=0.15
-            )
+        lines_by_policy(axes, data, parameters.policies, "interactive_per_s", column, scale)
         fixed = data["load"].iloc[0] == "fixed"
         capacity = _capacity_per_s(data)
         edge = capacity - 2 * parameters.batch_per_s if fixed else capacity / 3
@@ -219,12 +214,14 @@ def claims(frame: DataFrame, parameters: SingleModel) -> list[Claim]:
     return found
 
 
-def _throughput_claims(main: DataFrame, parameters: SingleModel, others: list[str]) -> list[Claim]:
+@claimed
+def _throughput_claims(
+    main: DataFrame, parameters: SingleModel, others: list[str]
+) -> Iterator[Claim]:
     at = main[main["interactive_per_s"] == parameters.figure_9_per_s]
     by = at.pivot_table(index="seed", columns="policy", values="requests_per_s")
     good = at.pivot_table(index="seed", columns="policy", values="on_time_per_s")
     evictions = at.groupby("policy")["evictions"].mean() / at.groupby("policy")["requests"].mean()
-    found = []
     for other in others:
         number = 50 if other == "shepherd" else 20
         work = (
@@ -233,31 +230,26 @@ def _throughput_claims(main: DataFrame, parameters: SingleModel, others: list[st
         )
         if other == "shepherd":
             work = "SHEPHERD's batches are sized for the longest outputs and wait for their last request"
-        found.append(
-            about(
-                f"QLM's throughput is {number} % above that of {STYLES[other][0]}",
-                number,
-                mean_interval(100 * (by["qlm"] / by[other] - 1)),
-                nothing=0,
-                unit="%",
-                note=f"of requests on time: {100 * float((good['qlm'] / good[other] - 1).mean()):+.0f} %",
-                reason=work,
-            )
+        yield about(
+            f"QLM's throughput is {number} % above that of {STYLES[other][0]}",
+            number,
+            mean_interval(100 * (by["qlm"] / by[other] - 1)),
+            nothing=0,
+            unit="%",
+            note=f"of requests on time: {100 * float((good['qlm'] / good[other] - 1).mean()):+.0f} %",
+            reason=work,
         )
     ratio = {other: by["qlm"] / by[other] for other in others}
     for word, times, pick in (("least", 1.1, min), ("most", 2.3, max)):
         other = pick(ratio, key=lambda policy: float(ratio[policy].mean()))
-        found.append(
-            about(
-                f"The throughput corresponds to 1.1 to 2.3 times fewer GPUs: the {word}",
-                times,
-                mean_interval(ratio[other]),
-                nothing=1,
-                unit=f"x the throughput of {STYLES[other][0]}",
-                reason="see the throughputs",
-            )
+        yield about(
+            f"The throughput corresponds to 1.1 to 2.3 times fewer GPUs: the {word}",
+            times,
+            mean_interval(ratio[other]),
+            nothing=1,
+            unit=f"x the throughput of {STYLES[other][0]}",
+            reason="see the throughputs",
         )
-    return found
 
 
 def _gaps(main: DataFrame, other: str, column: str) -> dict[float, Series]:

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.figure import SEEDS, Grid, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import run_trace, single_model_load
+from experiments.qlm.loads import bars_by_variant, run_trace, single_model_load
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -57,23 +56,24 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Ablation) -> list[dict[str, Any]]:
-    """A run per rate, variant and seed."""
-    return [
-        {
-            "scenario": "qlm-single",
-            **single_model_load(parameters.load, rate, parameters.batch_per_s, parameters.trace_s),
-            "interactive_per_s": float(rate),
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "variant": variant,
-            "policy": policy,
-            "seed": seed,
-        }
-        for rate in parameters.interactive_per_s
-        for variant, policy in WITHOUT.items()
-        for seed in parameters.seed_list()
-    ]
+cases = Grid(
+    {
+        "scenario": ("qlm-single",),
+        "rate": lambda parameters, _: [
+            {
+                **single_model_load(
+                    parameters.load, rate, parameters.batch_per_s, parameters.trace_s
+                ),
+                "interactive_per_s": float(rate),
+                "interval_s": parameters.interval_s,
+                "patience_s": parameters.patience_s,
+            }
+            for rate in parameters.interactive_per_s
+        ],
+        "variant": [{"variant": name, "policy": policy} for name, policy in WITHOUT.items()],
+        "seed": SEEDS,
+    }
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -86,27 +86,15 @@ def plot(frame: DataFrame, parameters: Ablation) -> Any:
     rates = parameters.interactive_per_s
     figure = new_figure(11, 3.2 * len(rates) + 0.6)
     panels = figure.subplots(len(rates), 3, squeeze=False)
-    names = list(WITHOUT)
-    places = np.arange(len(names))
-    columns = (
-        ("requests_per_s", 1, "throughput (requests/s)"),
-        ("interactive_attainment", 100, "SLOs met (% of interactive)"),
-        ("attainment", 100, "SLOs met (% of all requests)"),
-    )
+    columns = {
+        "requests_per_s": "throughput (requests/s)",
+        "interactive_attainment": "SLOs met (% of interactive)",
+        "attainment": "SLOs met (% of all requests)",
+    }
     for rate, row in zip(rates, panels, strict=True):
-        at = frame[frame["interactive_per_s"] == rate]
-        for axes, (column, scale, label) in zip(row, columns, strict=True):
-            grouped = at.groupby("variant")[column]
-            mean = scale * grouped.mean().reindex(names)
-            low = scale * grouped.min().reindex(names)
-            high = scale * grouped.max().reindex(names)
-            colours = ["C0", *["C7"] * (len(names) - 1)]
-            spread = np.stack([mean - low, high - mean])
-            axes.barh(places, mean, color=colours, xerr=spread, capsize=3)
-            axes.set_yticks(places, names if axes is row[0] else [""] * len(names))
-            axes.invert_yaxis()
-            axes.set_xlabel(label)
-            axes.grid(alpha=0.3, axis="x")
+        at = where(frame, interactive_per_s=rate)
+        for axes, (column, label) in zip(row, columns.items(), strict=True):
+            bars_by_variant(axes, at, list(WITHOUT), column, label, names=axes is row[0])
         row[1].set_title(f"{rate:g} interactive requests/s", fontsize=9)
     return figure
 

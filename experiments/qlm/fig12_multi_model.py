@@ -19,19 +19,21 @@ the LLM changes with nearly every request. Claims are held against the first two
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, at_least, between
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, run_trace
+from experiments.qlm.loads import STYLES, lines_by_policy, run_trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figures 12 and 13"
+KEPT = ("requests", "interval_s", "patience_s")
 BELOW_PER_S = 500.0
 """Section 8.2: below this rate QLM satisfies more than 90 %."""
 
@@ -67,23 +69,22 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: MultiModel) -> list[dict[str, Any]]:
-    """A run per rate, policy and seed."""
-    return [
-        {
-            "scenario": "qlm-multi",
-            "rates": {"batch-1": float(rate), "batch-2": parameters.batch_2_per_s},
-            "batch_1_per_s": float(rate),
-            "requests": parameters.requests,
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "policy": policy,
-            "seed": seed,
-        }
-        for rate in parameters.batch_1_per_s
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
-    ]
+cases = Grid(
+    {
+        "scenario": ("qlm-multi",),
+        "rate": lambda parameters, _: [
+            {
+                "rates": {"batch-1": float(rate), "batch-2": parameters.batch_2_per_s},
+                "batch_1_per_s": float(rate),
+            }
+            for rate in parameters.batch_1_per_s
+        ],
+        "policy": "policies",
+        "seed": SEEDS,
+    },
+    keep=KEPT,
+    first=("scenario", "rates", "batch_1_per_s", *KEPT),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -102,26 +103,17 @@ def plot(frame: DataFrame, parameters: MultiModel) -> Any:
         ("swaps", 1, "swaps of LLMs, all instances"),
     )
     for axes, (column, scale, label) in zip(panels, columns, strict=True):
-        for policy in parameters.policies:
-            name, colour, marker = STYLES.get(policy, (policy, None, "x"))
-            part = frame[frame["policy"] == policy].groupby("batch_1_per_s")[column]
-            axes.plot(scale * part.mean(), marker=marker, ms=4, color=colour, label=name)
-            axes.fill_between(
-                part.min().index, scale * part.min(), scale * part.max(), color=colour, alpha=0.15
-            )
-        axes.set(xscale="log", xlabel="Batch-1 requests/s", ylabel=label)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center")
+        lines_by_policy(axes, frame, parameters.policies, "batch_1_per_s", column, scale)
+        dress(axes, log="x", bottom=0, xlabel="Batch-1 requests/s", ylabel=label)
+    legend_below(figure, panels[0], 3)
     return figure
 
 
-def claims(frame: DataFrame, parameters: MultiModel) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: MultiModel) -> Iterator[Claim]:
     """Sections 1 and 8.2."""
     if "qlm" not in parameters.policies:
-        return []
-    found: list[Claim] = []
+        return
     others = [
         policy
         for policy in parameters.policies
@@ -131,52 +123,45 @@ def claims(frame: DataFrame, parameters: MultiModel) -> list[Claim]:
     for other in (policy for policy in others if policy in ranges):
         low, high = ranges[other]
         rate, gain = _largest(frame, "attainment", other, lambda mine, its: 100 * (mine - its))
-        found.append(
-            between(
-                f"QLM's SLO attainment is {low} to {high} % above that of {STYLES[other][0]}",
-                low,
-                high,
-                gain,
-                nothing=0,
-                unit=f"percentage points, the most (at {rate:g} Batch-1 requests/s)",
-                reason=_met(frame, other, rate),
-                note=_spread(frame, "attainment", other),
-            )
+        yield between(
+            f"QLM's SLO attainment is {low} to {high} % above that of {STYLES[other][0]}",
+            low,
+            high,
+            gain,
+            nothing=0,
+            unit=f"percentage points, the most (at {rate:g} Batch-1 requests/s)",
+            reason=_met(frame, other, rate),
+            note=_spread(frame, "attainment", other),
         )
     for other in others:
         rate, ratio = _largest(frame, "requests_per_s", other, lambda mine, its: mine / its)
-        found.append(
-            between(
-                f"QLM's throughput is 3 to 4 times that of {STYLES[other][0]}",
-                3,
-                4,
-                ratio,
-                nothing=1,
-                unit=f"x, the most (at {rate:g} Batch-1 requests/s)",
-                paper="up to 3 to 4 x",
-                reason=_why(frame, other, rate),
-                note=_per_instance(frame, other, rate),
-            )
+        yield between(
+            f"QLM's throughput is 3 to 4 times that of {STYLES[other][0]}",
+            3,
+            4,
+            ratio,
+            nothing=1,
+            unit=f"x, the most (at {rate:g} Batch-1 requests/s)",
+            paper="up to 3 to 4 x",
+            reason=_why(frame, other, rate),
+            note=_per_instance(frame, other, rate),
         )
     below = [rate for rate in parameters.batch_1_per_s if rate < BELOW_PER_S]
     if below:
-        mine = frame[(frame["policy"] == "qlm") & frame["batch_1_per_s"].isin(below)]
+        mine = where(frame, policy="qlm")
+        mine = mine[mine["batch_1_per_s"].isin(below)]
         worst = mine.groupby("batch_1_per_s")["attainment"].mean().idxmin()
-        at = mine.loc[mine["batch_1_per_s"] == worst, "attainment"]
-        found.append(
-            at_least(
-                "Below 500 Batch-1 requests/s QLM satisfies more than 90 % of all SLOs",
-                90,
-                mean_interval(100 * at),
-                nothing=None,
-                unit=f"% at {worst:g}/s, the worst of these rates",
-            )
+        yield at_least(
+            "Below 500 Batch-1 requests/s QLM satisfies more than 90 % of all SLOs",
+            90,
+            mean_interval(100 * where(mine, batch_1_per_s=worst)["attainment"]),
+            nothing=None,
+            unit=f"% at {worst:g}/s, the worst of these rates",
         )
-    return found
 
 
 def _per_seed(frame: DataFrame, policy: str, column: str, rate: float) -> Any:
-    mine = frame[(frame["policy"] == policy) & (frame["batch_1_per_s"] == rate)]
+    mine = where(frame, policy=policy, batch_1_per_s=rate)
     return mine.set_index("seed")[column].sort_index()
 
 

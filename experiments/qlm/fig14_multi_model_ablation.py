@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, at_most, between
+from experiments.harness.figure import SEEDS, Grid
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import run_trace
+from experiments.qlm.loads import bars_by_variant, run_trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -54,23 +53,24 @@ class Ablation(Parameters):
 PARAMETERS = {"quick": Ablation(seeds=1, requests=1000), "paper": Ablation(seeds=5)}
 
 
-def cases(parameters: Ablation) -> list[dict[str, Any]]:
-    """A run per variant and seed."""
-    return [
-        {
-            "scenario": "qlm-multi",
-            "rates": {"batch-1": parameters.batch_1_per_s, "batch-2": parameters.batch_2_per_s},
-            "requests": parameters.requests,
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "variant": variant,
-            "policy": policy,
-            "changes": changes,
-            "seed": seed,
-        }
-        for variant, (policy, changes) in WITHOUT.items()
-        for seed in parameters.seed_list()
-    ]
+cases = Grid(
+    {
+        "scenario": ("qlm-multi",),
+        "rates": lambda parameters, _: [
+            {
+                "rates": {"batch-1": parameters.batch_1_per_s, "batch-2": parameters.batch_2_per_s},
+                "requests": parameters.requests,
+                "interval_s": parameters.interval_s,
+                "patience_s": parameters.patience_s,
+            }
+        ],
+        "variant": [
+            {"variant": variant, "policy": policy, "changes": changes}
+            for variant, (policy, changes) in WITHOUT.items()
+        ],
+        "seed": SEEDS,
+    }
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,22 +82,9 @@ def plot(frame: DataFrame, parameters: Ablation) -> Any:
     """Throughput and attainment of each variant."""
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2)
-    names = list(WITHOUT)
-    places = np.arange(len(names))
-    for axes, column, scale, label in (
-        (left, "requests_per_s", 1, "throughput (requests/s)"),
-        (right, "batch-1_attainment", 100, "SLOs met (% of Batch-1 requests)"),
-    ):
-        grouped = frame.groupby("variant")[column]
-        mean = scale * grouped.mean().reindex(names)
-        low, high = scale * grouped.min().reindex(names), scale * grouped.max().reindex(names)
-        spread = np.stack([mean - low, high - mean])
-        colours = ["C0", *["C7"] * (len(names) - 1)]
-        axes.barh(places, mean, color=colours, xerr=spread, capsize=3)
-        axes.set_yticks(places, names if axes is left else [""] * len(names))
-        axes.invert_yaxis()
-        axes.set_xlabel(label)
-        axes.grid(alpha=0.3, axis="x")
+    names, met = list(WITHOUT), "SLOs met (% of Batch-1 requests)"
+    bars_by_variant(left, frame, names, "requests_per_s", "throughput (requests/s)", names=True)
+    bars_by_variant(right, frame, names, "batch-1_attainment", met, names=False)
     return figure
 
 

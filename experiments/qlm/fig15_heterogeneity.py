@@ -15,11 +15,12 @@ each instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import serve, single_model_load
@@ -206,65 +207,58 @@ def _fair_share(frame: DataFrame) -> dict[float, float] | None:
     }
 
 
-def claims(frame: DataFrame, parameters: Heterogeneity) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Heterogeneity) -> Iterator[Claim]:
     """Section 8.3."""
     fair = _fair_share(frame)
     mixed_shares = [s for s in parameters.a10_shares if 0.2 <= s <= 0.5]
     if fair is None or not mixed_shares:
-        return []
-    found = []
+        return
     mine = frame[(frame["policy"] == QLM) & frame["a10_share"].isin(mixed_shares)]
     ratio = (mine["a10_requests"] / mine["a10_share"].map(fair)).groupby(mine["seed"]).mean()
-    found.append(
-        about(
-            "The global scheduler assigns fewer requests to A10, in proportion to their speed",
-            1.0,
-            mean_interval(ratio),
-            nothing=None,
-            unit="x the share that their speed asks for, at 20 to 50 % A10",
-            paper="proportionally",
-            note="; ".join(
-                f"{100 * s:g} % A10: {100 * part:.0f} % of requests, by speed {100 * fair[float(s)]:.0f} %"
-                for s, part in mine.groupby("a10_share")["a10_requests"].mean().items()
-            ),
-            reason="not traced to a cause yet; shares are in the note",
-        )
+    yield about(
+        "The global scheduler assigns fewer requests to A10, in proportion to their speed",
+        1.0,
+        mean_interval(ratio),
+        nothing=None,
+        unit="x the share that their speed asks for, at 20 to 50 % A10",
+        paper="proportionally",
+        note="; ".join(
+            f"{100 * s:g} % A10: {100 * part:.0f} % of requests, by speed {100 * fair[float(s)]:.0f} %"
+            for s, part in mine.groupby("a10_share")["a10_requests"].mean().items()
+        ),
+        reason="not traced to a cause yet; shares are in the note",
     )
     for policy in (p for p in (ROUND_ROBIN, RANDOM) if p in parameters.policies):
         name = STYLES[policy][0]
         gain = 100 * (_speed(frame, QLM) / _speed(frame, policy) - 1)
         inside, ends = gain[mixed_shares].mean(axis=1), gain[[0.0, 1.0]].mean(axis=1)
         note = "gain " + ", ".join(f"{g:+.0f} % at {100 * s:g} %" for s, g in gain.mean().items())
-        found.append(
-            at_least(
-                f"QLM's throughput is above that of {name} placement where GPUs are mixed",
-                1,
-                mean_interval(inside),
-                nothing=0,
-                unit="% more, mean of 20 to 50 % A10",
-                paper="more",
-                note=note,
-                reason="see the shares of requests that A10 serve",
-            )
+        yield at_least(
+            f"QLM's throughput is above that of {name} placement where GPUs are mixed",
+            1,
+            mean_interval(inside),
+            nothing=0,
+            unit="% more, mean of 20 to 50 % A10",
+            paper="more",
+            note=note,
+            reason="see the shares of requests that A10 serve",
         )
         if policy == RANDOM:
             many = mean_interval(inside / ends) if (ends > 0).all() else mean_interval(0 * ends)
-            found.append(
-                between(
-                    "The improvement over random placement is 2 to 5 times higher at 20 to 50 % A10 than "
-                    "at 0 or 100 %",
-                    2,
-                    5,
-                    many,
-                    nothing=1,
-                    unit="x",
-                    note=note,
-                    reason="mean gain of the mixed clusters over that of the two ends"
-                    + ("" if (ends > 0).all() else "; there is none at the ends, so no ratio")
-                    + _uneven(frame, parameters),
-                )
+            yield between(
+                "The improvement over random placement is 2 to 5 times higher at 20 to 50 % A10 than "
+                "at 0 or 100 %",
+                2,
+                5,
+                many,
+                nothing=1,
+                unit="x",
+                note=note,
+                reason="mean gain of the mixed clusters over that of the two ends"
+                + ("" if (ends > 0).all() else "; there is none at the ends, so no ratio")
+                + _uneven(frame, parameters),
             )
-    return found
 
 
 def _uneven(frame: DataFrame, parameters: Heterogeneity) -> str:

@@ -16,13 +16,14 @@ without mega prompts. Benefit is read as percentage points of SLOs met.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import STYLES, run_trace
@@ -157,63 +158,56 @@ def plot(frame: DataFrame, parameters: MegaPrompts) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: MegaPrompts) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: MegaPrompts) -> Iterator[Claim]:
     """Section 8.3."""
     if "qlm" not in parameters.policies:
-        return []
-    found: list[Claim] = []
+        return
     some = [share for share in parameters.shares if share > 0]
     for other in (policy for policy in parameters.policies if policy in ("vllm", "shepherd")):
         gain = _benefit(frame, other)[some]
         best = gain.mean().idxmax()
-        found.append(
-            at_least(
-                f"QLM meets more SLOs than {LOOKS[other][0]} when there are mega prompts",
-                1.0,
-                mean_interval(gain[best]),
-                nothing=0,
-                unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
-                paper="benefit (bars)",
-                reason=_shown(gain),
-                note=_shown(gain),
-            )
+        yield at_least(
+            f"QLM meets more SLOs than {LOOKS[other][0]} when there are mega prompts",
+            1.0,
+            mean_interval(gain[best]),
+            nothing=0,
+            unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
+            paper="benefit (bars)",
+            reason=_shown(gain),
+            note=_shown(gain),
         )
     for other in (policy for policy in parameters.policies if policy in FALLS and min(some) <= FEW):
         gain = _benefit(frame, other)[some]
         few = [share for share in some if share <= FEW]
-        found.append(
-            at_least(
-                f"The benefit over {LOOKS[other][0]} is highest for a few mega prompts and falls as "
-                "their share grows",
-                1.0,
-                mean_interval(gain[few].max(axis=1) - gain[some[-1]]),
-                nothing=0,
-                unit=f"percentage points that the largest benefit up to {100 * FEW:g} % of mega "
-                f"prompts is above that at {100 * some[-1]:g} %",
-                paper="highest for a few",
-                reason=_where(frame, other, some),
-                note=_shown(gain),
-            )
+        yield at_least(
+            f"The benefit over {LOOKS[other][0]} is highest for a few mega prompts and falls as "
+            "their share grows",
+            1.0,
+            mean_interval(gain[few].max(axis=1) - gain[some[-1]]),
+            nothing=0,
+            unit=f"percentage points that the largest benefit up to {100 * FEW:g} % of mega "
+            f"prompts is above that at {100 * some[-1]:g} %",
+            paper="highest for a few",
+            reason=_where(frame, other, some),
+            note=_shown(gain),
         )
     for other in (policy for policy in parameters.policies if policy.startswith("qlm:")):
         gain = _benefit(frame, other)[some]
         best = gain.mean().idxmax()
         if other == "qlm:share=false":
             continue  # what the paper describes, not what it compares with
-        found.append(
-            at_least(
-                f"Knowing token distributions, QLM balances load better than {LOOKS[other][0]}",
-                1.0,
-                mean_interval(gain[best]),
-                nothing=0,
-                unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
-                paper="balances intelligently",
-                reason=_shown(gain),
-                note=_shown(gain),
-            )
+        yield at_least(
+            f"Knowing token distributions, QLM balances load better than {LOOKS[other][0]}",
+            1.0,
+            mean_interval(gain[best]),
+            nothing=0,
+            unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
+            paper="balances intelligently",
+            reason=_shown(gain),
+            note=_shown(gain),
         )
-    found += _moved(frame, parameters, some)
-    return found
+    yield from _moved(frame, parameters, some)
 
 
 def _moved(frame: DataFrame, parameters: MegaPrompts, some: list[float]) -> list[Claim]:

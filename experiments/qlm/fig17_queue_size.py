@@ -20,13 +20,14 @@ at rates at which hardly anything waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import STYLES, run_trace
@@ -112,71 +113,62 @@ def plot(frame: DataFrame, parameters: QueueSize) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: QueueSize) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: QueueSize) -> Iterator[Claim]:
     """Section 8.3."""
     if "qlm" not in parameters.policies:
-        return []
-    found: list[Claim] = []
+        return
     rates = sorted(frame["per_s"].unique())
     sizes = frame[frame["policy"] == "qlm"].groupby("per_s")[f"{parameters.size}_queue"].mean()
     mine = _met(frame, "qlm")
     others = [policy for policy in parameters.policies if policy != "qlm"]
     for other in others:
         its = _met(frame, other)
-        found.append(
-            at_most(
-                f"With no queue QLM meets no more SLOs than {STYLES[other][0]}",
-                NO_BENEFIT,
-                mean_interval(mine[rates[0]] - its[rates[0]]),
-                nothing=None,
-                unit="percentage points more",
-                paper=f"no benefit (read as {NO_BENEFIT:g} point at most)",
-                reason=_why_early(frame, other, rates[0]),
-                note=f"at {rates[0]:g} requests/s, a queue of {sizes[rates[0]]:.0f} under QLM",
-            )
+        yield at_most(
+            f"With no queue QLM meets no more SLOs than {STYLES[other][0]}",
+            NO_BENEFIT,
+            mean_interval(mine[rates[0]] - its[rates[0]]),
+            nothing=None,
+            unit="percentage points more",
+            paper=f"no benefit (read as {NO_BENEFIT:g} point at most)",
+            reason=_why_early(frame, other, rates[0]),
+            note=f"at {rates[0]:g} requests/s, a queue of {sizes[rates[0]]:.0f} under QLM",
         )
     for other in others:
         its = _met(frame, other)
         falls = its.rank(axis=1).corrwith(its.columns.to_series().rank(), axis=1)
         falls = falls.fillna(0.0)  # always the same share: none
-        found.append(
-            at_most(
-                f"The longer the queue, the fewer SLOs {STYLES[other][0]} meets",
-                -0.9,
-                mean_interval(falls),
-                nothing=0,
-                unit="rank correlation of SLOs met and rate",
-                paper="keeps dropping (read as -0.9 at most)",
-                reason="where it stays the same, ranks tie; met at a queue of: "
-                + ", ".join(f"{its[rate].mean():.0f} % at {sizes[rate]:.0f}" for rate in rates),
-                note=f"from {its[rates[0]].mean():.0f} % to {its[rates[-1]].mean():.0f} %",
-            )
+        yield at_most(
+            f"The longer the queue, the fewer SLOs {STYLES[other][0]} meets",
+            -0.9,
+            mean_interval(falls),
+            nothing=0,
+            unit="rank correlation of SLOs met and rate",
+            paper="keeps dropping (read as -0.9 at most)",
+            reason="where it stays the same, ranks tie; met at a queue of: "
+            + ", ".join(f"{its[rate].mean():.0f} % at {sizes[rate]:.0f}" for rate in rates),
+            note=f"from {its[rates[0]].mean():.0f} % to {its[rates[-1]].mean():.0f} %",
         )
-        found.append(
-            at_least(
-                f"With the longest queue QLM meets more SLOs than {STYLES[other][0]}",
-                NO_BENEFIT,
-                mean_interval(mine[rates[-1]] - its[rates[-1]]),
-                nothing=0,
-                unit=f"percentage points more at a queue of {sizes[rates[-1]]:.0f}",
-                paper="more (curves)",
-                reason=f"{STYLES[other][0]} {its[rates[-1]].min():.0f} to {its[rates[-1]].max():.0f} %, "
-                f"QLM {mine[rates[-1]].min():.0f} to {mine[rates[-1]].max():.0f} % over the traces",
-            )
+        yield at_least(
+            f"With the longest queue QLM meets more SLOs than {STYLES[other][0]}",
+            NO_BENEFIT,
+            mean_interval(mine[rates[-1]] - its[rates[-1]]),
+            nothing=0,
+            unit=f"percentage points more at a queue of {sizes[rates[-1]]:.0f}",
+            paper="more (curves)",
+            reason=f"{STYLES[other][0]} {its[rates[-1]].min():.0f} to {its[rates[-1]].max():.0f} %, "
+            f"QLM {mine[rates[-1]].min():.0f} to {mine[rates[-1]].max():.0f} % over the traces",
         )
     worst = mine.mean().idxmin()
-    found.append(
-        at_least(
-            "QLM maintains a high SLO satisfaction as the queue grows",
-            HIGH,
-            mean_interval(mine[worst]),
-            nothing=None,
-            unit=f"% of all requests, the least (at a queue of {sizes[worst]:.0f})",
-            paper=f"high (read as {HIGH:g} %, as in section 8.2)",
-            reason=f"at {worst:g} requests/s more Batch-1 requests come than can begin in a minute",
-        )
+    yield at_least(
+        "QLM maintains a high SLO satisfaction as the queue grows",
+        HIGH,
+        mean_interval(mine[worst]),
+        nothing=None,
+        unit=f"% of all requests, the least (at a queue of {sizes[worst]:.0f})",
+        paper=f"high (read as {HIGH:g} %, as in section 8.2)",
+        reason=f"at {worst:g} requests/s more Batch-1 requests come than can begin in a minute",
     )
-    return found
 
 
 def _met(frame: DataFrame, policy: str) -> DataFrame:

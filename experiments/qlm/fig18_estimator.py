@@ -13,7 +13,7 @@ knows nothing. The paper does not say which it measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import FIRST_SEED, Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import cluster, gpus_per_instance, lengths, shown
@@ -165,9 +166,9 @@ def plot(frame: DataFrame, parameters: Estimator) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Estimator) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
     """R2 of 0.99 from four groups on; better with more; too long when short. With the logged throughput."""
-    found = []
     short, claimed = parameters.short_groups, parameters.claimed_groups
     long = sorted(n for n in parameters.groups if n >= claimed)
     for llm in parameters.llms:
@@ -177,35 +178,31 @@ def claims(frame: DataFrame, parameters: Estimator) -> list[Claim]:
         for part, start in ((busy, "busy"), (idle, "empty")) if long else ():
             worst = _worst(part, long)
             profiled = _part(frame, llm, "profile", start)
-            found.append(
-                at_least(
-                    f"From {claimed:g} request groups on the estimator reaches an R2 of 0.99 "
-                    f"({where}, {STARTS[start]})",
-                    0.99,
-                    _at(part, worst, "r2"),
-                    nothing=None,
-                    unit=f"at {worst:g} groups, the least of those lengths",
-                    paper="0.99",
-                    reason=f"{_errors(part, worst)}; mean R2 by groups {_curve(part)}",
-                    note="with the throughput of a profiled batch R2 is "
-                    f"{_at(profiled, worst, 'r2').mean:.3g}: {_errors(profiled, worst)}",
-                )
+            yield at_least(
+                f"From {claimed:g} request groups on the estimator reaches an R2 of 0.99 "
+                f"({where}, {STARTS[start]})",
+                0.99,
+                _at(part, worst, "r2"),
+                nothing=None,
+                unit=f"at {worst:g} groups, the least of those lengths",
+                paper="0.99",
+                reason=f"{_errors(part, worst)}; mean R2 by groups {_curve(part)}",
+                note="with the throughput of a profiled batch R2 is "
+                f"{_at(profiled, worst, 'r2').mean:.3g}: {_errors(profiled, worst)}",
             )
         if {short, claimed} <= set(parameters.groups):
-            found.append(
-                at_least(
-                    f"The more request groups, the more accurate the estimate ({where}, at work)",
-                    0.001,
-                    _gain(busy, short, claimed),
-                    nothing=0.0,
-                    unit=f"R2 gained from {short:g} to {claimed:g} groups",
-                    paper="rises (curve)",
-                    reason=curve,
-                    note=curve,
-                )
+            yield at_least(
+                f"The more request groups, the more accurate the estimate ({where}, at work)",
+                0.001,
+                _gain(busy, short, claimed),
+                nothing=0.0,
+                unit=f"R2 gained from {short:g} to {claimed:g} groups",
+                paper="rises (curve)",
+                reason=curve,
+                note=curve,
             )
         if short in parameters.groups:
-            found += [
+            yield from [
                 at_least(
                     f"Estimates for short queues are conservative, that is too long ({where}, {state})",
                     0.01,
@@ -221,7 +218,6 @@ def claims(frame: DataFrame, parameters: Estimator) -> list[Claim]:
                 )
                 for part, state in ((idle, "idle"), (busy, "at work"))
             ]
-    return found
 
 
 def _curve(part: DataFrame) -> str:

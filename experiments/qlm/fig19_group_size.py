@@ -22,7 +22,7 @@ the time).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -31,6 +31,7 @@ from agents.statistics import mean_interval
 from baselines.qlm.policy import QlmPolicy
 from baselines.qlm.schedule import Plan, QueueProblem
 from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import run_trace
@@ -160,61 +161,54 @@ def plot(frame: DataFrame, parameters: GroupSize) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: GroupSize) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
     """Section 8.3, at the paper's trace."""
     deltas, rules = parameters.deltas, parameters.average_batch
     if 1 not in deltas:
-        return []
-    found: list[Claim] = []
+        return
     mine = frame[frame["requests"] == parameters.requests[0]]
     for rule in rules if CHOSEN in deltas else ():
-        found.append(
-            at_most(
-                f"At delta = {CHOSEN:g} performance is nearly that of delta = 1 ({RULES[rule]})",
-                NEARLY_ZERO,
-                mean_interval(_lost(mine, rule)[CHOSEN]),
-                nothing=None,
-                unit="% fewer SLOs met than with delta = 1",
-                paper=f"nearly zero degradation (read as {NEARLY_ZERO:g} % at most)",
-                reason=f"{_groups(mine, rule)}; swaps, all instances: "
-                f"{_listed(_table(mine, rule, 'swaps'))}. Each group is in the virtual queue of one of 12 "
-                "instances; those without one serve only what waits for the LLM that they have loaded",
-                note=_longer(frame, parameters, rule),
-            )
+        yield at_most(
+            f"At delta = {CHOSEN:g} performance is nearly that of delta = 1 ({RULES[rule]})",
+            NEARLY_ZERO,
+            mean_interval(_lost(mine, rule)[CHOSEN]),
+            nothing=None,
+            unit="% fewer SLOs met than with delta = 1",
+            paper=f"nearly zero degradation (read as {NEARLY_ZERO:g} % at most)",
+            reason=f"{_groups(mine, rule)}; swaps, all instances: "
+            f"{_listed(_table(mine, rule, 'swaps'))}. Each group is in the virtual queue of one of 12 "
+            "instances; those without one serve only what waits for the LLM that they have loaded",
+            note=_longer(frame, parameters, rule),
         )
     if COARSE in deltas and "profiled" in rules:
-        found.append(
-            at_least(
-                f"At delta = {COARSE:g} decisions are coarse and worse than at delta = 1 "
-                f"({RULES['profiled']})",
-                NEARLY_ZERO,
-                mean_interval(_lost(mine, "profiled")[COARSE]),
-                nothing=0,
-                unit="% fewer SLOs met than with delta = 1",
-                paper=f"sub-optimal decisions (read as {NEARLY_ZERO:g} % at least)",
-                reason=_groups(mine, "profiled"),
-                note=_longer(frame, parameters, "profiled"),
-            )
+        yield at_least(
+            f"At delta = {COARSE:g} decisions are coarse and worse than at delta = 1 "
+            f"({RULES['profiled']})",
+            NEARLY_ZERO,
+            mean_interval(_lost(mine, "profiled")[COARSE]),
+            nothing=0,
+            unit="% fewer SLOs met than with delta = 1",
+            paper=f"sub-optimal decisions (read as {NEARLY_ZERO:g} % at least)",
+            reason=_groups(mine, "profiled"),
+            note=_longer(frame, parameters, "profiled"),
         )
     if COARSE in deltas and "profiled" in rules:
         for requests in parameters.requests:
             part = frame[frame["requests"] == requests]
             for delta in (d for d in (CHOSEN, COARSE) if d in deltas):
-                found.append(
-                    at_least(
-                        f"The scheduler's overhead is much higher at delta = 1 than at {delta:g} "
-                        f"({requests:,} requests)",
-                        2.0,
-                        mean_interval(_ratio(part, "profiled", delta)),
-                        nothing=1,
-                        unit="times the processor seconds per call",
-                        paper="much higher (read as twice)",
-                        reason=f"{_groups(part, 'profiled')}; our scheduler is a search that counts its "
-                        "rounds, so its time grows less than the groups (Figure 20)",
-                        note=_calls(part, "profiled"),
-                    )
+                yield at_least(
+                    f"The scheduler's overhead is much higher at delta = 1 than at {delta:g} "
+                    f"({requests:,} requests)",
+                    2.0,
+                    mean_interval(_ratio(part, "profiled", delta)),
+                    nothing=1,
+                    unit="times the processor seconds per call",
+                    paper="much higher (read as twice)",
+                    reason=f"{_groups(part, 'profiled')}; our scheduler is a search that counts its "
+                    "rounds, so its time grows less than the groups (Figure 20)",
+                    note=_calls(part, "profiled"),
                 )
-    return found
 
 
 def _table(frame: DataFrame, rule: str, column: str) -> DataFrame:

@@ -8,7 +8,7 @@ episode ends when the last request is done or after `patience_s`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
+from experiments.harness.figure import dress, line
 from experiments.qlm.mega import apart, with_mega_prompts
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import draw_requests
@@ -203,3 +204,33 @@ def queue_sizes(
     waiting = np.cumsum(change[np.lexsort((change, times))])  # who leaves goes first
     waited = np.minimum(first_s, time_s) - arrival_s
     return {"largest_queue": float(waiting.max()), "mean_queue": float(waited.sum()) / time_s}
+
+
+def lines_by_policy(
+    axes: Any, frame: DataFrame, policies: Sequence[str], x: str, column: str, scale: float
+) -> None:
+    """A line over `x` per policy, in its style, with the range over the seeds."""
+    for policy in policies:
+        name, colour, marker = STYLES.get(policy, (policy, None, "x"))
+        look: dict[str, Any] = {"marker": marker, "ms": 4, "color": colour, "label": name}
+        mine = frame[frame["policy"] == policy]
+        if not mine.empty:
+            line(axes, mine, x, column, "-", scale=scale, edge=None, **look)
+
+
+def bars_by_variant(
+    axes: Any, frame: DataFrame, variants: Sequence[str], column: str, label: str, *, names: bool
+) -> None:
+    """A bar per variant with the range over the seeds, the first one in colour; shares in per cent."""
+    grouped = (100 if column.endswith("attainment") else 1) * frame.set_index("variant")[column]
+    grouped = grouped.groupby(level=0)
+    mean, low, high = (
+        getattr(grouped, each)().reindex(variants) for each in ("mean", "min", "max")
+    )
+    places = np.arange(len(variants))
+    colours = ["C0", *["C7"] * (len(variants) - 1)]
+    spread = np.stack([mean - low, high - mean])
+    axes.barh(places, mean, color=colours, xerr=spread, capsize=3)
+    axes.set_yticks(places, variants if names else [""] * len(variants))
+    axes.invert_yaxis()
+    dress(axes, lines="x", xlabel=label)

@@ -1,0 +1,143 @@
+"""What every declared figure keeps: cases, runs in small, claims with a sentence and a verdict, pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from experiments.harness.catalogue import SCALES, entries, load
+from experiments.harness.claims import Claim, Verdict
+from experiments.harness.execute import execute
+from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, listed, wide
+from experiments.harness.parameters import Parameters
+from experiments.output import new_figure
+
+SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
+QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
+SMALL = {
+    "chiron-fig03": ("kv_watermark", {"batch_limits": (8, 16), "queued": 4000, "warm_up_s": 30,
+                                      "measured_s": 60}),
+    "chiron-fig04": ("source", {"tables": ("azure-conv-2023",), "step_s": 60}),
+    "chiron-fig05": ("kind", {"cvs": (1.0, 8.0), "intervals": 50, "simulated_s": 200.0,
+                              "left_out_s": 100.0, "percentiles": (50.0, 99.0)}),
+    "chiron-fig06": ("policy", {"deadlines_s": (300.0,), "cvs": (4.0,), "arriving_s": 300.0,
+                                "load_times_s": (15.0,)}),
+    "chiron-fig09": ("configuration", {"small_rates_per_s": (2,), "large_rates_per_s": (1,),
+                                       "mixed_rates_per_s": (2,), "warm_up_s": 0,
+                                       "measured_s": 60, "tail_s": 30}),
+    "chiron-fig10": (None, {"small_queues": (500,), "large_queues": (500,), "mixed_queues": (500,),
+                            "tail_s": 0}),
+    "chiron-fig11": ("controller", {**SMALL_8B, "ladder": (32,)}),
+    "chiron-fig12": (None, {**SMALL_8B, "overloads": (1.0, 2.0)}),
+    "chiron-fig13": ("workload", {"configurations": ("small",), "batch_ttft_s": (60, 240),
+                                  "batch_requests": (1000,), "stream_rate_per_s": (40,),
+                                  "stream_interactive_rate_per_s": (2,), "rest_s": 60}),
+    "chiron-fig14": (None, {**QUEUE, "llms": ("llama-3.1-8b",), "batch_limits": (16,),
+                            "queue_lengths": (20, 100), "claimed_length": 100,
+                            "short_length": 20}),
+    "chiron-fig15": ("controller", SMALL_8B),
+    "chiron-fig16": (None, {"rates_per_s": (5.0,), "itl_slos_s": (0.5, 2.0), "horizon_s": 200.0,
+                            "settled_s": 60.0, "end_s": 60.0}),
+    "chiron-fig17": (None, {"cvs": (1.0, 8.0, 12.0), "configurations": ("large",),
+                            "rates_per_s": (10.0,), "horizon_s": 200.0, "warm_up_s": 50.0,
+                            "left_out_s": 60.0}),
+    "chiron-fig18": (None, {"configurations": ("large",), "rates_per_s": (2,), "queues": (100,),
+                            "warm_up_s": 0, "measured_s": 60, "tail_s": 0}),
+    "chiron-fig19": ("policy", {"batch_requests": 1000, "batch_at_s": 60.0, "batch_ttft_s": 120.0,
+                                "after_s": 60.0, "rate_per_s": 5.0}),
+    "qlm-fig03": (None, {**QUEUE, "llms": ("mistral-7b",), "batch_limit": 32, "queue": 300,
+                         "points": 4}),
+    "qlm-fig04": ("serving", {"llms": ("mistral-7b",), "bursts": (1, 4), "repeats": 2, "gap_s": 60,
+                              "warm_up_s": 60, "batch_limit": 16, "queued": 1500}),
+    "qlm-fig05": ("order", {"gpus": ("a10-24gb",), "queue": 60}),
+    "qlm-fig11": (None, {"interactive_per_s": (100.0,), "trace_s": 10.0, "patience_s": 300.0}),
+    "qlm-fig12": (None, {"batch_1_per_s": (25.0,), "requests": 200, "patience_s": 600.0}),
+}  # fmt: skip
+"""Parameters of a run in small, and the column of a case by which its rows have other columns."""
+
+
+def of(name):
+    return load(next(entry for entry in entries() if entry.name == name))
+
+
+@pytest.mark.parametrize(
+    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm")]
+)
+def test_cases_say_all_and_each_once(name):
+    experiment = of(name)
+    for scale in SCALES:
+        found = experiment.cases(experiment.parameters[scale])
+        texts = {json.dumps(case, sort_keys=True) for case in found}
+        assert len(texts) == len(found) > 0
+        assert {len(case.keys() & {"seed"}) for case in found} == {1}
+        if isinstance(experiment.cases, Grid):
+            assert all(set(experiment.cases.keep) <= case.keys() for case in found)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_figure_runs_in_small_judges_and_draws(name):
+    experiment = of(name)
+    column, changes = SMALL[name]
+    settings = type(experiment.parameters["quick"])(**{"seeds": 1, **changes})
+    cases = experiment.cases(settings)
+    done = {}
+    for case in cases:
+        kind = case.get(column)
+        if kind not in done:
+            outcome = execute(experiment.entry.module, case)
+            assert not outcome.error
+            done[kind] = outcome.rows
+            assert outcome.rows
+    frame = pd.DataFrame({**case, **row} for case in cases for row in done[case.get(column)])
+    for claim in experiment.claims(frame, settings):
+        assert isinstance(claim, Claim)
+        assert claim.sentence
+        assert claim.paper
+        assert claim.verdict in Verdict
+    drawn = experiment.plot(frame, settings)
+    for figure in drawn.values() if isinstance(drawn, dict) else [drawn]:
+        assert figure.axes
+        figure.savefig(io.BytesIO())
+
+
+class Two(Parameters):
+    sizes: tuple[int, ...] = (1, 2)
+    names: tuple[str, ...] = ("a", "b")
+
+
+def test_a_grid_goes_over_the_last_column_fastest():
+    grid = Grid(
+        {
+            "seed": SEEDS,
+            "size": "sizes",
+            "both": lambda parameters, case: [{"x": case["size"], "y": k} for k in (7, 8)],
+        },
+        keep=("names",),
+        first=("names",),
+    )
+    found = grid(Two(seeds=1))
+    assert [(case["size"], case["x"], case["y"]) for case in found] == [
+        (1, 1, 7), (1, 1, 8), (2, 2, 7), (2, 2, 8),
+    ]  # fmt: skip
+    assert list(found[0]) == ["names", "seed", "size", "x", "y"]
+    assert found[0]["names"] == ["a", "b"], "as JSON has it"
+
+
+def test_what_varies_wins_over_what_is_kept():
+    assert Grid({"sizes": (5,)}, keep=("sizes",))(Two()) == [{"sizes": 5}]
+
+
+def test_numbers_and_lines_over_seeds():
+    frame = pd.DataFrame({"seed": [1, 1, 2, 2], "x": [1, 2, 1, 2], "y": [1.0, 2.0, 3.0, 6.0]})
+    assert by_seed(frame, lambda one: one["y"].sum()).mean == 6
+    assert wide(frame, "x", "y").loc[2].tolist() == [3, 6]
+    assert listed({1: 9.0, 8: 1.25}, "x") == "9x at 1, 1.25x at 8"
+    axes = new_figure(3, 2).subplots()
+    line(axes, frame, "x", "y", scale=10, along=2, label="both")
+    dress(axes, title="title", log="x", ticks=(1, 2), bottom=0, legend="upper left")
+    assert axes.lines[0].get_xydata().tolist() == [[0.5, 20], [1, 40]]
+    assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(60)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2"]
