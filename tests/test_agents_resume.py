@@ -149,7 +149,7 @@ def test_what_cannot_be_gone_on_with_is_told(tmp_path: Path):
     path = tmp_path / "run" / LAST
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="cannot be read: damaged"):
+    with pytest.raises(Slip, match="cannot be read: damaged"):
         run(words, tmp_path / "run", True)
     shutil.copy(tmp_path / "run" / BEST, path)  # a network, but no run
     with pytest.raises(Slip, match="cannot be resumed: an older version made it"):
