@@ -95,33 +95,37 @@ class Keeper:
             model = model_of(contents, config, env)
             run = contents["run"]
             self._restore(model, run)
-            return model, dict(run["validation"])
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            found = run["validation"]
+            return model, {"best": [float(b) for b in found["best"]], "last": int(found["last"])}
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             text = " ".join(str(error).split())[:200]
             raise ModelError(
                 f"model {str(folder / LAST)!r}: no run can go on from it ({text})"
             ) from None
 
     def _restore(self, model: Any, run: dict[str, Any]) -> None:
-        optimiser = {
-            "state": {
-                int(k): {name: torch.from_numpy(value) for name, value in each.items()}
-                for k, each in run["optimiser"]["state"].items()
-            },
-            "param_groups": run["optimiser"]["groups"],
-        }
-        model.policy.optimizer.load_state_dict(optimiser)
-        model._n_updates = run["updates"]
+        _put_back(model.policy.optimizer, run["optimiser"])
+        model._n_updates = int(run["updates"])
+        means = [(float(each["r"]), float(each["l"])) for each in run["episodes"]]
+        if not np.isfinite(means).all():
+            raise ValueError("returns of episodes are no numbers")
         model.ep_info_buffer = deque(run["episodes"], maxlen=model._stats_window_size)
         model.ep_success_buffer = deque(maxlen=model._stats_window_size)
         if run["logits_times"] is not None:
-            model.logits_times = run["logits_times"]
+            model.logits_times = float(run["logits_times"])
         model._last_obs = self._native.put_back(run["env"])
         if not np.array_equal(model._last_obs, run["seen"]):
             said(
                 "the simulator is not the one that this run began with: it goes on, but not bit for bit"
             )
-        model._last_episode_starts = run["starts"]
+        model._last_episode_starts = np.array(run["starts"], bool).reshape(model.n_envs)
         if is_recurrent(model):
             kind = type(model._last_lstm_states)
             model._last_lstm_states = kind(
@@ -136,3 +140,27 @@ class Keeper:
         random.setstate((version, tuple(words), gauss))
         np.random.set_state(run["random"]["numpy"])  # noqa: NPY002
         torch.set_rng_state(torch.from_numpy(run["random"]["torch"]))
+
+
+def _put_back(optimiser: Any, state: dict[str, Any]) -> None:
+    """Put Adam where it was. torch takes anything here, and would fail at the first update.
+
+    Raises:
+        ValueError: the state is of another network.
+    """
+    own = optimiser.state_dict()["param_groups"]
+    found = {
+        int(k): {name: torch.from_numpy(value) for name, value in each.items()}
+        for k, each in state["state"].items()
+    }
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    for k, each in found.items():
+        shapes = {"step": (), **dict.fromkeys(("exp_avg", "exp_avg_sq"), tuple(weights[k].shape))}
+        if {name: tuple(value.shape) for name, value in each.items()} != shapes:
+            raise ValueError(f"the optimiser's state of weights {k} is of another network")
+        if not all(bool(value.isfinite().all()) for value in each.values()):
+            raise ValueError(f"the optimiser's state of weights {k} is no finite numbers")
+    groups = [
+        {**group, "lr": float(f["lr"])} for group, f in zip(own, state["groups"], strict=True)
+    ]
+    optimiser.load_state_dict({"state": found, "param_groups": groups})

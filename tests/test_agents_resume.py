@@ -159,6 +159,47 @@ def test_what_cannot_be_gone_on_with_is_told(tmp_path: Path):
         run(words, tmp_path / "run", True)
 
 
+def _spoil(*path: str, value: Any) -> Any:
+    def spoil(run: dict[str, Any]) -> None:
+        for part in path[:-1]:
+            run = run[part]
+        run[path[-1]] = value
+
+    return spoil
+
+
+SPOILT = {
+    "generator": _spoil("random", "torch", value=np.zeros(3, np.uint8)),
+    "words": _spoil("random", "python", value=[3, [2**70] * 625, None]),
+    "moments": _spoil("optimiser", "state", "0", "exp_avg", value=np.zeros(3, np.float32)),
+    "no moment": _spoil("optimiser", "state", "0", value={}),
+    "no weights": _spoil("optimiser", "state", "99", value={}),
+    "NaN": _spoil("optimiser", "state", "1", "step", value=np.float32([np.nan]).reshape(())),
+    "updates": _spoil("updates", value="x"),
+    "episodes": _spoil("episodes", value=[1]),
+    "starts": _spoil("starts", value=np.zeros(2, bool)),
+    "best": _spoil("validation", "best", value=["x"]),
+    "last": _spoil("validation", "last", value="x"),
+    "validation": _spoil("validation", value={}),
+}
+
+
+def test_where_no_run_can_be_is_told_before_anything_is_learnt(tmp_path: Path):
+    """torch takes an optimiser of another network, and fails at the first update."""
+    words = words_of("plain")
+    short = ["total_timesteps=24" if word.startswith("total_") else word for word in words]
+    run(short, tmp_path / "run", False)
+    path = tmp_path / "run" / LAST
+    for name, spoil in SPOILT.items():
+        contents = read(path)
+        spoil(contents["run"])
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "run" / "config.yaml", tmp_path / name)
+        write(tmp_path / name / LAST, contents)
+        with pytest.raises(ModelError, match="no run can go on from it"):
+            run(words, tmp_path / name, True)
+
+
 def old_run(folder: Path, *names: str) -> Path:
     """A run folder as older versions left it, with these models."""
     folder.mkdir(parents=True)
