@@ -66,8 +66,7 @@ def learn(
     if resumes and (why := cannot_resume(folder)):
         raise ModelError(why)
     if resumes and not (folder / LAST).is_file():
-        if (folder / "validation.csv").is_file():
-            raise ModelError(f"model {str(folder / LAST)!r}: is gone, so the run cannot go on")
+        said(f"{folder}: stopped before its first model was written; it begins anew")
         resumes = False
     native = NativeVecEnv(_training_env(config, scenario), reward_scale=config.reward_scale)
     env: VecEnv = native

@@ -232,6 +232,8 @@ def cannot_resume(folder: Path) -> str:
             return str(error)
     else:
         old = path.with_suffix(".zip").is_file()
+        if not old and (folder / "validation.csv").is_file():
+            return f"model {str(path)!r}: is gone, so the run cannot go on"
     if not old:
         return ""
     return (

@@ -155,7 +155,7 @@ def test_what_cannot_be_gone_on_with_is_told(tmp_path: Path):
     with pytest.raises(Slip, match="cannot be resumed: an older version made it"):
         run(words, tmp_path / "run", True)
     path.unlink()
-    with pytest.raises(ModelError, match="is gone, so the run cannot go on"):
+    with pytest.raises(Slip, match="is gone, so the run cannot go on"):
         run(words, tmp_path / "run", True)
 
 
@@ -230,7 +230,8 @@ def test_a_bare_resume_passes_over_runs_that_cannot_go_on(
     name = "mixed-slo-v0-ppo-seed"
     good = old_run(tmp_path / f"{name}0", LAST)
     write(good / LAST, {"timesteps": 24, "run": {}})
-    os.utime(good / LAST, (1, 1))
+    for file in good.iterdir():
+        os.utime(file, (1, 1))
     old_run(tmp_path / f"{name}1", "model_last.zip")
     old_run(tmp_path / f"{name}2", "model_last.zip", LAST)
     assert plan(words)[1] == good
@@ -241,6 +242,61 @@ def test_a_bare_resume_passes_over_runs_that_cannot_go_on(
     shutil.rmtree(good)
     with pytest.raises(Slip, match="no unfinished run"):
         plan(words)
+
+
+def test_a_run_that_is_killed_in_the_last_comparison_is_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also one that was finished before, of which tables and pictures are there, and is prolonged."""
+    monkeypatch.setattr(train, "RUNS", tmp_path)
+    folder, bare = tmp_path / "mixed-slo-v0-ppo-seed0", ["env=mixed-slo-v0", "resume=true"]
+    words = [word for word in words_of("plain") if word.split("=")[0] not in ("total_timesteps",)]
+    run([*words, "total_timesteps=24"], folder, False)
+    assert train.is_finished(folder)
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agents.evaluate.draw_episode", kill)
+        with pytest.raises(Killed):
+            run([*words, "total_timesteps=48"], folder, True)
+    assert plan(bare)[1] == folder
+    run([*words, "total_timesteps=48"], folder, True)
+    with pytest.raises(Slip, match="no unfinished run"):
+        plan(bare)
+
+
+def test_a_run_that_is_killed_before_its_first_model_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(train, "RUNS", tmp_path)
+    folder = tmp_path / "mixed-slo-v0-ppo-seed0"
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agents.learning.make_learner", kill)
+        with pytest.raises(Killed):
+            run(words_of("plain"), folder, False)
+    config, found, goes_on = plan(["env=mixed-slo-v0", "resume=true", "total_timesteps=24"])
+    assert (found, goes_on) == (folder, True)
+    assert train.run(config, train.check(config), found, [], goes_on) == 0
+    assert "it begins anew" in capsys.readouterr().err
+
+
+def test_what_a_kill_left_of_models_is_cleared_away(tmp_path: Path):
+    words = words_of("plain")
+    words = ["total_timesteps=24" if word.startswith("total_") else word for word in words]
+    run(words, tmp_path / "run", False)
+    part = tmp_path / "run" / ".model_last.a1b2c3_d.safetensors"
+    part.write_bytes(b"half")
+    mine = tmp_path / "run" / ".notes.txt"
+    mine.write_text("of the user")
+    run(words, tmp_path / "run", True)
+    assert not part.exists()
+    assert mine.exists()
 
 
 def test_the_best_model_so_far_outlives_a_lost_table(tmp_path: Path):
