@@ -372,6 +372,24 @@ def test_a_zip_is_converted_once_somebody_trusts_it(
     assert "warning" in printed.err
     mine, theirs = read(tmp_path / BEST)["policy"], read(trained.folder / BEST)["policy"]
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    (tmp_path / BEST).write_bytes(b"of a later run")
+    assert convert.main([f"model={tmp_path}", "trust=true"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / BEST).read_bytes() == b"of a later run"
+
+
+def test_a_trusted_zip_of_something_else_is_told_in_a_line(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from stable_baselines3 import PPO
+
+    from agents import convert
+
+    shutil.copy(trained.folder / "config.yaml", tmp_path)
+    PPO("MlpPolicy", "CartPole-v1", n_steps=2, batch_size=2).save(tmp_path / "model_best.zip")
+    assert convert.main([f"model={tmp_path}", "trust=true"]) == 2
+    (line,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("convert: ")]
+    assert "model_best.zip" in line
 
 
 def test_loading_a_model_executes_nothing(trained: SimpleNamespace, tmp_path: Path):
