@@ -165,8 +165,9 @@ class Validation(BaseCallback):
             self.best = score
             replace_file(self.folder / BEST, lambda part: write(part, contents_of(self.model)))
         write_csv(self.folder / "validation.csv", self.rows)
-        self.save()
+        # Before the model: what is missing of events of steps that it has learnt from stays so.
         log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)
+        self.save()
         tqdm.write(self._line(steps, rows, is_best), file=sys.stderr)
         if self._on_validation is not None:
             self._on_validation(steps, rows)
@@ -253,6 +254,16 @@ def tensorboard_writer(model: Any) -> Any:
     return None
 
 
+def take_back_events(model: Any) -> None:
+    """Have TensorBoard leave out what was logged of steps that are taken again: those beyond the model's."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    start = SessionLog(status=SessionLog.START)
+    tensorboard_writer(model).file_writer.add_event(
+        Event(step=model.num_timesteps + 1, session_log=start)
+    )
+
+
 def log_levels(writer: Any, rows: list[Row], scenario: Scenario, steps: int) -> None:
     """Write the means of validation rows as `llmscale/eval/*`."""
     if writer is None:
@@ -272,11 +283,10 @@ def log_references(folder: Path, rows: list[Row], scenario: Scenario, until: int
     from torch.utils.tensorboard import SummaryWriter
 
     for policy in dict.fromkeys(row["policy"] for row in rows):
-        place = folder / f"reference_{policy}"
-        drawn = place.is_dir() and any(place.iterdir())  # by an earlier session: prolong the line
         mine = [row for row in rows if row["policy"] == policy]
-        with SummaryWriter(str(place)) as writer:
-            for step in (until,) if drawn else (0, until):
+        # In place of the lines of earlier sessions, which may have been shorter.
+        with SummaryWriter(str(folder / f"reference_{policy}"), purge_step=0) as writer:
+            for step in (0, until):
                 log_levels(writer, mine, scenario, step)
 
 

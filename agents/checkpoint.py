@@ -2,10 +2,11 @@
 
 Between an update and the next rollout that is: the network and its optimiser, the generators of random
 numbers, the episodes under way (their seeds and actions so far, which are played again), what the learner has
-seen last, prices that move and noise that is held. Beside it stands what validation has found.
+seen last, prices that move, noise that is held, and what of the last update is yet to be logged. Beside it
+stands what validation has found.
 
-Two things are not of it. A copy of a policy that was interrupted while it was made is made anew, from the
-same seed. And TensorBoard's events of a rollout that is repeated stand there twice.
+One thing is not of it: a copy of a policy that was interrupted while it was made is made anew, from the same
+seed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Keeper:
     ) -> None:
         self._native, self._prices, self._noise = native, prices, noise
         self._moving: dict[str, Any] = {}
+        self._logged: dict[str, float] = {}
 
     def capture(self, model: Any) -> None:
         """Remember where the rollout that follows begins: all that it will move."""
@@ -61,6 +63,7 @@ class Keeper:
             "env": self._native.state(),
             "prices": None if self._prices is None else self._prices.state(),
             "noise": None if held is None else held.numpy().copy(),
+            "logged": _to_log(model.logger),
         }
 
     def write(self, folder: Path, model: Any, validation: dict[str, Any]) -> None:
@@ -110,6 +113,11 @@ class Keeper:
                 f"model {str(folder / LAST)!r}: no run can go on from it ({text})"
             ) from None
 
+    def put_back_logged(self, model: Any) -> None:
+        """What of the last update is yet to be logged, to the logger that a resumed model now has."""
+        for name, value in self._logged.items():
+            model.logger.record(name, value)
+
     def _restore(self, model: Any, run: dict[str, Any]) -> None:
         _put_back(model.policy.optimizer, run["optimiser"])
         model._n_updates = int(run["updates"])
@@ -135,11 +143,18 @@ class Keeper:
             self._prices.put_back(run["prices"])
         if self._noise is not None and run["noise"] is not None:
             self._noise.noise = torch.from_numpy(run["noise"])
+        self._logged = {name: float(value) for name, value in run["logged"].items()}
         # Last: what came before may have drawn.
         version, words, gauss = run["random"]["python"]
         random.setstate((version, tuple(words), gauss))
         np.random.set_state(run["random"]["numpy"])  # noqa: NPY002
         torch.set_rng_state(torch.from_numpy(run["random"]["torch"]))
+
+
+def _to_log(logger: Any) -> dict[str, float]:
+    """What the next rollout's end will log besides its own: stable-baselines3 does so with updates."""
+    left_out = {name for name, where in logger.name_to_excluded.items() if "tensorboard" in where}
+    return {name: float(v) for name, v in logger.name_to_value.items() if name not in left_out}
 
 
 def _put_back(optimiser: Any, state: dict[str, Any]) -> None:

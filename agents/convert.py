@@ -6,7 +6,8 @@
     trust=true     you trust where it comes from: loading such a zip runs whatever its author wrote into it
 
 Each `NAME.zip` gives a `NAME.safetensors` beside it, of which loading executes nothing. The zip stays;
-a model that is there already is not replaced. Such a model can be evaluated and exported. Its run cannot be resumed: a zip does not hold where training was.
+a model that is there already is not replaced. Such a model can be evaluated and exported. Its run cannot be
+resumed: a zip does not hold where training was.
 """
 
 from __future__ import annotations

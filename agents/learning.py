@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from agents.algorithms import make_model
 from agents.anchor import Anchor
-from agents.callbacks import Progress, RolloutTags, Validation, log_references
+from agents.callbacks import Progress, RolloutTags, Validation, log_references, take_back_events
 from agents.checkpoint import Keeper
 from agents.cloning import clone, watch
 from agents.comparison import Row
@@ -86,6 +86,9 @@ def learn(
             native.seed_each(config.training_seeds())
         done = model.num_timesteps
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
+        if resumes:
+            keeper.put_back_logged(model)
+            take_back_events(model)
         log_references(folder / "tb", references, scenario, config.total_timesteps)
         with Stop(wished) as stop:
             validation = Validation(

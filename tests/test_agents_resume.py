@@ -16,6 +16,7 @@ import pytest
 
 import llmscale_env
 from agents import train
+from agents.callbacks import RolloutTags
 from agents.store import BEST, LAST, ModelError, read, write
 from agents.train import plan
 from llmscale_env._cli import Slip
@@ -105,6 +106,44 @@ def test_it_ends_as_the_run_that_was_not_interrupted(case: str, tmp_path: Path):
     for name in (LAST, BEST, "validation.csv"):
         whole, parts = (tmp_path / run / name for run in ("whole", "parts"))
         assert whole.read_bytes() == parts.read_bytes(), name
+    assert events(tmp_path / "whole", CASES[case][0]) == events(tmp_path / "parts", CASES[case][0])
+
+
+def events(folder: Path, run: str) -> dict[str, list[tuple[int, str]]]:
+    """What TensorBoard shows of a run: by tag, (step, value); without speeds."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    # Sessions of one second and process are in no order by name.
+    files = sorted((folder / "tb" / run).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for number, path in enumerate(files):
+        path.rename(path.with_name(f"events.out.tfevents.{number:010}"))
+    shown = EventAccumulator(str(folder / "tb" / run), {"scalars": 0}).Reload()
+    tags = [tag for tag in shown.Tags()["scalars"] if not tag.startswith("time/")]
+    assert "rollout/ep_rew_mean" in tags or run.startswith("reference_")
+    return {tag: [(e.step, str(e.value)) for e in shown.Scalars(tag)] for tag in tags}
+
+
+def test_tensorboard_shows_repeated_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Killed two rollouts after its last validation; a level line is as long as the run."""
+    words = [
+        w for w in words_of("plain") if w.split("=")[0] not in ("validation_every", "references")
+    ]
+    words += ["validation_every=48", "references=static"]
+    run(words, tmp_path / "whole", False)
+
+    class Dies(RolloutTags):
+        def _on_rollout_end(self) -> None:
+            super()._on_rollout_end()
+            if self.num_timesteps == 96:
+                raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agents.learning.RolloutTags", Dies)
+        with pytest.raises(Killed):
+            run(words, tmp_path / "parts", False)
+    run(words, tmp_path / "parts", True)
+    for name in ("ppo", "reference_static"):
+        assert events(tmp_path / "whole", name) == events(tmp_path / "parts", name)
 
 
 def test_a_finished_run_that_is_prolonged_is_a_longer_one(tmp_path: Path):
