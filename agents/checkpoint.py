@@ -143,7 +143,7 @@ class Keeper:
             self._prices.put_back(run["prices"])
         if self._noise is not None and run["noise"] is not None:
             self._noise.noise = torch.from_numpy(run["noise"])
-        self._logged = {name: float(value) for name, value in run["logged"].items()}
+        self._logged = {name: float(value) for name, value in run.get("logged", {}).items()}
         # Last: what came before may have drawn.
         version, words, gauss = run["random"]["python"]
         random.setstate((version, tuple(words), gauss))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from agents import evaluate, pictures, train
 from agents.config import read_config
@@ -351,6 +352,19 @@ def test_a_corrupt_model_is_an_error(
     assert "does not go together with config.yaml" in told(capsys, *SMALL, f"policies={tmp_path}")
     config.write_text(config.read_text().replace("  - 8", "  - 65536\n" * 16))
     assert "fewer weights than the network" in told(capsys, *SMALL, f"policies={tmp_path}")
+
+
+@pytest.mark.parametrize("key", ["forecaster", "reference", "observation", "action"])
+def test_a_configuration_that_names_what_there_is_not_is_an_error(
+    key: str, trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copy(trained.folder / "model_best.safetensors", tmp_path)
+    config = yaml.safe_load((trained.folder / "config.yaml").read_text())
+    config[key] = ["os.system"] if key in ("observation", "action") else "os.system"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    said = told(capsys, *SMALL, f"policies={tmp_path}")
+    assert f"model '{tmp_path}/model_best.safetensors': its configuration: " in said
+    assert "os.system" in said
 
 
 def test_a_zip_is_converted_once_somebody_trusts_it(
