@@ -21,7 +21,7 @@ from agents.files import read_csv, replace_file, write_csv
 from agents.lagrangian import LagrangianVecEnv, priced_return
 from agents.learned import LearnedPolicy
 from agents.stopping import Stop
-from agents.store import BEST, contents_of, write
+from agents.store import BEST, ModelError, check_finite, contents_of, write
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.result import on_time_share
 from llmscale_env.control.simulation import ClusterSimulation
@@ -131,6 +131,7 @@ class Validation(BaseCallback):
     # ---- stable-baselines3's hooks ----
 
     def _on_rollout_start(self) -> None:
+        self._check()
         self.stop.ask()
         self._rollout_began = self.model.num_timesteps
         self.keeper.capture(self.model)
@@ -146,8 +147,16 @@ class Validation(BaseCallback):
 
     # ---- the work ----
 
+    def _check(self) -> None:
+        """Raises ModelError if the last update has led to weights that are no numbers."""
+        try:
+            check_finite(self.model)
+        except ModelError:
+            raise went_astray(self.model) from None
+
     def validate(self) -> None:
         """Run the validation episodes with the policy as it is now; keep it if it is the best."""
+        self._check()
         steps = self.model.num_timesteps
         policy = LearnedPolicy(model=self.model, config=self.config)
         rows = run_on_each(
@@ -217,6 +226,14 @@ class Validation(BaseCallback):
             f"{classes}, {mean['gpu_hours']:.2f} GPU-h{at_price}"
             + (f"  above {', '.join(beaten)}" if beaten else "")
         )
+
+
+def went_astray(model: Any) -> ModelError:
+    """An update has made weights so large that they, or what the network says, are no numbers."""
+    return ModelError(
+        f"learning went astray: after {model.num_timesteps:,} steps the network's numbers are NaN or "
+        "infinite. Train anew with a lower learning_rate"
+    )
 
 
 class Progress(BaseCallback):

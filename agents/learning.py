@@ -12,7 +12,14 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from agents.algorithms import make_model
 from agents.anchor import Anchor
-from agents.callbacks import Progress, RolloutTags, Validation, log_references, take_back_events
+from agents.callbacks import (
+    Progress,
+    RolloutTags,
+    Validation,
+    log_references,
+    take_back_events,
+    went_astray,
+)
 from agents.checkpoint import Keeper
 from agents.cloning import clone, watch
 from agents.comparison import Row
@@ -122,6 +129,10 @@ def learn(
                 stop.check()
                 if validation.last_validation < model.num_timesteps:
                     validation.validate()
+            except ValueError as error:
+                if "found invalid values" not in str(error):  # torch, of a distribution
+                    raise
+                raise went_astray(model) from None
             except KeyboardInterrupt:
                 # After a second Ctrl-C, which comes at any moment, the file that is there is whole.
                 if stop.in_order:

@@ -338,6 +338,23 @@ def test_what_a_kill_left_of_models_is_cleared_away(tmp_path: Path):
     assert mine.exists()
 
 
+@pytest.mark.parametrize("steps", [24, 96])
+def test_learning_that_goes_astray_is_told_in_a_line(
+    steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """In the last update or another; the models that are there stay as they were."""
+    words = [word for word in words_of("plain") if not word.startswith("total_")]
+    words += [
+        "ppo.learning_rate=1e30",
+        "ppo.learning_rate_end=1e30",
+        f"total_timesteps={steps}",
+        f"out={tmp_path / 'run'}",
+    ]
+    assert train.main(words) == 2
+    assert "train: learning went astray: after 24 steps" in capsys.readouterr().err
+    assert read(tmp_path / "run" / LAST)["timesteps"] == 0
+
+
 def test_the_best_model_so_far_outlives_a_lost_table(tmp_path: Path):
     """The best score stands with the last model, so a table that was cut cannot make a worse one the best."""
     words = words_of("plain")
