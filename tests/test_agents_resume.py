@@ -398,6 +398,30 @@ def test_episodes_that_are_played_again_are_where_they_were(name: str):
     other.close()
 
 
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (5, r"episodes\[0\] = 5: must be from `so_far`"),
+        ({"seed": "x"}, "seed = 'x': must be an integer or None"),
+        ({"generator": ("state", {"state": 2**200, "inc": 1})}, "its generator has no state"),
+        ({"generator": ("has_uint32", 2**40)}, "its generator has no state"),
+    ],
+)
+def test_what_is_no_episode_is_not_played(change: Any, told: str):
+    envs: Any = gym.make_vec("llmscale/Placement-v1", num_envs=1).unwrapped
+    envs.reset(seed=1)
+    (episode,) = envs.so_far()
+    if isinstance(change, dict):
+        for key, value in change.items():
+            part = {**episode[key], value[0]: value[1]} if key == "generator" else value
+            episode = {**episode, key: part}
+    else:
+        episode = change
+    with pytest.raises(ValueError, match=told):
+        envs.replay([episode])
+    envs.close()
+
+
 def test_memory_does_not_grow_where_states_are_restored_again_and_again():
     """As tree search does; the actions that would play an episode again are not kept then."""
     env: Any = gym.make("llmscale/Placement-v1").unwrapped
