@@ -26,6 +26,7 @@ from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
 from agents.files import replace_file, said, write_json
+from agents.folders import clear_parts
 from agents.held_noise import HeldNoise
 from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.prior import as_is_choices, lean_towards
@@ -72,9 +73,8 @@ def learn(
     """
     if resumes and (why := cannot_resume(folder)):
         raise ModelError(why)
-    if resumes and not (folder / LAST).is_file():
-        said(f"{folder}: stopped before its first model was written; it begins anew")
-        resumes = False
+    resumes = resumes and (folder / LAST).is_file()
+    clear_parts(folder)
     native = NativeVecEnv(_training_env(config, scenario), reward_scale=config.reward_scale)
     env: VecEnv = native
     prices = None

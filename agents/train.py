@@ -40,9 +40,9 @@ from agents.config import (
     read_config,
 )
 from agents.files import provenance, read_csv, read_json, said, write_csv, write_json, write_text
-from agents.folders import FolderTaken, clear_parts, held, is_unused
+from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
-from agents.store import cannot_resume
+from agents.store import LAST, cannot_resume
 from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
 
 if TYPE_CHECKING:
@@ -244,9 +244,10 @@ def run(
 
     torch.set_num_threads(config.torch_threads)
     folder.mkdir(parents=True, exist_ok=True)
-    clear_parts(folder)
     write_text(folder / "config.yaml", config.to_yaml())
     _note_command(folder, config, words)
+    if resumes and not (folder / LAST).is_file():
+        said(f"{folder}: stopped before its first model was written; it begins anew")
     said(f"run folder {folder}; curves: tensorboard --logdir {folder / 'tb'}")
     simulation = ClusterSimulation(scenario)
     references = _reference_rows(config, scenario, folder, simulation)
