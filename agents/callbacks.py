@@ -228,9 +228,13 @@ class Validation(BaseCallback):
         )
 
 
-def went_astray(model: Any) -> ModelError:
+class WentAstray(ModelError):
     """An update has made weights so large that they, or what the network says, are no numbers."""
-    return ModelError(
+
+
+def went_astray(model: Any) -> WentAstray:
+    """The error, for a model as it is now."""
+    return WentAstray(
         f"learning went astray: after {model.num_timesteps:,} steps the network's numbers are NaN or "
         "infinite. Train anew with a lower learning_rate"
     )

@@ -76,7 +76,7 @@ class Tried:
     """What became of a trial.
 
     Attributes:
-        state: "done", "pruned" or "interrupted".
+        state: "done", "pruned", "interrupted", or "astray" (its numbers became NaN).
         value: of one that is done.
         files: that are not at home yet.
     """
@@ -222,6 +222,10 @@ def _search(
             if found.state == "pruned":
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 said(f"trial {number}: stopped, below the median of the others")
+            elif found.state == "astray":
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                said(f"trial {number}: learning went astray, its numbers became NaN or infinite")
+                _give_up_if_hopeless(study, optuna)
             else:
                 study.tell(trial, found.value)
                 said(f"trial {number}: {found.value:.2f}")
@@ -308,6 +312,7 @@ def try_one(
     import torch
 
     from agents import learning
+    from agents.callbacks import WentAstray
     from agents.files import read_csv
     from agents.worth import worth
     from llmscale_env.control.simulation import ClusterSimulation
@@ -331,6 +336,8 @@ def try_one(
             return Tried("interrupted", None, place.news())
         except Pruned:
             return Tried("pruned", None, place.news())
+        except WentAstray:
+            return Tried("astray", None, place.news())
         by_step: dict[int, list[Row]] = {}
         for row in read_csv(place.folder / "validation.csv"):
             by_step.setdefault(row["timesteps"], []).append(row)
