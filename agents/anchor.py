@@ -57,7 +57,6 @@ class Anchor(BaseCallback):
         super().__init__()
         self._copy, self._start, self._steps = copy, start, steps
         self.coefficient = 0.0
-        self._seen: list[float] = []
         self._plain: Any = None
 
     def _on_training_start(self) -> None:
@@ -74,9 +73,6 @@ class Anchor(BaseCallback):
     def _on_rollout_end(self) -> None:
         left = 1.0 - self.model.num_timesteps / self._steps if self._steps else 0.0
         self.coefficient = self._start * max(left, 0.0)
-        if self._seen:  # of the update before
-            self.logger.record("llmscale/copy/kl", sum(self._seen) / len(self._seen))
-            self._seen.clear()
         self.logger.record("llmscale/copy/kl_coefficient", self.coefficient)
 
     def _evaluate(self, observations: torch.Tensor, actions: Any, *rest: Any, **more: Any) -> Any:
@@ -91,7 +87,8 @@ class Anchor(BaseCallback):
             real = observations.abs().sum(dim=1) > 0
             kl = kl[real]
         mean = kl.mean()
-        self._seen.append(float(mean.detach()))
+        # At once, so that a run that stops after the update has it still to log.
+        self.logger.record_mean("llmscale/copy/kl", float(mean.detach()))
         return values, attach(log_prob, self.coefficient * mean), entropy
 
     def _parts(

@@ -21,7 +21,7 @@ from agents.files import read_csv, write_csv
 from agents.lagrangian import LagrangianVecEnv, priced_return
 from agents.learned import LearnedPolicy
 from agents.stopping import Stop
-from agents.store import BEST, contents_of, write
+from agents.store import BEST, ModelError, check_finite, contents_of, write
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.result import on_time_share
 from llmscale_env.control.simulation import ClusterSimulation
@@ -131,6 +131,7 @@ class Validation(BaseCallback):
     # ---- stable-baselines3's hooks ----
 
     def _on_rollout_start(self) -> None:
+        self._check()
         self.stop.ask()
         self._rollout_began = self.model.num_timesteps
         self.keeper.capture(self.model)
@@ -146,8 +147,16 @@ class Validation(BaseCallback):
 
     # ---- the work ----
 
+    def _check(self) -> None:
+        """Raises ModelError if the last update has led to weights that are no numbers."""
+        try:
+            check_finite(self.model)
+        except ModelError:
+            raise went_astray(self.model) from None
+
     def validate(self) -> None:
         """Run the validation episodes with the policy as it is now; keep it if it is the best."""
+        self._check()
         steps = self.model.num_timesteps
         policy = LearnedPolicy(model=self.model, config=self.config)
         rows = run_on_each(
@@ -165,8 +174,9 @@ class Validation(BaseCallback):
             self.best = score
             write(self.folder / BEST, contents_of(self.model))
         write_csv(self.folder / "validation.csv", self.rows)
-        self.save()
+        # Before the model: what is missing of events of steps that it has learnt from stays so.
         log_levels(tensorboard_writer(self.model), rows, self.scenario, steps)
+        self.save()
         tqdm.write(self._line(steps, rows, is_best), file=sys.stderr)
         if self._on_validation is not None:
             self._on_validation(steps, rows)
@@ -218,6 +228,18 @@ class Validation(BaseCallback):
         )
 
 
+class WentAstray(ModelError):
+    """An update has made weights so large that they, or what the network says, are no numbers."""
+
+
+def went_astray(model: Any) -> WentAstray:
+    """The error, for a model as it is now."""
+    return WentAstray(
+        f"learning went astray: after {model.num_timesteps:,} steps the network's numbers are NaN or "
+        "infinite. Train anew with a lower learning_rate"
+    )
+
+
 class Progress(BaseCallback):
     """A bar over the steps, on terminals."""
 
@@ -253,6 +275,16 @@ def tensorboard_writer(model: Any) -> Any:
     return None
 
 
+def take_back_events(model: Any) -> None:
+    """Have TensorBoard leave out what was logged of steps that are taken again: those beyond the model's."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    start = SessionLog(status=SessionLog.START)
+    tensorboard_writer(model).file_writer.add_event(
+        Event(step=model.num_timesteps + 1, session_log=start)
+    )
+
+
 def log_levels(writer: Any, rows: list[Row], scenario: Scenario, steps: int) -> None:
     """Write the means of validation rows as `llmscale/eval/*`."""
     if writer is None:
@@ -272,11 +304,10 @@ def log_references(folder: Path, rows: list[Row], scenario: Scenario, until: int
     from torch.utils.tensorboard import SummaryWriter
 
     for policy in dict.fromkeys(row["policy"] for row in rows):
-        place = folder / f"reference_{policy}"
-        drawn = place.is_dir() and any(place.iterdir())  # by an earlier session: prolong the line
         mine = [row for row in rows if row["policy"] == policy]
-        with SummaryWriter(str(place)) as writer:
-            for step in (until,) if drawn else (0, until):
+        # In place of the lines of earlier sessions, which may have been shorter.
+        with SummaryWriter(str(folder / f"reference_{policy}"), purge_step=0) as writer:
+            for step in (0, until):
                 log_levels(writer, mine, scenario, step)
 
 

@@ -5,8 +5,9 @@
     model=PATH     run folder (all its models) or one file of it; config.yaml lies beside
     trust=true     you trust where it comes from: loading such a zip runs whatever its author wrote into it
 
-Each `NAME.zip` gives a `NAME.safetensors` beside it, of which loading executes nothing. The zip stays.
-Such a model can be evaluated and exported. Its run cannot be resumed: a zip does not hold where training was.
+Each `NAME.zip` gives a `NAME.safetensors` beside it, of which loading executes nothing. The zip stays;
+a model that is there already is not replaced. Such a model can be evaluated and exported. Its run cannot be
+resumed: a zip does not hold where training was.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def _convert(words: Sequence[str]) -> int:
     zips = sorted(place.glob("model*.zip")) if place.is_dir() else [place]
     if not zips or not all(path.is_file() for path in zips):
         raise Slip(f"model = {str(place)!r}: there is no such zip")
+    for path in zips:
+        if path.with_suffix(SUFFIX).exists():
+            raise Slip(
+                f"model = {str(place)!r}: {path.with_suffix(SUFFIX)} is there already; move it away first"
+            )
     if not flag(options, "trust"):
         raise Slip(
             f"model = {str(place)!r}: loading a zip of stable-baselines3 runs whatever its author wrote into "
@@ -55,10 +61,11 @@ def convert(path: Path) -> Path:
         Slip: there is no such configuration.
     """
     config = read_config(path.parent)
-    contents = contents_of(_load(path, config.agent))
+    model = _load(path, config.agent)
     try:
+        contents = contents_of(model)
         model_of(contents, config)
-    except ModelError as error:
+    except (AttributeError, TypeError, ModelError) as error:
         raise ModelError(f"model {str(path)!r}: {error}") from None
     return write(path.with_suffix(SUFFIX), contents)
 

@@ -33,6 +33,12 @@ def is_unused(folder: Path) -> bool:
     return True
 
 
+def clear_parts(folder: Path) -> None:
+    """Remove what is left of models whose writer was killed in the midst (`llmscale_env._writing.replace_file`)."""
+    for path in folder.glob(".model_*.????????.safetensors"):
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def held(folder: Path, *, goes_on: bool) -> Iterator[None]:
     """Keep a folder for this process alone; it is made.

@@ -14,6 +14,7 @@ from agents.config import TrainConfig, read_config
 from agents.environments import are_counts, check_quantile, codec_of
 from agents.store import ModelError, contents_of, dumps, find_model, load_model, loads, model_of
 from llmscale_env.control.command import Command
+from llmscale_env.control.forecast import make_forecaster
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario
 
@@ -106,10 +107,16 @@ class LearnedPolicy:
         """Get ready for a scenario.
 
         Raises:
-            ModelError: its observations or actions are others than those trained with; it was made with a
-                quantile of instance counts, and decides none.
+            ModelError: its observations or actions are others than those trained with; its configuration
+                names what there is not; it was made with a quantile of instance counts, and decides none.
         """
-        codec = codec_of(self.config, scenario)
+        where = f"model {str(self.path)!r}" if self.path else f"policy {self.name}"
+        try:
+            codec = codec_of(self.config, scenario)
+            if self.forecaster is not None:
+                make_forecaster(self.forecaster)
+        except ValueError as error:
+            raise ModelError(f"{where}: its configuration: {error}") from None
         if self._asked is not None:
             try:
                 check_quantile(self._asked, codec)
@@ -120,7 +127,6 @@ class LearnedPolicy:
             ("actions", self.model.action_space, codec.action_space),
         ):
             if own != other:
-                where = f"model {str(self.path)!r}" if self.path else f"policy {self.name}"
                 raise ModelError(
                     f"{where}: was trained with {what} {_short(own)}; scenario {scenario.name!r} "
                     f"has {_short(other)}. Train anew for other pools, classes, or queues"

@@ -12,13 +12,21 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from agents.algorithms import make_model
 from agents.anchor import Anchor
-from agents.callbacks import Progress, RolloutTags, Validation, log_references
+from agents.callbacks import (
+    Progress,
+    RolloutTags,
+    Validation,
+    log_references,
+    take_back_events,
+    went_astray,
+)
 from agents.checkpoint import Keeper
 from agents.cloning import clone, watch
 from agents.comparison import Row
 from agents.config import TrainConfig
 from agents.environments import codec_of, make_vector_env
 from agents.files import said, write_json
+from agents.folders import clear_parts
 from agents.held_noise import HeldNoise
 from agents.lagrangian import DualAscent, LagrangianVecEnv
 from agents.prior import as_is_choices, lean_towards
@@ -65,10 +73,8 @@ def learn(
     """
     if resumes and (why := cannot_resume(folder)):
         raise ModelError(why)
-    if resumes and not (folder / LAST).is_file():
-        if (folder / "validation.csv").is_file():
-            raise ModelError(f"model {str(folder / LAST)!r}: is gone, so the run cannot go on")
-        resumes = False
+    resumes = resumes and (folder / LAST).is_file()
+    clear_parts(folder)
     native = NativeVecEnv(_training_env(config, scenario), reward_scale=config.reward_scale)
     env: VecEnv = native
     prices = None
@@ -87,6 +93,9 @@ def learn(
             native.seed_each(config.training_seeds())
         done = model.num_timesteps
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))
+        if resumes:
+            keeper.put_back_logged(model)
+            take_back_events(model)
         log_references(folder / "tb", references, scenario, config.total_timesteps)
         with Stop(wished) as stop:
             validation = Validation(
@@ -120,6 +129,10 @@ def learn(
                 stop.check()
                 if validation.last_validation < model.num_timesteps:
                     validation.validate()
+            except ValueError as error:
+                if "found invalid values" not in str(error):  # torch, of a distribution
+                    raise
+                raise went_astray(model) from None
             except KeyboardInterrupt:
                 # After a second Ctrl-C, which comes at any moment, the file that is there is whole.
                 if stop.in_order:

@@ -11,7 +11,8 @@ read by `agents.convert` alone, once somebody has said that they trust it.
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import pairwise, starmap
+from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ MODEL = f"model{SUFFIX}"
 
 _FORMAT = "llmscale-model-1"
 _ARRAY = "array"
+_LONGEST_HEADER = 100_000_000
+"""That safetensors reads, in bytes."""
 
 
 class ModelError(ValueError):
@@ -95,8 +98,11 @@ def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> 
         )
         # Before a network is made that no weights are there for, and that takes all memory.
         there = sum(value.size for value in contents["policy"].values())
-        layers = (found["low"].size, *config.hyper.net, int(np.sum(found["choices"])))
-        if any(one * other > there for one, other in pairwise(layers)):
+        memory = getattr(config.hyper, "lstm_size", 0)
+        choices = sum(found["choices"].ravel().tolist())
+        layers = (memory or found["low"].size, *config.hyper.net, choices)
+        most = max(4 * memory * max(memory, found["low"].size), *starmap(mul, pairwise(layers)))
+        if most > there:
             raise ModelError("has fewer weights than the network of config.yaml needs")
         if env is not None and own != (env.observation_space, env.action_space):
             raise ModelError(
@@ -105,12 +111,15 @@ def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> 
         model = make_model(config, env, own)
         weights = {name: torch.from_numpy(value) for name, value in contents["policy"].items()}
         model.policy.load_state_dict(weights)
-        model.num_timesteps = int(contents["timesteps"])
+        check_finite(model)
+        model.num_timesteps = _steps(contents)
     except ModelError:
         raise
     except (
+        ArithmeticError,
         AttributeError,
         KeyError,
+        MemoryError,
         TypeError,
         ValueError,
         RuntimeError,
@@ -119,6 +128,12 @@ def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> 
         said = " ".join(str(error).split())[:200]
         raise ModelError(f"does not go together with config.yaml ({said})") from None
     return model
+
+
+def check_finite(model: Any) -> None:
+    """Raises ModelError if weights are NaN or infinite: what such a network chooses means nothing."""
+    if not all(bool(part.isfinite().all()) for part in model.policy.state_dict().values()):
+        raise ModelError("has weights that are no finite numbers")
 
 
 def load_model(path: Path, config: TrainConfig, env: Any = None) -> Any:
@@ -163,9 +178,16 @@ def loads(data: bytes) -> dict[str, Any]:
 
     try:
         # The header first: numbers of something else need not be looked at.
-        plain = _plain(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        plain = _plain(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]))
         return dict(_put_together(plain, load(data)))
-    except (SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (
+        SafetensorError,
+        KeyError,
+        MemoryError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         said = " ".join(str(error).split())[:200]
         raise ModelError(f"cannot be read: damaged, or no model of this project ({said})") from None
 
@@ -176,10 +198,11 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: it cannot be read, or holds no model.
     """
-    if _is_zip(path):
-        raise ModelError(_refusal(path))
+    _header(path)  # it says how long the file is: nothing else is read whole
     try:
         return loads(path.read_bytes())
+    except MemoryError:
+        raise ModelError(f"model {str(path)!r}: is larger than memory") from None
     except (ModelError, OSError) as error:
         raise ModelError(f"model {str(path)!r}: {error}") from None
 
@@ -191,10 +214,10 @@ def steps_of(path: Path) -> int:
         ModelError: it is something else.
     """
     try:
-        return int(_header(path)["timesteps"])
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ModelError):
-            raise
+        return _steps(_header(path))
+    except ModelError:
+        raise
+    except ValueError:
         raise _damaged(path) from None
 
 
@@ -212,6 +235,8 @@ def cannot_resume(folder: Path) -> str:
             return str(error)
     else:
         old = path.with_suffix(".zip").is_file()
+        if not old and (folder / "validation.csv").is_file():
+            return f"model {str(path)!r}: is gone, so the run cannot go on"
     if not old:
         return ""
     return (
@@ -225,15 +250,26 @@ def _header(path: Path) -> dict[str, Any]:
     """What is JSON of a file's contents; its arrays are not read.
 
     Raises:
-        ModelError: it is something else.
+        ModelError: it is something else, or not as long as its header says.
     """
+    if not path.is_file():  # a pipe would wait for ever
+        raise ModelError(f"model {str(path)!r}: there is no such file")
     if _is_zip(path):
         raise ModelError(_refusal(path))
     try:
         with path.open("rb") as file:
-            length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
-            return dict(_plain(file.read(length)))
-    except (OSError, RecursionError, TypeError, ValueError):
+            size, length = path.stat().st_size, int.from_bytes(file.read(8), "little")
+            if length > min(size, _LONGEST_HEADER):
+                raise ValueError("is cut off")
+            header = json.loads(file.read(length))
+        plain = _plain(header)
+        arrays = (each for name, each in header.items() if name != "__metadata__")
+        if 8 + length + max((each["data_offsets"][1] for each in arrays), default=0) != size:
+            raise ValueError("is not as long as it says")
+        return plain
+    except OSError as error:
+        raise ModelError(f"model {str(path)!r}: cannot be read ({error.strerror})") from None
+    except (LookupError, RecursionError, TypeError, ValueError):
         raise _damaged(path) from None
 
 
@@ -241,12 +277,27 @@ def _damaged(path: Path) -> ModelError:
     return ModelError(f"model {str(path)!r}: cannot be read: damaged, or no model of this project")
 
 
-def _plain(header: bytes) -> Any:
-    """What is JSON of the contents. It stands in the header, whose length is a file's first eight bytes."""
-    said = dict(json.loads(header).get("__metadata__", {}))
-    if _FORMAT not in said:
-        raise ValueError(f"holds {sorted(said)}, must be {_FORMAT}")
-    return json.loads(said[_FORMAT])
+def _plain(header: Any) -> dict[str, Any]:
+    """What is JSON of the contents, out of a file's header.
+
+    Raises:
+        ValueError: it is the header of something else.
+    """
+    said = header.get("__metadata__") if isinstance(header, dict) else None
+    if not isinstance(said, dict) or not isinstance(said.get(_FORMAT), str):
+        raise ValueError(f"its header lacks {_FORMAT}")
+    plain = json.loads(said[_FORMAT])
+    if not isinstance(plain, dict):
+        raise ValueError(f"its header holds {type(plain).__name__}, must be an object")
+    return plain
+
+
+def _steps(contents: dict[str, Any]) -> int:
+    """Raises ValueError if they say nothing that can be a number of steps."""
+    found = contents.get("timesteps")
+    if type(found) is not int or not 0 <= found < 2**62:
+        raise ValueError(f"timesteps = {found!r}: must be a number of steps")
+    return found
 
 
 def _is_zip(path: Path) -> bool:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from agents.config import (
 from agents.files import provenance, read_csv, read_json, said, write_csv, write_json
 from agents.folders import FolderTaken, held, is_unused
 from agents.settings import teacher_of
-from agents.store import cannot_resume
+from agents.store import LAST, cannot_resume
 from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
 from llmscale_env._writing import write_text
 
@@ -246,11 +247,14 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", config.to_yaml())
     _note_command(folder, config, words)
+    if resumes and not (folder / LAST).is_file():
+        said(f"{folder}: stopped before its first model was written; it begins anew")
     said(f"run folder {folder}; curves: tensorboard --logdir {folder / 'tb'}")
     simulation = ClusterSimulation(scenario)
     references = _reference_rows(config, scenario, folder, simulation)
     learn(config, scenario, folder, simulation, references, resumes, on_validation, wished)
     _finish(config, scenario, folder, simulation)
+    _note_end(folder)
     return 0
 
 
@@ -342,9 +346,20 @@ def folder_name(config: TrainConfig) -> str:
     return f"{config.env}-{config.agent}-seed{config.seed}"
 
 
+def _note_end(folder: Path) -> None:
+    """Write into run.json that the last session got to its end: what `is_finished` asks for."""
+    path = folder / "run.json"
+    noted = read_json(path)
+    noted["sessions"][-1]["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(path, noted)
+
+
 def is_finished(folder: Path) -> bool:
-    """Whether a run got to its end."""
-    return (folder / "learning_curve.png").is_file()
+    """Whether a run got to its very end, its last session with it: pictures may be of an earlier one."""
+    try:
+        return "finished" in read_json(folder / "run.json")["sessions"][-1]
+    except (LookupError, Slip, TypeError):
+        return False
 
 
 def _free_folder(config: TrainConfig) -> Path:
@@ -358,10 +373,8 @@ def _free_folder(config: TrainConfig) -> Path:
 
 def _latest_unfinished(config: TrainConfig) -> Path:
     """Of the runs that can go on; others are named."""
-    found = RUNS.glob(f"{config.env}-{config.agent}-seed*/model_last.*")
-    last = [path for path in found if path.suffix in (".safetensors", ".zip")]
-    latest_first = sorted(last, key=lambda path: path.stat().st_mtime, reverse=True)
-    for folder in dict.fromkeys(path.parent for path in latest_first):
+    found = RUNS.glob(f"{config.env}-{config.agent}-seed*/config.yaml")
+    for folder in sorted((path.parent for path in found), key=_written, reverse=True):
         if is_finished(folder):
             continue
         why = cannot_resume(folder)
@@ -371,6 +384,12 @@ def _latest_unfinished(config: TrainConfig) -> Path:
     raise Slip(
         f"resume = true: no unfinished run in {RUNS} that can go on; name its folder with out="
     )
+
+
+def _written(folder: Path) -> float:
+    """When a run last wrote its configuration or its last model."""
+    files = (folder / "config.yaml", *folder.glob("model_last.*"))
+    return max(path.stat().st_mtime for path in files)
 
 
 def _value(config: TrainConfig, key: str) -> Any:

@@ -77,7 +77,7 @@ class Tried:
     """What became of a trial.
 
     Attributes:
-        state: "done", "pruned" or "interrupted".
+        state: "done", "pruned", "interrupted", or "astray" (its numbers became NaN).
         value: of one that is done.
         files: that are not at home yet.
     """
@@ -223,6 +223,10 @@ def _search(
             if found.state == "pruned":
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 said(f"trial {number}: stopped, below the median of the others")
+            elif found.state == "astray":
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                said(f"trial {number}: learning went astray, its numbers became NaN or infinite")
+                _give_up_if_hopeless(study, optuna)
             else:
                 study.tell(trial, found.value)
                 said(f"trial {number}: {found.value:.2f}")
@@ -309,6 +313,7 @@ def try_one(
     import torch
 
     from agents import learning
+    from agents.callbacks import WentAstray
     from agents.files import read_csv
     from agents.validation_score import worth
     from llmscale_env.control.simulation import ClusterSimulation
@@ -332,6 +337,8 @@ def try_one(
             return Tried("interrupted", None, place.news())
         except Pruned:
             return Tried("pruned", None, place.news())
+        except WentAstray:
+            return Tried("astray", None, place.news())
         by_step: dict[int, list[Row]] = {}
         for row in read_csv(place.folder / "validation.csv"):
             by_step.setdefault(row["timesteps"], []).append(row)

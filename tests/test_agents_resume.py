@@ -16,6 +16,7 @@ import pytest
 
 import llmscale_env
 from agents import train
+from agents.callbacks import RolloutTags
 from agents.store import BEST, LAST, ModelError, read, write
 from agents.train import plan
 from llmscale_env._cli import Slip
@@ -105,6 +106,44 @@ def test_it_ends_as_the_run_that_was_not_interrupted(case: str, tmp_path: Path):
     for name in (LAST, BEST, "validation.csv"):
         whole, parts = (tmp_path / run / name for run in ("whole", "parts"))
         assert whole.read_bytes() == parts.read_bytes(), name
+    assert events(tmp_path / "whole", CASES[case][0]) == events(tmp_path / "parts", CASES[case][0])
+
+
+def events(folder: Path, run: str) -> dict[str, list[tuple[int, str]]]:
+    """What TensorBoard shows of a run: by tag, (step, value); without speeds."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    # Sessions of one second and process are in no order by name.
+    files = sorted((folder / "tb" / run).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for number, path in enumerate(files):
+        path.rename(path.with_name(f"events.out.tfevents.{number:010}"))
+    shown = EventAccumulator(str(folder / "tb" / run), {"scalars": 0}).Reload()
+    tags = [tag for tag in shown.Tags()["scalars"] if not tag.startswith("time/")]
+    assert "rollout/ep_rew_mean" in tags or run.startswith("reference_")
+    return {tag: [(e.step, str(e.value)) for e in shown.Scalars(tag)] for tag in tags}
+
+
+def test_tensorboard_shows_repeated_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Killed two rollouts after its last validation; a level line is as long as the run."""
+    words = [
+        w for w in words_of("plain") if w.split("=")[0] not in ("validation_every", "references")
+    ]
+    words += ["validation_every=48", "references=static"]
+    run(words, tmp_path / "whole", False)
+
+    class Dies(RolloutTags):
+        def _on_rollout_end(self) -> None:
+            super()._on_rollout_end()
+            if self.num_timesteps == 96:
+                raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agents.learning.RolloutTags", Dies)
+        with pytest.raises(Killed):
+            run(words, tmp_path / "parts", False)
+    run(words, tmp_path / "parts", True)
+    for name in ("ppo", "reference_static"):
+        assert events(tmp_path / "whole", name) == events(tmp_path / "parts", name)
 
 
 def test_a_finished_run_that_is_prolonged_is_a_longer_one(tmp_path: Path):
@@ -149,14 +188,55 @@ def test_what_cannot_be_gone_on_with_is_told(tmp_path: Path):
     path = tmp_path / "run" / LAST
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="cannot be read: damaged"):
+    with pytest.raises(Slip, match="cannot be read: damaged"):
         run(words, tmp_path / "run", True)
     shutil.copy(tmp_path / "run" / BEST, path)  # a network, but no run
     with pytest.raises(Slip, match="cannot be resumed: an older version made it"):
         run(words, tmp_path / "run", True)
     path.unlink()
-    with pytest.raises(ModelError, match="is gone, so the run cannot go on"):
+    with pytest.raises(Slip, match="is gone, so the run cannot go on"):
         run(words, tmp_path / "run", True)
+
+
+def _spoil(*path: str, value: Any) -> Any:
+    def spoil(run: dict[str, Any]) -> None:
+        for part in path[:-1]:
+            run = run[part]
+        run[path[-1]] = value
+
+    return spoil
+
+
+SPOILT = {
+    "generator": _spoil("random", "torch", value=np.zeros(3, np.uint8)),
+    "words": _spoil("random", "python", value=[3, [2**70] * 625, None]),
+    "moments": _spoil("optimiser", "state", "0", "exp_avg", value=np.zeros(3, np.float32)),
+    "no moment": _spoil("optimiser", "state", "0", value={}),
+    "no weights": _spoil("optimiser", "state", "99", value={}),
+    "NaN": _spoil("optimiser", "state", "1", "step", value=np.float32([np.nan]).reshape(())),
+    "updates": _spoil("updates", value="x"),
+    "episodes": _spoil("episodes", value=[1]),
+    "starts": _spoil("starts", value=np.zeros(2, bool)),
+    "best": _spoil("validation", "best", value=["x"]),
+    "last": _spoil("validation", "last", value="x"),
+    "validation": _spoil("validation", value={}),
+}
+
+
+def test_where_no_run_can_be_is_told_before_anything_is_learnt(tmp_path: Path):
+    """torch takes an optimiser of another network, and fails at the first update."""
+    words = words_of("plain")
+    short = ["total_timesteps=24" if word.startswith("total_") else word for word in words]
+    run(short, tmp_path / "run", False)
+    path = tmp_path / "run" / LAST
+    for name, spoil in SPOILT.items():
+        contents = read(path)
+        spoil(contents["run"])
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "run" / "config.yaml", tmp_path / name)
+        write(tmp_path / name / LAST, contents)
+        with pytest.raises(ModelError, match="no run can go on from it"):
+            run(words, tmp_path / name, True)
 
 
 def old_run(folder: Path, *names: str) -> Path:
@@ -189,7 +269,8 @@ def test_a_bare_resume_passes_over_runs_that_cannot_go_on(
     name = "mixed-slo-v0-ppo-seed"
     good = old_run(tmp_path / f"{name}0", LAST)
     write(good / LAST, {"timesteps": 24, "run": {}})
-    os.utime(good / LAST, (1, 1))
+    for file in good.iterdir():
+        os.utime(file, (1, 1))
     old_run(tmp_path / f"{name}1", "model_last.zip")
     old_run(tmp_path / f"{name}2", "model_last.zip", LAST)
     assert plan(words)[1] == good
@@ -200,6 +281,78 @@ def test_a_bare_resume_passes_over_runs_that_cannot_go_on(
     shutil.rmtree(good)
     with pytest.raises(Slip, match="no unfinished run"):
         plan(words)
+
+
+def test_a_run_that_is_killed_in_the_last_comparison_is_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also one that was finished before, of which tables and pictures are there, and is prolonged."""
+    monkeypatch.setattr(train, "RUNS", tmp_path)
+    folder, bare = tmp_path / "mixed-slo-v0-ppo-seed0", ["env=mixed-slo-v0", "resume=true"]
+    words = [word for word in words_of("plain") if word.split("=")[0] not in ("total_timesteps",)]
+    run([*words, "total_timesteps=24"], folder, False)
+    assert train.is_finished(folder)
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agents.evaluate.draw_episode", kill)
+        with pytest.raises(Killed):
+            run([*words, "total_timesteps=48"], folder, True)
+    assert plan(bare)[1] == folder
+    run([*words, "total_timesteps=48"], folder, True)
+    with pytest.raises(Slip, match="no unfinished run"):
+        plan(bare)
+
+
+def test_a_run_that_is_killed_before_its_first_model_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(train, "RUNS", tmp_path)
+    folder = tmp_path / "mixed-slo-v0-ppo-seed0"
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agents.learning.make_learner", kill)
+        with pytest.raises(Killed):
+            run(words_of("plain"), folder, False)
+    config, found, goes_on = plan(["env=mixed-slo-v0", "resume=true", "total_timesteps=24"])
+    assert (found, goes_on) == (folder, True)
+    assert train.run(config, train.check(config), found, [], goes_on) == 0
+    assert "it begins anew" in capsys.readouterr().err
+
+
+def test_what_a_kill_left_of_models_is_cleared_away(tmp_path: Path):
+    words = words_of("plain")
+    words = ["total_timesteps=24" if word.startswith("total_") else word for word in words]
+    run(words, tmp_path / "run", False)
+    part = tmp_path / "run" / ".model_last.a1b2c3_d.safetensors"
+    part.write_bytes(b"half")
+    mine = tmp_path / "run" / ".notes.txt"
+    mine.write_text("of the user")
+    run(words, tmp_path / "run", True)
+    assert not part.exists()
+    assert mine.exists()
+
+
+@pytest.mark.parametrize("steps", [24, 96])
+def test_learning_that_goes_astray_is_told_in_a_line(
+    steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """In the last update or another; the models that are there stay as they were."""
+    words = [word for word in words_of("plain") if not word.startswith("total_")]
+    words += [
+        "ppo.learning_rate=1e30",
+        "ppo.learning_rate_end=1e30",
+        f"total_timesteps={steps}",
+        f"out={tmp_path / 'run'}",
+    ]
+    assert train.main(words) == 2
+    assert "train: learning went astray: after 24 steps" in capsys.readouterr().err
+    assert read(tmp_path / "run" / LAST)["timesteps"] == 0
 
 
 def test_the_best_model_so_far_outlives_a_lost_table(tmp_path: Path):
@@ -243,6 +396,30 @@ def test_episodes_that_are_played_again_are_where_they_were(name: str):
         other.replay(broken)
     one.close()
     other.close()
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (5, r"episodes\[0\] = 5: must be from `so_far`"),
+        ({"seed": "x"}, "seed = 'x': must be an integer or None"),
+        ({"generator": ("state", {"state": 2**200, "inc": 1})}, "its generator has no state"),
+        ({"generator": ("has_uint32", 2**40)}, "its generator has no state"),
+    ],
+)
+def test_what_is_no_episode_is_not_played(change: Any, told: str):
+    envs: Any = gym.make_vec("llmscale/Placement-v1", num_envs=1).unwrapped
+    envs.reset(seed=1)
+    (episode,) = envs.so_far()
+    if isinstance(change, dict):
+        for key, value in change.items():
+            part = {**episode[key], value[0]: value[1]} if key == "generator" else value
+            episode = {**episode, key: part}
+    else:
+        episode = change
+    with pytest.raises(ValueError, match=told):
+        envs.replay([episode])
+    envs.close()
 
 
 def test_memory_does_not_grow_where_states_are_restored_again_and_again():

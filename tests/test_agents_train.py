@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from agents import evaluate, pictures, train
 from agents.config import read_config
@@ -353,6 +354,19 @@ def test_a_corrupt_model_is_an_error(
     assert "fewer weights than the network" in told(capsys, *SMALL, f"policies={tmp_path}")
 
 
+@pytest.mark.parametrize("key", ["forecaster", "reference", "observation", "action"])
+def test_a_configuration_that_names_what_there_is_not_is_an_error(
+    key: str, trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copy(trained.folder / "model_best.safetensors", tmp_path)
+    config = yaml.safe_load((trained.folder / "config.yaml").read_text())
+    config[key] = ["os.system"] if key in ("observation", "action") else "os.system"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    said = told(capsys, *SMALL, f"policies={tmp_path}")
+    assert f"model '{tmp_path}/model_best.safetensors': its configuration: " in said
+    assert "os.system" in said
+
+
 def test_a_zip_is_converted_once_somebody_trusts_it(
     trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -372,6 +386,24 @@ def test_a_zip_is_converted_once_somebody_trusts_it(
     assert "warning" in printed.err
     mine, theirs = read(tmp_path / BEST)["policy"], read(trained.folder / BEST)["policy"]
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    (tmp_path / BEST).write_bytes(b"of a later run")
+    assert convert.main([f"model={tmp_path}", "trust=true"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / BEST).read_bytes() == b"of a later run"
+
+
+def test_a_trusted_zip_of_something_else_is_told_in_a_line(
+    trained: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from stable_baselines3 import PPO
+
+    from agents import convert
+
+    shutil.copy(trained.folder / "config.yaml", tmp_path)
+    PPO("MlpPolicy", "CartPole-v1", n_steps=2, batch_size=2).save(tmp_path / "model_best.zip")
+    assert convert.main([f"model={tmp_path}", "trust=true"]) == 2
+    (line,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("convert: ")]
+    assert "model_best.zip" in line
 
 
 def test_loading_a_model_executes_nothing(trained: SimpleNamespace, tmp_path: Path):

@@ -111,6 +111,29 @@ def test_a_trial_that_is_below_the_others_is_stopped(tmp_path: Path):
     assert reported == [0, 16]
 
 
+def test_a_trial_that_goes_astray_does_not_end_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("optuna")
+    import agents.learning
+    from agents.callbacks import WentAstray
+
+    learn = agents.learning.learn
+
+    def astray(config: Any, scenario: Any, folder: Path, *rest: Any) -> None:
+        if folder.name == "trial-000":
+            raise WentAstray("NaN")
+        learn(config, scenario, folder, *rest)
+
+    monkeypatch.setattr(agents.learning, "learn", astray)
+    assert tune.main([*TINY, "trials=1", f"out={tmp_path / 'search'}"]) == 0
+    assert "trial 0: learning went astray" in capsys.readouterr().err
+    assert [row["state"] for row in rows(tmp_path / "search" / "trials.csv")] == [
+        "FAIL",
+        "COMPLETE",
+    ]
+
+
 @pytest.mark.slow
 def test_trials_side_by_side_are_those_one_by_one(tmp_path: Path):
     pytest.importorskip("optuna")

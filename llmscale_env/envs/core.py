@@ -526,6 +526,11 @@ class ServingCore:
             raise ValueError(f"episodes: {len(episodes)} of them, must be {self.n}")
         nvec = self.codec.decoder.nvec
         for e, episode in enumerate(episodes):
+            if not isinstance(episode, Mapping):
+                raise ValueError(f"episodes[{e}] = {episode!r}: must be from `so_far`")
+            seed = episode.get("seed")
+            if not (seed is None or isinstance(seed, (int, np.integer))):
+                raise ValueError(f"episodes[{e}]: seed = {seed!r}: must be an integer or None")
             taken = np.asarray(episode.get("actions"))
             fits = taken.ndim == 2 and taken.shape[1] == len(nvec) and taken.dtype.kind in "iu"
             if not fits or (taken < 0).any() or (taken >= nvec).any():
@@ -538,9 +543,9 @@ class ServingCore:
             self.rngs[e] = rng = np.random.default_rng()
             try:
                 rng.bit_generator.state = episodes[e]["generator"]
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, OverflowError, TypeError, ValueError):
                 raise ValueError(f"episodes[{e}]: its generator has no state of PCG64") from None
-            self.start(e, episodes[e]["seed"])
+            self.start(e, episodes[e].get("seed"))
 
         for e in range(self.n):
             begin(e)
