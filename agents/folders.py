@@ -34,7 +34,7 @@ def is_unused(folder: Path) -> bool:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove what is left of models whose writer was killed in the midst (`llmscale_env._writing.replace_file`)."""
+    """Remove what a killed writer of models has left behind (`llmscale_env._writing`)."""
     for path in folder.glob(".model_*.????????.safetensors"):
         path.unlink(missing_ok=True)
 
