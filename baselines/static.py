@@ -17,8 +17,8 @@ from llmscale_env.control.reward import draw_requests, seed_of_each_day
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.checks import check_router
 from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.spec.checks import check_router
 
 _NO_POOL = -0.5
 """Where the range of a pool's share begins: below 0 the pool is left out."""

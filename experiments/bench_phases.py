@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from experiments.bench_engines import ROUTERS, arrivals, capacity_per_s, cluster
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.fast.advance import _arrive, _instance_event
-from llmscale_env.sim.fast.memory import glob_of, inst_at, key_of, req_at, tree_of
-from llmscale_env.sim.fast.records import DECODE, MIXED, NO_EVENT, PREFILL
+from llmscale_env.sim.fast.state.memory import glob_of, inst_at, key_of, req_at, tree_of
+from llmscale_env.sim.fast.state.records import DECODE, MIXED, NO_EVENT, PREFILL
 
 KINDS = (
     "arrival, routed",

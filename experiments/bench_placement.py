@@ -31,9 +31,9 @@ from llmscale_env.scenarios import validate_scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.fast.advance import _ARRIVAL, _arrive, _instance_event
-from llmscale_env.sim.fast.best_fit import best_fit
-from llmscale_env.sim.fast.memory import glob_of, inst_at, key_of, req_at, tree_of
-from llmscale_env.sim.fast.records import NO_EVENT
+from llmscale_env.sim.fast.serving.best_fit import best_fit
+from llmscale_env.sim.fast.state.memory import glob_of, inst_at, key_of, req_at, tree_of
+from llmscale_env.sim.fast.state.records import NO_EVENT
 from llmscale_env.sim.spec import ClusterSpec
 from llmscale_env.workload.requests import RequestTable
 

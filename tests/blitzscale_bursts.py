@@ -13,7 +13,8 @@ from llmscale_env.control.result import EpisodeResult
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.view import ClusterView, RequestsUnderWay
 from llmscale_env.scenarios import load_scenario
-from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState, RequestState
+from llmscale_env.sim.observed import INSTANCE_DTYPE
+from llmscale_env.sim.spec import InstanceState, RequestState
 
 ACTIVE = InstanceState.ACTIVE
 SCENARIO = "blitzscale-azure-code-7b"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from llmscale_env.sim.fast import EngineBatch, FastEngine
-from llmscale_env.sim.fast.layout import State
+from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.spec import ClusterSpec, InstanceState
 from llmscale_env.workload.requests import RequestTable
 from tests.engine_cases import Case, arguments, first_difference, run_case

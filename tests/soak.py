@@ -34,8 +34,8 @@ from agents.files import git_revision
 from llmscale_env._cli import Slip, flag, parse_options, run_command, some_of, whole
 from llmscale_env._writing import write_text
 from llmscale_env.sim.custom_router import router
-from llmscale_env.sim.region_specs import ScalingKind
 from llmscale_env.sim.spec import NEVER, ClusterSpec, PoolPhase, RouterKind
+from llmscale_env.sim.spec.regions import ScalingKind
 from tests.engine_cases import (
     MECHANISMS,
     Case,

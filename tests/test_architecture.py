@@ -241,6 +241,89 @@ def test_other_paths_are_no_machine_paths(text: str):
     assert machine_paths(text) == []
 
 
+MOST_FILES = 29
+
+# The rooms of both engines from the ground up; what lies in none of them is above all.
+ENGINE_ROOMS = ("state", "serving", "weights", "fleet", "regions")
+
+
+def upward_in_engines(root: Path) -> list[str]:
+    """Imports inside `sim` that do not point down, as sentences.
+
+    An engine's room may import the rooms before it; `sim.spec` imports nothing of `sim` besides itself;
+    the engines do not know each other, and nobody but `sim.engine` knows an engine.
+    """
+
+    def height(module: str) -> tuple[str, int]:
+        parts = module.split(".")[2:]
+        if parts[:1] not in (["fast"], ["reference"]):
+            return (parts[0] if parts else "", 0)
+        room = parts[1] if len(parts) > 1 else ""
+        return parts[0], ENGINE_ROOMS.index(room) if room in ENGINE_ROOMS else len(ENGINE_ROOMS)
+
+    wrong = []
+    sim = root / "llmscale_env" / "sim"
+    for path in sorted(sim.rglob("*.py")):
+        module = module_name(path, root)
+        if module == "llmscale_env.sim.engine":
+            continue
+        mine, my_height = height(module)
+        text, where = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+        for line, target in imported_modules(text, module, path.name == "__init__.py"):
+            if not target.startswith("llmscale_env.sim."):
+                continue
+            theirs, their_height = height(target)
+            up = theirs == mine and their_height > my_height
+            if mine == "spec" and theirs != "spec":
+                up = True
+            if theirs in ("fast", "reference") and theirs != mine:
+                up = True
+            if up and not _for_types_only(text, line):
+                wrong.append(f"{where}:{line}: must not import {target}")
+    return wrong
+
+
+def _for_types_only(source: str, line: int) -> bool:
+    """Whether an import stands below `if TYPE_CHECKING:`, where it names what a part belongs to."""
+    return any(
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) == "TYPE_CHECKING"
+        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def test_imports_inside_the_simulator_point_down():
+    assert upward_in_engines(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "name,source",
+    [
+        ("fast/state/a.py", "from llmscale_env.sim.fast.serving import timing"),
+        ("fast/serving/a.py", "from llmscale_env.sim.fast.advance import advance_many"),
+        ("reference/weights/a.py", "from ..fleet import lifecycle"),
+        ("reference/a.py", "from llmscale_env.sim.fast.state import lists"),
+        ("spec/a.py", "from llmscale_env.sim.observed import RESULT_DTYPE"),
+        ("metrics.py", "from llmscale_env.sim.fast import FastEngine"),
+    ],
+)
+def test_an_import_that_points_up_in_the_simulator_is_found(tmp_path: Path, name: str, source: str):
+    write_tree(tmp_path, {f"llmscale_env/sim/{name}": source})
+    assert len(upward_in_engines(tmp_path)) == 1
+
+
+def test_no_folder_is_crowded():
+    """A reader sees a folder's files at a glance."""
+    crowded = {
+        folder.relative_to(ROOT).as_posix(): count
+        for package in ("llmscale_env",)
+        for folder in (ROOT / package).rglob("*")
+        if folder.is_dir() and (count := len(list(folder.glob("*.py")))) > MOST_FILES
+    }
+    assert crowded == {}
+
+
 ENGINES = ("llmscale_env.sim.fast", "llmscale_env.sim.reference")
 OUTSIDE = ("llmscale_env/control", "llmscale_env/envs", "baselines", "agents")
 

@@ -12,7 +12,8 @@ from baselines.blitzscale.monitor import Repairs, spread
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.view import ClusterView
-from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState
+from llmscale_env.sim.observed import INSTANCE_DTYPE
+from llmscale_env.sim.spec import InstanceState
 from tests.blitzscale_bursts import ACTIVE, decides, scenario, shown, under_way
 
 # ---- one look at a time ----

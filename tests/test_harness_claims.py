@@ -263,7 +263,7 @@ def test_fingerprint_of_the_real_code_reaches_the_engine(function, monkeypatch):
 
     monkeypatch.setattr(prints, "_source", noted)
     prints.fingerprint("experiments.chiron.fig09_interactive_load", function)
-    assert "llmscale_env.sim.fast.boundary" in seen
+    assert "llmscale_env.sim.fast.serving.boundary" in seen
     assert "llmscale_env.cluster.iteration_time" in seen
     assert "baselines.chiron" in seen
     assert not any(name.startswith("agents.learning") for name in seen)

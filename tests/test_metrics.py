@@ -18,9 +18,9 @@ from llmscale_env.sim.metrics import (
     leftover_gpu_seconds,
     summarise,
 )
+from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
-    RESULT_DTYPE,
     ClusterSpec,
     PoolSpec,
     ProfileSpec,

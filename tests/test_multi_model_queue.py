@@ -13,9 +13,9 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv
 from llmscale_env.scenarios import load_scenario
-from llmscale_env.sim.observed import QUEUE_SEEN, QUEUED_DTYPE, VirtualQueues
+from llmscale_env.sim.observed import INSTANCE_DTYPE, QUEUE_SEEN, QUEUED_DTYPE, VirtualQueues
 from llmscale_env.sim.orders import AS_IS, QueueOrders
-from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState, RequestState
+from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
 from tests.env_kinds import masks_of, played
 

@@ -32,8 +32,8 @@ from llmscale_env.cluster.multicast_time import (
     layer_times_ps,
 )
 from llmscale_env.cluster.topology import FROM_SSD, PoolLayout, Topology, switch, topology
-from llmscale_env.sim.reference.network import Network
-from llmscale_env.sim.reference.network import fair_rates as engines_rates
+from llmscale_env.sim.reference.serving.network import Network
+from llmscale_env.sim.reference.serving.network import fair_rates as engines_rates
 from llmscale_env.sim.spec import NetworkSpec
 
 WEIGHTS = 12_000_000_000

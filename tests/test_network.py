@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import simpy
 
-from llmscale_env.sim.reference.network import Network, fair_rates
+from llmscale_env.sim.reference.serving.network import Network, fair_rates
 from llmscale_env.sim.spec import NetworkSpec
 
 

@@ -13,7 +13,8 @@ from llmscale_env.control.leftover import full_batch_cost_gpu_s, leftover_gpu_s,
 from llmscale_env.control.reward import RewardModel, serving_cost_gpu_s, violation_prices
 from llmscale_env.scenarios import Scenario, ScenarioError
 from llmscale_env.sim.compile import ps
-from llmscale_env.sim.spec import RESULT_DTYPE, RequestState
+from llmscale_env.sim.observed import RESULT_DTYPE
+from llmscale_env.sim.spec import RequestState
 
 HORIZON_S = 600.0
 

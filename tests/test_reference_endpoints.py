@@ -9,7 +9,7 @@ import pytest
 
 from baselines.sageserve import scaling as rules
 from llmscale_env.sim.reference import ReferenceEngine
-from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
+from llmscale_env.sim.reference.regions.endpoint_scaling import EndpointRule
 from llmscale_env.sim.spec import (
     ClusterSpec,
     InstanceState,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from llmscale_env.sim.reference import ReferenceEngine
-from llmscale_env.sim.reference.routing import OVERFLOW_SALT, splitmix64
+from llmscale_env.sim.reference.serving.routing import OVERFLOW_SALT, splitmix64
 from llmscale_env.sim.spec import (
     ClassSpec,
     ClusterSpec,

@@ -480,7 +480,9 @@ class WatchedPairs(Watched):
     def advance(self, until_ps: int) -> None:
         super().advance(until_ps)
         for slot in self.all_instances:
-            assert not (slot.state == OFF and (slot.running or slot.in_pair or slot.desk.co_held))
+            assert not (
+                slot.state == OFF and (slot.running or slot.in_pair or slot.handover.co_held)
+            )
             work = slot.helping.work
             if work is not None:
                 assert slot.helping.leader is not None
@@ -488,12 +490,12 @@ class WatchedPairs(Watched):
                 assert work.done < slot.loader.layers
             for batch in slot.leading.batches:
                 assert set(batch.requests) <= set(slot.running)
-            for request in slot.desk.co_held:
+            for request in slot.handover.co_held:
                 assert request.helper is slot
                 held = request.held_by is not None
                 assert held or request in self.all_instances[request.instance].running
         for request in self.requests:
-            assert request.helper is None or request in request.helper.desk.co_held
+            assert request.helper is None or request in request.helper.handover.co_held
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from llmscale_env.sim.fast import FastEngine
-from llmscale_env.sim.fast.layout import State
+from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.spec import InstanceState, RequestState, SpotSpec
 from tests.engine_cases import run_case
 from tests.moved_episodes import (

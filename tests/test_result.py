@@ -12,7 +12,8 @@ import pytest
 
 from llmscale_env.control.result import EpisodeResult
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.spec import RESULT_DTYPE, RequestState
+from llmscale_env.sim.observed import RESULT_DTYPE
+from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from tests.waiting import printed
 

@@ -18,7 +18,7 @@ from baselines.sageserve.provisioning import scale_out
 from baselines.sageserve.routing import choose_region, fewest_remaining, least_loaded
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.reference.instance import Instance
-from llmscale_env.sim.reference.regions import Regions
+from llmscale_env.sim.reference.serving.region_routing import Regions
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 from tests.engine_cases import run_case

@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.reference import ReferenceEngine
-from llmscale_env.sim.spec import RESULT_DTYPE, RequestState
+from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import RequestTable
 from tests.engine_cases import Case, first_difference, make_case, run_case
 from tests.region_cases import make_region_case

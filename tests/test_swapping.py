@@ -10,7 +10,7 @@ import pytest
 
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
-from llmscale_env.sim.reference.weights import HostWeights
+from llmscale_env.sim.reference.weights.host_memory import HostWeights
 from llmscale_env.sim.spec import (
     InstanceState,
     LoadSource,

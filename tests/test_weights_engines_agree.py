@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from llmscale_env.sim.fast import FastEngine
-from llmscale_env.sim.fast.layout import State
+from llmscale_env.sim.fast.state.layout import State
 from tests.moved_episodes import (
     Restless,
     difference_when_moved,

@@ -11,8 +11,8 @@ from llmscale_env.cluster.loading import load_times_s
 from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.scenarios import load_scenario, scenario_names, validate_scenario
 from llmscale_env.sim.compile import cluster_topology, compile_cluster, pool_load_times_s
-from llmscale_env.sim.links import Paths
 from llmscale_env.sim.spec import FROM_SSD, NEVER, LiveMode
+from llmscale_env.sim.spec.links import Paths
 from llmscale_env.workload.requests import PS_PER_S
 
 LLM = "llama-2-7b"

@@ -15,8 +15,8 @@ from baselines.parameters import BatchLimit, Positive
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_tables
-from llmscale_env.sim.kinds import RequestState
 from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.spec.kinds import RequestState
 
 _COUNTED = ("arrived", "input_tokens", "predicted_tokens")
 

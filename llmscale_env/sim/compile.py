@@ -32,7 +32,6 @@ from llmscale_env.sim.compile_regions import (
     promote_ps,
     route_regions,
 )
-from llmscale_env.sim.kinds import MODEL_NAMES
 from llmscale_env.sim.linear import linear_times, slower
 from llmscale_env.sim.picoseconds import ps as ps
 from llmscale_env.sim.spec import (
@@ -54,6 +53,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
     SwapSpec,
 )
+from llmscale_env.sim.spec.kinds import MODEL_NAMES
 from llmscale_env.workload.config import SLOClass
 from llmscale_env.workload.requests import PS_PER_S
 

@@ -11,9 +11,9 @@ from llmscale_env.scenarios.fleet import RouteConfig
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.kinds import NEVER
 from llmscale_env.sim.picoseconds import ps
 from llmscale_env.sim.spec import LatencySpec, ManagerSpec, ScalingKind, ScalingSpec, SpotSpec
+from llmscale_env.sim.spec.kinds import NEVER
 
 PPM = 1_000_000
 SCALING_KINDS = {kind.name.lower().replace("_", "-"): kind for kind in ScalingKind}

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.observed import Gateways, VirtualQueues, Weights
 from llmscale_env.sim.orders import Orders
-from llmscale_env.sim.region_specs import ScalingThresholds
 from llmscale_env.sim.spec import ClusterSpec, PlacementSpec
+from llmscale_env.sim.spec.regions import ScalingThresholds
 from llmscale_env.sim.streaming import Retired
 from llmscale_env.workload.requests import RequestTable
 
@@ -36,10 +36,22 @@ class Engine(Protocol):
         """Start episode `e` anew at time 0 with `requests`; `salt` is in place of the table's."""
 
     def extend(self, e: int, requests: RequestTable) -> None:
-        """Later requests of episode `e`, whose ids go on from those before; its salt is not looked at."""
+        """Later requests of episode `e`, whose ids go on from those before; its salt is not looked at.
+
+        Raises:
+            ValueError: the cluster has flows; an arrival before the present time or before the latest
+                one so far; a region, LLM or class that it does not have.
+        """
 
     def retire(self, e: int) -> Retired:
-        """Forget the requests of episode `e` that are done, after they have been counted."""
+        """Forget the requests of episode `e` that are done, after they have been counted.
+
+        The best time is right after `close_windows`: otherwise the largest latencies of the window
+        are of those since only, and `finish_log` begins anew.
+
+        Raises:
+            ValueError: the cluster has flows.
+        """
 
     def ids(self, e: int) -> NDArray[np.int64]:
         """(n,) ids of the requests that episode `e` knows, in the order of `results`."""
@@ -48,7 +60,14 @@ class Engine(Protocol):
         """Process every event of episode `e` before `until_ps`."""
 
     def advance_range(self, first: int, last: int, until_ps: NDArray[np.int64]) -> None:
-        """`advance` episodes `first..last - 1` in one call, each to its own `until_ps[e]` (E,)."""
+        """`advance` episodes `first..last - 1` in one call, each to its own `until_ps[e]` (E,).
+
+        The kernel releases the GIL: ranges that do not overlap can be advanced on threads.
+
+        Raises:
+            BusyError: another thread is advancing some of them.
+            ValueError: no such episodes, or a time that is before now or too late.
+        """
 
     @property
     def times_ps(self) -> NDArray[np.int64]:
@@ -60,18 +79,30 @@ class Engine(Protocol):
     def next_decisions_ps(
         self, waiting: NDArray[np.int64], soon_ps: int, retry_ps: int
     ) -> NDArray[np.int64]:
-        """(E,) when the next arrival has come, or sooner if requests wait in gateways."""
+        """(E,) when the next arrival has come, or sooner if requests wait in gateways.
+
+        Args:
+            waiting: (E,) requests that were in gateways before the orders of now.
+            soon_ps, retry_ps: time until those in gateways are looked at again: if one has left, if not.
+        """
 
     def save(self, e: int) -> dict[str, NDArray[Any]]:
         """A copy of episode `e`: plain arrays that can be pickled and `restore`d; `cluster` says of which."""
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
-        """Put episode `e` where `save` was called (of this batch or another of the same spec)."""
+        """Put episode `e` where `save` was called (of this batch or another of the same spec).
+
+        Raises:
+            ValueError: `saved` is no saved episode, or one of another cluster; nothing has changed then.
+        """
 
     # ---- counts, as of `close_windows`; live arrays ----
 
     def close_windows(self, first: int, last: int) -> None:
-        """Count what happened since the last call, for episodes `first..last - 1`."""
+        """Count what happened since the last call, for episodes `first..last - 1`.
+
+        Fills `class_seen`, `pool_seen` and `queue_seen`; once per control interval.
+        """
 
     @property
     def class_seen(self) -> NDArray[Any]:
@@ -181,7 +212,14 @@ class Engine(Protocol):
     # ---- orders for all episodes ----
 
     def apply(self, orders: Orders) -> NDArray[np.int64]:
-        """Carry out orders for all episodes now."""
+        """Carry out orders for all episodes now.
+
+        Returns:
+            (E,) how many instances could not be started; `orders.impossible` counts the other choices.
+
+        Raises:
+            ValueError: an array of another shape, or a value out of range.
+        """
 
     # ---- orders for one episode: fleet ----
 
@@ -201,7 +239,17 @@ class Engine(Protocol):
         sources: Sequence[int],
         partners: Sequence[int] | None = None,
     ) -> None:
-        """Start slots, each loading its layers from where it is told: all of them, or none."""
+        """Start slots, each loading its layers from where it is told: all of them, or none.
+
+        Args:
+            e: episode.
+            slots: `OFF` ones, in the order in which they are started.
+            sources: of each the source code: a slot of the same LLM that has weights, is getting them
+                or comes earlier in `slots`; the number of slots plus a host that has them in memory; or
+                `FROM_SSD`.
+            partners: of each an active instance of its pool that it helps while it loads, or -1; None:
+                nobody helps.
+        """
 
     def fail(self, e: int, instance: int) -> None:
         """Let an instance break down; it is repaired and loads anew, unless it was draining."""
@@ -251,7 +299,10 @@ class Engine(Protocol):
     def set_arrival_queues(
         self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
     ) -> None:
-        """Set where a class's requests join shared queues from now on, by their input tokens."""
+        """Set where a class's requests join shared queues from now on, by their input tokens.
+
+        `queues[k]` takes requests of at most `uppers[k]` (rising), the last one those above all.
+        """
 
     def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
         """Move waiting requests to the ends of shared queues, in the order in which they are named."""
@@ -262,7 +313,16 @@ class Engine(Protocol):
         """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
 
     def assign(self, e: int, requests: Sequence[int], instances: Sequence[int]) -> None:
-        """Put waiting requests at the ends of instances' own queues, in the order given."""
+        """Put waiting requests at the ends of instances' own queues, in the order given.
+
+        Args:
+            e: episode.
+            requests: ids, all different, from gateways and own queues (without KV memory reserved).
+            instances: for each where it goes.
+
+        Raises:
+            ValueError: one may not go there; nobody has moved.
+        """
 
     def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
         """New predicted output lengths, in all, of requests that are under way."""
@@ -297,7 +357,15 @@ class Engine(Protocol):
         threshold_ppm: int | Sequence[int] | None = None,
         preference: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Change thresholds and order of regions of a route that has a preference; None: as it is."""
+        """Change thresholds and order of regions of a route that has a preference; None: as it is.
+
+        Args:
+            e: episode.
+            llm, slo_class: whose route.
+            threshold_ppm: utilisation below which a region is taken in that order: one for all, or one by
+                region.
+            preference: by region of the client its regions in order.
+        """
 
     def manager_ppm(self, e: int) -> NDArray[np.int64]:
         """(K, 2) utilisations below which each manager takes one request, and two."""
@@ -314,7 +382,16 @@ class Engine(Protocol):
         forecast_utps: int = 0,
         thresholds: ScalingThresholds | None = None,
     ) -> None:
-        """Begin an hour of a pool's rule."""
+        """Begin an hour of a pool's rule.
+
+        Args:
+            e: episode.
+            pool: one that has `scaling`.
+            kind: `ScalingKind` from now on.
+            target: instances that are planned for; -1: none.
+            forecast_utps: load that is expected, in millionths of tokens per second.
+            thresholds: when the rule acts from now on; None: by the pool's own numbers.
+        """
 
 
 ENGINES = ("fast", "reference")

@@ -1,4 +1,9 @@
-"""The fast engine: closed forms over plain arrays, compiled with Numba."""
+"""The fast engine: closed forms over plain arrays, compiled with Numba.
+
+Rooms from the ground up: `state`, `serving`, `weights`, `fleet`, `regions`. `advance` is the event loop;
+`engine` is what Python sees of it, with the commands in the files `*_orders`; `ordered`, `shown` and
+`windows` are for many episodes.
+"""
 
 from llmscale_env.sim.fast.engine import EngineBatch, FastEngine, RouterError
 

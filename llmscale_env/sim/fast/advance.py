@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast import (
-    endpoint_scaling,
-    fleet,
-    handover,
-    lifecycle,
-    live,
-    loading,
-    network,
-    regions,
-    routing,
-    spot,
-    weights,
+from llmscale_env.sim.fast.fleet import lifecycle, scaling, spot
+from llmscale_env.sim.fast.regions import endpoint_scaling
+from llmscale_env.sim.fast.serving import handover, network, routing
+from llmscale_env.sim.fast.serving import queues as queues_module
+from llmscale_env.sim.fast.serving import region_routing as regions
+from llmscale_env.sim.fast.serving.boundary import SWAP, TURN_OFF, boundary
+from llmscale_env.sim.fast.serving.controller import set_limit
+from llmscale_env.sim.fast.serving.routing import route
+from llmscale_env.sim.fast.serving.wake import (
+    call_after,
+    call_all,
+    call_for_changed,
+    call_helper,
+    hand_over,
+    look_up,
+    wake,
 )
-from llmscale_env.sim.fast import queues as queues_module
-from llmscale_env.sim.fast.boundary import SWAP, TURN_OFF, boundary
-from llmscale_env.sim.fast.controller import set_limit
-from llmscale_env.sim.fast.memory import (
+from llmscale_env.sim.fast.state.memory import (
     arrived_of,
     const_of,
     dirty_of,
@@ -40,23 +41,14 @@ from llmscale_env.sim.fast.memory import (
     transit_of,
     tree_of,
 )
-from llmscale_env.sim.fast.records import (
+from llmscale_env.sim.fast.state.records import (
     IDLE,
     NO_EVENT,
     NOT_KNOWN,
     STALE,
 )
-from llmscale_env.sim.fast.region_records import OWN_VM
-from llmscale_env.sim.fast.routing import route
-from llmscale_env.sim.fast.wake import (
-    call_after,
-    call_all,
-    call_for_changed,
-    call_helper,
-    hand_over,
-    look_up,
-    wake,
-)
+from llmscale_env.sim.fast.state.region_records import OWN_VM
+from llmscale_env.sim.fast.weights import host_memory, live, loading
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
 
@@ -220,7 +212,7 @@ def advance_many(addresses, first, last, until, router, features):
 @njit
 def set_target(S, p, count, source, router, features):
     t = glob_of(S).now_ps
-    missing = fleet.set_target(S, p, count, source, t, router, features)
+    missing = scaling.set_target(S, p, count, source, t, router, features)
     _after_command(S)
     return missing
 
@@ -241,7 +233,7 @@ def set_batch_limit(S, p, limit):
             inst_at(S, i).limit = limit
             inst_at(S, i).x = float(limit)
         inst_at(S, i).restart = 1
-    fleet.limit_changed(S, p, glob_of(S).now_ps)
+    scaling.limit_changed(S, p, glob_of(S).now_ps)
     _after_command(S)
 
 
@@ -270,7 +262,7 @@ def set_controller(S, p, kind):
     pool.controller = kind
     for i in range(pool.first_slot, pool.first_slot + pool.n_slots):
         inst_at(S, i).restart = 1
-    fleet.limit_changed(S, p, glob_of(S).now_ps)
+    scaling.limit_changed(S, p, glob_of(S).now_ps)
     _after_command(S)
 
 
@@ -325,7 +317,7 @@ def set_pull(S, i, queues):
             at -= 1
         pullers[at + 1] = i
         pullers[0] += 1
-    weights.plan(S, i, t, -1)
+    host_memory.plan(S, i, t, -1)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
         wake(S, i, t)
     _after_command(S)
@@ -367,7 +359,7 @@ def order(S, targets, sources, limits, shares, router, features):
     changes = np.full(n_pools, never)
     for p in range(n_pools):
         if targets[p] >= 0:
-            changes[p] = targets[p] - fleet.present(S, p)
+            changes[p] = targets[p] - scaling.present(S, p)
     missing = 0
     for _ in range(n_pools):
         p = np.argmin(changes)

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.custom_router import RAISED, features_buffer, no_router
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import gateways, observe, ordered, queues, shown, windows
-from llmscale_env.sim.fast.fleet import will_have
+from llmscale_env.sim.fast import gateways, observe, ordered, shown, windows
+from llmscale_env.sim.fast.fleet.scaling import will_have
 from llmscale_env.sim.fast.fleet_orders import FleetOrders
-from llmscale_env.sim.fast.layout import (
+from llmscale_env.sim.fast.placement_orders import PlacementOrders
+from llmscale_env.sim.fast.regions.region_orders import RegionOrders
+from llmscale_env.sim.fast.serving import queues
+from llmscale_env.sim.fast.serving_orders import ServingOrders
+from llmscale_env.sim.fast.state.layout import (
     EPISODE_FIELDS,
     PER_REQUEST,
     State,
@@ -25,30 +28,24 @@ from llmscale_env.sim.fast.layout import (
     length,
     list_rows,
 )
-from llmscale_env.sim.fast.placement_orders import PlacementOrders
-from llmscale_env.sim.fast.records import BAD_ROUTER_ANSWER
-from llmscale_env.sim.fast.region_orders import RegionOrders
-from llmscale_env.sim.fast.reset import reset_episode
-from llmscale_env.sim.fast.serving_orders import ServingOrders
+from llmscale_env.sim.fast.state.records import BAD_ROUTER_ANSWER
+from llmscale_env.sim.fast.state.reset import reset_episode
 from llmscale_env.sim.fast.streaming import Streaming
 from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.observed import (
     CLASS_SEEN,
+    INSTANCE_DTYPE,
     QUEUED_DTYPE,
+    RESULT_DTYPE,
     RUN_DTYPE,
     Gateways,
     VirtualQueues,
     Weights,
 )
 from llmscale_env.sim.orders import OrderBounds, Orders
-from llmscale_env.sim.region_checks import check_client_regions
-from llmscale_env.sim.spec import (
-    INSTANCE_DTYPE,
-    NEVER,
-    RESULT_DTYPE,
-    ClusterSpec,
-    RequestState,
-)
+from llmscale_env.sim.spec import NEVER, ClusterSpec, RequestState
+from llmscale_env.sim.spec.checks import check_range
+from llmscale_env.sim.spec.region_checks import check_client_regions
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -142,7 +139,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return self.states.req.shape[1]
 
     def reset(self, e: int, requests: RequestTable, salt: int | None = None) -> None:
-        """Start episode `e` anew at time 0 with `requests`; `salt` is in place of the table's."""
         check_client_regions(self.spec, requests)
         _ = self.handles[e]
         if len(requests) > self.capacity:
@@ -174,7 +170,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             ) from None
 
     def save(self, e: int) -> dict[str, NDArray[Any]]:
-        """A copy of episode `e`: plain arrays that can be pickled and `restore`d; `cluster` says of which."""
         _ = self.handles[e]
         n = int(self.states.glob[e, 0]["n_requests"])
         saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
@@ -188,11 +183,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return self.spec.digest()
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
-        """Put episode `e` where `save` was called (of this batch or another of the same spec).
-
-        Raises:
-            ValueError: `saved` is no saved episode, or one of another cluster; nothing has changed then.
-        """
         _ = self.handles[e]
         if set(saved) != {"cluster", *EPISODE_FIELDS}:
             odd = sorted(set(saved) ^ {"cluster", *EPISODE_FIELDS})
@@ -223,30 +213,21 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
     # ---- time ----
 
     def now_ps(self, e: int) -> int:
-        """Present time of episode `e`."""
         return int(self.states.glob[e, 0]["now_ps"])
 
     @property
     def times_ps(self) -> NDArray[np.int64]:
-        """(E,) present time of every episode; a copy."""
         times: NDArray[np.int64] = self.states.glob["now_ps"][:, 0].copy()
         return times
 
     def next_decisions_ps(
         self, waiting: NDArray[np.int64], soon_ps: int, retry_ps: int
     ) -> NDArray[np.int64]:
-        """(E,) when the next arrival has come, or sooner if requests wait in gateways.
-
-        Args:
-            waiting: (E,) requests that were in gateways before the orders of now.
-            soon_ps, retry_ps: time until those in gateways are looked at again: if one has left, if not.
-        """
         found = np.zeros(self.n_episodes, np.int64)
         gateways.next_decisions(self.handles, waiting, soon_ps, retry_ps, found)
         return found
 
     def advance(self, e: int, until_ps: int) -> None:
-        """Process every event of episode `e` before `until_ps`."""
         low = self.now_ps(e)
         until = check_range("until_ps", until_ps, low, int(NEVER) - 1)
         with self._advances(e, e + 1) as handles:
@@ -254,14 +235,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self._raise_errors(e)
 
     def advance_range(self, first: int, last: int, until_ps: NDArray[np.int64]) -> None:
-        """`advance` episodes `first..last - 1` in one call, each to its own `until_ps[e]` (E,).
-
-        The kernel releases the GIL: ranges that do not overlap can be advanced on threads.
-
-        Raises:
-            BusyError: another thread is advancing some of them.
-            ValueError: no such episodes, or a time that is before now or too late.
-        """
         self._check_episodes(first, last)
         until_ps = np.ascontiguousarray(until_ps, np.int64)
         if until_ps.shape != (self.n_episodes,):
@@ -306,10 +279,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             self._raise_errors(int(e), self._features[first])
 
     def close_windows(self, first: int, last: int) -> None:
-        """Count what happened since the last call, for episodes `first..last - 1`.
-
-        Fills `class_seen`, `pool_seen` and `queue_seen`; once per control interval.
-        """
         self._check_episodes(first, last)
         windows.close_windows(self.handles, first, last)
 
@@ -319,14 +288,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return np.array([pool.load_source for pool in self.spec.pools], np.int64)
 
     def apply(self, orders: Orders) -> NDArray[np.int64]:
-        """Carry out orders for all episodes now.
-
-        Returns:
-            (E,) how many instances could not be started; `orders.impossible` counts the other choices.
-
-        Raises:
-            ValueError: an array of another shape, or a value out of range.
-        """
         return ordered.apply(self, orders)
 
     def order(
@@ -368,47 +329,39 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
 
     @property
     def class_seen(self) -> NDArray[Any]:
-        """(E, C) CLASS_SEEN."""
         seen: NDArray[Any] = self.states.tally[list(CLASS_SEEN.names or ())]
         return seen
 
     @property
     def pool_seen(self) -> NDArray[Any]:
-        """(E, P) POOL_SEEN."""
         return self.states.pool_seen
 
     @property
     def queue_seen(self) -> NDArray[Any]:
-        """(E, Q) QUEUE_SEEN; a cluster without shared queues has one that is empty."""
         return self.states.queue_seen
 
     def count_late(self, e: int, name: str, count: NDArray[np.int64]) -> None:
-        """Count requests of episode `e` besides as `ttft_late` or `itl_late`: (C,) of each class."""
         self.states.tally[name][e] += count
 
     # ---- reading many episodes ----
 
     @property
     def n_finished(self) -> NDArray[np.int64]:
-        """(E,) requests that have finished, of those that are known (see `retire`); a copy."""
         finished: NDArray[np.int64] = self.states.glob["n_finished"][:, 0].copy()
         return finished
 
     @property
     def n_in_gateways(self) -> NDArray[np.int64]:
-        """(E,) requests that wait in gateways before prefill."""
         found = np.zeros(self.n_episodes, np.int64)
         gateways.count_waiting(self.handles, found)
         return found
 
     @property
     def n_swaps(self) -> NDArray[np.int64]:
-        """(E,) swaps of models so far."""
         swaps: NDArray[np.int64] = self.states.inst["swaps"].sum(axis=1)
         return swaps
 
     def states_of_instances(self) -> NDArray[np.int64]:
-        """(E, I) `InstanceState` of every slot."""
         states: NDArray[np.int64] = self.states.inst["state"].astype(np.int64)
         return states
 
@@ -417,45 +370,36 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return shown.ready_ps(self, first, last)
 
     def virtual_queues(self, first: int, last: int) -> VirtualQueues:
-        """Episodes `first..last - 1` as they stand (some arrays are live: read them at once)."""
         return shown.virtual_queues(self, first, last)
 
     def gateways(self, first: int, last: int, with_workers: bool) -> Gateways:
-        """Episodes `first..last - 1` as they stand."""
         return shown.gateways(self, first, last, with_workers)
 
     def weights(self, first: int, last: int) -> Weights:
-        """Episodes `first..last - 1` as they stand."""
         return shown.weights(self, first, last)
 
     # ---- reading one episode ----
 
     def finished_since(self, e: int, before: int) -> NDArray[Any]:
-        """(n,) FINISHED_DTYPE, requests that finished after the first `before` ones, in order."""
         return shown.finished(self, e, before)
 
     def running_by_class(self, e: int) -> NDArray[np.int64]:
-        """(I, C) running requests."""
         running: NDArray[np.int64] = self.states.running_cls[e].copy()
         return running
 
     def weights_ready_ps(self, e: int) -> NDArray[np.int64]:
-        """(I, M) when weights are in an instance's host memory, -1: they are not on their way."""
         ready: NDArray[np.int64] = self.states.host_ready[e].copy()
         return ready
 
     def host_has(self, e: int, host: int, llm: int) -> bool:
-        """Whether a machine has an LLM's weights in memory, or is to have them as its home."""
         return bool(will_have(int(self.handles[e]), host, llm))
 
     def results(self, e: int) -> NDArray[Any]:
-        """(n,) RESULT_DTYPE, every request of the episode that is known (see `ids`) as it stands."""
         out = np.zeros(int(self.states.glob[e, 0]["n_requests"]), RESULT_DTYPE)
         observe.read_results(int(self.handles[e]), out)
         return out
 
     def instances(self, e: int) -> NDArray[Any]:
-        """(I,) INSTANCE_DTYPE, every slot at the present time."""
         out = np.zeros(self.spec.n_instances, INSTANCE_DTYPE)
         observe.read_instances(int(self.handles[e]), out)
         return out
@@ -470,14 +414,12 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return [self._list(e, self._queue_row(q)) for q in range(len(self.spec.queue_llm))]
 
     def queued(self, e: int, queue: int) -> NDArray[Any]:
-        """(n,) QUEUED_DTYPE, the requests in a shared queue, head first."""
         out = np.empty(int(self.states.lists[e, self._queue_row(queue), 2]), QUEUED_DTYPE)
         queues.read_queue(int(self.handles[e]), queue, out, 0)
         out["request"] = self._named(e, out["request"])
         return out
 
     def waiting(self, e: int) -> NDArray[Any]:
-        """(n,) QUEUED_DTYPE, the requests in all shared queues, queue by queue, head first."""
         first = self._queue_row(0) if self.spec.queue_llm else 0
         counts = self.states.lists[e, first : first + len(self.spec.queue_llm), 2]
         out = np.empty(int(counts.sum()), QUEUED_DTYPE)
@@ -486,18 +428,15 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return out
 
     def running_from(self, e: int) -> NDArray[np.int64]:
-        """(I, Q) running requests of every instance by the shared queue that they came from."""
         out = np.zeros((self.spec.n_instances, len(self.spec.queue_llm)), np.int64)
         observe.read_running_from(int(self.handles[e]), out)
         return out
 
     def pulls(self, e: int) -> tuple[tuple[int, ...], ...]:
-        """Shared queues that each instance pulls from, in order."""
         counts, lists = self.states.inst[e]["n_pull"], self.states.pull[e]
         return tuple(tuple(row[:n]) for row, n in zip(lists.tolist(), counts, strict=True))
 
     def runs(self, e: int, queue: int) -> NDArray[Any]:
-        """(n,) RUN_DTYPE, the same in runs of consecutive requests that are alike."""
         self._queue_row(queue)
         out = np.empty(int(self.states.queue[e, queue]["runs"]), RUN_DTYPE)
         queues.read_runs(int(self.handles[e]), queue, out)
@@ -508,7 +447,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return self._list_rows["queue"] + queue
 
     def gateway(self, e: int, llm: int) -> list[int]:
-        """Request ids that wait for any instance of an LLM, head first."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
         return self._list(e, self._list_rows["gateway"] + llm)
 

@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import fleet, live, loading
-from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.spec import (
-    HOME_DTYPE,
-    LOADING_DTYPE,
-    ClusterSpec,
-    InstanceState,
-    LoadSource,
-)
-from llmscale_env.sim.weight_checks import check_partners, check_scale
+from llmscale_env.sim.fast.fleet import scaling
+from llmscale_env.sim.fast.state.layout import State
+from llmscale_env.sim.fast.weights import live, loading
+from llmscale_env.sim.observed import HOME_DTYPE, LOADING_DTYPE
+from llmscale_env.sim.spec import ClusterSpec, InstanceState, LoadSource
+from llmscale_env.sim.spec.checks import check_range
+from llmscale_env.sim.spec.weight_checks import check_partners, check_scale
 
 
 class FleetOrders:
@@ -37,7 +33,6 @@ class FleetOrders:
         """(E,) where the kernels find the episodes."""
 
     def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:
-        """Order `count` instances for a pool; returns how many could not be started."""
         check_range("pool", pool, 0, len(self.spec.pools) - 1)
         check_range("count", count, 0, self.spec.pools[pool].n_slots)
         if source is None:
@@ -50,7 +45,6 @@ class FleetOrders:
         )
 
     def drain(self, e: int, instance: int) -> None:
-        """Drain an active instance."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         state = InstanceState(int(self.states.inst[e, instance]["state"]))
         if state != InstanceState.ACTIVE:
@@ -60,7 +54,6 @@ class FleetOrders:
         kernels.drain(int(self.handles[e]), instance, self._router, self._features[e])
 
     def fail(self, e: int, instance: int) -> None:
-        """Let an instance break down; it is repaired and loads anew, unless it was draining."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         if int(self.states.inst[e, instance]["state"]) == InstanceState.OFF:
             raise ValueError(f"instance = {instance}: is OFF, cannot fail")
@@ -73,17 +66,6 @@ class FleetOrders:
         sources: Sequence[int],
         partners: Sequence[int] | None = None,
     ) -> None:
-        """Start slots, each loading its layers from where it is told: all of them, or none.
-
-        Args:
-            e: episode.
-            slots: `OFF` ones, in the order in which they are started.
-            sources: of each the source code: a slot of the same LLM that has weights, is getting them
-                or comes earlier in `slots`; the number of slots plus a host that has them in memory; or
-                `FROM_SSD`.
-            partners: of each an active instance of its pool that it helps while it loads, or -1; None:
-                nobody helps.
-        """
         slots, sources = [int(k) for k in slots], [int(k) for k in sources]
         partners = [-1] * len(slots) if partners is None else [int(k) for k in partners]
         handle, fleet_now = int(self.handles[e]), self.states.inst[e]
@@ -93,12 +75,12 @@ class FleetOrders:
             sources,
             fleet_now["state"].tolist(),
             fleet_now["llm"].tolist(),
-            lambda host, llm: bool(fleet.will_have(handle, host, llm)),
+            lambda host, llm: bool(scaling.will_have(handle, host, llm)),
         )
         check_partners(
             self.spec, slots, partners, fleet_now["state"].tolist(), self._in_pair(e).tolist()
         )
-        fleet.scale(
+        scaling.scale(
             handle,
             np.array(slots, np.int64),
             np.array(sources, np.int64),
@@ -112,7 +94,6 @@ class FleetOrders:
         return paired
 
     def mutate(self, e: int, instance: int) -> None:
-        """Let an active instance drain and its twin serve in its place, with the weights that are there."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         if self.spec.twin_of_slot[instance] < 0:
             raise ValueError(f"instance = {instance}: has no twin")
@@ -121,24 +102,21 @@ class FleetOrders:
             raise ValueError(f"instance = {instance}: is {state.name}, must be ACTIVE")
         if self._in_pair(e)[instance]:
             raise ValueError(f"instance = {instance}: is in a live pair")
-        fleet.mutate(int(self.handles[e]), instance, self._router, self._features[e])
+        scaling.mutate(int(self.handles[e]), instance, self._router, self._features[e])
 
     def fail_host(self, e: int, host: int) -> None:
-        """Let all of a host break down: its instances fail, what it had in memory is lost."""
         check_range("host", host, 0, self.spec.n_hosts - 1)
-        fleet.fail_host(int(self.handles[e]), host, self._router, self._features[e])
+        scaling.fail_host(int(self.handles[e]), host, self._router, self._features[e])
 
     # ---- reading ----
 
     def loading(self, e: int) -> NDArray[Any]:
-        """(I,) LOADING_DTYPE, the weights of every slot."""
         out = np.zeros(self.spec.n_instances, LOADING_DTYPE)
         loading.read_loading(int(self.handles[e]), out)
         live.read_pairs(int(self.handles[e]), out)
         return out
 
     def homes(self, e: int) -> NDArray[Any]:
-        """(M,) HOME_DTYPE, where each LLM's copy is kept."""
         out = np.zeros(self.spec.n_llms, HOME_DTYPE)
         loading.read_homes(int(self.handles[e]), out)
         return out

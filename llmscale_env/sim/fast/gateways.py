@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.best_fit import see_sums
-from llmscale_env.sim.fast.lists import (
+from llmscale_env.sim.fast.serving.best_fit import see_sums
+from llmscale_env.sim.fast.serving.placement import assign
+from llmscale_env.sim.fast.serving.timing import kv_now
+from llmscale_env.sim.fast.state.lists import (
     gateway_row,
 )
-from llmscale_env.sim.fast.memory import (
+from llmscale_env.sim.fast.state.memory import (
     const_of,
     fit_at,
     glob_of,
@@ -21,8 +23,6 @@ from llmscale_env.sim.fast.memory import (
     prof_at,
     req_at,
 )
-from llmscale_env.sim.fast.placement import assign
-from llmscale_env.sim.fast.timing import kv_now
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.observed import NO_SLACK
 from llmscale_env.sim.spec import InstanceState

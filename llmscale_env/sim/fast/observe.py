@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.itl import largest_gap
-from llmscale_env.sim.fast.lists import (
+from llmscale_env.sim.fast.serving.itl import largest_gap
+from llmscale_env.sim.fast.serving.timing import iterations_done
+from llmscale_env.sim.fast.state.lists import (
     decode_gateway_row,
     flight_row,
     gateway_row,
@@ -13,7 +14,7 @@ from llmscale_env.sim.fast.lists import (
     preempted_row,
     running_row,
 )
-from llmscale_env.sim.fast.memory import (
+from llmscale_env.sim.fast.state.memory import (
     const_of,
     flow_at,
     glob_of,
@@ -23,10 +24,9 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     stack_of,
 )
-from llmscale_env.sim.fast.records import (
+from llmscale_env.sim.fast.state.records import (
     DECODE,
 )
-from llmscale_env.sim.fast.timing import iterations_done
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
 

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import (
+from llmscale_env.sim.fast import observe
+from llmscale_env.sim.fast.serving import placement
+from llmscale_env.sim.fast.state.layout import State
+from llmscale_env.sim.fast.state.reset import placement_fields
+from llmscale_env.sim.observed import REPORT_DTYPE, UNDER_WAY_DTYPE
+from llmscale_env.sim.spec import ClusterSpec, InstanceState, PlacementSpec, RequestState
+from llmscale_env.sim.spec.checks import (
     check_assign,
     check_class,
     check_decode_router,
@@ -18,18 +24,7 @@ from llmscale_env.sim.checks import (
     check_profile,
     check_range,
 )
-from llmscale_env.sim.fast import observe, placement
-from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.fast.reset import placement_fields
-from llmscale_env.sim.kinds import NOT_UNDER_WAY
-from llmscale_env.sim.observed import UNDER_WAY_DTYPE
-from llmscale_env.sim.spec import (
-    REPORT_DTYPE,
-    ClusterSpec,
-    InstanceState,
-    PlacementSpec,
-    RequestState,
-)
+from llmscale_env.sim.spec.kinds import NOT_UNDER_WAY
 
 
 class PlacementOrders(ABC):
@@ -65,22 +60,11 @@ class PlacementOrders(ABC):
     # ---- commands ----
 
     def route_gateway(self, e: int, llm: int) -> None:
-        """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
         placement.route_again(int(self.handles[e]), llm, self._router, self._features[e])
         self._raise_errors(e)
 
     def assign(self, e: int, requests: Sequence[int], instances: Sequence[int]) -> None:
-        """Put waiting requests at the ends of instances' own queues, in the order given.
-
-        Args:
-            e: episode.
-            requests: ids, all different, from gateways and own queues (without KV memory reserved).
-            instances: for each where it goes.
-
-        Raises:
-            ValueError: one may not go there; nobody has moved.
-        """
         ids, to = np.asarray(requests, np.int64), np.asarray(instances, np.int64)
         places = self._rows(e, ids)
         known = places >= 0
@@ -103,7 +87,6 @@ class PlacementOrders(ABC):
         placement.assign(int(self.handles[e]), places, to)
 
     def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
-        """New predicted output lengths, in all, of requests that are under way."""
         ids, values = np.asarray(requests, np.int64), np.asarray(tokens, np.int64)
         places = self._rows(e, ids)
         known = places >= 0
@@ -113,7 +96,6 @@ class PlacementOrders(ABC):
         placement.set_predictions(int(self.handles[e]), places, values)
 
     def set_profile(self, e: int, instance: int, profile: int) -> None:
-        """Iterations of an instance take the times of another profile from now on."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         row = self.states.inst[e, instance]
         if row["state"] == InstanceState.OFF:
@@ -123,13 +105,11 @@ class PlacementOrders(ABC):
         placement.set_profile(int(self.handles[e]), instance, profile)
 
     def set_decode_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        """Set the rule by which a class's handed-over requests are routed from now on."""
         route = self._route(e, llm, slo_class)
         check_decode_router(self.spec, llm, slo_class, kind)
         route["decode_kind"] = kind
 
     def set_placement(self, e: int, llm: int, slo_class: int, placement: PlacementSpec) -> None:
-        """Set what best fit goes by from now on, for a class that has a placement."""
         route = self._route(e, llm, slo_class)
         if self.spec.routes[llm][slo_class].placement is None:
             raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
@@ -137,7 +117,6 @@ class PlacementOrders(ABC):
             route[name] = value
 
     def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
-        """Coefficients (c1, k1, c3, c2, k2) of one instance for best fit; None: those of the route."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         fit = self.states.fit[e, instance]
         fit["has_model"] = model is not None
@@ -152,16 +131,13 @@ class PlacementOrders(ABC):
     # ---- reading ----
 
     def own_queue(self, e: int, instance: int) -> list[int]:
-        """Request ids in an instance's own queue, head first; of a DECODE instance without reservation."""
         return self._list(e, check_range("instance", instance, 0, self.spec.n_instances - 1))
 
     def decode_gateway(self, e: int, llm: int) -> list[int]:
-        """Request ids that have been prefilled and wait for any decode instance, head first."""
         check_range("llm", llm, 0, self.spec.n_llms - 1)
         return self._list(e, self._list_rows["decode_gateway"] + llm)
 
     def placement(self, e: int, llm: int, slo_class: int) -> PlacementSpec | None:
-        """What best fit goes by now for a class; None: its route has no placement."""
         route = self._route(e, llm, slo_class)
         if self.spec.routes[llm][slo_class].placement is None:
             return None
@@ -182,7 +158,6 @@ class PlacementOrders(ABC):
         )
 
     def under_way(self, e: int) -> NDArray[Any]:
-        """(n,) UNDER_WAY_DTYPE, the requests in gateways and at instances, list by list."""
         rows = self._list_rows
         counts = self.states.lists[e, :, 2].copy()
         counts[rows["prefilling"] : rows["gateway"]] = 0  # they run; and shared queues
@@ -193,7 +168,6 @@ class PlacementOrders(ABC):
         return out[:n]
 
     def reports(self, e: int) -> NDArray[Any]:
-        """(I,) REPORT_DTYPE, the last iterations of every slot."""
         out = np.zeros(self.spec.n_instances, REPORT_DTYPE)
         observe.read_reports(int(self.handles[e]), out)
         return out

@@ -8,18 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import (
-    check_arrival_queues,
-    check_class,
-    check_operations,
-    check_pull,
-    check_range,
-    check_regroup,
-    check_router,
-)
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.region_checks import check_not_managed
+from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.spec import (
     ClusterSpec,
     ControllerKind,
@@ -30,6 +20,16 @@ from llmscale_env.sim.spec import (
     RouterKind,
     changed_operations,
 )
+from llmscale_env.sim.spec.checks import (
+    check_arrival_queues,
+    check_class,
+    check_operations,
+    check_pull,
+    check_range,
+    check_regroup,
+    check_router,
+)
+from llmscale_env.sim.spec.region_checks import check_not_managed
 
 
 class ServingOrders(ABC):
@@ -48,13 +48,11 @@ class ServingOrders(ABC):
         """Places of requests by id, -1 where it is not known."""
 
     def set_batch_limit(self, e: int, pool: int, limit: int) -> None:
-        """Set the batch limit of every instance of a pool."""
         check_range("pool", pool, 0, len(self.spec.pools) - 1)
         top = self.spec.profiles[self.spec.pools[pool].profile].max_batch
         kernels.set_batch_limit(int(self.handles[e]), pool, check_range("limit", limit, 1, top))
 
     def set_instance_limit(self, e: int, instance: int, limit: int) -> None:
-        """Set the batch limit of one instance."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
         top = self.spec.profiles[pool.profile].max_batch
@@ -62,27 +60,23 @@ class ServingOrders(ABC):
         kernels.set_instance_limit(int(self.handles[e]), instance, limit)
 
     def set_controller(self, e: int, pool: int, kind: int) -> None:
-        """Set who moves the batch limit of a pool's instances."""
         check_range("pool", pool, 0, len(self.spec.pools) - 1)
         kind = check_range("kind", kind, 0, len(ControllerKind) - 1)
         kernels.set_controller(int(self.handles[e]), pool, kind)
 
     def set_overflow_share(self, e: int, llm: int, slo_class: int, share: float) -> None:
-        """Set the share of a class's requests that try the overflow pools first."""
         check_class(self.spec, llm, slo_class)
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"share = {share!r}: must be in 0..1")
         self.states.route[e, llm, slo_class]["share"] = share
 
     def set_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        """Set the routing rule of a class's arrivals from now on."""
         check_class(self.spec, llm, slo_class)
         kind = check_range("kind", kind, 0, len(RouterKind) - 1)
         check_router(self.spec, llm, slo_class, kind)
         self.states.route[e, llm, slo_class]["kind"] = kind
 
     def evict(self, e: int, instance: int, count: int) -> None:
-        """Order the eviction of running requests of lower priority at the next boundary."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         check_range("count", count, 0, 2**31 - 1)
         state = InstanceState(int(self.states.inst[e, instance]["state"]))
@@ -95,7 +89,6 @@ class ServingOrders(ABC):
         kernels.order_evictions(int(self.handles[e]), instance, count)
 
     def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:
-        """Move the last `count` requests that wait at an active instance to the end of another's queue."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         check_range("to", to, 0, self.spec.n_instances - 1)
         check_range("count", count, 0, 2**31 - 1)
@@ -112,7 +105,6 @@ class ServingOrders(ABC):
         kernels.move_waiting(int(self.handles[e]), instance, to, count)
 
     def set_pull(self, e: int, instance: int, queues: Sequence[int]) -> None:
-        """Set the shared queues that an instance pulls from, in order: its virtual queue."""
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
         places = check_pull("queues", queues, pool, self.spec.queue_llm)
@@ -128,7 +120,6 @@ class ServingOrders(ABC):
         swap_flushes: bool | None = None,
         static_batch: bool | None = None,
     ) -> None:
-        """Change what a pool's instances do by themselves; None: as it is."""
         check_range("pool", pool, 0, len(self.spec.pools) - 1)
         row = self.states.pool[e, pool]
         now = Operations(
@@ -149,10 +140,6 @@ class ServingOrders(ABC):
     def set_arrival_queues(
         self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
     ) -> None:
-        """Set where a class's requests join shared queues from now on, by their input tokens.
-
-        `queues[k]` takes requests of at most `uppers[k]` (rising), the last one those above all.
-        """
         check_class(self.spec, llm, slo_class)
         check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
         route = self.states.route[e, llm, slo_class]
@@ -161,7 +148,6 @@ class ServingOrders(ABC):
         route["queues"][: len(queues)] = queues
 
     def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
-        """Move waiting requests to the ends of shared queues, in the order in which they are named."""
         ids, to = np.asarray(requests, np.int64), np.asarray(queues, np.int64)
         places = self._rows(e, ids)
         known = places >= 0

@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import gateways as gateway_kernels
 from llmscale_env.sim.fast import virtual_queues as queue_kernels
-from llmscale_env.sim.fast.network import MILLIONTHS, bring_up_to_date
-from llmscale_env.sim.observed import FINISHED_DTYPE, WORKER_DTYPE, Gateways, VirtualQueues, Weights
+from llmscale_env.sim.fast.serving.network import MILLIONTHS, bring_up_to_date
+from llmscale_env.sim.observed import (
+    FINISHED_DTYPE,
+    INSTANCE_DTYPE,
+    WORKER_DTYPE,
+    Gateways,
+    VirtualQueues,
+    Weights,
+)
 from llmscale_env.sim.orders import AS_IS
-from llmscale_env.sim.spec import INSTANCE_DTYPE, InstanceState
+from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import windows
-from llmscale_env.sim.fast.layout import State
-from llmscale_env.sim.fast.reset import put_requests
-from llmscale_env.sim.region_checks import check_client_regions
-from llmscale_env.sim.spec import RESULT_DTYPE, ClusterSpec, RequestState
+from llmscale_env.sim.fast.state.layout import State
+from llmscale_env.sim.fast.state.reset import put_requests
+from llmscale_env.sim.observed import RESULT_DTYPE
+from llmscale_env.sim.spec import ClusterSpec, RequestState
+from llmscale_env.sim.spec.region_checks import check_client_regions
 from llmscale_env.sim.streaming import Retired, check_later, check_streams
 from llmscale_env.workload.requests import RequestTable
 
@@ -62,17 +63,10 @@ class Streaming(ABC):
         """Make room for more."""
 
     def ids(self, e: int) -> NDArray[np.int64]:
-        """(n,) ids of the requests that episode `e` knows, in the order of `results`."""
         n = int(self.states.glob[e, 0]["n_requests"])
         return self.states.ids[e, :n].copy()
 
     def extend(self, e: int, requests: RequestTable) -> None:
-        """Later requests of episode `e`, whose ids go on from those before; its salt is not looked at.
-
-        Raises:
-            ValueError: the cluster has flows; an arrival before the present time or before the latest
-                one so far; a region, LLM or class that it does not have.
-        """
         check_streams(self.spec)
         check_client_regions(self.spec, requests)
         glob = self.states.glob[e, 0]
@@ -90,14 +84,6 @@ class Streaming(ABC):
         _sort_by_class(states, e, passed, aged)
 
     def retire(self, e: int) -> Retired:
-        """Forget the requests of episode `e` that are done, after they have been counted.
-
-        The best time is right after `close_windows`: otherwise the largest latencies of the window
-        are of those since only, and `finish_log` begins anew.
-
-        Raises:
-            ValueError: the cluster has flows.
-        """
         check_streams(self.spec)
         windows.settle(int(self.handles[e]))
         states = self.states

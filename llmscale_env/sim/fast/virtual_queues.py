@@ -6,10 +6,11 @@ What the environments do at every decision; the same one episode at a time is in
 from __future__ import annotations
 
 from llmscale_env.sim.fast.advance import operations_changed, regroup, set_pull
-from llmscale_env.sim.fast.lists import (
+from llmscale_env.sim.fast.observe import read_instances, read_running_from
+from llmscale_env.sim.fast.state.lists import (
     queue_row,
 )
-from llmscale_env.sim.fast.memory import (
+from llmscale_env.sim.fast.state.memory import (
     const_of,
     inst_at,
     lists_of,
@@ -19,7 +20,6 @@ from llmscale_env.sim.fast.memory import (
     req_at,
     route_at,
 )
-from llmscale_env.sim.fast.observe import read_instances, read_running_from
 from llmscale_env.sim.jit import njit
 
 __all__ = ["order_many", "regroup", "see_many"]

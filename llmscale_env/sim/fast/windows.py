@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.lists import (
+from llmscale_env.sim.fast.serving.queues import (
+    age,
+)
+from llmscale_env.sim.fast.serving.timing import iterations_done
+from llmscale_env.sim.fast.state.lists import (
     oldest_row,
     preempted_row,
     queue_row,
 )
-from llmscale_env.sim.fast.loading import time_left
-from llmscale_env.sim.fast.memory import (
+from llmscale_env.sim.fast.state.memory import (
     by_class_of,
     cls_at,
     const_of,
@@ -32,10 +35,7 @@ from llmscale_env.sim.fast.memory import (
     running_cls_of,
     tally_at,
 )
-from llmscale_env.sim.fast.queues import (
-    age,
-)
-from llmscale_env.sim.fast.timing import iterations_done
+from llmscale_env.sim.fast.weights.loading import time_left
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.observed import (
     LOAD_BOUNDS_PS,

@@ -10,7 +10,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_range
 from llmscale_env.sim.observed import (
     CLASS_SEEN,
     NO_SLACK,
@@ -25,6 +24,7 @@ from llmscale_env.sim.reference import ordered, shown
 from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.reference.windows import Watch
 from llmscale_env.sim.spec import ClusterSpec, RequestState
+from llmscale_env.sim.spec.checks import check_range
 from llmscale_env.sim.streaming import Retired
 from llmscale_env.workload.requests import RequestTable
 
@@ -107,7 +107,6 @@ class ReferenceBatch:
     # ---- time ----
 
     def reset(self, e: int, requests: RequestTable, salt: int | None = None) -> None:
-        """Start episode `e` anew at time 0 with `requests`; `salt` is in place of the table's."""
         self.engines[e] = ReferenceEngine(self.spec, requests, salt)
         self._watches[e] = self._watch(e)
         self._done[e] = [("reset", (requests, salt), {})]
@@ -144,22 +143,14 @@ class ReferenceBatch:
 
     @property
     def times_ps(self) -> NDArray[np.int64]:
-        """(E,) present time of every episode; a copy."""
         return shown.times_ps(self.engines)
 
     def now_ps(self, e: int) -> int:
-        """Present time of episode `e`."""
         return self.engines[e].now_ps
 
     def next_decisions_ps(
         self, waiting: NDArray[np.int64], soon_ps: int, retry_ps: int
     ) -> NDArray[np.int64]:
-        """(E,) when the next arrival has come, or sooner if requests wait in gateways.
-
-        Args:
-            waiting: (E,) requests that were in gateways before the orders of now.
-            soon_ps, retry_ps: time until those in gateways are looked at again: if one has left, if not.
-        """
         found = []
         for engine, now, before in zip(
             self.engines, self.n_in_gateways.tolist(), waiting.tolist(), strict=True
@@ -227,21 +218,17 @@ class ReferenceBatch:
 
     @property
     def class_seen(self) -> NDArray[Any]:
-        """(E, C) CLASS_SEEN."""
         return self._class_seen
 
     @property
     def pool_seen(self) -> NDArray[Any]:
-        """(E, P) POOL_SEEN."""
         return self._pool_seen
 
     @property
     def queue_seen(self) -> NDArray[Any]:
-        """(E, Q) QUEUE_SEEN; a cluster without shared queues has one that is empty."""
         return self._queue_seen
 
     def count_late(self, e: int, name: str, count: NDArray[np.int64]) -> None:
-        """Count requests of episode `e` besides as `ttft_late` or `itl_late`: (C,) of each class."""
         self._watches[e].count_late(name, count)
         self.note(e, "count_late", name, count)
 
@@ -249,42 +236,34 @@ class ReferenceBatch:
 
     @property
     def n_finished(self) -> NDArray[np.int64]:
-        """(E,) requests that have finished, of those that are known (see `retire`); a copy."""
         return np.array([len(engine.finished) for engine in self.engines], np.int64)
 
     @property
     def n_in_gateways(self) -> NDArray[np.int64]:
-        """(E,) requests that wait in gateways before prefill."""
         return np.array(
             [sum(len(gateway) for gateway in engine.gateways) for engine in self.engines], np.int64
         )
 
     @property
     def n_swaps(self) -> NDArray[np.int64]:
-        """(E,) swaps of models so far."""
         return np.array([sum(i.swaps for i in e.all_instances) for e in self.engines], np.int64)
 
     def states_of_instances(self) -> NDArray[np.int64]:
-        """(E, I) `InstanceState` of every slot."""
         return np.array([[int(i.state) for i in e.all_instances] for e in self.engines], np.int64)
 
     def ready_ps(self, first: int, last: int) -> NDArray[np.int64]:
-        """(n, I) when instances that are acquired or loaded will serve; 0: not known, -1: others."""
         return np.stack([engine.ready_ps() for engine in self.engines[first:last]])
 
     def virtual_queues(self, first: int, last: int) -> VirtualQueues:
-        """Episodes `first..last - 1` as they stand (some arrays are live: read them at once)."""
         queues = self._queue_seen[first:last, : len(self.spec.queue_llm)]
         return shown.virtual_queues(
             self.engines[first:last], queues, lambda e, queue: self.queued(first + e, queue)
         )
 
     def gateways(self, first: int, last: int, with_workers: bool) -> Gateways:
-        """Episodes `first..last - 1` as they stand."""
         return shown.gateways(self.engines[first:last], with_workers)
 
     def weights(self, first: int, last: int) -> Weights:
-        """Episodes `first..last - 1` as they stand."""
         return shown.weights(self.engines[first:last])
 
     # ---- what one episode shows ----
@@ -315,14 +294,6 @@ class ReferenceBatch:
     # ---- orders ----
 
     def apply(self, orders: Orders) -> NDArray[np.int64]:
-        """Carry out orders for all episodes now.
-
-        Returns:
-            (E,) how many instances could not be started; `orders.impossible` counts the other choices.
-
-        Raises:
-            ValueError: an array of another shape, or a value out of range.
-        """
         return ordered.apply(self, orders)
 
     set_target = _order(ReferenceEngine.set_target)

@@ -10,28 +10,20 @@ from collections.abc import Generator, Sequence
 import numpy as np
 import simpy
 
-from llmscale_env.sim.checks import (
-    check_arrival_queues,
-    check_operations,
-    check_pull,
-    check_regroup,
-    check_router,
-)
-from llmscale_env.sim.reference.clock import Due, Phase
-from llmscale_env.sim.reference.endpoint_scaling import EndpointRule
-from llmscale_env.sim.reference.fleet import FleetOrders
+from llmscale_env.sim.reference.fleet.lifecycle import SlotLife
+from llmscale_env.sim.reference.fleet.scaling import FleetOrders
+from llmscale_env.sim.reference.fleet.spot import SpotVms
 from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
-from llmscale_env.sim.reference.lifecycle import SlotLife
-from llmscale_env.sim.reference.network import Network
 from llmscale_env.sim.reference.observe import Observation
-from llmscale_env.sim.reference.parameter_pool import ParameterPool
-from llmscale_env.sim.reference.placement import PlacementOrders
-from llmscale_env.sim.reference.region_orders import RegionOrders
-from llmscale_env.sim.reference.regions import Regions
-from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.reference.routing import Router, SharedQueue
-from llmscale_env.sim.reference.spot import SpotVms
-from llmscale_env.sim.region_checks import check_client_regions, check_not_managed
+from llmscale_env.sim.reference.regions.endpoint_scaling import EndpointRule
+from llmscale_env.sim.reference.regions.region_orders import RegionOrders
+from llmscale_env.sim.reference.serving.network import Network
+from llmscale_env.sim.reference.serving.placement import PlacementOrders
+from llmscale_env.sim.reference.serving.region_routing import Regions
+from llmscale_env.sim.reference.serving.routing import Router, SharedQueue
+from llmscale_env.sim.reference.state.clock import Due, Phase
+from llmscale_env.sim.reference.state.request import Request
+from llmscale_env.sim.reference.weights.parameter_pool import ParameterPool
 from llmscale_env.sim.spec import (
     NEVER,
     ClusterSpec,
@@ -42,6 +34,14 @@ from llmscale_env.sim.spec import (
     RouterKind,
     changed_operations,
 )
+from llmscale_env.sim.spec.checks import (
+    check_arrival_queues,
+    check_operations,
+    check_pull,
+    check_regroup,
+    check_router,
+)
+from llmscale_env.sim.spec.region_checks import check_client_regions, check_not_managed
 from llmscale_env.sim.streaming import Retired, check_later, check_streams
 from llmscale_env.workload.requests import RequestTable
 
@@ -360,7 +360,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         for which in (source, target):
             if which.state != InstanceState.ACTIVE:
                 raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
-            if which.desk.decodes:
+            if which.handover.decodes:
                 raise ValueError(f"instance = {which.index}: decodes only, use assign")
         if source is target or source.pool.llm != target.pool.llm:
             raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
@@ -389,7 +389,6 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         swap_flushes: bool | None = None,
         static_batch: bool | None = None,
     ) -> None:
-        """Change what a pool's instances do by themselves; None: as it is."""
         pool = self._pool("pool", pool)
         new = changed_operations(
             self.operations[pool],

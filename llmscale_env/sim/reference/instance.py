@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from llmscale_env.sim.reference.clock import Due, Phase
-from llmscale_env.sim.reference.controller import BatchController
-from llmscale_env.sim.reference.handover import Desk
-from llmscale_env.sim.reference.lifecycle import HOLDING_WEIGHTS, SlotLife
-from llmscale_env.sim.reference.live import Helper, Leader, let_go
-from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.reference.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
+from llmscale_env.sim.observed import REPORT_DTYPE
+from llmscale_env.sim.reference.fleet.lifecycle import HOLDING_WEIGHTS, SlotLife
+from llmscale_env.sim.reference.serving.controller import BatchController
+from llmscale_env.sim.reference.serving.handover import Handover, let_go
+from llmscale_env.sim.reference.serving.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
+from llmscale_env.sim.reference.state.clock import Due, Phase
+from llmscale_env.sim.reference.state.request import Request
+from llmscale_env.sim.reference.weights.live import Helper, Leader
 from llmscale_env.sim.spec import (
-    REPORT_DTYPE,
     ControllerKind,
     InstanceState,
     Operations,
@@ -49,7 +49,7 @@ class Instance(SlotLife):
         moving_ps: saving and restoring KV that the next iteration has to pay for.
         ordered_evictions: how many the `evict` command asked for.
         under_way: the iteration that runs.
-        desk: requests between their two phases.
+        handover: requests between their two phases.
         leading, helping: its part in a live pair, as the one that serves or loads.
         report: of its last iterations, by field of `REPORT_DTYPE`.
         placement_model: its own coefficients for best fit, if any.
@@ -63,7 +63,7 @@ class Instance(SlotLife):
         self.pool = engine.spec.pools[pool_index]
         self.host = host
         self._begin_life()
-        self.desk = Desk(self)
+        self.handover = Handover(self)
         self.leading = Leader(self)
         self.helping = Helper(self)
         self.report = dict.fromkeys(REPORT_DTYPE.names or (), -1)
@@ -119,13 +119,19 @@ class Instance(SlotLife):
     @property
     def all_requests(self) -> list[Request]:
         """Those requests: own queue, running, preempted, in flight, landed."""
-        desk = self.desk
-        return [*self.own_queue, *self.running, *self.preempted, *desk.in_flight, *desk.landed]
+        handover = self.handover
+        return [
+            *self.own_queue,
+            *self.running,
+            *self.preempted,
+            *handover.in_flight,
+            *handover.landed,
+        ]
 
     @property
     def kv_tokens(self) -> int:
         """KV tokens used, those on their way to host memory, held or reserved included."""
-        return self.kv_of(self.running) + self.leaving_tokens + self.desk.tokens
+        return self.kv_of(self.running) + self.leaving_tokens + self.handover.tokens
 
     def kv_of(self, requests: Iterable[Request]) -> int:
         """KV tokens that these occupy while they run."""
@@ -236,7 +242,7 @@ class Instance(SlotLife):
         if limited and any(True for _ in self.non_empty()):
             self.engine.events["wakes_itself"] += 1
             self.wake()
-        if self.desk.landed:
+        if self.handover.landed:
             self.engine.events["wakes_itself_for_landed"] += 1
             self.wake()
         if self.gave_way:  # others may be smaller than who had to go
@@ -262,14 +268,14 @@ class Instance(SlotLife):
         if ended is not None:
             self._emit(ended)
             self._leave()
-            self.desk.hand_over()
+            self.handover.hand_over()
         if self.engine.now_ps >= self.copied_ps:
             self.leaving_tokens = 0
         self.pull_until = len(self.pull)
         self.gave_way = False
-        self.desk.reserve()
+        self.handover.reserve()
         self._obey_evictions()
-        nothing = not self.running and not self.preempted and self.desk.empty
+        nothing = not self.running and not self.preempted and self.handover.empty
         if self.state == InstanceState.DRAINING and nothing:
             self.engine.events["drained_off"] += 1
             self._turn_off()
@@ -322,7 +328,7 @@ class Instance(SlotLife):
 
     def keeps_copy_of(self, request: Request) -> bool:
         """Whether the request's saved KV cache can be restored here."""
-        if request.saved_on is None or self.desk.hands_over:
+        if request.saved_on is None or self.handover.hands_over:
             return False
         return request.saved_on.host == self.host
 

@@ -11,26 +11,26 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from llmscale_env.sim.checks import check_class, check_range
-from llmscale_env.sim.observed import FINISHED_DTYPE, QUEUED_DTYPE, RUN_DTYPE, UNDER_WAY_DTYPE
-from llmscale_env.sim.reference.parameter_pool import ParameterPool
-from llmscale_env.sim.reference.request import Request
-from llmscale_env.sim.spec import (
+from llmscale_env.sim.observed import (
+    FINISHED_DTYPE,
     HOME_DTYPE,
     INSTANCE_DTYPE,
     LOADING_DTYPE,
+    QUEUED_DTYPE,
     REPORT_DTYPE,
     RESULT_DTYPE,
-    ClusterSpec,
-    InstanceState,
-    PlacementSpec,
-    RequestState,
+    RUN_DTYPE,
+    UNDER_WAY_DTYPE,
 )
+from llmscale_env.sim.reference.state.request import Request
+from llmscale_env.sim.reference.weights.parameter_pool import ParameterPool
+from llmscale_env.sim.spec import ClusterSpec, InstanceState, PlacementSpec, RequestState
+from llmscale_env.sim.spec.checks import check_class, check_range
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
-    from llmscale_env.sim.reference.regions import Regions
-    from llmscale_env.sim.reference.routing import Router
+    from llmscale_env.sim.reference.serving.region_routing import Regions
+    from llmscale_env.sim.reference.serving.routing import Router
 
 
 class Observation:
@@ -96,9 +96,9 @@ class Observation:
                 i.tokens,
                 i.swaps,
                 i.failures,
-                len(i.desk.in_flight),
-                len(i.desk.landed),
-                i.desk.held_tokens,
+                len(i.handover.in_flight),
+                len(i.handover.landed),
+                i.handover.held_tokens,
             )
             for i in self.all_instances
         ]
@@ -109,7 +109,6 @@ class Observation:
         return [[r.id for r in queue] for queue in self.queues_of]
 
     def gateway(self, llm: int) -> list[int]:
-        """Request ids that wait for any instance of an LLM, head first."""
         llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         return [r.id for r in self.gateways[llm]]
 
@@ -130,12 +129,10 @@ class Observation:
         return {state: counts[state] for state in RequestState}
 
     def own_queue(self, instance: int) -> list[int]:
-        """Request ids in an instance's own queue, head first; of a DECODE instance without reservation."""
         instance = check_range("instance", instance, 0, len(self.all_instances) - 1)
         return [r.id for r in self.all_instances[instance].own_queue]
 
     def decode_gateway(self, llm: int) -> list[int]:
-        """Request ids that have been prefilled and wait for any decode instance, head first."""
         llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         return [r.id for r in self.decode_gateways[llm]]
 
@@ -203,7 +200,14 @@ class Observation:
         for i in self.all_instances:
             evictable = i.evictable()
             others = [r for r in i.running if r not in evictable]
-            here = (i.own_queue, i.preempted, i.desk.in_flight, i.desk.landed, others, evictable)
+            here = (
+                i.own_queue,
+                i.preempted,
+                i.handover.in_flight,
+                i.handover.landed,
+                others,
+                evictable,
+            )
             lists += [(i.index, requests is i.own_queue, requests) for requests in here]
         rows = [
             (
@@ -241,7 +245,6 @@ class Observation:
         return np.array(rows, dtype=FINISHED_DTYPE)
 
     def running_by_class(self) -> NDArray[np.int64]:
-        """(I, C) running requests."""
         found = np.zeros((len(self.all_instances), len(self.spec.classes)), np.int64)
         for i in self.all_instances:
             for r in i.running:
@@ -258,7 +261,6 @@ class Observation:
         return found
 
     def pulls(self) -> tuple[tuple[int, ...], ...]:
-        """Shared queues that each instance pulls from, in order."""
         return tuple(i.pull for i in self.all_instances)
 
     # --- weights, rules ---
@@ -274,27 +276,22 @@ class Observation:
         )
 
     def weights_ready_ps(self) -> NDArray[np.int64]:
-        """(I, M) when weights are in an instance's host memory, -1: they are not on their way."""
         llms = range(self.spec.n_llms)
         rows = [[i.weights.ready_ps.get(m, -1) for m in llms] for i in self.all_instances]
         return np.array(rows, np.int64)
 
     def host_has(self, host: int, llm: int) -> bool:
-        """Whether a machine has an LLM's weights in memory, or is to have them as its home."""
         return self.parameters.host_will_have(host, llm)
 
     def placement(self, llm: int, slo_class: int) -> PlacementSpec | None:
-        """What best fit goes by now for a class; None: its route has no placement."""
         return self.router.placements[check_class(self.spec, llm, slo_class)]
 
     def regional(self, llm: int, slo_class: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-        """Thresholds of a route in millionths by region; its order of regions by region of the client."""
         key = check_class(self.spec, llm, slo_class)
         order = tuple(tuple(int(j) for j in row) for row in self.regions.preference[key])
         return list(self.regions.takes[key]), order
 
     def manager_ppm(self) -> NDArray[np.int64]:
-        """(K, 2) utilisations below which each manager takes one request, and two."""
         return np.stack(
             [np.array(ppm, np.int64) for ppm in (self.regions.one_ppm, self.regions.two_ppm)],
             axis=-1,

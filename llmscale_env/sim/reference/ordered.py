@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
-from llmscale_env.sim.region_specs import PPM
 from llmscale_env.sim.spec import InstanceState
+from llmscale_env.sim.spec.regions import PPM
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.observed import NO_SLACK, WORKER_DTYPE, Gateways, VirtualQueues, Weights
 from llmscale_env.sim.orders import AS_IS
-from llmscale_env.sim.reference.best_fit import predicted
 from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.reference.instance import Instance
-from llmscale_env.sim.reference.network import MILLIONTHS
-from llmscale_env.sim.reference.request import Request
+from llmscale_env.sim.reference.serving.best_fit import predicted
+from llmscale_env.sim.reference.serving.network import MILLIONTHS
+from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 

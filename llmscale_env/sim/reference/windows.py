@@ -21,8 +21,8 @@ from llmscale_env.sim.observed import (
     SLACK_BOUNDS,
     TTFT_BOUNDS,
 )
-from llmscale_env.sim.reference.network import MILLIONTHS
-from llmscale_env.sim.reference.request import Request
+from llmscale_env.sim.reference.serving.network import MILLIONTHS
+from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import ClassSpec, InstanceState, RequestState
 from llmscale_env.workload.requests import PS_PER_S
 
