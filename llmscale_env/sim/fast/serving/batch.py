@@ -34,6 +34,7 @@ from llmscale_env.sim.fast.state.memory import (
     report_at,
     req_at,
     running_cls_of,
+    running_of,
     served_of,
 )
 from llmscale_env.sim.fast.state.records import SERVED_PROFILE
@@ -76,6 +77,7 @@ def enter(S, i, r, t):
     if req.admitted < 0:
         req.admitted = t
     inst.n_run += 1
+    running_of(S)[i] += 1
     inst.kv += kv
     inst.changed = 1
     inst.joined = 1
@@ -223,6 +225,7 @@ def _remove(S, i, r):
         req.chunk = 0
     kv = tokens + const_of(S).half_block
     inst.n_run -= 1
+    running_of(S)[i] -= 1
     inst.kv -= kv
     inst.changed = 1
     inst.fit_valid = 0

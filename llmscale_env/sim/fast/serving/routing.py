@@ -35,6 +35,7 @@ from llmscale_env.sim.fast.state.memory import (
     roam_at,
     route_at,
     route_pools_of,
+    running_of,
 )
 from llmscale_env.sim.fast.state.records import (
     BAD_ROUTER_ANSWER,
@@ -100,11 +101,12 @@ def _candidate(S, m, c, which, number):
 def _jsq_requests(S, m, c):
     """Among the own pools, where nobody is in flight: the most used rule does without that count."""
     best, least = -1, np.int64(0)
+    lists, running, first = lists_of(S), running_of(S), preempted_row(S, 0)
     for k in range(route_at(S, m, c).n_pools):
         p = route_pools_of(S)[m, c, 0, k]
         for a in range(pool_at(S, p).n_active):
             i = active_of(S)[p, a]
-            load = lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2] + inst_at(S, i).n_run
+            load = lists[i, 2] + lists[first + i, 2] + running[i]
             if best < 0 or load < least:
                 best, least = i, load
     return best

@@ -56,6 +56,7 @@ class State(NamedTuple):
     stack: NDArray[np.int64]  # (E, I, 2B + 16, 2) see kernels.itl
     lists: NDArray[np.int64]  # (E, rows, 3), rows as `LISTS` has them
     active: NDArray[np.int64]  # (E, P, max slots) active instances, ascending
+    running: NDArray[np.int64]  # (E, I) running requests: `n_run` again, side by side for routers
     running_cls: NDArray[np.int64]  # (E, I, C)
     host_count: NDArray[np.int64]  # (E, H, M) serving instances on the host
     host_gone: NDArray[np.int64]  # (E, H, M) when the last one went, -1: never there
@@ -311,6 +312,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         stack=np.zeros((e, n_inst, 2 * batch + 16, 2), np.int64),
         lists=np.zeros((e, n_lists, 3), np.int64),
         active=np.zeros((e, n_pools, slots), np.int64),
+        running=np.zeros((e, n_inst), np.int64),
         running_cls=np.zeros((e, n_inst, n_classes), np.int64),
         host_count=np.zeros((e, n_hosts, n_llms), np.int64),
         host_gone=np.zeros((e, n_hosts, n_llms), np.int64),

@@ -158,7 +158,6 @@ REQ = np.dtype(
         ("prev", np.int32),
         ("aux_next", np.int32),
         ("aux_prev", np.int32),
-        ("heap_pos", np.int32),
         ("admission", np.int32),  # counts admissions of the instance
         ("instance", np.int32),
         ("kv_host", np.int32),  # instance in whose host memory the KV cache is saved, or -1

@@ -50,7 +50,7 @@ def _future() -> NDArray[np.uint8]:
     row = np.zeros(1, REQ)
     for name in ("admitted", "first", "finished", "max_itl", "last_token", "instance", "kv_host"):
         row[name] = -1
-    for name in ("next", "prev", "aux_next", "aux_prev", "heap_pos", "queue", "at"):
+    for name in ("next", "prev", "aux_next", "aux_prev", "queue", "at"):
         row[name] = -1
     row["state"] = RequestState.FUTURE
     return row.view(np.uint8)
@@ -138,6 +138,7 @@ def reset_episode(
     put_requests(states, e, spec, requests, 0)
     states.lists[e, :, :2] = -1
     states.lists[e, :, 2] = 0
+    states.running[e] = 0
     states.running_cls[e] = 0
     states.host_count[e] = 0
     states.host_gone[e] = 0 if spec.host_cache_at_start else -1

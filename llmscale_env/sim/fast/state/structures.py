@@ -178,21 +178,15 @@ def schedule(S, i, key):
 
 
 @njit
-def _place(S, i, pos, item):
-    heap_of(S)[i, pos] = item
-    req_at(S, item & 0xFFFFFFFF).heap_pos = pos
-
-
-@njit
 def _sift_up(S, i, pos, item):
     while pos > 0:
         parent = (pos - 1) >> 1
         above = heap_of(S)[i, parent]
         if above <= item:
             break
-        _place(S, i, pos, above)
+        heap_of(S)[i, pos] = above
         pos = parent
-    _place(S, i, pos, item)
+    heap_of(S)[i, pos] = item
 
 
 @njit
@@ -206,9 +200,9 @@ def _sift_down(S, i, pos, item, n):
         below = heap_of(S)[i, child]
         if below >= item:
             break
-        _place(S, i, pos, below)
+        heap_of(S)[i, pos] = below
         pos = child
-    _place(S, i, pos, item)
+    heap_of(S)[i, pos] = item
 
 
 @njit
@@ -219,10 +213,15 @@ def heap_add(S, i, n, finish_iter, r):
 
 @njit
 def heap_remove(S, i, n, r):
-    """Take `r` out of instance `i`'s heap of `n` entries."""
-    pos = req_at(S, r).heap_pos
+    """Take `r` out of instance `i`'s heap of `n` entries.
+
+    One that finishes is at the root. One that is preempted or evicted is looked for: places kept with requests
+    would have to be written, all over memory, at every step of every sift.
+    """
+    pos = 0
+    while heap_of(S)[i, pos] & 0xFFFFFFFF != r:
+        pos += 1
     last = heap_of(S)[i, n - 1]
-    req_at(S, r).heap_pos = -1
     if pos == n - 1:
         return
     if pos > 0 and heap_of(S)[i, (pos - 1) >> 1] > last:
