@@ -52,8 +52,25 @@ from llmscale_env.workload.tables import load_clipped, load_lengths, round_token
 AnyLengths = TableLengths | FixedLengths | LognormalLengths | TraceLengths
 
 
-Rngs = tuple[np.random.Generator, ...]
-"""Generators for arrivals, lengths, predictions and regions."""
+class Rngs:
+    """Independent generators of one part, by purpose: 0 arrivals, 1 lengths, 2 predictions, 3 regions.
+
+    Each is made when it is first asked for: to make one takes longer than many a draw, and most blocks need
+    one or two of them.
+    """
+
+    def __init__(self, entropy: list[int], key: tuple[int, ...]) -> None:
+        self._entropy, self._key = entropy, key
+        self._made: dict[int, np.random.Generator] = {}
+
+    def __getitem__(self, purpose: int) -> np.random.Generator:
+        if purpose not in self._made:
+            name, *block = self._key
+            key = (name, purpose, *block)
+            seed = np.random.SeedSequence(self._entropy, spawn_key=key)
+            self._made[purpose] = np.random.Generator(np.random.PCG64(seed))
+        return self._made[purpose]
+
 
 Names = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """Names of the LLMs, classes and regions of an episode."""
@@ -176,15 +193,7 @@ class _Children:
 
     def of(self, name: str, *block: int) -> Rngs:
         """The generators of a part, or of one block of it."""
-        key = crc32(name.encode())
-        return tuple(
-            np.random.Generator(
-                np.random.PCG64(
-                    np.random.SeedSequence(self._entropy, spawn_key=(key, purpose, *block))
-                )
-            )
-            for purpose in range(4)
-        )
+        return Rngs(self._entropy, (crc32(name.encode()), *block))
 
 
 def _index(where: str, name: str, names: tuple[str, ...]) -> int:
@@ -392,10 +401,10 @@ class _Past:
         inputs, predicted = _mean_tokens(part.lengths, self._workload.predictor)
         llm = _index(f"{where}.llm", part.llm, self._names[0])
         c = _index(f"{where}.slo_class", slo_class, self._names[1])
-        regions = np.bincount(
-            _regions(where, part.region, int(counts.sum()), self._names[2], rng),
-            minlength=len(self._names[2]),
-        )
+        n = int(counts.sum())
+        one = part.region is None or isinstance(part.region, str)  # then nothing is drawn
+        drawn = _regions(where, part.region, 1 if one else n, self._names[2], rng)
+        regions = np.bincount(drawn, minlength=len(self._names[2])) * (n if one else 1)
         for r in np.flatnonzero(regions):
             # One region takes all; of several each has its share of every bin.
             mine = (

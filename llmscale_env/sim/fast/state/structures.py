@@ -215,8 +215,8 @@ def heap_add(S, i, n, finish_iter, r):
 def heap_remove(S, i, n, r):
     """Take `r` out of instance `i`'s heap of `n` entries.
 
-    One that finishes is at the root. One that is preempted or evicted is looked for: places kept with requests
-    would have to be written, all over memory, at every step of every sift.
+    One that finishes is at the root. One that is preempted or evicted is looked for: places kept with
+    requests would have to be written, all over memory, at every step of every sift.
     """
     pos = 0
     while heap_of(S)[i, pos] & 0xFFFFFFFF != r:
