@@ -27,6 +27,7 @@ from llmscale_env import EnvironmentEntry
 from llmscale_env._cli import check_folder, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.envs.base import ServingEnv
 from llmscale_env.scenarios import Scenario
 
 PICTURE_SEED = 0
@@ -107,7 +108,7 @@ def page(entry: EnvironmentEntry) -> str:
     env = env_class()
     first, _, rest = inspect.cleandoc(env_class.__doc__).partition("\n")
     # The docstring names pages as seen from the root of the repository.
-    rest = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[docs/\1](../\1)", rest)
+    rest = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[docs/\1](../\1)", with_tables(rest, env))
     picture = picture_path(entry, Path(".."))
     low, high = env.observation_space.low.min(), env.observation_space.high.max()
     nvec = [int(n) for n in env.action_space.nvec]
@@ -138,6 +139,40 @@ def page(entry: EnvironmentEntry) -> str:
 from those that are possible.
 {rest.rstrip()}
 """
+
+
+def with_tables(text: str, env: ServingEnv) -> str:
+    """A docstring with the parts of the action and the entries of the observation in their sections.
+
+    The parts follow the first paragraph of "## Action Space", the entries end "## Observation Space"; a
+    docstring without these sections, of a form of another environment, gets no tables.
+    """
+    sections = re.split(r"\n(?=## )", text)
+    for k, section in enumerate(sections):
+        if section.startswith("## Action Space\n"):
+            heading, first, *others = section.split("\n\n")
+            sections[k] = "\n\n".join([heading, first, _choices(section, env), *others])
+        elif section.startswith("## Observation Space\n"):
+            sections[k] = f"{section.rstrip()}\n\n{_entries(env)}\n"
+    return "\n".join(sections)
+
+
+def _choices(section: str, env: ServingEnv) -> str:
+    """The parts of the action; choices that the section itself explains one by one stand there."""
+    rows = []
+    for k, (part, choices) in enumerate(env.action_choices.items()):
+        listed = all(f"| {j} | `{choice}` |" in section for j, choice in enumerate(choices))
+        rows.append(f"| {k} | `{part}` | {'as listed below' if listed else ', '.join(choices)} |")
+    return "\n".join(["| Num | Part | Choices |", "|---|---|---|", *rows])
+
+
+def _entries(env: ServingEnv) -> str:
+    rows = [
+        f"| {k} | `{entry.name}` | {entry.low:g} | {entry.high:g} | {entry.meaning} |"
+        for k, entry in enumerate(env.observation_entries)
+    ]
+    head = ["| Num | Entry | Min | Max | Meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
 
 
 def _shortened(scenario: Scenario) -> dict[str, float]:

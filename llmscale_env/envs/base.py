@@ -22,6 +22,7 @@ from llmscale_env.control.reward import RewardParts
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
+from llmscale_env.envs.entries import Entry
 from llmscale_env.envs.render import History, draw_frame, text_frame
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
@@ -117,14 +118,25 @@ class _Settings:
         self._blocks, self._heads = tuple(blocks), tuple(heads)
 
     @property
+    def observation_entries(self) -> tuple[Entry, ...]:
+        """The numbers of one episode's observation, in order, each with name, meaning and bounds."""
+        return tuple(self.core.codec.encoder.entries)
+
+    @property
     def observation_names(self) -> tuple[str, ...]:
         """Names of the entries of one episode's observation, in order, such as `queue/interactive`."""
-        return tuple(entry.name for entry in self.core.codec.encoder.entries)
+        return tuple(entry.name for entry in self.observation_entries)
+
+    @property
+    def action_choices(self) -> dict[str, tuple[str, ...]]:
+        """What can be chosen for each part of one episode's action, in order, as words."""
+        decoder = self.core.codec.decoder
+        return dict(zip(decoder.parts, map(tuple, decoder.choices), strict=True))
 
     @property
     def action_names(self) -> tuple[str, ...]:
         """Names of the parts of one episode's action, in order, such as `mixed/instances`."""
-        return tuple(self.core.codec.decoder.parts)
+        return tuple(self.action_choices)
 
     def make_codec(self) -> Codec:
         """A codec of its own for the same spaces: what a learned policy runs with."""

@@ -34,15 +34,6 @@ class BurstMulticastEnv(ServingEnv):
     in `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible
     now, each part for itself (pools may still want more GPUs together than there are).
 
-    | Num | Part | Choices |
-    |---|---|---|
-    | 0 | `prefill/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 1 | `decode/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 2 | `weights/from` | planner, decode, any, host, ssd |
-    | 3 | `weights/chains` | 1, 2, 4, all |
-    | 4 | `weights/live` | off, on |
-    | 5 | `decode/by` | load, mutate |
-
     `POOL/instances`: how many the pool should have (acquiring, loading and active ones, and those that
     others are about to become). `weights/from`: `planner`: BlitzScale's own order, the instances that
     send nothing yet and the copy, by bandwidth; `decode` instances, which send no KV caches, so that
@@ -58,88 +49,13 @@ class BurstMulticastEnv(ServingEnv):
 
     ## Observation Space
 
-    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of
-    the scenario; a window is the last control interval.
+    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of the
+    scenario; a window is the last control interval. `env.unwrapped.observation_entries` and
+    `action_choices` list what the tables of docs/environments list.
 
     Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
     out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
     (`tests/test_anti_cheat_worlds.py`).
-
-    | Num | Entry | Min | Max | Meaning |
-    |---|---|---|---|---|
-    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
-    | 1 | `code/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 2 | `code/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 3 | `code/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 4 | `code/forecast` | 0 | 1 | forecast rate 2 s ahead, log scale to 16 x expected |
-    | 5 | `code/forecast_error` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 6 | `code/input` | 0 | 1 | mean input tokens, log scale to 4096 |
-    | 7 | `code/predicted` | 0 | 1 | mean predicted output tokens, log scale to 4096 |
-    | 8 | `code/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 9 | `code/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 10 | `code/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 11 | `code/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 12 | `code/violations` | 0 | 1 | violations / (violations + on time) |
-    | 13 | `llama-3.1-8b/unplaced` | 0 | 1 | requests without a worker, log scale to 256 |
-    | 14 | `llama-3.1-8b/unplaced_age` | 0 | 1 | age of the first / longest TTFT target / 2 |
-    | 15 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
-    | 16 | `prefill/active` | 0 | 1 | active instances / slots |
-    | 17 | `prefill/draining` | 0 | 1 | draining instances / slots |
-    | 18 | `prefill/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 19 | `prefill/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 20 | `prefill/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 21 | `prefill/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 22 | `prefill/running` | 0 | 1 | running requests / sum of batch limits |
-    | 23 | `prefill/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 24 | `prefill/kv` | 0 | 1 | KV use / capacity |
-    | 25 | `prefill/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 26 | `prefill/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 27 | `prefill/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 28 | `prefill/busy` | 0 | 1 | share of active instances with any request |
-    | 29 | `decode/active` | 0 | 1 | active instances / slots |
-    | 30 | `decode/draining` | 0 | 1 | draining instances / slots |
-    | 31 | `decode/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 32 | `decode/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 33 | `decode/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 34 | `decode/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 35 | `decode/running` | 0 | 1 | running requests / sum of batch limits |
-    | 36 | `decode/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 37 | `decode/kv` | 0 | 1 | KV use / capacity |
-    | 38 | `decode/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 39 | `decode/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 40 | `decode/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 41 | `decode/busy` | 0 | 1 | share of active instances with any request |
-    | 42 | `prefill/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
-    | 43 | `prefill/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
-    | 44 | `prefill/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
-    | 45 | `prefill/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
-    | 46 | `prefill/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
-    | 47 | `prefill/sending` | 0 | 1 | share of active instances from which others load |
-    | 48 | `prefill/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
-    | 49 | `prefill/becoming` | 0 | 1 | instances that drain to become a twin / slots |
-    | 50 | `decode/layers_0` | 0 | 1 | instances that load, with 0% to 25% of the layers, / slots |
-    | 51 | `decode/layers_1` | 0 | 1 | instances that load, with 25% to 50% of the layers, / slots |
-    | 52 | `decode/layers_2` | 0 | 1 | instances that load, with 50% to 75% of the layers, / slots |
-    | 53 | `decode/layers_3` | 0 | 1 | instances that load, with 75% to 100% of the layers, / slots |
-    | 54 | `decode/next` | 0 | 1 | time until the next one serves / 5 s; 1: none known |
-    | 55 | `decode/sending` | 0 | 1 | share of active instances from which others load |
-    | 56 | `decode/helping` | 0 | 1 | instances that load and help an overloaded one / slots |
-    | 57 | `decode/becoming` | 0 | 1 | instances that drain to become a twin / slots |
-    | 58 | `llama-3.1-8b/copy` | 0 | 1 | 1: some machine's memory has the copy |
-    | 59 | `prefill/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
-    | 60 | `prefill/out_max` | 0 | 1 | use of links to other machines, the fullest one |
-    | 61 | `prefill/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
-    | 62 | `prefill/in_max` | 0 | 1 | use of links from other machines, the fullest one |
-    | 63 | `decode/out` | 0 | 1 | use of links to other machines, mean of instances that are not off |
-    | 64 | `decode/out_max` | 0 | 1 | use of links to other machines, the fullest one |
-    | 65 | `decode/in` | 0 | 1 | use of links from other machines, mean of instances that are not off |
-    | 66 | `decode/in_max` | 0 | 1 | use of links from other machines, the fullest one |
-    | 67 | `last/prefill/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 68 | `last/decode/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 69 | `last/weights/from` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 70 | `last/weights/chains` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 71 | `last/weights/live` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 72 | `last/decode/by` | 0 | 1 | choice / (choices - 1); 0 at the start |
 
     ## Rewards
 

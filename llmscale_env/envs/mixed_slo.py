@@ -48,17 +48,6 @@ class MixedSLOEnv(ServingEnv):
     `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible now, each
     part for itself (pools may still want more GPUs together than there are).
 
-    | Num | Part | Choices |
-    |---|---|---|
-    | 0 | `interactive/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 1 | `mixed/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 2 | `batch/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 3 | `interactive/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
-    | 4 | `mixed/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
-    | 5 | `batch/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
-    | 6 | `interactive/overflow_share` | 0, 0.25, 0.5, 0.75, 1 |
-    | 7 | `load_source` | ssd, host, multicast |
-
     `instances`: how many the pool should have (acquiring, loading and active ones). `batch_limit`: running
     requests allowed per instance. `overflow_share`: share of interactive requests that tries the mixed pool
     first. `load_source`: a source that is not there (no serving instance, no copy in host memory) gives
@@ -66,66 +55,10 @@ class MixedSLOEnv(ServingEnv):
 
     ## Observation Space
 
-    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Load and work are in instances
-    that they keep busy over the most that the GPUs allow. No entry counts to the horizon;
-    in a whole day, which begins at midnight, the time of day does.
-
-    | Num | Entry | Min | Max | Meaning |
-    |---|---|---|---|---|
-    | 0 | `clock/sin` | -1 | 1 | sine of the time of day |
-    | 1 | `clock/cos` | -1 | 1 | cosine of the time of day |
-    | 2 | `interactive/load` | 0 | 1 | work that came in the interval, in instances / most instances |
-    | 3 | `interactive/load_5m` | 0 | 1 | the same, mean of five minutes |
-    | 4 | `interactive/load_30m` | 0 | 1 | the same, mean of half an hour |
-    | 5 | `interactive/yesterday` | 0 | 1 | the same, ten minutes from this time yesterday |
-    | 6 | `interactive/yesterday_soon` | 0 | 1 | the same, ten minutes of yesterday from 60 s on |
-    | 7 | `interactive/forecast` | 0 | 1 | the same, forecast for 60 s on (when an order serves) |
-    | 8 | `interactive/forecast_error` | 0 | 1 | recent weighted absolute percentage error / 2 |
-    | 9 | `batch/load` | 0 | 1 | work that came in the interval, in instances / most instances |
-    | 10 | `batch/load_5m` | 0 | 1 | the same, mean of five minutes |
-    | 11 | `batch/load_30m` | 0 | 1 | the same, mean of half an hour |
-    | 12 | `queues/due_15m` | 0 | 1 | work due within 15 minutes / what all GPUs can do until then |
-    | 13 | `queues/due_60m` | 0 | 1 | work due within 60 minutes / what all GPUs can do until then |
-    | 14 | `queues/due_240m` | 0 | 1 | work due within 240 minutes / what all GPUs can do until then |
-    | 15 | `queues/work` | 0 | 1 | all work, log scale to 2 hours of all GPUs |
-    | 16 | `interactive/ttft_p95` | 0 | 1 | 95th percentile of TTFT / target / 2; 0 without any |
-    | 17 | `interactive/itl_p95` | 0 | 1 | the same of mean ITL of requests that finished |
-    | 18 | `interactive/waiting` | 0 | 1 | requests without a token, log scale to 1024 |
-    | 19 | `interactive/missed` | 0 | 1 | violations / (violations + on time) |
-    | 20 | `batch/missed` | 0 | 1 | violations / (violations + on time) |
-    | 21 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
-    | 22 | `interactive/active` | 0 | 1 | active instances / slots |
-    | 23 | `interactive/coming` | 0 | 1 | instances on their way / slots |
-    | 24 | `interactive/draining` | 0 | 1 | draining instances / slots |
-    | 25 | `interactive/running` | 0 | 1 | running requests / sum of batch limits |
-    | 26 | `interactive/kv` | 0 | 1 | KV use / capacity |
-    | 27 | `interactive/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 28 | `interactive/preempted` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 29 | `interactive/limit` | 0 | 1 | mean batch limit, log scale to 1024 |
-    | 30 | `mixed/active` | 0 | 1 | active instances / slots |
-    | 31 | `mixed/coming` | 0 | 1 | instances on their way / slots |
-    | 32 | `mixed/draining` | 0 | 1 | draining instances / slots |
-    | 33 | `mixed/running` | 0 | 1 | running requests / sum of batch limits |
-    | 34 | `mixed/kv` | 0 | 1 | KV use / capacity |
-    | 35 | `mixed/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 36 | `mixed/preempted` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 37 | `mixed/limit` | 0 | 1 | mean batch limit, log scale to 1024 |
-    | 38 | `batch/active` | 0 | 1 | active instances / slots |
-    | 39 | `batch/coming` | 0 | 1 | instances on their way / slots |
-    | 40 | `batch/draining` | 0 | 1 | draining instances / slots |
-    | 41 | `batch/running` | 0 | 1 | running requests / sum of batch limits |
-    | 42 | `batch/kv` | 0 | 1 | KV use / capacity |
-    | 43 | `batch/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 44 | `batch/preempted` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 45 | `batch/limit` | 0 | 1 | mean batch limit, log scale to 1024 |
-    | 46 | `last/interactive/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 47 | `last/mixed/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 48 | `last/batch/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 49 | `last/interactive/batch_limit` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 50 | `last/mixed/batch_limit` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 51 | `last/batch/batch_limit` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 52 | `last/interactive/overflow_share` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 53 | `last/load_source` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Load and work are in
+    instances that they keep busy over the most that the GPUs allow. No entry counts to the horizon; in
+    a whole day, which begins at midnight, the time of day does. `env.unwrapped.observation_entries` and
+    `action_choices` list what the tables of docs/environments list.
 
     ## Rewards
 

@@ -32,17 +32,6 @@ class MixedSLOV0Env(ServingEnv):
     `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible now, each
     part for itself (pools may still want more GPUs together than there are).
 
-    | Num | Part | Choices |
-    |---|---|---|
-    | 0 | `interactive/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 1 | `mixed/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 2 | `batch/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16 |
-    | 3 | `interactive/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
-    | 4 | `mixed/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
-    | 5 | `batch/batch_limit` | 8, 16, 32, 64, 128, 256, 512, 1024 |
-    | 6 | `interactive/overflow_share` | 0, 0.25, 0.5, 0.75, 1 |
-    | 7 | `load_source` | ssd, host, multicast |
-
     `instances`: how many the pool should have (acquiring, loading and active ones). `batch_limit`: running
     requests allowed per instance. `overflow_share`: share of interactive requests that tries the mixed pool
     first. `load_source`: a source that is not there (no serving instance, no copy in host memory) gives
@@ -52,90 +41,8 @@ class MixedSLOV0Env(ServingEnv):
     ## Observation Space
 
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of the
-    scenario; a window is the last control interval.
-
-    | Num | Entry | Min | Max | Meaning |
-    |---|---|---|---|---|
-    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
-    | 1 | `interactive/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 2 | `interactive/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 3 | `interactive/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 4 | `batch/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 5 | `batch/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 6 | `batch/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 7 | `interactive/forecast` | 0 | 1 | forecast rate 20 s ahead, log scale to 16 x expected |
-    | 8 | `interactive/forecast_error` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 9 | `batch/forecast` | 0 | 1 | forecast rate 20 s ahead, log scale to 16 x expected |
-    | 10 | `batch/forecast_error` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 11 | `interactive/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 12 | `interactive/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 13 | `interactive/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 14 | `interactive/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 15 | `interactive/violations` | 0 | 1 | violations / (violations + on time) |
-    | 16 | `batch/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 17 | `batch/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 18 | `batch/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 19 | `batch/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 20 | `batch/violations` | 0 | 1 | violations / (violations + on time) |
-    | 21 | `batch/length` | 0 | 1 | requests, log scale to all expected in an episode |
-    | 22 | `batch/oldest` | 0 | 1 | age of the oldest / longest TTFT target / 2 |
-    | 23 | `batch/slack_0` | 0 | 1 | share with deadline passed |
-    | 24 | `batch/slack_1` | 0 | 1 | share with 0% to 10% of the target left |
-    | 25 | `batch/slack_2` | 0 | 1 | share with 10% to 25% of the target left |
-    | 26 | `batch/slack_3` | 0 | 1 | share with 25% to 50% of the target left |
-    | 27 | `batch/slack_4` | 0 | 1 | share with 50% or more of the target left |
-    | 28 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
-    | 29 | `interactive/active` | 0 | 1 | active instances / slots |
-    | 30 | `interactive/draining` | 0 | 1 | draining instances / slots |
-    | 31 | `interactive/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 32 | `interactive/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 33 | `interactive/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 34 | `interactive/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 35 | `interactive/running` | 0 | 1 | running requests / sum of batch limits |
-    | 36 | `interactive/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 37 | `interactive/kv` | 0 | 1 | KV use / capacity |
-    | 38 | `interactive/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 39 | `interactive/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 40 | `interactive/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 41 | `interactive/busy` | 0 | 1 | share of active instances with any request |
-    | 42 | `mixed/active` | 0 | 1 | active instances / slots |
-    | 43 | `mixed/draining` | 0 | 1 | draining instances / slots |
-    | 44 | `mixed/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 45 | `mixed/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 46 | `mixed/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 47 | `mixed/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 48 | `mixed/running` | 0 | 1 | running requests / sum of batch limits |
-    | 49 | `mixed/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 50 | `mixed/kv` | 0 | 1 | KV use / capacity |
-    | 51 | `mixed/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 52 | `mixed/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 53 | `mixed/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 54 | `mixed/busy` | 0 | 1 | share of active instances with any request |
-    | 55 | `batch/active` | 0 | 1 | active instances / slots |
-    | 56 | `batch/draining` | 0 | 1 | draining instances / slots |
-    | 57 | `batch/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 58 | `batch/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 59 | `batch/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 60 | `batch/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 61 | `batch/running` | 0 | 1 | running requests / sum of batch limits |
-    | 62 | `batch/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 63 | `batch/kv` | 0 | 1 | KV use / capacity |
-    | 64 | `batch/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 65 | `batch/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 66 | `batch/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 67 | `batch/busy` | 0 | 1 | share of active instances with any request |
-    | 68 | `ibp` | 0 | 1 | instances with interactive requests / interactive and mixed instances |
-    | 69 | `bbp` | 0 | 1 | share of queued requests with under a quarter of their target left |
-    | 70 | `interactive/lbp` | 0 | 1 | latency backpressure: largest ITL / target / 4 |
-    | 71 | `batch/lbp` | 0 | 1 | latency backpressure: largest ITL / target / 4 |
-    | 72 | `last/interactive/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 73 | `last/mixed/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 74 | `last/batch/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 75 | `last/interactive/batch_limit` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 76 | `last/mixed/batch_limit` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 77 | `last/batch/batch_limit` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 78 | `last/interactive/overflow_share` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 79 | `last/load_source` | 0 | 1 | choice / (choices - 1); 0 at the start |
+    scenario; a window is the last control interval. `env.unwrapped.observation_entries` and
+    `action_choices` list what the tables of docs/environments list.
 
     ## Rewards
 

@@ -53,17 +53,6 @@ class MultiModelQueueEnv(ServingEnv):
     `keep` and `finish` for an instance that is not active (one that swaps, say). An impossible choice
     counts as the part's first one, and in `info["clipped"]`.
 
-    | Num | Part | Choices |
-    |---|---|---|
-    | 0 | `gpu-0/serves` | as listed below |
-    | 1 | `gpu-1/serves` | as listed below |
-    | 2 | `gpu-2/serves` | as listed below |
-    | 3 | `gpu-3/serves` | as listed below |
-    | 4 | `gpu-0/make_way` | finish, evict |
-    | 5 | `gpu-1/make_way` | finish, evict |
-    | 6 | `gpu-2/make_way` | finish, evict |
-    | 7 | `gpu-3/make_way` | finish, evict |
-
     | Choice of `serves` | Name | Meaning |
     |---|---|---|
     | 0 | `keep` | stay with the LLM; its groups by deadline |
@@ -94,206 +83,12 @@ class MultiModelQueueEnv(ServingEnv):
     ## Observation Space
 
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of the
-    scenario; a window is the last control interval.
+    scenario; a window is the last control interval. `env.unwrapped.observation_entries` and
+    `action_choices` list what the tables of docs/environments list.
 
     Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
     out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
     (`tests/test_anti_cheat_worlds.py`).
-
-    | Num | Entry | Min | Max | Meaning |
-    |---|---|---|---|---|
-    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
-    | 1 | `interactive/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 2 | `interactive/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 3 | `interactive/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 4 | `batch-1/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 5 | `batch-1/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 6 | `batch-1/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 7 | `batch-2/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 8 | `batch-2/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 9 | `batch-2/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 10 | `interactive/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 11 | `interactive/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 12 | `interactive/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 13 | `interactive/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 14 | `interactive/violations` | 0 | 1 | violations / (violations + on time) |
-    | 15 | `batch-1/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 16 | `batch-1/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 17 | `batch-1/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 18 | `batch-1/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 19 | `batch-1/violations` | 0 | 1 | violations / (violations + on time) |
-    | 20 | `batch-2/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 21 | `batch-2/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 22 | `batch-2/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 23 | `batch-2/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 24 | `batch-2/violations` | 0 | 1 | violations / (violations + on time) |
-    | 25 | `mistral-7b/interactive/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 26 | `mistral-7b/interactive/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 27 | `mistral-7b/interactive/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 28 | `mistral-7b/interactive/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 29 | `mistral-7b/interactive/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 30 | `mistral-7b/interactive/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 31 | `mistral-7b/interactive/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 32 | `mistral-7b/interactive/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 33 | `mistral-7b/interactive/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 34 | `mistral-7b/interactive/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 35 | `mistral-7b/batch-1/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 36 | `mistral-7b/batch-1/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 37 | `mistral-7b/batch-1/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 38 | `mistral-7b/batch-1/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 39 | `mistral-7b/batch-1/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 40 | `mistral-7b/batch-1/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 41 | `mistral-7b/batch-1/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 42 | `mistral-7b/batch-1/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 43 | `mistral-7b/batch-1/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 44 | `mistral-7b/batch-1/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 45 | `mistral-7b/batch-2/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 46 | `mistral-7b/batch-2/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 47 | `mistral-7b/batch-2/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 48 | `mistral-7b/batch-2/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 49 | `mistral-7b/batch-2/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 50 | `mistral-7b/batch-2/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 51 | `mistral-7b/batch-2/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 52 | `mistral-7b/batch-2/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 53 | `mistral-7b/batch-2/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 54 | `mistral-7b/batch-2/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 55 | `vicuna-13b/interactive/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 56 | `vicuna-13b/interactive/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 57 | `vicuna-13b/interactive/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 58 | `vicuna-13b/interactive/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 59 | `vicuna-13b/interactive/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 60 | `vicuna-13b/interactive/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 61 | `vicuna-13b/interactive/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 62 | `vicuna-13b/interactive/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 63 | `vicuna-13b/interactive/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 64 | `vicuna-13b/interactive/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 65 | `vicuna-13b/batch-1/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 66 | `vicuna-13b/batch-1/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 67 | `vicuna-13b/batch-1/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 68 | `vicuna-13b/batch-1/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 69 | `vicuna-13b/batch-1/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 70 | `vicuna-13b/batch-1/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 71 | `vicuna-13b/batch-1/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 72 | `vicuna-13b/batch-1/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 73 | `vicuna-13b/batch-1/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 74 | `vicuna-13b/batch-1/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 75 | `vicuna-13b/batch-2/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 76 | `vicuna-13b/batch-2/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 77 | `vicuna-13b/batch-2/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 78 | `vicuna-13b/batch-2/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 79 | `vicuna-13b/batch-2/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 80 | `vicuna-13b/batch-2/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 81 | `vicuna-13b/batch-2/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 82 | `vicuna-13b/batch-2/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 83 | `vicuna-13b/batch-2/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 84 | `vicuna-13b/batch-2/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 85 | `vicuna-13b@a/interactive/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 86 | `vicuna-13b@a/interactive/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 87 | `vicuna-13b@a/interactive/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 88 | `vicuna-13b@a/interactive/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 89 | `vicuna-13b@a/interactive/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 90 | `vicuna-13b@a/interactive/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 91 | `vicuna-13b@a/interactive/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 92 | `vicuna-13b@a/interactive/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 93 | `vicuna-13b@a/interactive/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 94 | `vicuna-13b@a/interactive/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 95 | `vicuna-13b@a/batch-1/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 96 | `vicuna-13b@a/batch-1/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 97 | `vicuna-13b@a/batch-1/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 98 | `vicuna-13b@a/batch-1/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 99 | `vicuna-13b@a/batch-1/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 100 | `vicuna-13b@a/batch-1/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 101 | `vicuna-13b@a/batch-1/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 102 | `vicuna-13b@a/batch-1/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 103 | `vicuna-13b@a/batch-1/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 104 | `vicuna-13b@a/batch-1/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 105 | `vicuna-13b@a/batch-2/first/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 106 | `vicuna-13b@a/batch-2/first/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 107 | `vicuna-13b@a/batch-2/first/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 108 | `vicuna-13b@a/batch-2/first/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 109 | `vicuna-13b@a/batch-2/first/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 110 | `vicuna-13b@a/batch-2/next/requests` | 0 | 1 | waiting requests, log scale to 1024 |
-    | 111 | `vicuna-13b@a/batch-2/next/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^6 |
-    | 112 | `vicuna-13b@a/batch-2/next/slack` | -1 | 1 | time to the deadline / target; 1 without a group |
-    | 113 | `vicuna-13b@a/batch-2/next/running` | 0 | 1 | requests of it that run, log scale to 256 |
-    | 114 | `vicuna-13b@a/batch-2/next/served_by` | 0 | 1 | instances that have it at the head / instances |
-    | 115 | `mistral-7b/others/requests` | 0 | 1 | waiting in other groups, log scale to 4096 |
-    | 116 | `mistral-7b/others/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^7 |
-    | 117 | `mistral-7b/others/late` | 0 | 1 | share of them whose deadline has passed |
-    | 118 | `vicuna-13b/others/requests` | 0 | 1 | waiting in other groups, log scale to 4096 |
-    | 119 | `vicuna-13b/others/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^7 |
-    | 120 | `vicuna-13b/others/late` | 0 | 1 | share of them whose deadline has passed |
-    | 121 | `vicuna-13b@a/others/requests` | 0 | 1 | waiting in other groups, log scale to 4096 |
-    | 122 | `vicuna-13b@a/others/tokens` | 0 | 1 | their predicted output tokens, log scale to 10^7 |
-    | 123 | `vicuna-13b@a/others/late` | 0 | 1 | share of them whose deadline has passed |
-    | 124 | `gpu-0/active` | 0 | 1 | 1: it serves |
-    | 125 | `gpu-0/ready_in` | 0 | 1 | time until it does / 60 s, 0 if it does |
-    | 126 | `gpu-0/kv` | 0 | 1 | KV use / capacity |
-    | 127 | `gpu-0/has/mistral-7b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 128 | `gpu-0/has/vicuna-13b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 129 | `gpu-0/has/vicuna-13b@a` | 0 | 1 | 1: has this LLM, or loads it |
-    | 130 | `gpu-0/next/mistral-7b` | 0 | 1 | 1: its list is of this LLM |
-    | 131 | `gpu-0/next/vicuna-13b` | 0 | 1 | 1: its list is of this LLM |
-    | 132 | `gpu-0/next/vicuna-13b@a` | 0 | 1 | 1: its list is of this LLM |
-    | 133 | `gpu-0/weights/mistral-7b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 134 | `gpu-0/weights/vicuna-13b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 135 | `gpu-0/weights/vicuna-13b@a` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 136 | `gpu-0/running/interactive` | 0 | 1 | running requests / largest batch limit |
-    | 137 | `gpu-0/running/batch-1` | 0 | 1 | running requests / largest batch limit |
-    | 138 | `gpu-0/running/batch-2` | 0 | 1 | running requests / largest batch limit |
-    | 139 | `gpu-1/active` | 0 | 1 | 1: it serves |
-    | 140 | `gpu-1/ready_in` | 0 | 1 | time until it does / 60 s, 0 if it does |
-    | 141 | `gpu-1/kv` | 0 | 1 | KV use / capacity |
-    | 142 | `gpu-1/has/mistral-7b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 143 | `gpu-1/has/vicuna-13b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 144 | `gpu-1/has/vicuna-13b@a` | 0 | 1 | 1: has this LLM, or loads it |
-    | 145 | `gpu-1/next/mistral-7b` | 0 | 1 | 1: its list is of this LLM |
-    | 146 | `gpu-1/next/vicuna-13b` | 0 | 1 | 1: its list is of this LLM |
-    | 147 | `gpu-1/next/vicuna-13b@a` | 0 | 1 | 1: its list is of this LLM |
-    | 148 | `gpu-1/weights/mistral-7b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 149 | `gpu-1/weights/vicuna-13b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 150 | `gpu-1/weights/vicuna-13b@a` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 151 | `gpu-1/running/interactive` | 0 | 1 | running requests / largest batch limit |
-    | 152 | `gpu-1/running/batch-1` | 0 | 1 | running requests / largest batch limit |
-    | 153 | `gpu-1/running/batch-2` | 0 | 1 | running requests / largest batch limit |
-    | 154 | `gpu-2/active` | 0 | 1 | 1: it serves |
-    | 155 | `gpu-2/ready_in` | 0 | 1 | time until it does / 60 s, 0 if it does |
-    | 156 | `gpu-2/kv` | 0 | 1 | KV use / capacity |
-    | 157 | `gpu-2/has/mistral-7b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 158 | `gpu-2/has/vicuna-13b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 159 | `gpu-2/has/vicuna-13b@a` | 0 | 1 | 1: has this LLM, or loads it |
-    | 160 | `gpu-2/next/mistral-7b` | 0 | 1 | 1: its list is of this LLM |
-    | 161 | `gpu-2/next/vicuna-13b` | 0 | 1 | 1: its list is of this LLM |
-    | 162 | `gpu-2/next/vicuna-13b@a` | 0 | 1 | 1: its list is of this LLM |
-    | 163 | `gpu-2/weights/mistral-7b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 164 | `gpu-2/weights/vicuna-13b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 165 | `gpu-2/weights/vicuna-13b@a` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 166 | `gpu-2/running/interactive` | 0 | 1 | running requests / largest batch limit |
-    | 167 | `gpu-2/running/batch-1` | 0 | 1 | running requests / largest batch limit |
-    | 168 | `gpu-2/running/batch-2` | 0 | 1 | running requests / largest batch limit |
-    | 169 | `gpu-3/active` | 0 | 1 | 1: it serves |
-    | 170 | `gpu-3/ready_in` | 0 | 1 | time until it does / 60 s, 0 if it does |
-    | 171 | `gpu-3/kv` | 0 | 1 | KV use / capacity |
-    | 172 | `gpu-3/has/mistral-7b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 173 | `gpu-3/has/vicuna-13b` | 0 | 1 | 1: has this LLM, or loads it |
-    | 174 | `gpu-3/has/vicuna-13b@a` | 0 | 1 | 1: has this LLM, or loads it |
-    | 175 | `gpu-3/next/mistral-7b` | 0 | 1 | 1: its list is of this LLM |
-    | 176 | `gpu-3/next/vicuna-13b` | 0 | 1 | 1: its list is of this LLM |
-    | 177 | `gpu-3/next/vicuna-13b@a` | 0 | 1 | 1: its list is of this LLM |
-    | 178 | `gpu-3/weights/mistral-7b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 179 | `gpu-3/weights/vicuna-13b` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 180 | `gpu-3/weights/vicuna-13b@a` | 0 | 1 | 1: in host memory; less: on their way; 0: not |
-    | 181 | `gpu-3/running/interactive` | 0 | 1 | running requests / largest batch limit |
-    | 182 | `gpu-3/running/batch-1` | 0 | 1 | running requests / largest batch limit |
-    | 183 | `gpu-3/running/batch-2` | 0 | 1 | running requests / largest batch limit |
-    | 184 | `last/gpu-0/serves` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 185 | `last/gpu-1/serves` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 186 | `last/gpu-2/serves` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 187 | `last/gpu-3/serves` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 188 | `last/gpu-0/make_way` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 189 | `last/gpu-1/make_way` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 190 | `last/gpu-2/make_way` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 191 | `last/gpu-3/make_way` | 0 | 1 | choice / (choices - 1); 0 at the start |
 
     ## Rewards
 
@@ -364,7 +159,7 @@ class MultiModelQueueEnv(ServingEnv):
     ## Version History
 
     - v0: first version.
-    """  # noqa: E501
+    """
 
     scenario_name = "multi-model-queue"
     observation = ("clock", "arrivals", "latency", "groups", "instances", "last_action")

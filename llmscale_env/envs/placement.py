@@ -40,15 +40,6 @@ class PlacementEnv(ServingEnv):
     in `info["clipped"]`; `action_masks()` and `info["action_mask"]` say which choices are possible
     now, each part for itself (pools may still want more GPUs together than there are).
 
-    | Num | Part | Choices |
-    |---|---|---|
-    | 0 | `tp1/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24 |
-    | 1 | `tp2/instances` | 0, 1, 2, 3, 4, 5, 6, 8, 10, 12 |
-    | 2 | `tp4/instances` | 0, 1, 2, 3, 4, 5, 6 |
-    | 3 | `placement/rule` | round-robin, jsq-requests, power-of-two, least-kv, best-fit |
-    | 4 | `placement/gamma` | 0, 0.25, 0.5, 0.75, 1 |
-    | 5 | `placement/theta` | 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2 |
-
     `POOL/instances`: how many workers the pool should have (acquiring, loading and active ones).
     `rule`: for arrivals from now on; `jsq-requests` joins the shortest queue, `power-of-two` the
     shorter of two, `least-kv` goes to the worker with the largest share of KV memory left. `gamma`,
@@ -62,76 +53,13 @@ class PlacementEnv(ServingEnv):
 
     ## Observation Space
 
-    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of
-    the scenario; an interval is the last one.
+    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of the
+    scenario; an interval is the last one. `env.unwrapped.observation_entries` and `action_choices` list
+    what the tables of docs/environments list.
 
     Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
     out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
     (`tests/test_anti_cheat_worlds.py`).
-
-    | Num | Entry | Min | Max | Meaning |
-    |---|---|---|---|---|
-    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
-    | 1 | `chat/arrivals` | 0 | 1 | arrivals in the interval, log scale to 16 x expected |
-    | 2 | `chat/trend_60s` | -1 | 1 | log2(interval / mean of 60 s) / 4 |
-    | 3 | `chat/trend_300s` | -1 | 1 | log2(interval / mean of 300 s) / 4 |
-    | 4 | `chat/forecast` | 0 | 1 | forecast rate 5 s ahead, log scale to 16 x expected |
-    | 5 | `chat/forecast_error` | 0 | 1 | its recent weighted absolute percentage error / 2 |
-    | 6 | `chat/input` | 0 | 1 | mean input tokens, log scale to 4096 |
-    | 7 | `chat/predicted` | 0 | 1 | mean predicted output tokens, log scale to 4096 |
-    | 8 | `chat/ttft_mean` | 0 | 1 | mean TTFT / target / 2 |
-    | 9 | `chat/ttft_max` | 0 | 1 | largest TTFT / target / 2 |
-    | 10 | `chat/itl_mean` | 0 | 1 | mean ITL / target / 2 |
-    | 11 | `chat/itl_max` | 0 | 1 | largest mean ITL of a request / target / 4 |
-    | 12 | `chat/violations` | 0 | 1 | violations / (violations + on time) |
-    | 13 | `llama-2-13b/unplaced` | 0 | 1 | requests without a worker, log scale to 256 |
-    | 14 | `llama-2-13b/unplaced_age` | 0 | 1 | age of the first / longest TTFT target / 2 |
-    | 15 | `gpus/free` | 0 | 1 | free GPUs / max_gpus |
-    | 16 | `tp1/active` | 0 | 1 | active instances / slots |
-    | 17 | `tp1/draining` | 0 | 1 | draining instances / slots |
-    | 18 | `tp1/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 19 | `tp1/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 20 | `tp1/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 21 | `tp1/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 22 | `tp1/running` | 0 | 1 | running requests / sum of batch limits |
-    | 23 | `tp1/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 24 | `tp1/kv` | 0 | 1 | KV use / capacity |
-    | 25 | `tp1/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 26 | `tp1/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 27 | `tp1/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 28 | `tp1/busy` | 0 | 1 | share of active instances with any request |
-    | 29 | `tp2/active` | 0 | 1 | active instances / slots |
-    | 30 | `tp2/draining` | 0 | 1 | draining instances / slots |
-    | 31 | `tp2/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 32 | `tp2/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 33 | `tp2/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 34 | `tp2/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 35 | `tp2/running` | 0 | 1 | running requests / sum of batch limits |
-    | 36 | `tp2/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 37 | `tp2/kv` | 0 | 1 | KV use / capacity |
-    | 38 | `tp2/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 39 | `tp2/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 40 | `tp2/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 41 | `tp2/busy` | 0 | 1 | share of active instances with any request |
-    | 42 | `tp4/active` | 0 | 1 | active instances / slots |
-    | 43 | `tp4/draining` | 0 | 1 | draining instances / slots |
-    | 44 | `tp4/loading_0` | 0 | 1 | not yet active, up to 5 s left, / slots |
-    | 45 | `tp4/loading_1` | 0 | 1 | not yet active, 5 s to 15 s left, / slots |
-    | 46 | `tp4/loading_2` | 0 | 1 | not yet active, 15 s to 30 s left, / slots |
-    | 47 | `tp4/loading_3` | 0 | 1 | not yet active, more than 30 s left, / slots |
-    | 48 | `tp4/running` | 0 | 1 | running requests / sum of batch limits |
-    | 49 | `tp4/waiting` | 0 | 1 | waiting requests / sum of batch limits, log scale to 8 |
-    | 50 | `tp4/kv` | 0 | 1 | KV use / capacity |
-    | 51 | `tp4/kv_max` | 0 | 1 | KV use of the fullest instance |
-    | 52 | `tp4/preemptions` | 0 | 1 | preemptions and evictions per iteration, log to 1 |
-    | 53 | `tp4/limit` | 0 | 1 | mean batch limit, log scale to max_batch |
-    | 54 | `tp4/busy` | 0 | 1 | share of active instances with any request |
-    | 55 | `last/tp1/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 56 | `last/tp2/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 57 | `last/tp4/instances` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 58 | `last/placement/rule` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 59 | `last/placement/gamma` | 0 | 1 | choice / (choices - 1); 0 at the start |
-    | 60 | `last/placement/theta` | 0 | 1 | choice / (choices - 1); 0 at the start |
 
     ## Rewards
 

@@ -33,10 +33,6 @@ class PlacementPerRequestEnv(ServingEnv):
     `MultiDiscrete` with one part. At issue is the request that waits and arrived first; those
     behind it come after it, one at each decision, so that a late one cannot be left behind.
 
-    | Num | Part | Choices |
-    |---|---|---|
-    | 0 | `request/worker` | wait, rank-1, rank-2, rank-3, rank-4 |
-
     `rank-k` is the worker with the k-th fewest requests (ties: by number; those that cannot take
     the request come last): workers are alike, and named by number a network would have to learn for
     each anew what to do with it. `wait` leaves the request where it is. A worker that cannot take
@@ -47,54 +43,14 @@ class PlacementPerRequestEnv(ServingEnv):
     ## Observation Space
 
     `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Workers are seen with the
-    request at issue on them; times are those of Aladdin's linear models (Eq. 2 and 3), fitted to
-    the worker's iteration times. Workers come by rank, as in the action. Of a worker that does not
-    serve, everything is 0.
+    request at issue on them; times are those of Aladdin's linear models (Eq. 2 and 3), fitted to the
+    worker's iteration times. Workers come by rank, as in the action. Of a worker that does not serve,
+    everything is 0. `env.unwrapped.observation_entries` and `action_choices` list what the tables of
+    docs/environments list.
 
     Entry 0 counts to the horizon, which no service has; `observation` without the block `clock` leaves it
     out. No other entry does (`tests/test_leaks.py`). To stop serving early does not pay all the same
     (`tests/test_anti_cheat_worlds.py`).
-
-    | Num | Entry | Min | Max | Meaning |
-    |---|---|---|---|---|
-    | 0 | `clock/elapsed` | 0 | 1 | time / horizon |
-    | 1 | `request/there` | 0 | 1 | 1: a request is to be placed |
-    | 2 | `request/input` | 0 | 1 | input tokens, log scale to 4096 |
-    | 3 | `request/predicted` | 0 | 1 | predicted output tokens, log scale to 4096 |
-    | 4 | `request/waited` | 0 | 1 | time since its arrival / TTFT target / 2 |
-    | 5 | `request/others` | 0 | 1 | others in gateways, log scale to 256 |
-    | 6 | `rank-1/active` | 0 | 1 | 1: it serves |
-    | 7 | `rank-1/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 8 | `rank-1/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 9 | `rank-1/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 10 | `rank-1/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 11 | `rank-1/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 12 | `rank-1/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 13 | `rank-1/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
-    | 14 | `rank-2/active` | 0 | 1 | 1: it serves |
-    | 15 | `rank-2/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 16 | `rank-2/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 17 | `rank-2/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 18 | `rank-2/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 19 | `rank-2/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 20 | `rank-2/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 21 | `rank-2/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
-    | 22 | `rank-3/active` | 0 | 1 | 1: it serves |
-    | 23 | `rank-3/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 24 | `rank-3/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 25 | `rank-3/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 26 | `rank-3/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 27 | `rank-3/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 28 | `rank-3/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 29 | `rank-3/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
-    | 30 | `rank-4/active` | 0 | 1 | 1: it serves |
-    | 31 | `rank-4/requests` | 0 | 1 | requests there, log scale to the batch limit |
-    | 32 | `rank-4/prefill` | 0 | 1 | prefill time of its queue and this one / TTFT target / 2 |
-    | 33 | `rank-4/decode` | 0 | 1 | decode iteration with this one / ITL target / 2 |
-    | 34 | `rank-4/decode_end` | 0 | 1 | the same with all predicted outputs / ITL target / 2 |
-    | 35 | `rank-4/kv` | 0 | 1 | KV memory used, waited for, and by this one / capacity / 2 |
-    | 36 | `rank-4/kv_end` | 0 | 1 | the same with all predicted outputs / capacity / 2 |
-    | 37 | `rank-4/slack` | -1 | 1 | least time ahead of the ITL target / TTFT target; 1: nobody |
 
     - `prefill` is constraint (c) of Aladdin's programme: `c1 + k1 * tokens` over the prompts of its
       queue and this one; 0.5 is the target.
