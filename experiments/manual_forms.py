@@ -8,9 +8,9 @@ from typing import Any
 
 import llmscale_env
 from llmscale_env.envs.actions import HEADS
+from llmscale_env.envs.heads.size_free import Residual, ScaledChanges
 from llmscale_env.envs.observations import BLOCKS
 from llmscale_env.envs.shaping import Shaping
-from llmscale_env.envs.size_free_heads import Residual, ScaledChanges
 from llmscale_env.scenarios import load_scenario
 
 SIZE_FREE = ("class_load", "urgency", "pool_state", "slo_tails", "wishes")

@@ -20,9 +20,9 @@ from llmscale_env.control.forecast.base import check_integer
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import RewardParts
 from llmscale_env.control.view import ClusterView
+from llmscale_env.envs.blocks.entries import Entry
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
-from llmscale_env.envs.entries import Entry
 from llmscale_env.envs.render import History, draw_frame, text_frame
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario

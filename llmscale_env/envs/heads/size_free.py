@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.entries import present
+from llmscale_env.envs.blocks.entries import present
+from llmscale_env.envs.heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.orders import AS_IS
-
-if TYPE_CHECKING:
-    from llmscale_env.envs.actions import ActionOrders
 
 
 def room(scenario: Scenario, now: Snapshot) -> NDArray[np.int64]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import RULES
 from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.envs.heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.linear import worker_times_s
 from llmscale_env.sim.spec import InstanceState, PoolPhase
-
-if TYPE_CHECKING:
-    from llmscale_env.envs.actions import ActionOrders
 
 
 class Ranks:

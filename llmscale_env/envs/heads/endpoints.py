@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.endpoints import EndpointLayout
 from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.envs.heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import ScalingKind
-
-if TYPE_CHECKING:
-    from llmscale_env.envs.actions import ActionOrders
 
 STEPS = np.array([-4, -2, -1, 0, 1, 2, 4])
 """Changes of the number of instances."""

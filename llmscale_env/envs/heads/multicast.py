@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.scaling import FleetSeen, Preference, Scaler
 from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.envs.heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
 from llmscale_env.sim.orders import AS_IS, ScaleOrders
 from llmscale_env.sim.spec import InstanceState, LoadSource, PoolPhase
-
-if TYPE_CHECKING:
-    from llmscale_env.envs.actions import ActionOrders
 
 LEVELS = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128])
 

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.entries import Entry, Floats, log_scale, past_means, present, ranges, share
+from llmscale_env.envs.blocks.entries import (
+    Entry,
+    Floats,
+    log_scale,
+    past_means,
+    present,
+    ranges,
+    share,
+)
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.observed import LOAD_BOUNDS_PS, TTFT_BOUNDS
