@@ -23,7 +23,7 @@ from agents.learned import LearnedPolicy
 from agents.stopping import Stop
 from agents.store import BEST, ModelError, check_finite, contents_of, write
 from agents.vec_adapter import NativeVecEnv
-from llmscale_env.control.result import on_time_share
+from llmscale_env.control.results.result import on_time_share
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 

@@ -13,7 +13,7 @@ from agents.statistics import FEW, by_policy, interquartile_mean, mean_interval,
 from agents.statistics import share_better as _share_better
 from llmscale_env._spread import ALONE, Launcher, spread
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.result import EpisodeResult, on_time_share
+from llmscale_env.control.results.result import EpisodeResult, on_time_share
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario

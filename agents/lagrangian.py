@@ -33,7 +33,7 @@ from llmscale_env.control.reward import violation_prices
 from llmscale_env.scenarios import Scenario
 
 if TYPE_CHECKING:
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 
 def targets_of(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.float64]:

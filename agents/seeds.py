@@ -22,7 +22,7 @@ from agents.train import RUNS, check, folder_name, is_finished, plan
 from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, flag, run_command
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
-from llmscale_env.control.result import on_time_share
+from llmscale_env.control.results.result import on_time_share
 
 if TYPE_CHECKING:
     from agents.comparison import Row

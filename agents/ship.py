@@ -49,7 +49,7 @@ from agents.pretrained import (
 )
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
-from llmscale_env.control.result import on_time_share
+from llmscale_env.control.results.result import on_time_share
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
 """Words of a command that do not change what comes of it."""

@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _LAZY: dict[str, str] = {
     "ClusterView": "llmscale_env.control.view",
     "Command": "llmscale_env.control.command",
-    "EpisodeResult": "llmscale_env.control.result",
+    "EpisodeResult": "llmscale_env.control.results.result",
     "Policy": "llmscale_env.control.policy",
     "RequestTable": "llmscale_env.workload.requests",
     "Scenario": "llmscale_env.scenarios.schema",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from baselines import make_policy
-from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.results.result import EpisodeResult
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.view import ClusterView, RequestsUnderWay
 from llmscale_env.scenarios import load_scenario

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmscale_env.control.command import Command
-from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.results.result import EpisodeResult
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario, validate_scenario

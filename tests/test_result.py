@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.results.result import EpisodeResult
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.spec import RequestState
@@ -313,5 +313,5 @@ def test_slips():
 
 
 def test_heavy_imports_wait():
-    code = "import sys, llmscale_env.control.result as r; print('pandas' in sys.modules)"
+    code = "import sys, llmscale_env.control.results.result as r; print('pandas' in sys.modules)"
     assert printed(code).strip() == "False"

@@ -7,9 +7,9 @@ import pytest
 
 from baselines.registry import make_policy
 from llmscale_env.control.demand import DemandRecord
+from llmscale_env.control.results.streamed_columns import StreamedColumns
 from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
-from llmscale_env.control.streamed_columns import StreamedColumns
 from llmscale_env.scenarios.load import load_scenario, validate_scenario
 from llmscale_env.sim.metrics import LATENCIES
 from tests.test_workload_week import assert_same as same_tables

@@ -33,7 +33,7 @@ from llmscale_env._cli import (
     whole,
 )
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.result import on_time_share
+from llmscale_env.control.results.result import on_time_share
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario, scenario_names
 

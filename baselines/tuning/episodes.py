@@ -22,7 +22,7 @@ import platformdirs
 from baselines.tuning.trials import Outcome
 from llmscale_env._sealed import opened, sealed
 from llmscale_env._spread import ALONE, Crew, Launcher, crew
-from llmscale_env.control.result import on_time_share
+from llmscale_env.control.results.result import on_time_share
 from llmscale_env.control.reward import day_drawn, days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation

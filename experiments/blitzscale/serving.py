@@ -23,7 +23,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import InstanceState
 
 if TYPE_CHECKING:
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 PREFILL, DECODE = 0, 1
 """Pools of those scenarios."""

@@ -12,7 +12,7 @@ from llmscale_env.scenarios.schema import Scenario
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 BATCH_CLASS = "batch"
 

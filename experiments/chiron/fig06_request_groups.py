@@ -43,7 +43,7 @@ from llmscale_env.scenarios.schema import Scenario
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
     from llmscale_env.workload.requests import RequestTable
 
 FIGURE = "Figure 6"

@@ -33,7 +33,7 @@ from experiments.harness.figure import SEEDS, Grid
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.result import EpisodeResult
+from llmscale_env.control.results.result import EpisodeResult
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario

@@ -26,7 +26,7 @@ from llmscale_env.workload.requests import RequestTable
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 MODELS = {"llama-3.1-8b": "small", "llama-3.1-70b": "large"}
 BESIDE_QUEUE_PER_S = {"small": 50.0, "large": 10.0}

@@ -19,7 +19,7 @@ from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 
 if TYPE_CHECKING:
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 CONFIGURATIONS = {"small": "chiron-8b", "large": "chiron-70b", "mixed": "chiron-both"}
 """Section 6: small model, large model, both sharing the GPUs; and their scenarios."""

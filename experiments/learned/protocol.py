@@ -22,7 +22,7 @@ from llmscale_env.scenarios import Scenario
 
 if TYPE_CHECKING:
     from agents.learned import LearnedPolicy
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 Case = dict[str, Any]
 Row = dict[str, Any]

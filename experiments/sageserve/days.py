@@ -23,7 +23,7 @@ from llmscale_env.workload.week import sageserve_week
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 HOUR_S = 3600.0
 POLICIES = ("reactive", "lt-i", "lt-u", "lt-ua")

@@ -14,12 +14,12 @@ from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.leftover import lost_at_horizon
 from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.region_result import has_regions, region_summary
+from llmscale_env.control.results.region_result import has_regions, region_summary
+from llmscale_env.control.results.series import Column, SeriesRecorder
+from llmscale_env.control.results.streamed_columns import StreamedColumns
 from llmscale_env.control.reward import draw_chunks, draw_requests
-from llmscale_env.control.series import Column, SeriesRecorder
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.snapshot import FORECAST_QUANTILES
-from llmscale_env.control.streamed_columns import StreamedColumns
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns
@@ -27,7 +27,7 @@ from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 
 CHUNK_S = 4 * 3600.0
@@ -90,7 +90,7 @@ def run_episode(
         CommandError: the policy ordered something impossible (as the scenario says).
         ValueError: `requests` names other LLMs or classes than the scenario.
     """
-    from llmscale_env.control.result import EpisodeResult, request_frame
+    from llmscale_env.control.results.result import EpisodeResult, request_frame
 
     if requests is None:
         requests = draw_requests(scenario, np.random.default_rng(seed))
@@ -149,7 +149,7 @@ def run_streamed(
         ValueError: somebody who is to be told the future, which is not there; a cluster with flows (see
             `EngineBatch.extend`) or with a metric delay; a `chunk_s` that is not positive.
     """
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
     if scenario.delay_steps:
         raise ValueError(

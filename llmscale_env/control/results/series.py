@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.region_result import has_regions
+from llmscale_env.control.results.region_result import has_regions
 from llmscale_env.control.reward import PARTS
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.sim.picoseconds import PS_PER_S

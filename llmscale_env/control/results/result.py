@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from llmscale_env._writing import replace_files
 from llmscale_env.control.leftover import lost_at_horizon
-from llmscale_env.control.region_result import regions_of_instances
+from llmscale_env.control.results.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps
 from llmscale_env.sim.machine_metrics import summarise_cluster, time_integral
@@ -328,7 +328,7 @@ class EpisodeResult:
 
         The suffix of `path` says which kind of file (.png, .svg, .pdf).
         """
-        from llmscale_env.control.episode_plot import draw_episode
+        from llmscale_env.control.results.episode_plot import draw_episode
 
         return draw_episode(self, Path(path))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmscale_env._writing import replace_files
 
 if TYPE_CHECKING:
-    from llmscale_env.control.result import EpisodeResult
+    from llmscale_env.control.results.result import EpisodeResult
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MAX_BINS = 240
@@ -59,7 +59,7 @@ def draw_episode(result: EpisodeResult, path: Path) -> Path:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    from llmscale_env.control.result import on_time_share
+    from llmscale_env.control.results.result import on_time_share
 
     share = on_time_share(result.summary, "joint")
     on_time = "no request judged" if np.isnan(share) else f"{100 * share:.1f} % on time"
