@@ -54,8 +54,15 @@ _PLACE = {name: k for k, name in enumerate(STATE_FIELDS)}
 def _base(builder: Any, table: Any, name: str) -> Any:
     """Pointer (i8*) to the array called `name` of the episode whose table is at `table`."""
     pointers = builder.inttoptr(table, _I64.as_pointer())
-    address = builder.load(builder.gep(pointers, [_I64(_PLACE[name])]))
+    address = _constant(builder, builder.gep(pointers, [_I64(_PLACE[name])]))
     return builder.inttoptr(address, cgutils.voidptr_t)
+
+
+def _constant(builder: Any, pointer: Any) -> Any:
+    """Load what no kernel writes: the compiler may keep it in a register over stores to other arrays."""
+    loaded = builder.load(pointer)
+    loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return loaded
 
 
 def _field(builder: Any, table: Any, array: str, dtype: np.dtype, field: str) -> Any:
@@ -63,7 +70,7 @@ def _field(builder: Any, table: Any, array: str, dtype: np.dtype, field: str) ->
     assert dtype.fields is not None
     offset = dtype.fields[field][1]
     pointer = builder.gep(_base(builder, table, array), [_I64(offset)])
-    return builder.load(builder.bitcast(pointer, _I64.as_pointer()))
+    return _constant(builder, builder.bitcast(pointer, _I64.as_pointer()))
 
 
 def _records(name: str, dtype: np.dtype) -> Any:
