@@ -118,9 +118,16 @@ def claimed(
     return listed
 
 
-def listed(values: Mapping[Any, Any] | Any, unit: str = "", form: str = ".3g") -> str:
-    """Numbers by place, in words: "9x at 1, 1.2x at 8"."""
-    return ", ".join(f"{value:{form}}{unit} at {n:g}" for n, value in values.items())
+def listed(
+    values: Mapping[Any, Any] | Any,
+    unit: str = "",
+    form: str = ".3g",
+    *,
+    scale: float = 1.0,
+    place: str = "",
+) -> str:
+    """Numbers by place, in words: "9x at 1, 1.2x at 8"; `scale` and the unit `place` are of places."""
+    return ", ".join(f"{value:{form}}{unit} at {scale * n:g}{place}" for n, value in values.items())
 
 
 # ---- pictures ----

@@ -20,7 +20,7 @@ from experiments.harness.claims import Claim, about, at_least, between
 from experiments.harness.figure import SEEDS, Grid, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import bars_by_variant, run_trace, single_model_load
+from experiments.qlm.loads import bars_by_variant, run_trace, single_model_cases
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,17 +59,9 @@ PARAMETERS = {
 cases = Grid(
     {
         "scenario": ("qlm-single",),
-        "rate": lambda parameters, _: [
-            {
-                **single_model_load(
-                    parameters.load, rate, parameters.batch_per_s, parameters.trace_s
-                ),
-                "interactive_per_s": float(rate),
-                "interval_s": parameters.interval_s,
-                "patience_s": parameters.patience_s,
-            }
-            for rate in parameters.interactive_per_s
-        ],
+        "rate": lambda parameters, _: single_model_cases(
+            parameters, [parameters.load], parameters.interactive_per_s
+        ),
         "variant": [{"variant": name, "policy": policy} for name, policy in WITHOUT.items()],
         "seed": SEEDS,
     }

@@ -8,7 +8,7 @@ episode ends when the last request is done or after `patience_s`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
-from experiments.harness.figure import dress, line
+from experiments.harness.figure import dress, line, where, wide
 from experiments.qlm.mega import apart, with_mega_prompts
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import draw_requests
@@ -98,6 +98,22 @@ def single_model_load(
     if load != "literal":
         n = max(n, round(trace_s * sum(rates.values())))
     return {"load": load, "rates": rates, "requests": n}
+
+
+def single_model_cases(
+    parameters: Any, loads: Iterable[str], rates: Iterable[float]
+) -> list[dict[str, Any]]:
+    """What cases of W_A hold for each load and interactive rate, with a figure's other parameters."""
+    return [
+        {
+            **single_model_load(load, rate, parameters.batch_per_s, parameters.trace_s),
+            "interactive_per_s": float(rate),
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+        }
+        for load in loads
+        for rate in rates
+    ]
 
 
 def trace(scenario: Scenario, n: int, seed: int) -> RequestTable:
@@ -206,16 +222,34 @@ def queue_sizes(
     return {"largest_queue": float(waiting.max()), "mean_queue": float(waited.sum()) / time_s}
 
 
+def of_policy(frame: DataFrame, policy: str, x: str, column: str) -> DataFrame:
+    """A policy's values of a column: a row per seed, a column per `x`."""
+    return wide(where(frame, policy=policy), x, column)
+
+
+def points_above(frame: DataFrame, other: str, x: str, column: str = "attainment") -> DataFrame:
+    """By how many percentage points QLM meets more SLOs than another: rows and columns as above."""
+    return 100 * (of_policy(frame, "qlm", x, column) - of_policy(frame, other, x, column))
+
+
 def lines_by_policy(
-    axes: Any, frame: DataFrame, policies: Sequence[str], x: str, column: str, scale: float
+    axes: Any,
+    frame: DataFrame,
+    policies: Sequence[str],
+    x: str,
+    column: str,
+    scale: float,
+    styles: Mapping[str, tuple[str, ...]] = STYLES,
+    **look: Any,
 ) -> None:
-    """A line over `x` per policy, in its style, with the range over the seeds."""
+    """A line over `x` per policy, in its style, with the range over the seeds; `look`: see `line`."""
     for policy in policies:
-        name, colour, marker = STYLES.get(policy, (policy, None, "x"))
-        look: dict[str, Any] = {"marker": marker, "ms": 4, "color": colour, "label": name}
-        mine = frame[frame["policy"] == policy]
+        name, colour, marker, *stroke = styles.get(policy, (policy, None, "x"))
+        mine = where(frame, policy=policy)
         if not mine.empty:
-            line(axes, mine, x, column, "-", scale=scale, edge=None, **look)
+            own: dict[str, Any] = {"marker": marker, "ms": 4, "color": colour, "label": name}
+            style = stroke[0] if stroke else "-"
+            line(axes, mine, x, column, style, scale=scale, **{"edge": None, **own, **look})
 
 
 def bars_by_variant(
