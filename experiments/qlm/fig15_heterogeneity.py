@@ -77,7 +77,7 @@ cases = Grid(
     {
         "load": lambda parameters, _: [
             {
-                **single_model_load("equal", *[parameters.interactive_per_s] * 2, 0.0),
+                **single_model_load("equal", parameters.interactive_per_s, 0.0, 0.0),
                 "requests": parameters.requests_per_instance * parameters.instances,
                 "llm": parameters.llm,
                 "a10_share": float(share),
@@ -156,17 +156,18 @@ def plot(frame: DataFrame, parameters: Heterogeneity) -> Any:
     """Throughput, the gain over even placement, and how many requests went to A10."""
     figure = new_figure(12.5, 4)
     left, middle, right = figure.subplots(1, 3)
-    policies, place = parameters.policies, {"along": 0.01}
+    policies = parameters.policies
+    look: dict[str, Any] = {"along": 0.01, "ms": 4}
     for axes, column, scale in ((left, "requests_per_s", 1), (right, "a10_requests", 100)):
         lines_by_policy(
-            axes, frame, policies, "a10_share", column, scale, STYLES, band=None, **place
+            axes, frame, policies, "a10_share", column, scale, STYLES, band=None, **look
         )
     for policy in (ROUND_ROBIN, RANDOM) if QLM in policies else ():
         if policy in policies:
             name, colour, marker, stroke = STYLES[policy]
             gain = _gain(frame, policy).melt(value_name="gain")
-            look: dict[str, Any] = {"marker": marker, "ms": 4, "color": colour, "edge": None}
-            line(middle, gain, "a10_share", "gain", stroke, label=f"over {name}", **place, **look)
+            own: dict[str, Any] = {"marker": marker, "color": colour, "edge": None}
+            line(middle, gain, "a10_share", "gain", stroke, label=f"over {name}", **look, **own)
     fair = _fair_share(frame)
     if fair is not None:
         shares, parts = 100 * np.array(list(fair)), 100 * np.array(list(fair.values()))

@@ -153,8 +153,8 @@ def plot(frame: DataFrame, parameters: GroupSize) -> Any:
                 look: dict[str, Any] = {"ms": 4, "color": f"C{k}", "label": name}
                 line(axes, part, "delta", column, style, scale=scale, shade=0.12, edge=None, **look)
         axes.set_xscale("log", base=2)
-        labels = {"xlabel": "delta (average batches per group)", "ylabel": label}
-        dress(axes, ticks=parameters.deltas, bottom=0, **labels)
+        axes.set(xlabel="delta (average batches per group)", ylabel=label)
+        dress(axes, ticks=parameters.deltas, bottom=0)
     panels[0].set_ylim(0, 103)
     legend_below(figure, panels[0], 2)
     return figure
