@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import Interval
 from experiments.harness.claims import Claim, about, at_least, at_most
-from experiments.harness.figure import claimed
+from experiments.harness.figure import by_seed, claimed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -130,10 +130,5 @@ def _exponent(at: Any) -> float:
 
 
 def _by_seed(part: Part, number: Callable[[Any], float]) -> Interval:
-    """Infinite, without bounds, if it is for any seed."""
-    values = np.array(
-        [number(one.set_index("cv")["needed"].sort_index()) for _, one in part.rows.groupby("seed")]
-    )
-    if np.isinf(values).any():
-        return Interval(math.inf, math.nan, math.nan)
-    return mean_interval(values)
+    """Of what is needed by CV."""
+    return by_seed(part.rows, lambda one: number(one.set_index("cv")["needed"].sort_index()))

@@ -13,6 +13,7 @@ A figure declares what is its own and takes the rest from here:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -92,8 +93,9 @@ def where(frame: DataFrame, **values: Any) -> DataFrame:
 
 
 def by_seed(frame: DataFrame, number: Callable[[DataFrame], Any]) -> Interval:
-    """A number of each seed's rows, and its interval over the seeds."""
-    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
+    """A number of each seed's rows, and its interval; infinite, without bounds, if it is for any seed."""
+    values = [float(number(mine)) for _, mine in frame.groupby("seed")]
+    return Interval(math.inf, math.nan, math.nan) if math.inf in values else mean_interval(values)
 
 
 def interval_of(column: Any) -> Interval:
