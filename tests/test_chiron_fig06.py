@@ -13,6 +13,7 @@ from experiments.chiron import fig06_request_groups as fig06
 from experiments.chiron.immediate import instances_for
 from experiments.harness.claims import Verdict
 from llmscale_env.workload.requests import RequestTable
+from tests.test_figures import small, small_run
 
 
 def test_instances_for_requests():
@@ -55,20 +56,12 @@ def test_what_is_counted_of_an_episode():
     assert found["slo_attainment"] == pytest.approx(1 / 3)
 
 
-SMALL = fig06.RequestGroups(
-    seeds=1,
-    deadlines_s=(300.0, 600.0),
-    cvs=(4.0,),
-    arriving_s=900.0,
-    max_groups=(1, 8),
-    load_times_s=(15.0,),
-    by_request=False,
-)
+SMALL = small("chiron-fig06")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def frame():
-    return pd.DataFrame([{**case, **row} for case in fig06.cases(SMALL) for row in fig06.run(case)])
+    return small_run("chiron-fig06")
 
 
 def test_immediate_autoscaling_takes_more_actions_and_serves_less_per_instance(frame):

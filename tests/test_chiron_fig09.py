@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from experiments.chiron import fig09_interactive_load as fig09
 from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS
 from experiments.harness.claims import Verdict
+from tests.test_figures import small_run
 
 PARAMETERS = fig09.InteractiveLoad(
     seeds=2,
@@ -128,13 +129,7 @@ def test_rates_that_were_not_run_have_no_claims(as_in_the_paper):
 
 
 def test_a_run_of_every_policy():
-    settings = fig09.InteractiveLoad(
-        seeds=1, small_rates_per_s=(2,), large_rates_per_s=(), mixed_rates_per_s=(2,), warm_up_s=0,
-        measured_s=60, tail_s=30,
-    )  # fmt: skip
-    cases = fig09.cases(settings)
-    assert len(cases) == 10
-    assert {c["policy_name"] for c in cases} == set(fig09.DRAWN)
-    for row in (fig09.run(case)[0] for case in cases):
-        assert 0 <= row["slo_attainment"] <= 1
-        assert row["throughput_per_instance"] > 0
+    frame = small_run("chiron-fig09")
+    assert frame["policy_name"].value_counts().to_dict() == dict.fromkeys(fig09.DRAWN, 3)
+    assert frame["slo_attainment"].between(0, 1).all()
+    assert (frame["throughput_per_instance"] > 0).all()

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from experiments.chiron import fig10_batch_queue as fig10
 from experiments.chiron.llumnix_settings import untuned, untuned_64
 from experiments.harness.claims import Verdict
+from tests.test_figures import small_run
 
 PARAMETERS = fig10.BatchQueue(
     seeds=1, small_queues=(100, 700_000), large_queues=(80_000,), mixed_queues=(1000,)
@@ -96,12 +97,8 @@ def test_parameters_are_checked():
 
 
 def test_a_run():
-    settings = fig10.BatchQueue(
-        seeds=1, small_queues=(), large_queues=(500,), mixed_queues=(), tail_s=0
-    )
-    case = fig10.cases(settings)[0]
-    assert case["policy"] == "chiron"
-    (found,) = fig10.run(case)
+    found = small_run("chiron-fig10").iloc[0]
+    assert found["policy"] == "chiron"
     assert found["batch_attainment"] > 0.5
     assert found["interactive_attainment"] > 0.5
     assert found["gpus"] <= 50

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.chiron import fig11_converged_batch as figure
 from experiments.harness.claims import Verdict
+from tests.test_figures import small_run
 
 PARAMETERS = figure.ConvergedBatch(seeds=1, ladder=(64, 512))
 BATCHES = {
@@ -126,12 +127,9 @@ def test_without_a_fixed_limit_within_the_target_nothing_is_optimal(frame):
 
 
 def test_cases_and_a_run():
-    small = figure.ConvergedBatch(seeds=2, duration_s=20, ladder=(32,))
-    found = figure.cases(small)
-    assert (
-        len(found) == 2 * 2 * 4 * 4 + 2 * 4
-    )  # seeds x models x variants x (2 kinds, 2 targets); ladder
-    fixed = next(case for case in found if case["controller"] == "fixed")
-    (one,) = figure.run(fixed)
-    assert one["limit"] == one["batch"] == fixed["first_limit"] == 32
+    # seeds x models x variants x (2 kinds, 2 targets); ladder
+    assert len(figure.cases(figure.ConvergedBatch(seeds=2, ladder=(32,)))) == 2 * 2 * 4 * 4 + 2 * 4
+    frame = small_run("chiron-fig11")
+    one = frame[frame["controller"] == "fixed"].iloc[0]
+    assert one["limit"] == one["batch"] == one["first_limit"] == 32
     assert one["itl_violations"] == 0

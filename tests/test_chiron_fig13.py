@@ -13,6 +13,7 @@ from experiments.chiron import fig13_batch_slo as fig13
 from experiments.chiron.batch_queue import last_finish_s, queue_kept
 from experiments.chiron.setting import scenario_of
 from experiments.harness.claims import Verdict
+from tests.test_figures import small, small_run
 
 NAN = float("nan")
 
@@ -55,22 +56,12 @@ def test_last_finish_by_hand(result, scenario):
     assert last_finish_s(result, scenario) == 19
 
 
-SMALL = fig13.BatchSlo(
-    seeds=1,
-    configurations=("small",),
-    batch_ttft_s=(60, 240),
-    batch_requests=(3000,),
-    stream_rate_per_s=(40,),
-    stream_interactive_rate_per_s=(2,),
-    stream_control_interval_s=10,
-    rest_s=60,
-)
+SMALL = small("chiron-fig13")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def frame():
-    rows = [{**case, **row} for case in fig13.cases(SMALL) for row in fig13.run(case)]
-    return pd.DataFrame(rows)
+    return small_run("chiron-fig13")
 
 
 def test_queues_are_watched_equally_long_and_streams_in_proportion():
@@ -147,12 +138,8 @@ def test_reasons_say_what_the_rows_hold():
 
 
 def test_parameters_fit_together():
-    assert (
-        fig13.claims(
-            made_up(([1, 1], [1, 1]), (1, 1)), SMALL.model_copy(update={"batch_ttft_s": (60,)})
-        )
-        == []
-    )
+    one = SMALL.model_copy(update={"batch_ttft_s": (60,)})
+    assert fig13.claims(made_up(([1, 1], [1, 1]), (1, 1)), one) == []
     with pytest.raises(ValidationError, match="one value for each of large"):
         fig13.BatchSlo(configurations=("large",), batch_requests=(1, 2))
     with pytest.raises(ValidationError):

@@ -14,6 +14,7 @@ from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.workload.requests import RequestTable
+from tests.test_figures import small_run
 
 
 def test_r_squared_by_hand():
@@ -74,10 +75,7 @@ def test_a_backlog_that_is_too_short_is_refused():
 
 
 def test_a_run_gives_a_row_per_start_quantile_and_length():
-    changes = {"llms": ("llama-3.1-8b",), "batch_limits": (16,), "queue_lengths": (100, 20)}
-    sizes = {"queued": 4000, "warm_up_s": 120, "history_s": 600, "seeds": 1}
-    case = fig14.cases(fig14.WaitingTime(**changes, **sizes))[0]
-    rows = pd.DataFrame(fig14.run(case))
+    rows = small_run("chiron-fig14")
     assert len(rows) == 2 * 2 * 2
     busy = rows[(rows["start"] == "busy") & (rows["queue_length"] == 100)]
     # The safe side is above the mean.

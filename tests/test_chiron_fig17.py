@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from experiments.chiron import fig17_burstiness as fig17
 from experiments.harness.claims import Verdict
+from tests.test_figures import small_run
 
 
 def test_theta_is_the_inverse_of_the_over_provisioning():
@@ -92,11 +93,7 @@ def test_parameters_that_make_no_figure_are_refused():
 
 
 def test_a_run():
-    parameters = fig17.Burstiness(
-        seeds=1, cvs=(1.0, 8.0), over_provisionings=(1 / 0.95, 3.0), configurations=("large",),
-        rates_per_s=(10.0,), horizon_s=600.0, warm_up_s=100.0,
-    )  # fmt: skip
-    frame = pd.DataFrame([{**c, **row} for c in fig17.cases(parameters) for row in fig17.run(c)])
+    frame = small_run("chiron-fig17")
     at = frame.set_index(["over_provisioning", "cv"])
     assert at.loc[(3.0, 1.0), "slo_attainment"] > 0.99
     assert at.loc[(3.0, 1.0), "gpus"] > 1.5 * at.loc[(1 / 0.95, 1.0), "gpus"]

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from experiments.chiron import fig18_ablation as fig18
 from experiments.harness.claims import Verdict
+from tests.test_figures import small_run
 
 PARAMETERS = fig18.Ablation(
     seeds=2, configurations=("small",), rates_per_s=(10,), queues=(100,), static_batches=(64,)
@@ -104,11 +105,8 @@ def test_every_configuration_has_its_loads():
 
 
 def test_small_runs_of_the_four_policies():
-    settings = fig18.Ablation(
-        seeds=1, configurations=("large",), rates_per_s=(2,), queues=(100,), static_batches=(64,),
-        warm_up_s=0, measured_s=60, tail_s=0,
-    )  # fmt: skip
-    cases = [case for case in fig18.cases(settings) if case["workload"] == "W_A"]
-    assert [case["policy_name"] for case in cases] == list(fig18.POLICIES)
-    assert len({case["policy"] for case in cases}) == 4
-    assert all(0 < fig18.run(case)[0]["gpus"] <= 50 for case in cases)
+    frame = small_run("chiron-fig18")
+    mine = frame[(frame["workload"] == "W_A") & (frame["static_batch"] == 64)]
+    assert mine["policy_name"].tolist() == list(fig18.POLICIES)
+    assert mine["policy"].nunique() == 4
+    assert mine["gpus"].between(0, 50, inclusive="right").all()

@@ -9,16 +9,14 @@ from experiments.chiron import fig19_workflow as fig19
 from experiments.chiron import workflow_claims
 from experiments.chiron.llumnix_settings import tuned
 from experiments.harness.claims import Verdict
+from tests.test_figures import small, small_run
 
-SMALL = fig19.Workflow(
-    seeds=1, batch_requests=3000, batch_at_s=60.0, batch_ttft_s=120.0, after_s=60.0, rate_per_s=10.0
-)
+SMALL = small("chiron-fig19")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def frame():
-    rows = [{**case, **row} for case in fig19.cases(SMALL) for row in fig19.run(case)]
-    return pd.DataFrame(rows)
+    return small_run("chiron-fig19")
 
 
 def test_a_run_gives_a_summary_and_a_row_per_interval(frame):
