@@ -9,18 +9,11 @@ import pytest
 from experiments.qlm import fig16_mega_prompts as fig16
 from experiments.qlm.loads import scenario_at, trace
 from experiments.qlm.mega import apart, mega_lengths, with_mega_prompts
+from tests.test_figures import small
 
 
 def case(**values):
-    sizes = {
-        "seeds": 1,
-        "shares": (0.0, 0.3),
-        "policies": ("qlm", "vllm"),
-        "requests": 150,
-        "instances": 2,
-        "patience_s": 900,
-    }
-    return fig16.cases(fig16.MegaPrompts(**{**sizes, **values}))
+    return fig16.cases(small("qlm-fig16").model_copy(update=values))
 
 
 def test_mega_prompts_have_3000_to_4000_tokens_in_all():
@@ -70,7 +63,7 @@ def test_one_llm_has_batch_requests_of_one_target_and_the_other_reading_all_of_w
 
 @pytest.mark.parametrize("scenario", ["qlm-single", "qlm-multi"])
 def test_a_run(scenario):
-    none, some = (fig16.run(each)[0] for each in case(scenario=scenario, policies=("qlm",)))
+    none, some = (fig16.run(each)[0] for each in case(scenario=scenario))
     assert none["mega_attainment"] is None
     assert none["apart"] is None
     assert 0 <= some["apart"] <= 1

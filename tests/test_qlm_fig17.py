@@ -8,6 +8,7 @@ import pytest
 
 from experiments.qlm import fig17_queue_size as fig17
 from experiments.qlm.loads import queue_sizes
+from tests.test_figures import small, small_run
 
 
 def test_the_size_of_a_queue():
@@ -81,9 +82,7 @@ def test_a_qlm_that_falls_and_a_baseline_that_does_not():
 
 
 def test_a_run():
-    parameters = fig17.QueueSize(
-        seeds=1, requests_per_s=(5, 100), requests=60, policies=("edf",), patience_s=600
-    )
+    parameters = small("qlm-fig17").model_copy(update={"policies": ("edf",)})
     assert fig17.claims(pd.DataFrame(), parameters) == []
-    (row,) = fig17.run(fig17.cases(parameters)[1])
+    row = small_run("qlm-fig17").iloc[-1]
     assert 0 < row["mean_queue"] < row["largest_queue"] <= 60

@@ -6,15 +6,13 @@ import pandas as pd
 import pytest
 
 from experiments.qlm import fig19_group_size as fig19
+from tests.test_figures import small_run
 
 
 def test_a_run_measures_every_call():
-    parameters = fig19.GroupSize(
-        seeds=1, requests=(400,), deltas=(1, 16), average_batch=("profiled",), patience_s=600
-    )
-    cases = fig19.cases(parameters)
-    assert [case["delta"] for case in cases] == [1, 16]
-    (row,) = fig19.run({**cases[0], "solve_time_s": 0.0})
+    frame = small_run("qlm-fig19")
+    assert frame["delta"].tolist() == [1, 16]
+    row = frame.iloc[0]
     assert row["calls"] > 0
     assert row["seconds"] == pytest.approx(row["calls"] * row["seconds_per_call"])
     assert 0 < row["seconds_per_call"] <= row["longest_s"] <= row["seconds"]

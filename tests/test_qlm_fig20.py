@@ -6,12 +6,11 @@ import pandas as pd
 import pytest
 
 from experiments.qlm import fig20_overhead as fig20
+from tests.test_figures import small, small_run
 
 
 def case(**values):
-    sizes = {"seeds": 1, "llms": ("mistral-7b",), "queues": (3000,), "gpus": 4}
-    (found, *_) = fig20.cases(fig20.Overhead(**{**sizes, "programme_groups": 3, **values}))
-    return found
+    return fig20.cases(small("qlm-fig20").model_copy(update=values))[0]
 
 
 def test_the_queue_is_cut_into_groups_of_four_batches():
@@ -26,7 +25,8 @@ def test_the_queue_is_cut_into_groups_of_four_batches():
 
 @pytest.mark.parametrize("method", ["plan", "programme", "edf"])
 def test_a_call_is_made(method):
-    (row,) = fig20.run({**case(), "method": method})
+    frame = small_run("qlm-fig20")
+    (row,) = frame[frame["method"] == method].to_dict("records")
     assert row["seconds"] > 0
     assert row["feasible"]  # four instances for three groups: nobody waits
 
