@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
@@ -16,3 +16,14 @@ def frame_of(module: Any, parameters: Any) -> pd.DataFrame:
 
 def verdicts(claims: Iterable[Any]) -> list[str]:
     return [claim.verdict for claim in claims]
+
+
+def made_up(module: Any, parameters: Any, row: Callable[[Any], dict[str, Any]]) -> pd.DataFrame:
+    """A row per case of a figure, with what `row` says of it in place of a run."""
+    return pd.DataFrame({**case, **row(case)} for case in module.cases(parameters))
+
+
+def judged(module: Any, frame: pd.DataFrame, parameters: Any) -> dict[str, Any]:
+    """Claims of a figure by sentence; its picture is drawn as well."""
+    assert module.plot(frame, parameters) is not None
+    return {claim.sentence: claim for claim in module.claims(frame, parameters)}
