@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 from pydantic import ValidationError
 
 from experiments.chiron import fig10_batch_queue as fig10
 from experiments.chiron.llumnix_settings import untuned, untuned_64
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
 from tests.test_figures import small_run
 
 PARAMETERS = fig10.BatchQueue(
@@ -19,29 +19,22 @@ PARAMETERS = fig10.BatchQueue(
 @pytest.fixture
 def as_in_the_paper():
     """Rows that say what the paper says; the batch size is 50 times that of Llumnix in its text."""
-    rows = []
-    for configuration, queues in fig10._queues(PARAMETERS).items():
-        for load in queues:
-            for policy in fig10.POLICIES:
-                chiron = policy == "chiron"
-                rows.append(
-                    {
-                        "configuration": configuration,
-                        "load": float(load),
-                        "policy_name": policy,
-                        "seed": 0,
-                        "slo_attainment": 1.0 if chiron else 0.7,
-                        "batch_attainment": 0.99 if chiron else 0.5,
-                        "interactive_attainment": 1.0,
-                        "throughput_per_instance": 4.0 if chiron else 1.0,
-                        "gpus": 9.0 if chiron else 30.0,
-                        "instances": 9.0 if chiron else 30.0,
-                        "small_batch_limit": 3200.0 if chiron else None,
-                        "small_batch_running": 700.0 if chiron else None,
-                        "small_mixed_limit": 400.0 if chiron else None,
-                    }
-                )
-    return pd.DataFrame(rows)
+
+    def row(case):
+        chiron = case["policy_name"] == "chiron"
+        return {
+            "slo_attainment": 1.0 if chiron else 0.7,
+            "batch_attainment": 0.99 if chiron else 0.5,
+            "interactive_attainment": 1.0,
+            "throughput_per_instance": 4.0 if chiron else 1.0,
+            "gpus": 9.0 if chiron else 30.0,
+            "instances": 9.0 if chiron else 30.0,
+            "small_batch_limit": 3200.0 if chiron else None,
+            "small_batch_running": 700.0 if chiron else None,
+            "small_mixed_limit": 400.0 if chiron else None,
+        }
+
+    return made_up(fig10, PARAMETERS, row)
 
 
 def test_the_papers_numbers_are_reproduced(as_in_the_paper):
