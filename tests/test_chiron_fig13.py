@@ -13,6 +13,7 @@ from experiments.chiron import fig13_batch_slo as fig13
 from experiments.chiron.batch_queue import last_finish_s, queue_kept
 from experiments.chiron.setting import scenario_of
 from experiments.harness.claims import Verdict
+from tests.small_studies import judged, made_up
 from tests.test_figures import small, small_run
 
 NAN = float("nan")
@@ -96,30 +97,27 @@ def test_claims_take_the_frame(frame):
     assert found[4].ours.mean == pytest.approx(by_hand[240] / by_hand[60])
 
 
-def made_up(mixed_share, throughput):
+def rows(mixed_share, throughput):
     """Targets of 1 and 4 min: a queue of which mixed instances serve so much, by seed and target."""
-    return pd.DataFrame(
-        {
-            "seed": seed,
-            "workload": workload,
-            "configuration": "small",
-            "batch_ttft_s": ttft_s,
-            "queue_mean": 10.0 * ttft_s,
-            "wait_mean_s": ttft_s / 2,
+    parameters = SMALL.model_copy(update={"seeds": 2})
+
+    def row(case):
+        k = SMALL.batch_ttft_s.index(case["batch_ttft_s"])
+        return {
+            "queue_mean": 10.0 * case["batch_ttft_s"],
+            "wait_mean_s": case["batch_ttft_s"] / 2,
             "throughput_per_instance": throughput[k],
-            "mixed_share": mixed_share[seed][k],
+            "mixed_share": mixed_share[case["seed"] - 30_000][k],
             "finished_per_s": 10.0,
             "slo_attainment": 0.9,
         }
-        for workload in ("queue", "stream")
-        for seed in (0, 1)
-        for k, ttft_s in enumerate((60, 240))
-    )
+
+    return made_up(fig13, parameters, row)
 
 
 def test_reasons_say_what_the_rows_hold():
-    frame = made_up(([0.5, 1.0], [1.0, 1.0]), (2.0, 1.5))
-    found = {c.sentence: c for c in fig13.claims(frame, SMALL)}
+    frame = rows(([0.5, 1.0], [1.0, 1.0]), (2.0, 1.5))
+    found = judged(fig13, frame, SMALL)
     longer = found["A larger batch TTFT target leads to longer waiting (small, stream)"]
     assert (longer.verdict, longer.ours.mean, longer.reason) == (Verdict.REPRODUCED, 4, "")
     assert longer.note == "30 at 1 min, 120 at 4 min (s): rises on 1 of 1 steps"
@@ -139,7 +137,7 @@ def test_reasons_say_what_the_rows_hold():
 
 def test_parameters_fit_together():
     one = SMALL.model_copy(update={"batch_ttft_s": (60,)})
-    assert fig13.claims(made_up(([1, 1], [1, 1]), (1, 1)), one) == []
+    assert fig13.claims(rows(([1, 1], [1, 1]), (1, 1)), one) == []
     with pytest.raises(ValidationError, match="one value for each of large"):
         fig13.BatchSlo(configurations=("large",), batch_requests=(1, 2))
     with pytest.raises(ValidationError):

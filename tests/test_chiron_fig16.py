@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from experiments.chiron import fig16_itl_slo as figure
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
 from tests.test_figures import small_run
 
 
@@ -40,13 +41,15 @@ def test_nobody_finished_nobody_missed():
     assert (found["itl_satisfied"], found["unfinished"]) == (1.0, 1.0)
 
 
+PARAMETERS = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 1.0))
+
+
 @pytest.fixture
 def frame():
-    return pd.DataFrame(
-        {
-            "seed": 1,
-            "rate_per_s": 10.0,
-            "itl_slo_s": slo_s,
+    def row(case):
+        slo_s = case["itl_slo_s"]
+        satisfied = {0.05: 0.9, 0.5: 0.999, 1.0: 1.0}[slo_s]
+        return {
             "itl_satisfied": satisfied,
             "slo_attainment": satisfied,
             "throughput_per_instance": 2 * slo_s,
@@ -57,11 +60,8 @@ def frame():
             "late_moved": 0.0,
             "unfinished": 0.0 if slo_s > 0.1 else 0.4,
         }
-        for slo_s, satisfied in ((0.05, 0.9), (0.5, 0.999), (1.0, 1.0))
-    )
 
-
-PARAMETERS = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 1.0))
+    return made_up(figure, PARAMETERS, row)
 
 
 def test_claims(frame):
