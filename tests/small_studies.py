@@ -18,9 +18,11 @@ def verdicts(claims: Iterable[Any]) -> list[str]:
     return [claim.verdict for claim in claims]
 
 
-def made_up(module: Any, parameters: Any, row: Callable[[Any], dict[str, Any]]) -> pd.DataFrame:
-    """A row per case of a figure, with what `row` says of it in place of a run."""
-    return pd.DataFrame({**case, **row(case)} for case in module.cases(parameters))
+def made_up(module: Any, parameters: Any, rows: Callable[[Any], Any]) -> pd.DataFrame:
+    """Cases of a figure, each with the row or the list of rows that `rows` says in place of a run."""
+    found = [(case, rows(case)) for case in module.cases(parameters)]
+    several = [(case, made if isinstance(made, list) else [made]) for case, made in found]
+    return pd.DataFrame({**case, **row} for case, made in several for row in made)
 
 
 def judged(module: Any, frame: pd.DataFrame, parameters: Any) -> dict[str, Any]:

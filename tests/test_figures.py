@@ -64,7 +64,11 @@ SMALL = {
                                          "queued": 1500}),
     "qlm-fig05": (("order", "run", "second", "weights"), {"gpus": ("a10-24gb",), "queue": 60,
                                                           "runs": (1, 10)}),
-    "qlm-fig11": (None, {"interactive_per_s": (100.0,), "trace_s": 10.0, "patience_s": 300.0}),
+    "qlm-fig09": ("policy", {"interactive_per_s": (100.0,), "figure_9_per_s": 100.0, "trace_s": 1.0,
+                             "policies": ("qlm", "vllm"), "loads": ("equal", "fixed"),
+                             "patience_s": 300.0}, {"requests": 100}),
+    "qlm-fig11": ("variant", {"interactive_per_s": (100.0,), "patience_s": 300.0},
+                  {"requests": 100}),
     "qlm-fig12": (None, {"batch_1_per_s": (25.0,), "requests": 200, "patience_s": 600.0}),
     "qlm-fig15": ("a10_share", {"instances": 3, "requests_per_instance": 20, "patience_s": 300.0}),
     "qlm-fig16": (("policy", "share"), {"policies": ("qlm",), "shares": (0.0, 0.3), "requests": 150,
@@ -79,7 +83,8 @@ SMALL = {
     "qlm-fig20": ("method", {"llms": ("mistral-7b",), "queues": (3000,), "gpus": 4,
                              "programme_groups": 3}),
 }  # fmt: skip
-"""By figure the columns of a case, or the one, by which its rows differ in kind, and parameters in small."""
+"""By figure the columns of a case, or the one, by which its rows differ in kind; parameters in small; and
+what is changed in the cases where these do not make them small enough."""
 
 
 def of(name):
@@ -108,9 +113,10 @@ def small(name):
 @cache
 def small_run(name):
     """Rows of a figure in small: of the cases of a kind one is run."""
-    experiment, columns = of(name), SMALL[name][0]
+    experiment, (columns, _, *fewer) = of(name), SMALL[name]
     done, rows = {}, []
-    for case in experiment.cases(small(name)):
+    for whole in experiment.cases(small(name)):
+        case = whole | dict(*fewer)
         kind = tuple(map(case.get, columns if isinstance(columns, tuple) else (columns,)))
         if kind not in done:
             outcome = execute(experiment.entry.module, case)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.harness.claims import Verdict
 from experiments.qlm import fig09_single_model as fig09
 from experiments.qlm.loads import single_model_load
 from tests.small_studies import judged, made_up
+from tests.test_figures import small, small_run
 
 
 def test_loads_by_hand():
@@ -78,22 +78,9 @@ def test_nothing_of_it_by_equal_numbers():
         assert good or claim.reason
 
 
-def test_a_run_and_its_picture():
-    small = fig09.SingleModel(
-        seeds=1,
-        policies=("qlm", "vllm"),
-        loads=("fixed",),
-        interactive_per_s=(100,),
-        figure_9_per_s=100,
-        trace_s=1.0,
-        patience_s=300,
-    )
-    rows = []
-    for case in fig09.cases(small):
-        assert case["requests"] == 3500
-        case = {**case, "requests": 100}
-        rows += [{**case, **row} for row in fig09.run(case)]
+def test_a_run():
+    assert {case["requests"] for case in fig09.cases(small("qlm-fig09"))} == {3500}
+    rows = small_run("qlm-fig09").to_dict("records")
     assert {row["policy"] for row in rows} == {"qlm", "vllm"}
     assert all(row["attainment"] == 1 and row["drained_s"] for row in rows)
     assert all(row["on_time_per_s"] == row["requests_per_s"] for row in rows)
-    assert fig09.plot(pd.DataFrame(rows), small) is not None

@@ -7,6 +7,7 @@ import pytest
 from experiments.harness.claims import Verdict
 from experiments.qlm import fig11_single_model_ablation as fig11
 from tests.small_studies import judged, made_up
+from tests.test_figures import small_run
 
 PARAMETERS = fig11.Ablation(seeds=2)
 
@@ -40,10 +41,6 @@ def test_operations_without_effect_are_told():
 
 
 def test_a_run():
-    small = fig11.Ablation(seeds=1, interactive_per_s=(100.0,), patience_s=300)
-    rows = []
-    for case in fig11.cases(small):
-        case = {**case, "requests": 100}
-        rows += [{**case, **row} for row in fig11.run(case)]
+    rows = small_run("qlm-fig11").to_dict("records")
     assert [row["variant"] for row in rows] == list(fig11.WITHOUT)
     assert all(row["swaps"] == 0 and row["attainment"] == 1 for row in rows)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.qlm import fig18_estimator as fig18
 from experiments.qlm.setting import lengths
+from tests.small_studies import made_up
 from tests.test_figures import small_run
-
-LLMS = ("mistral-7b",)
 
 
 @pytest.fixture
@@ -38,11 +36,10 @@ def test_an_idle_instance_keeps_nobody_of_the_first_batch_waiting(frame):
     assert long.loc[("log", "busy"), "r2"] > 0.8
 
 
-def made_up(r2):
-    parameters = fig18.Estimator(seeds=2, llms=LLMS, groups=(0.25, 4, 8))
-    frame = pd.DataFrame(
+def claims(r2):
+    parameters = fig18.Estimator(seeds=2, llms=("mistral-7b",), groups=(0.25, 4, 8))
+    rows = [
         {
-            **case,
             "throughput": throughput,
             "start": start,
             "groups_in_queue": n,
@@ -52,17 +49,16 @@ def made_up(r2):
             "mean_wait_s": 5.0,
             "first_wait_s": 1.0,
         }
-        for case in fig18.cases(parameters)
         for throughput in fig18.THROUGHPUTS
         for start in fig18.STARTS
         for n in parameters.groups
-    )
-    return fig18.claims(frame, parameters)
+    ]
+    return fig18.claims(made_up(fig18, parameters, lambda _: rows), parameters)
 
 
 @pytest.mark.parametrize("r2, verdict", [(0.995, "reproduced"), (0.98, "not reproduced")])
 def test_claims_on_made_up_rows(r2, verdict):
-    busy, idle, gain, short_idle, short_busy = made_up(r2)
+    busy, idle, gain, short_idle, short_busy = claims(r2)
     assert (busy.verdict, idle.verdict) == (verdict, verdict)
     assert gain.ours.mean == pytest.approx(r2 - 0.5)
     assert (short_idle.verdict, short_busy.verdict) == ("reproduced", "not reproduced")
