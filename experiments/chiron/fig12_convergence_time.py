@@ -21,9 +21,12 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from experiments.chiron.convergence import (
+    LARGE,
+    NAMES,
     OVERLOAD_PER_S,
     SHARED,
     SHORT,
+    SMALL,
     VARIANTS,
     LocalParameters,
     converged_s,
@@ -50,8 +53,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 12"
-NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
-SMALL, LARGE = "llama-3.1-8b", "llama-3.1-70b"
 PAPER_S = {SMALL: 15.0, LARGE: 150.0}
 
 

@@ -234,4 +234,4 @@ def _means(part: DataFrame, serving: str) -> str:
 def _copy(part: DataFrame) -> str:
     """What would be gone if copies took no time."""
     share = 1 - _by_seed(part, "free").mean() / _by_seed(part, "evicts").mean()
-    return ", ".join(f"{100 * value:.0f} % at {n}" for n, value in share.items())
+    return listed(100 * share, " %", ".0f")
