@@ -29,7 +29,7 @@ from experiments.chiron.llumnix_settings import tuned
 from experiments.chiron.setting import measured, scenario_of
 from experiments.chiron.workflow_claims import judge
 from experiments.harness.claims import Claim
-from experiments.harness.figure import SEEDS, Grid
+from experiments.harness.figure import SEEDS, Grid, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.policy import Policy
@@ -198,7 +198,7 @@ def plot(frame: DataFrame, parameters: Workflow) -> Any:
     top, bottom = figure.subplots(2, 1, sharex=True)
     rows = frame[frame["row"] == "interval"]
     for k, policy in enumerate(parameters.policies):
-        mine = rows[rows["policy"] == policy]
+        mine = where(rows, policy=policy)
         for n, (_, one) in enumerate(mine.groupby("seed")):
             minutes = one["time_s"] / 60
             label = NAMES.get(policy, policy) if n == 0 else None
@@ -208,36 +208,27 @@ def plot(frame: DataFrame, parameters: Workflow) -> Any:
                 name = f"{label}: of these batch instances" if label else None
                 top.plot(minutes, one["batch_gpus"], ":", label=name, **look)
             bottom.plot(minutes, one["waiting"] / 1000, label=label, **look)
-    deadline_min = (parameters.batch_at_s + parameters.batch_ttft_s) / 60
+    at_min = parameters.batch_at_s / 60
+    deadline_min = at_min + parameters.batch_ttft_s / 60
+    close_min = at_min + parameters.close_share * parameters.batch_ttft_s / 60
     for axes in (top, bottom):
-        axes.axvline(parameters.batch_at_s / 60, color="0.4", lw=0.9, ls="--")
-        axes.axvline(deadline_min, color="0.4", lw=0.9, ls="--")
-        axes.grid(alpha=0.3)
-        axes.set_ylim(bottom=0)
+        for time_min in (at_min, deadline_min):
+            axes.axvline(time_min, color="0.4", lw=0.9, ls="--")
+        dress(axes, bottom=0)
     top.axhline(50, color="0.4", lw=0.8, ls=":")
-    top.plot([parameters.batch_at_s / 60], [15], "k*", ms=10, label="the paper: 15 GPUs until then")
+    top.plot(at_min, 15, "k*", ms=10, label="the paper: 15 GPUs until then")
     top.set_ylabel("GPUs (billed)")
     top.set_title(
-        f"{parameters.batch_requests:,} batch requests at {parameters.batch_at_s / 60:g} min, their "
+        f"{parameters.batch_requests:,} batch requests at {at_min:g} min, their "
         f"deadline at {deadline_min:g} min (dashed); cap of 50 GPUs (dotted)",
         fontsize=9,
     )
-    top.legend(fontsize=8)
-    bottom.set_ylabel("batch requests not yet\nadmitted (thousands)")
-    bottom.plot(
-        [_close_min(parameters)],
-        [parameters.batch_requests / 5000],
-        "k*",
-        ms=10,
-        label="the paper's Chiron: a fifth is left",
-    )
-    bottom.legend(fontsize=8)
-    bottom.set_xlabel("time (min)")
+    fifth = parameters.batch_requests / 5000
+    bottom.plot(close_min, fifth, "k*", ms=10, label="the paper's Chiron: a fifth is left")
+    bottom.set(xlabel="time (min)", ylabel="batch requests not yet\nadmitted (thousands)")
+    for axes in (top, bottom):
+        axes.legend(fontsize=8)
     return figure
-
-
-def _close_min(parameters: Workflow) -> float:
-    return (parameters.batch_at_s + parameters.close_share * parameters.batch_ttft_s) / 60
 
 
 def claims(frame: DataFrame, parameters: Workflow) -> list[Claim]:
