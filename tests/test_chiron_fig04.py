@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig04_arrival_spikes as fig04
 from experiments.chiron.spikes import (
@@ -72,9 +71,3 @@ def test_percentiles_claims_and_picture_of_the_chat_service():
     # Noise alone lies above one, so that a percentile is a level and no direction.
     assert {claim.verdict for claim in claims} <= {Verdict.REPRODUCED, Verdict.NOT}
     assert len(fig04.plot(frame, parameters).axes) == 2
-
-
-@pytest.mark.parametrize("times", [(), (0,), (15, 3600)])
-def test_load_times_without_pairs_are_refused(times):
-    with pytest.raises(ValidationError, match="load_times_s"):
-        fig04.Spikes(load_times_s=times)

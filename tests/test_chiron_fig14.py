@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig14_waiting_time as fig14
 from experiments.chiron.instance import backlog
@@ -140,14 +139,3 @@ def test_an_accuracy_is_reached_or_not():
 )
 def test_lengths_that_were_not_looked_at_have_no_claim(lengths, n):
     assert len(claims(lengths)) == n
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"instances": 0}, {"queue_lengths": (1,)}, {"warm_up_s": 3600}, {"quantiles": (1.0,)}],
-)
-def test_parameters_that_make_no_figure_are_refused(changes):
-    if "warm_up_s" in changes:
-        changes = {**changes, "history_s": 3600}
-    with pytest.raises(ValidationError, match=r"greater than|less than|above warm_up_s"):
-        fig14.WaitingTime(**changes)

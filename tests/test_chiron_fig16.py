@@ -6,7 +6,6 @@ import math
 
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig16_itl_slo as figure
 from experiments.harness.claims import Verdict
@@ -91,11 +90,6 @@ def test_one_target_is_held_against_no_other(frame):
     parameters = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.5,))
     (only,) = figure.claims(frame[frame["itl_slo_s"] == 0.5], parameters)
     assert "less than 0.5 %" in only.sentence
-
-
-def test_an_episode_of_margins_only_is_refused():
-    with pytest.raises(ValidationError, match="must leave something of horizon_s"):
-        figure.ItlSlo(horizon_s=800.0, settled_s=600.0, end_s=200.0)
 
 
 def test_a_run_under_a_loose_target():

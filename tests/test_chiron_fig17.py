@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig17_burstiness as fig17
 from experiments.harness.claims import Verdict
@@ -76,15 +75,6 @@ def test_what_was_not_run_is_left_out():
         claims = small(rows(parameters), parameters)
         assert len(claims) == len(sentences)
         assert all(word in c.sentence for word, c in zip(sentences, claims, strict=True))
-
-
-def test_parameters_that_make_no_figure_are_refused():
-    with pytest.raises(ValidationError, match="one value for each of small"):
-        fig17.Burstiness(configurations=("small",))
-    with pytest.raises(ValidationError, match="must leave something"):
-        fig17.Burstiness(horizon_s=300.0)
-    with pytest.raises(ValidationError, match="greater than 1"):
-        fig17.Burstiness(over_provisionings=(1.0,))
 
 
 def test_a_run():

@@ -8,6 +8,7 @@ from functools import cache
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.harness.catalogue import SCALES, entries, load
 from experiments.harness.claims import Claim, Verdict
@@ -139,6 +140,39 @@ def test_a_figure_runs_in_small_judges_and_draws(name):
     for figure in drawn.values() if isinstance(drawn, dict) else [drawn]:
         assert figure.axes
         figure.savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        *(("chiron-fig04", {"load_times_s": times}, "load_times_s")
+          for times in ((), (0,), (15, 3600))),
+        ("chiron-fig05", {"configurations": ("small",), "rates_per_s": (50.0, 10.0)},
+         "one value for each of small"),
+        ("chiron-fig06", {"cvs": (0.0,)}, "greater than 0"),
+        ("chiron-fig06", {"max_groups": (0,)}, "greater than 0"),
+        ("chiron-fig09", {"small_rates_per_s": (-1,)}, "greater than 0"),
+        ("chiron-fig10", {"small_queues": (0,)}, "greater than 0"),
+        ("chiron-fig10", {"rebalance": False}, "rebalance"),
+        ("chiron-fig12", {"overloads": (0.0,)}, "greater than 0"),
+        ("chiron-fig13", {"configurations": ("large",), "batch_requests": (1, 2)},
+         "one value for each of large"),
+        ("chiron-fig13", {"batch_ttft_s": (0,)}, "greater than 0"),
+        ("chiron-fig14", {"instances": 0}, "greater than"),
+        ("chiron-fig14", {"queue_lengths": (1,)}, "greater than"),
+        ("chiron-fig14", {"quantiles": (1.0,)}, "less than"),
+        ("chiron-fig14", {"warm_up_s": 3600, "history_s": 3600}, "above warm_up_s"),
+        ("chiron-fig16", {"horizon_s": 800.0, "settled_s": 600.0, "end_s": 200.0},
+         "must leave something of horizon_s"),
+        ("chiron-fig17", {"configurations": ("small",)}, "one value for each of small"),
+        ("chiron-fig17", {"horizon_s": 300.0}, "must leave something"),
+        ("chiron-fig17", {"over_provisionings": (1.0,)}, "greater than 1"),
+        ("chiron-fig18", {"configurations": ("small",)}, "one value for each of small"),
+    ],
+)  # fmt: skip
+def test_parameters_that_make_no_figure_are_refused(name, changes, message):
+    with pytest.raises(ValidationError, match=message):
+        type(of(name).parameters["quick"])(**changes)
 
 
 class Two(Parameters):
