@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from experiments.chiron import fig19_workflow as fig19
-from experiments.chiron import workflow_claims
 from experiments.chiron.llumnix_settings import tuned
 from experiments.harness.claims import Verdict
 from tests.test_figures import small, small_run
@@ -165,6 +164,6 @@ def test_gpu_hours_saved_by_being_late_do_not_count():
 def test_the_pace_of_a_queue_by_hand():
     times = [600.0 * k for k in range(6)]
     one = pd.DataFrame({"time_s": times, "waiting": [0, 9000, 7800, 3000, 600, 0]})
-    assert workflow_claims._pace(one, 600.0, at_last=False) == 2  # 9000 to 7800
-    assert workflow_claims._pace(one, 9999.0, at_last=True) == 4  # 3000 to 600
-    assert workflow_claims._pace(one, 1900.0, at_last=True) == 8  # 7800 to 3000
+    assert fig19._pace(one, 600.0, at_last=False) == 2  # 9000 to 7800
+    assert fig19._pace(one, 9999.0, at_last=True) == 4  # 3000 to 600
+    assert fig19._pace(one, 1900.0, at_last=True) == 8  # 7800 to 3000
