@@ -17,8 +17,7 @@ then the count of an interval over one. What even the largest fleet does not rea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,7 +28,7 @@ from agents.statistics import Interval
 from experiments.chiron.setting import episode, scenario_of
 from experiments.chiron.spikes import gamma_arrivals, gamma_counts, quantiles, spike_ratios
 from experiments.harness.claims import Claim, about, at_least, at_most
-from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, dress, line, where
+from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, dress, line, listed, where
 from experiments.harness.parameters import Parameters, one_each, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -229,8 +228,8 @@ def over_provisioning(frame: DataFrame, parameters: OverProvisioning) -> DataFra
 
 
 def _of(found: DataFrame, reading: str, configuration: str, ttft_s: float | None) -> DataFrame:
-    mine = found[(found["reading"] == reading) & (found["configuration"] == configuration)]
-    return mine if ttft_s is None else mine[mine["ttft_s"] == ttft_s]
+    mine = where(found, reading=reading, configuration=configuration)
+    return mine if ttft_s is None else where(mine, ttft_s=ttft_s)
 
 
 def _readings(
@@ -282,139 +281,87 @@ def plot(frame: DataFrame, parameters: OverProvisioning) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: OverProvisioning) -> list[Claim]:
-    """Three suffices up to a burstiness of 8; it rises with burstiness, in proportion."""
-    found = over_provisioning(frame, parameters)
+@claimed
+def claims(frame: DataFrame, parameters: OverProvisioning) -> Iterator[Claim]:
+    """Three suffices up to a burstiness of 8; it rises with burstiness, in proportion.
+
+    Nothing of what was not run, nor of the rise of a single CV.
+    """
+    found = where(over_provisioning(frame, parameters), percentile=TAIL)
     parts = []
     for reading, configuration, ttft_s in _readings(parameters):
-        mine = _of(found, reading, configuration, ttft_s)
-        mine = mine[mine["percentile"] == TAIL]
-        if not mine.empty:
+        rows = _of(found, reading, configuration, ttft_s)
+        if not rows.empty:
             target = f", TTFT {ttft_s:g} s" if ttft_s else ""
-            at = f"({reading}{target}, p{TAIL}, {configuration} model)"
-            parts.append(Part(reading, configuration, at, mine))
-    requests: dict[str, float] = {
-        configuration: rate * load_time_s
-        for configuration, rate, load_time_s in zip(
+            parts.append((reading, f"({reading}{target}, p{TAIL}, {configuration} model)", rows))
+    spikes = {name: _means(_of(found, SPIKE, name, None)) for name in parameters.configurations}
+    shown = ", ".join(
+        f"{rate * load_time_s:,.0f} requests ({name}) {spikes[name][SUFFICES_UNTIL]:.2f}"
+        for name, rate, load_time_s in zip(
             parameters.configurations, parameters.rates_per_s, parameters.load_times_s, strict=True
         )
-    }
-    spikes = [part for part in parts if part.reading == SPIKE]
-    # Whole instances: at a low CV a fleet needs none beyond the mean.
-    smooth = [part for part in parts if part.reading != FLEET]
-    return [*_suffices(parts, spikes, requests), *_rises(parts), *_in_proportion(smooth)]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One reading of what is needed.
-
-    Attributes:
-        reading, configuration: which.
-        at: both, for sentences.
-        rows: `cv`, `seed`, `needed` (a multiple; infinite where nothing suffices), and of drawn readings
-            `empty`, the share of intervals without a request.
-    """
-
-    reading: str
-    configuration: str
-    at: str
-    rows: DataFrame
-
-
-@claimed
-def _suffices(
-    parts: Sequence[Part], spikes: Sequence[Part], requests: Mapping[str, float]
-) -> Iterator[Claim]:
-    """Three suffices up to a burstiness of 8; no claims if 8 was not run.
-
-    Args:
-        parts: readings to judge.
-        spikes: those that show what the number of requests does.
-        requests: mean number in an interval, by configuration.
-    """
-    shown = ", ".join(
-        f"{requests[part.configuration]:,.0f} requests ({part.configuration}) "
-        f"{_means(part)[SUFFICES_UNTIL]:.2f}"
-        for part in spikes
-        if SUFFICES_UNTIL in _cvs(part)
+        if SUFFICES_UNTIL in spikes[name]
     )
-    for part in parts:
-        upto = [cv for cv in _cvs(part) if cv <= SUFFICES_UNTIL]
-        if SUFFICES_UNTIL not in upto:
-            continue
-        yield at_most(
-            f"An over-provisioning of 3 suffices up to a burstiness of 8 {part.at}",
-            3.0,
-            _by_seed(part, lambda at: at[at.index <= SUFFICES_UNTIL].max()),
-            nothing=None,
-            unit=f"x, the most from CV {upto[0]:g} to {upto[-1]:g}",
-            paper="3 (section 6.3)",
-            reason="the paper's rate is not known, and the fewer requests an interval as long as the "
-            f"load time holds, the larger its spikes: at CV {upto[-1]:g}, with a mean of {shown}",
-        )
-
-
-@claimed
-def _rises(parts: Sequence[Part]) -> Iterator[Claim]:
-    """More burstiness needs more; no claims of a single CV."""
-    for part in parts:
-        low, *_, high = cvs = _cvs(part) if len(_cvs(part)) > 1 else (0.0, 0.0)
-        if not high:
-            continue
-        steps = int((_means(part).diff().dropna() > 0).sum())
+    for _, at, rows in parts:
+        upto = [cv for cv in _means(rows).index if cv <= SUFFICES_UNTIL]
+        if SUFFICES_UNTIL in upto:
+            yield at_most(
+                f"An over-provisioning of 3 suffices up to a burstiness of 8 {at}",
+                3.0,
+                _by_seed(rows, lambda needed: needed[needed.index <= SUFFICES_UNTIL].max()),
+                nothing=None,
+                unit=f"x, the most from CV {upto[0]:g} to {upto[-1]:g}",
+                paper="3 (section 6.3)",
+                reason="the paper's rate is not known, and the fewer requests an interval as long as the "
+                f"load time holds, the larger its spikes: at CV {upto[-1]:g}, with a mean of {shown}",
+            )
+    several = [part for part in parts if part[2]["cv"].nunique() > 1]
+    for _, at, rows in several:
+        cvs = _means(rows).index
+        steps = int((_means(rows).diff().dropna() > 0).sum())
         yield at_least(
-            f"More burstiness needs more over-provisioning {part.at}",
+            f"More burstiness needs more over-provisioning {at}",
             1.1,
-            _by_seed(part, lambda at: at.iloc[-1] / at.iloc[0]),
+            _by_seed(rows, lambda needed: needed.iloc[-1] / needed.iloc[0]),
             nothing=1.0,
-            unit=f"x at CV {high:g} of what CV {low:g} needs",
+            unit=f"x at CV {cvs[-1]:g} of what CV {cvs[0]:g} needs",
             paper="rises (curve; 10 % is ours)",
-            reason=_beyond(part),
+            reason=_beyond(rows),
             note=f"rises on {steps} of {len(cvs) - 1} steps of the CV",
         )
-
-
-def _in_proportion(parts: Sequence[Part]) -> list[Claim]:
-    """What is needed beyond the mean grows with the CV itself; no claims of a single CV."""
-    return [
-        about(
-            f"Over-provisioning is proportional to burstiness {part.at}",
+    for reading, at, rows in several:
+        if reading == FLEET:  # whole instances: at a low CV a fleet needs none beyond the mean
+            continue
+        cvs = _means(rows).index
+        yield about(
+            f"Over-provisioning is proportional to burstiness {at}",
             1.0,
-            _by_seed(part, _exponent),
+            _by_seed(rows, _exponent),
             nothing=0.0,
-            unit=f"power of the CV ({_cvs(part)[0]:g} to {_cvs(part)[-1]:g}) that the need beyond the mean "
-            "grows with",
+            unit=f"power of the CV ({cvs[0]:g} to {cvs[-1]:g}) that the need beyond the mean grows with",
             paper="proportional: 1",
-            reason=_beyond(part),
+            reason=_beyond(rows),
         )
-        for part in parts
-        if len(_cvs(part)) > 1
-    ]
 
 
-def _cvs(part: Part) -> list[float]:
-    return sorted(part.rows["cv"].unique().tolist())
+def _means(rows: DataFrame) -> Any:
+    return rows.groupby("cv")["needed"].mean()
 
 
-def _means(part: Part) -> Any:
-    return part.rows.groupby("cv")["needed"].mean()
+def _beyond(rows: DataFrame) -> str:
+    text = f"needed beyond the mean by CV: {listed(_means(rows) - 1, form='.2f')}"
+    empty = rows.groupby("cv")["empty"].mean().iloc[-1] if "empty" in rows else math.nan
+    return (
+        f"{text}; at the last {100 * empty:.1f} % of the intervals are empty" if empty > 0 else text
+    )
 
 
-def _beyond(part: Part) -> str:
-    text = ", ".join(f"{need - 1:.2f} at {cv:g}" for cv, need in _means(part).items())
-    empty = part.rows.groupby("cv")["empty"].mean().iloc[-1] if "empty" in part.rows else math.nan
-    if not empty > 0:
-        return f"needed beyond the mean by CV: {text}"
-    return f"needed beyond the mean by CV: {text}; at the last {100 * empty:.1f} % of the intervals are empty"
-
-
-def _exponent(at: Any) -> float:
+def _exponent(needed: Any) -> float:
     """Slope of what is needed beyond the mean over the CV, both in logarithms."""
-    beyond = np.log(np.maximum(at.to_numpy(float) - 1, 1e-9))
-    return float(np.polyfit(np.log(at.index.to_numpy(float)), beyond, 1)[0])
+    beyond = np.log(np.maximum(needed.to_numpy(float) - 1, 1e-9))
+    return float(np.polyfit(np.log(needed.index.to_numpy(float)), beyond, 1)[0])
 
 
-def _by_seed(part: Part, number: Callable[[Any], float]) -> Interval:
+def _by_seed(rows: DataFrame, number: Callable[[Any], float]) -> Interval:
     """Of what is needed by CV."""
-    return by_seed(part.rows, lambda one: number(one.set_index("cv")["needed"].sort_index()))
+    return by_seed(rows, lambda one: number(one.set_index("cv")["needed"].sort_index()))
