@@ -161,54 +161,32 @@ def claims(frame: DataFrame, parameters: MegaPrompts) -> Iterator[Claim]:
     if "qlm" not in parameters.policies:
         return
     some = [share for share in parameters.shares if share > 0]
-    for other in (policy for policy in parameters.policies if policy in ("vllm", "shepherd")):
-        gain = points_above(frame, other, "share")[some]
-        best = gain.mean().idxmax()
-        yield at_least(
-            f"QLM meets more SLOs than {LOOKS[other][0]} when there are mega prompts",
-            1.0,
-            mean_interval(gain[best]),
-            nothing=0,
-            unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
-            paper="benefit (bars)",
-            reason=_shown(gain),
-            note=_shown(gain),
-        )
-    for other in (policy for policy in parameters.policies if policy in FALLS and min(some) <= FEW):
-        gain = points_above(frame, other, "share")[some]
+    gains = {
+        other: points_above(frame, other, "share")[some]
+        for other in parameters.policies
+        # QLM without sharing is what the paper describes, not what it compares with.
+        if other not in ("qlm", "qlm:share=false")
+    }
+    for other in (policy for policy in gains if policy in ("vllm", "shepherd")):
+        sentence = f"QLM meets more SLOs than {LOOKS[other][0]} when there are mega prompts"
+        yield _most(sentence, gains[other], "benefit (bars)")
+    for other in (policy for policy in gains if policy in FALLS and min(some) <= FEW):
         few = [share for share in some if share <= FEW]
         yield at_least(
             f"The benefit over {LOOKS[other][0]} is highest for a few mega prompts and falls as "
             "their share grows",
             1.0,
-            mean_interval(gain[few].max(axis=1) - gain[some[-1]]),
+            mean_interval(gains[other][few].max(axis=1) - gains[other][some[-1]]),
             nothing=0,
             unit=f"percentage points that the largest benefit up to {100 * FEW:g} % of mega "
             f"prompts is above that at {100 * some[-1]:g} %",
             paper="highest for a few",
-            reason=_where(frame, other, some),
-            note=_shown(gain),
+            reason=_where(frame, other, some[-1]),
+            note=_shown(gains[other]),
         )
-    for other in (policy for policy in parameters.policies if policy.startswith("qlm:")):
-        gain = points_above(frame, other, "share")[some]
-        best = gain.mean().idxmax()
-        if other == "qlm:share=false":
-            continue  # what the paper describes, not what it compares with
-        yield at_least(
-            f"Knowing token distributions, QLM balances load better than {LOOKS[other][0]}",
-            1.0,
-            mean_interval(gain[best]),
-            nothing=0,
-            unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
-            paper="balances intelligently",
-            reason=_shown(gain),
-            note=_shown(gain),
-        )
-    yield from _moved(frame, parameters, some)
-
-
-def _moved(frame: DataFrame, parameters: MegaPrompts, some: list[float]) -> list[Claim]:
-    """Where ordinary requests are served, and what happens to them."""
+    for other in (policy for policy in gains if policy.startswith("qlm:")):
+        sentence = f"Knowing token distributions, QLM balances load better than {LOOKS[other][0]}"
+        yield _most(sentence, gains[other], "balances intelligently")
     apart, kept = (
         of_policy(frame, "qlm", "share", column)[some]
         for column in ("apart", "ordinary_attainment")
@@ -216,36 +194,48 @@ def _moved(frame: DataFrame, parameters: MegaPrompts, some: list[float]) -> list
     kept = 100 * kept
     most, worst = apart.mean().idxmax(), kept.mean().idxmin()
     table = listed(apart.mean(), form=".2f", **PLACES)
-    return [
-        at_least(
-            "Ordinary requests are moved to other instances than mega prompts",
-            0.5,
-            mean_interval(apart[most]),
-            nothing=0,
-            unit=f"of 1 (no instance serves both), the most (at {100 * most:g} % mega prompts)",
-            paper="all ordinary requests elsewhere (read as half the way)",
-            reason=f"0 is the same mix on all instances: {table}; an instance that has nothing left takes "
-            "from the groups of others, and without that has longer to drain",
-            note=table,
-        ),
-        at_most(
-            "Ordinary requests keep their SLOs, whatever the share of mega prompts",
-            10.0,
-            mean_interval(100 - kept[worst]),
-            nothing=None,
-            unit=f"% of ordinary requests late, the most (at {100 * worst:g} % mega prompts)",
-            paper="can be moved to another GPU (read as 10 % late at most)",
-            reason=f"{listed(kept.mean(), ' %', '.0f', **PLACES)} in time",
-        ),
-    ]
+    yield at_least(
+        "Ordinary requests are moved to other instances than mega prompts",
+        0.5,
+        mean_interval(apart[most]),
+        nothing=0,
+        unit=f"of 1 (no instance serves both), the most (at {100 * most:g} % mega prompts)",
+        paper="all ordinary requests elsewhere (read as half the way)",
+        reason=f"0 is the same mix on all instances: {table}; an instance that has nothing left takes "
+        "from the groups of others, and without that has longer to drain",
+        note=table,
+    )
+    yield at_most(
+        "Ordinary requests keep their SLOs, whatever the share of mega prompts",
+        10.0,
+        mean_interval(100 - kept[worst]),
+        nothing=None,
+        unit=f"% of ordinary requests late, the most (at {100 * worst:g} % mega prompts)",
+        paper="can be moved to another GPU (read as 10 % late at most)",
+        reason=f"{listed(kept.mean(), ' %', '.0f', **PLACES)} in time",
+    )
+
+
+def _most(sentence: str, gain: DataFrame, paper: str) -> Claim:
+    """What QLM has more at the share where that is most."""
+    best = gain.mean().idxmax()
+    return at_least(
+        sentence,
+        1.0,
+        mean_interval(gain[best]),
+        nothing=0,
+        unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
+        paper=paper,
+        reason=_shown(gain),
+        note=_shown(gain),
+    )
 
 
 def _shown(gain: DataFrame) -> str:
     return f"percentage points: {listed(gain.mean(), form='+.0f', **PLACES)}"
 
 
-def _where(frame: DataFrame, other: str, some: list[float]) -> str:
-    last = some[-1]
+def _where(frame: DataFrame, other: str, last: float) -> str:
     at = where(frame, share=last).groupby("policy")
     mean = 100 * at[["ordinary_attainment", "mega_attainment"]].mean()
     parts = [
