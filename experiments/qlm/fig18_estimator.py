@@ -14,7 +14,7 @@ knows nothing. The paper does not say which it measured.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -39,9 +39,9 @@ from experiments.harness.figure import (
     where,
     wide,
 )
-from experiments.harness.parameters import FIRST_SEED, Parameters, ours, paper
+from experiments.harness.parameters import FIRST_SEED, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.setting import cluster, gpus_per_instance, lengths, shown
+from experiments.qlm.setting import PaperLlms, cluster, gpus_per_instance, lengths, shown
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
 if TYPE_CHECKING:
@@ -56,13 +56,9 @@ OTHER_SEEDS = 1_000_000 - FIRST_SEED
 """Added to a run's seed: the requests that the history has seen."""
 
 
-class Estimator(Parameters):
+class Estimator(PaperLlms):
     """Parameters of this figure."""
 
-    llms: Annotated[
-        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
-        paper("section 8", min_length=1),
-    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
     groups: Annotated[
         tuple[Annotated[float, Field(gt=0)], ...],
         ours("below and above the paper's four", min_length=1),

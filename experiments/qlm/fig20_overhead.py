@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -28,9 +28,9 @@ from baselines.qlm.search import edf
 from baselines.solver import SolverSettings
 from experiments.harness.claims import Claim, at_least, at_most
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, line, where, wide
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
-from experiments.qlm.setting import cluster, gpus_per_instance, shown
+from experiments.qlm.setting import PaperLlms, cluster, gpus_per_instance, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,13 +44,9 @@ METHODS = {
 }
 
 
-class Overhead(Parameters):
+class Overhead(PaperLlms):
     """Parameters of this figure."""
 
-    llms: Annotated[
-        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
-        paper("section 8", min_length=1),
-    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
     queues: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         ours("about log-spaced, to the paper's 400,000 and beyond", min_length=1),
