@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from functools import cache
 
 import pandas as pd
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from experiments.harness.catalogue import SCALES, entries, load
 from experiments.harness.claims import Claim, Verdict
 from experiments.harness.execute import execute
-from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, listed, wide
+from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, lines, listed, wide
 from experiments.harness.parameters import Parameters
 from experiments.output import new_figure
 
@@ -207,9 +208,14 @@ def test_numbers_and_lines_over_seeds():
     assert by_seed(frame, lambda one: one["y"].sum()).mean == 6
     assert wide(frame, "x", "y").loc[2].tolist() == [3, 6]
     assert listed({1: 9.0, 8: 1.25}, "x") == "9x at 1, 1.25x at 8"
+    assert listed({0.5: 9.0}, scale=100, place=" %") == "9 at 50 %"
+    assert by_seed(frame, lambda one: math.inf if one["x"].iloc[0] else 0).mean == math.inf
     axes = new_figure(3, 2).subplots()
     line(axes, frame, "x", "y", scale=10, along=2, label="both")
     dress(axes, title="title", log="x", ticks=(1, 2), bottom=0, legend="upper left")
     assert axes.lines[0].get_xydata().tolist() == [[0.5, 20], [1, 40]]
     assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(60)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2"]
+    lines(axes, frame, "seed", (2, 1, 3), {1: ("first", "C1", "s--")}, "x", "y", band=None)
+    assert [drawn.get_label() for drawn in axes.lines[1:]] == ["2", "first"]
+    assert axes.lines[2].get_marker() == "s"

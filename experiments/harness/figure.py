@@ -178,6 +178,24 @@ def line(
         axes.fill_between(places, low, high, color=drawn.get_color(), alpha=shade, **width)
 
 
+def lines(
+    axes: Any,
+    frame: DataFrame,
+    by: str,
+    names: Iterable[str],
+    styles: Mapping[str, tuple[str, str, str]],
+    x: str,
+    y: str,
+    **look: Any,
+) -> None:
+    """A `line` per name in the column `by`: `styles` has a label, a colour and a style for it."""
+    for name in names:
+        mine = where(frame, **{by: name})
+        label, colour, style = styles.get(name, (name, None, "x-"))
+        if not mine.empty:
+            line(axes, mine, x, y, style, color=colour, label=label, **look)
+
+
 def dress(
     axes: Any,
     *,

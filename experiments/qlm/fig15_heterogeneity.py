@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 FIGURE = "Figure 15"
 CARDS = {"a10": "a10-24gb", "a100": "a100-80gb"}
 STYLES = {
-    "qlm:share=false": ("QLM", "C0", "o", "-"),
-    "qlm:share=false,placement=round-robin": ("round robin", "C3", "^", "-"),
-    "qlm:share=false,placement=random": ("random", "C1", "D", "-"),
-    "qlm": ("QLM, idle instances help others", "C0", ".", "--"),
+    "qlm:share=false": ("QLM", "C0", "o-"),
+    "qlm:share=false,placement=round-robin": ("round robin", "C3", "^-"),
+    "qlm:share=false,placement=random": ("random", "C1", "D-"),
+    "qlm": ("QLM, idle instances help others", "C0", ".--"),
 }
 QLM, ROUND_ROBIN, RANDOM, _ = STYLES
 TTFT_S = {"interactive": 20, "batch-1": 60, "batch-2": 3600}
@@ -164,10 +164,10 @@ def plot(frame: DataFrame, parameters: Heterogeneity) -> Any:
         )
     for policy in (ROUND_ROBIN, RANDOM) if QLM in policies else ():
         if policy in policies:
-            name, colour, marker, stroke = STYLES[policy]
+            name, colour, style = STYLES[policy]
             gain = _gain(frame, policy).melt(value_name="gain")
-            own: dict[str, Any] = {"marker": marker, "color": colour, "edge": None}
-            line(middle, gain, "a10_share", "gain", stroke, label=f"over {name}", **look, **own)
+            own: dict[str, Any] = {"color": colour, "label": f"over {name}", "edge": None}
+            line(middle, gain, "a10_share", "gain", style, **look, **own)
     fair = _fair_share(frame)
     if fair is not None:
         shares, parts = 100 * np.array(list(fair)), 100 * np.array(list(fair.values()))

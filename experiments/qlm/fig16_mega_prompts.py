@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 FIGURE = "Figure 16"
 LOOKS = {
     **STYLES,
-    "qlm:share=false": ("QLM without sharing", "C4", "v"),
-    "qlm:token_clusters=1": ("QLM blind to tokens", "C5", "P"),
-    "qlm:placement=random": ("QLM, groups placed at random", "C6", "X"),
+    "qlm:share=false": ("QLM without sharing", "C4", "v-"),
+    "qlm:token_clusters=1": ("QLM blind to tokens", "C5", "P-"),
+    "qlm:placement=random": ("QLM, groups placed at random", "C6", "X-"),
 }
-"""Name in pictures, colour, marker."""
+"""Name in pictures, colour, line."""
 KEPT = ("scenario", "requests", "interval_s", "patience_s")
 PLACES: dict[str, Any] = {"scale": 100, "place": " %"}
 """How `listed` tells shares of mega prompts."""

@@ -96,11 +96,11 @@ def plot(frame: DataFrame, parameters: QueueSize) -> Any:
     common = "qlm" if "qlm" in parameters.policies else parameters.policies[0]
     reference = of_policy(frame, common, "per_s", column).mean()
     for policy in parameters.policies:
-        name, colour, marker = STYLES.get(policy, (policy, None, "x"))
+        name, colour, style = STYLES.get(policy, (policy, None, "x-"))
         grouped = where(frame, policy=policy).groupby("per_s")
         met = 100 * grouped["attainment"].agg(["mean", "min", "max"])
         for axes, sizes in ((left, reference), (right, grouped[column].mean())):
-            axes.plot(sizes, met["mean"], marker=marker, ms=4, color=colour, label=name)
+            axes.plot(sizes, met["mean"], style, ms=4, color=colour, label=name)
             axes.fill_between(sizes, met["min"], met["max"], color=colour, alpha=0.15)
     for axes, whose in ((left, f"{STYLES[common][0]}'s"), (right, "each policy's own")):
         axes.set_xscale("symlog", linthresh=10)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
-from experiments.harness.figure import dress, line, where, wide
+from experiments.harness.figure import dress, lines, where, wide
 from experiments.qlm.mega import apart, with_mega_prompts
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import draw_requests
@@ -34,21 +34,25 @@ LITERAL_REQUESTS = 3500
 """Of each trace of the paper."""
 
 STYLES = {
-    "qlm": ("QLM", "C0", "o"),
-    "edf": ("EDF", "C2", "s"),
-    "vllm": ("vLLM", "C3", "^"),
-    "edf:by=slo": ("EDF by SLO", "C4", "v"),
-    "shepherd": ("SHEPHERD", "C1", "D"),
-    "edf:swapping=true": ("EDF with swapping", "C9", "s"),
-    "vllm:swapping=true": ("vLLM with swapping", "C5", "^"),
-    "edf:swapping=true,queues=per-instance": ("EDF with swapping, a queue per instance", "C8", "s"),
+    "qlm": ("QLM", "C0", "o-"),
+    "edf": ("EDF", "C2", "s-"),
+    "vllm": ("vLLM", "C3", "^-"),
+    "edf:by=slo": ("EDF by SLO", "C4", "v-"),
+    "shepherd": ("SHEPHERD", "C1", "D-"),
+    "edf:swapping=true": ("EDF with swapping", "C9", "s-"),
+    "vllm:swapping=true": ("vLLM with swapping", "C5", "^-"),
+    "edf:swapping=true,queues=per-instance": (
+        "EDF with swapping, a queue per instance",
+        "C8",
+        "s-",
+    ),
     "vllm:swapping=true,queues=per-instance": (
         "vLLM with swapping, a queue per instance",
         "C6",
-        "^",
+        "^-",
     ),
 }
-"""Name in pictures, colour, marker."""
+"""Name in pictures, colour, line."""
 
 
 def scenario_at(case: Mapping[str, Any]) -> Scenario:
@@ -239,17 +243,12 @@ def lines_by_policy(
     x: str,
     column: str,
     scale: float,
-    styles: Mapping[str, tuple[str, ...]] = STYLES,
+    styles: Mapping[str, tuple[str, str, str]] = STYLES,
     **look: Any,
 ) -> None:
     """A line over `x` per policy, in its style, with the range over the seeds; `look`: see `line`."""
-    for policy in policies:
-        name, colour, marker, *stroke = styles.get(policy, (policy, None, "x"))
-        mine = where(frame, policy=policy)
-        if not mine.empty:
-            own: dict[str, Any] = {"marker": marker, "ms": 4, "color": colour, "label": name}
-            style = stroke[0] if stroke else "-"
-            line(axes, mine, x, column, style, scale=scale, **{"edge": None, **own, **look})
+    look = {"scale": scale, "edge": None, "ms": 4, **look}
+    lines(axes, frame, "policy", policies, styles, x, column, **look)
 
 
 def bars_by_variant(
