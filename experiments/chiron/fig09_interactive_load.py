@@ -287,23 +287,21 @@ def _rate(found: Interval, most_per_s: float) -> str:
     )
 
 
-def _batch_sizes(frame: DataFrame, parameters: InteractiveLoad) -> list[Claim]:
+def _batch_sizes(frame: DataFrame, parameters: InteractiveLoad) -> Iterator[Claim]:
     at = ("small", parameters.named_small_per_s), ("large", parameters.named_large_per_s)
     small, large = (by_load(frame, "chiron", f"{name}_interactive_limit") for name, _ in at)
     if at[0] not in small.index or at[1] not in large.index:
-        return []
+        return
     one, other = mean_interval(small.loc[at[0]]), mean_interval(large.loc[at[1]])
-    return [
-        about(
-            "Chiron's batch size for the small model is five times that for the large one",
-            5,
-            mean_interval(small.loc[at[0]] / large.loc[at[1]]),
-            nothing=1,
-            unit="x",
-            reason=f"batch limits of the interactive instances, {one.mean:.0f} at {at[0][1]:g} requests/s "
-            f"and {other.mean:.0f} at {at[1][1]:g}",
-        )
-    ]
+    yield about(
+        "Chiron's batch size for the small model is five times that for the large one",
+        5,
+        mean_interval(small.loc[at[0]] / large.loc[at[1]]),
+        nothing=1,
+        unit="x",
+        reason=f"batch limits of the interactive instances, {one.mean:.0f} at {at[0][1]:g} requests/s "
+        f"and {other.mean:.0f} at {at[1][1]:g}",
+    )
 
 
 def _share_no_lower(frame: DataFrame, other: str) -> Interval:

@@ -352,7 +352,7 @@ def _fewer_hours(seen: Seen, policy: str, parameters: Workflow) -> Claim:
     )
 
 
-def _of_chiron(seen: Seen, parameters: Workflow) -> list[Claim]:
+def _of_chiron(seen: Seen, parameters: Workflow) -> Iterator[Claim]:
     at_s, target_s, n = parameters.batch_at_s, parameters.batch_ttft_s, parameters.batch_requests
     close_s, deadline_min = at_s + parameters.close_share * target_s, (at_s + target_s) / 60
     until = f"until {close_s / 60:g} min"
@@ -367,69 +367,64 @@ def _of_chiron(seen: Seen, parameters: Workflow) -> list[Claim]:
         f"{mixed:.1f} mixed ones"
     )
     in_paper = (n - n / 5) / (close_s - at_s)
-    found = [
-        about(
-            "Chiron serves the batch queue on 10 over-provisioned GPUs",
-            10,
-            seen.of("chiron", "mixed_gpus"),
-            nothing=None,
-            unit=f"mixed GPUs, {until}",
-            reason=f"mixed instances are a reserve in proportion to the interactive load, for which there "
-            f"are {_before(seen, parameters):.1f} GPUs before the queue comes and not 15; {helped}",
-        ),
-        about(
-            "Chiron serves 20 batch requests per second on them",
-            20,
-            seen.of("chiron", "mixed_served_per_s"),
-            nothing=None,
-            unit=f"batch requests/s on mixed instances, {until}",
-            reason=f"{mixed:.1f} mixed GPUs did {served / max(mixed, 1e-9):.1f} each; the paper's 20 on 10 "
-            "are 2 each",
-            note=f"the paper's numbers do not agree with each other: four fifths of {n:,} requests in "
-            f"{(close_s - at_s) / 60:g} minutes are {in_paper:.0f} per second",
-        ),
-        about(
-            f"At {close_s / 60:g} min a fifth of the batch requests is left",
-            n / 5,
-            seen.of("chiron", "remaining"),
-            nothing=None,
-            unit="requests",
-            reason=helped,
-        ),
-        about(
-            "Chiron then adds 10 instances at once",
-            10,
-            seen.of("chiron", "added_at_once"),
-            nothing=1,
-            unit="batch instances, the most at one decision",
-            reason=f"they are added in several steps, {most:.1f} batch GPUs at the most in all",
-        ),
-    ]
+    yield about(
+        "Chiron serves the batch queue on 10 over-provisioned GPUs",
+        10,
+        seen.of("chiron", "mixed_gpus"),
+        nothing=None,
+        unit=f"mixed GPUs, {until}",
+        reason=f"mixed instances are a reserve in proportion to the interactive load, for which there "
+        f"are {_before(seen, parameters):.1f} GPUs before the queue comes and not 15; {helped}",
+    )
+    yield about(
+        "Chiron serves 20 batch requests per second on them",
+        20,
+        seen.of("chiron", "mixed_served_per_s"),
+        nothing=None,
+        unit=f"batch requests/s on mixed instances, {until}",
+        reason=f"{mixed:.1f} mixed GPUs did {served / max(mixed, 1e-9):.1f} each; the paper's 20 on 10 "
+        "are 2 each",
+        note=f"the paper's numbers do not agree with each other: four fifths of {n:,} requests in "
+        f"{(close_s - at_s) / 60:g} minutes are {in_paper:.0f} per second",
+    )
+    yield about(
+        f"At {close_s / 60:g} min a fifth of the batch requests is left",
+        n / 5,
+        seen.of("chiron", "remaining"),
+        nothing=None,
+        unit="requests",
+        reason=helped,
+    )
+    yield about(
+        "Chiron then adds 10 instances at once",
+        10,
+        seen.of("chiron", "added_at_once"),
+        nothing=1,
+        unit="batch instances, the most at one decision",
+        reason=f"they are added in several steps, {most:.1f} batch GPUs at the most in all",
+    )
     enough = served * target_s >= n
-    found += [
-        about(
-            f"It adds them at {close_s / 60:g} min",
-            close_s / 60,
-            seen.of("chiron", "added_most_min"),
-            nothing=None,
-            unit="min, when it adds most",
-            reason=""
-            if enough
-            else "Algorithm 2 adds instances as soon as the estimate for a group exceeds its target. The "
-            f"{mixed:.1f} mixed GPUs did {served:.0f} batch requests/s, so that by themselves they would do "
-            f"{served * target_s:,.0f} of {n:,} within {target_s / 60:g} minutes: too few at the first "
-            f"look at the queue. The first batch GPU is billed at {first_min:.1f} min",
-        ),
-        at_most(
-            f"With Chiron all requests are completed at {deadline_min:g} min",
-            deadline_min,
-            seen.of("chiron", "finished_min"),
-            nothing=None,
-            unit="min, the last batch request",
-            reason=_on_time(seen, "chiron"),
-        ),
-    ]
-    return found
+    yield about(
+        f"It adds them at {close_s / 60:g} min",
+        close_s / 60,
+        seen.of("chiron", "added_most_min"),
+        nothing=None,
+        unit="min, when it adds most",
+        reason=""
+        if enough
+        else "Algorithm 2 adds instances as soon as the estimate for a group exceeds its target. The "
+        f"{mixed:.1f} mixed GPUs did {served:.0f} batch requests/s, so that by themselves they would do "
+        f"{served * target_s:,.0f} of {n:,} within {target_s / 60:g} minutes: too few at the first "
+        f"look at the queue. The first batch GPU is billed at {first_min:.1f} min",
+    )
+    yield at_most(
+        f"With Chiron all requests are completed at {deadline_min:g} min",
+        deadline_min,
+        seen.of("chiron", "finished_min"),
+        nothing=None,
+        unit="min, the last batch request",
+        reason=_on_time(seen, "chiron"),
+    )
 
 
 def _before(seen: Seen, parameters: Workflow) -> float:
