@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.chiron import fig03_batch_size as fig03
@@ -11,6 +10,7 @@ from experiments.chiron.instance import backlog, measure
 from experiments.harness.claims import Verdict
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.workload.requests import RequestTable
+from tests.small_studies import made_up
 
 LIMITS = (16, 64, 256, 512, 1024)
 
@@ -62,23 +62,22 @@ def test_a_queue_that_runs_empty_is_no_measurement():
         measure(model, RequestTable.build(np.zeros(5), 50, 50), 8, warm_up_s=30, measured_s=30)
 
 
-def made_up(parameters):
+def rows(parameters):
     """Throughput 1 to 4 and back to 2, with preemptions at the largest batch where nothing is kept free."""
-    rates = {8: 1.0, 64: 4.0, 512: 2.0}
-    return pd.DataFrame(
-        {
-            **case,
-            "tokens_per_s": rates[case["batch_limit"]] if case["kv_watermark"] == 0 else 4.0,
-            "itl_s": case["batch_limit"] / 100,
-            "preemptions_per_request": 3.0 if case["kv_watermark"] == 0 else 0.02,
-        }
-        for case in fig03.cases(parameters)
-    )
+
+    def row(case):
+        free = case["kv_watermark"] == 0
+        rate = {8: 1.0, 64: 4.0, 512: 2.0}[case["batch_limit"]] if free else 4.0
+        preemptions = 3.0 if free else 0.02
+        itl_s = case["batch_limit"] / 100
+        return {"tokens_per_s": rate, "itl_s": itl_s, "preemptions_per_request": preemptions}
+
+    return made_up(fig03, parameters, row)
 
 
 def test_claims_on_made_up_rows():
     parameters = fig03.BatchSize(seeds=2, llms=("llama-3.1-8b",), batch_limits=(512, 8, 64))
-    bends, levels, throughput, latency = fig03.claims(made_up(parameters), parameters)
+    bends, levels, throughput, latency = fig03.claims(rows(parameters), parameters)
     assert (bends.ours.mean, bends.verdict) == (0.5, Verdict.REPRODUCED)
     assert (levels.ours.mean, levels.verdict) == (1.0, Verdict.NOT)
     assert levels.reason.endswith("3.00 with 0%, 0.02 with 1%")
@@ -91,4 +90,4 @@ def test_claims_on_made_up_rows():
 
 def test_one_batch_claims_nothing():
     parameters = fig03.BatchSize(seeds=1, llms=("llama-3.1-8b",), batch_limits=(8,))
-    assert fig03.claims(made_up(parameters), parameters) == []
+    assert fig03.claims(rows(parameters), parameters) == []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig04_arrival_spikes as fig04
 from experiments.chiron.spikes import (
@@ -16,6 +14,7 @@ from experiments.chiron.spikes import (
     spike_ratios,
 )
 from experiments.harness.claims import Verdict
+from tests.test_figures import small, small_run
 
 
 def test_counts_leave_out_what_lies_beyond_the_last_whole_interval():
@@ -58,16 +57,8 @@ def test_tables_add_up_over_their_common_time():
         fig04.bins_of("azure-conv-2023+nothing")
 
 
-def frame_of(parameters):
-    cases = fig04.cases(parameters)
-    return pd.DataFrame([{**case, **row} for case in cases for row in fig04.run(case)])
-
-
 def test_percentiles_claims_and_picture_of_the_chat_service():
-    parameters = fig04.Spikes(
-        seeds=2, tables=("azure-conv-2023",), load_times_s=(15, 60), step_s=15
-    )
-    frame = frame_of(parameters)
+    frame, parameters = small_run("chiron-fig04"), small("chiron-fig04")
     found = fig04.percentiles(frame, parameters).loc[("azure-conv-2023", 15)]
     bins, _ = fig04.bins_of("azure-conv-2023")
     counts = bins[: len(bins) // 15 * 15].reshape(-1, 15).sum(axis=1)
@@ -77,17 +68,6 @@ def test_percentiles_claims_and_picture_of_the_chat_service():
     claims = fig04.claims(frame, parameters)
     assert [claim.paper for claim in claims] == ["1.6 x", "3 x"] * 2
     assert all(claim.reason for claim in claims if claim.verdict is not Verdict.REPRODUCED)
+    # Noise alone lies above one, so that a percentile is a level and no direction.
+    assert {claim.verdict for claim in claims} <= {Verdict.REPRODUCED, Verdict.NOT}
     assert len(fig04.plot(frame, parameters).axes) == 2
-
-
-def test_a_percentile_is_a_level():
-    """Noise alone lies above one, so that this is no direction."""
-    parameters = fig04.Spikes(seeds=1, tables=("azure-conv-2023",), load_times_s=(60,), step_s=15)
-    for claim in fig04.claims(frame_of(parameters), parameters):
-        assert claim.verdict in (Verdict.REPRODUCED, Verdict.NOT)
-
-
-@pytest.mark.parametrize("times", [(), (0,), (15, 3600)])
-def test_load_times_without_pairs_are_refused(times):
-    with pytest.raises(ValidationError, match="load_times_s"):
-        fig04.Spikes(load_times_s=times)

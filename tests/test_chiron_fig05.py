@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig05_overprovisioning as fig05
 from experiments.chiron.spikes import gamma_counts
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
 
 
 @pytest.mark.parametrize("threshold, found", [(1, 1), (7, 7), (16, 16), (17, None)])
@@ -55,31 +54,30 @@ def test_a_tighter_target_and_a_higher_percentile_need_no_smaller_fleet():
     assert needed[10.0, 50.0] <= needed[1.0, 50.0]
 
 
-def made_up(parameters):
-    """Readings that follow exp(k * cv), and fleets of 4 for even arrivals and 4 + cv else."""
-    rows = []
-    for seed in (1, 2):
-        for configuration in ("small", "large"):
-            rows += [
-                {"reading": reading, "configuration": configuration, "cv": cv, "seed": seed,
-                 "percentile": p, "needed": math.exp(0.1 * cv * p / 99), "ttft_s": None}
+def rows(parameters):
+    """Readings that follow exp(k * cv), and fleets of 4 for even arrivals and 4 + cv else; of two seeds."""
+
+    def readings(case):
+        cv = case["cv"]
+        if case["kind"] == "drawn":
+            return [
+                {"reading": reading, "percentile": p, "needed": math.exp(0.1 * cv * p / 99)}
                 for reading in (fig05.SPIKE, fig05.PEAK)
-                for cv in parameters.cvs
                 for p in parameters.percentiles
-            ]  # fmt: skip
-        rows += [
-            {"reading": fig05.FLEET, "configuration": "small", "cv": cv, "seed": seed,
-             "percentile": p, "needed": 4 + (cv if cv >= 1 else 3 * (p == 99)), "ttft_s": t}
-            for cv in (parameters.even_cv, *parameters.cvs)
+            ]
+        extra = {p: cv if cv >= 1 else 3 * (p == 99) for p in parameters.percentiles}
+        return [
+            {"reading": fig05.FLEET, "percentile": p, "needed": 4 + extra[p], "ttft_s": t}
             for p in parameters.percentiles
             for t in parameters.ttfts_s
-        ]  # fmt: skip
-    return pd.DataFrame(rows)
+        ]
+
+    return made_up(fig05, parameters.model_copy(update={"seeds": 2}), readings)
 
 
 def test_fleets_are_held_against_what_carries_even_arrivals():
     parameters = small()
-    found = fig05.over_provisioning(made_up(parameters), parameters)
+    found = fig05.over_provisioning(rows(parameters), parameters)
     fleets = found[found["reading"] == fig05.FLEET]
     assert parameters.even_cv not in set(fleets["cv"])
     assert set(fleets[fleets["cv"] == 8.0]["needed"]) == {3.0}  # (4 + 8) / 4, at both percentiles
@@ -95,7 +93,7 @@ def claim_of(frame, parameters, *words):
 
 def test_claims_and_picture():
     parameters = small()
-    frame = made_up(parameters)
+    frame = rows(parameters)
     fleet = claim_of(frame, parameters, "3 suffices", "(fleet, TTFT 10 s, p99, small model)")
     assert (fleet.verdict, fleet.ours.mean) == (Verdict.REPRODUCED, 3.0)
     spike = claim_of(frame, parameters, "3 suffices", "(spike, p99, small model)")
@@ -111,7 +109,7 @@ def test_claims_and_picture():
 
 def test_what_is_needed_up_to_a_burstiness_is_the_most_of_all_up_to_it():
     parameters = small()
-    frame = made_up(parameters)
+    frame = rows(parameters)
     frame.loc[(frame["reading"] == fig05.SPIKE) & (frame["cv"] == 4.0), "needed"] = 3.5
     spike = claim_of(frame, parameters, "3 suffices", "(spike, p99, large model)")
     assert (spike.verdict, spike.ours.mean) == (Verdict.NOT, 3.5)
@@ -122,7 +120,7 @@ def test_what_is_needed_up_to_a_burstiness_is_the_most_of_all_up_to_it():
 
 def test_a_fleet_that_nothing_suffices_for_is_infinite():
     parameters = small()
-    frame = made_up(parameters)
+    frame = rows(parameters)
     frame["needed"] = frame["needed"].astype(object)
     frame.loc[(frame["reading"] == fig05.FLEET) & (frame["cv"] == 8.0), "needed"] = None
     fleet = claim_of(frame, parameters, "3 suffices", "(fleet, TTFT 10 s, p99, small model)")
@@ -133,8 +131,6 @@ def test_a_fleet_that_nothing_suffices_for_is_infinite():
 
 def test_what_is_not_there_is_not_claimed():
     one = small(cvs=(4.0,))
-    assert fig05.claims(made_up(one), one) == []
+    assert fig05.claims(rows(one), one) == []
     median = small(percentiles=(50.0,))
-    assert fig05.claims(made_up(median), median) == []
-    with pytest.raises(ValidationError, match="one value for each of small"):
-        small(configurations=("small",), rates_per_s=(50.0, 10.0))
+    assert fig05.claims(rows(median), median) == []

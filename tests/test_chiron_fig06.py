@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig06_request_groups as fig06
 from experiments.chiron.immediate import instances_for
 from experiments.harness.claims import Verdict
 from llmscale_env.workload.requests import RequestTable
+from tests.test_figures import small, small_run
 
 
 def test_instances_for_requests():
@@ -55,20 +55,12 @@ def test_what_is_counted_of_an_episode():
     assert found["slo_attainment"] == pytest.approx(1 / 3)
 
 
-SMALL = fig06.RequestGroups(
-    seeds=1,
-    deadlines_s=(300.0, 600.0),
-    cvs=(4.0,),
-    arriving_s=900.0,
-    max_groups=(1, 8),
-    load_times_s=(15.0,),
-    by_request=False,
-)
+SMALL = small("chiron-fig06")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def frame():
-    return pd.DataFrame([{**case, **row} for case in fig06.cases(SMALL) for row in fig06.run(case)])
+    return small_run("chiron-fig06")
 
 
 def test_immediate_autoscaling_takes_more_actions_and_serves_less_per_instance(frame):
@@ -141,13 +133,6 @@ def test_claims_say_how_many_are_on_time_and_how_far_actions_fall():
     assert found[0].reason.endswith("fall 5 to 5 times")
     assert found[2].unit == "x per billed instance, with 95.0 % on time against 100.0 %"
     assert found[3].ours.mean == pytest.approx(0.2)
-
-
-def test_parameters_are_checked():
-    with pytest.raises(ValidationError):
-        fig06.RequestGroups(cvs=(0.0,))
-    with pytest.raises(ValidationError):
-        fig06.RequestGroups(max_groups=(0,))
 
 
 def test_classes_are_the_deadlines_and_nothing_else_arrives():

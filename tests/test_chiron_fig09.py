@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig09_interactive_load as fig09
 from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
+from tests.test_figures import small_run
 
 PARAMETERS = fig09.InteractiveLoad(
     seeds=2,
@@ -18,47 +19,27 @@ PARAMETERS = fig09.InteractiveLoad(
 )
 
 
-def row(configuration, load, policy, seed, **values):
-    made = {
-        "configuration": configuration,
-        "load": float(load),
-        "policy_name": policy,
-        "seed": seed,
-        "slo_attainment": 1.0,
-        "throughput_per_instance": 1.0,
-        "gpus": 20.0,
-        "small_interactive_limit": None,
-        "large_interactive_limit": None,
-    }
-    return {**made, **values}
-
-
 @pytest.fixture
 def as_in_the_paper():
     """Rows that say exactly what the paper says."""
-    rows = []
-    for seed in (0, 1):
-        for configuration, rates in fig09._rates(PARAMETERS).items():
-            for rate in rates:
-                better = 4.0 if (configuration, rate) == ("small", 100) else 1.1
-                mixed = configuration == "mixed"
-                limit = {
-                    f"{configuration}_interactive_limit": 500 if configuration == "small" else 100
-                }
-                served = 1.0 if not mixed or rate <= 100 else 0.5
-                rows.append(
-                    row(configuration, rate, "chiron", seed, slo_attainment=served,
-                        throughput_per_instance=better, **({} if mixed else limit))
-                )  # fmt: skip
-                full = mixed and rate >= 40
-                late = {"slo_attainment": 0.1} if full else {}
-                rows += [
-                    row(configuration, rate, policy, seed, gpus=49 if full else 20, **late)
-                    for policy in UNTUNED_READINGS
-                ]
-                tuned = served - (0.02 if full else 0)
-                rows.append(row(configuration, rate, "llumnix-tuned", seed, slo_attainment=tuned))
-    return pd.DataFrame(rows)
+
+    def row(case):
+        configuration, load, policy = (case[k] for k in ("configuration", "load", "policy_name"))
+        mixed, chiron = configuration == "mixed", policy == "chiron"
+        full = mixed and load >= 40
+        served = 1.0 if not mixed or load <= 100 else 0.5
+        better = 4.0 if (configuration, load) == ("small", 100) else 1.1
+        limits = {"small": 500 if chiron else None, "large": 100 if chiron else None}
+        untuned = policy in UNTUNED_READINGS
+        tuned = served - (0.02 if full and policy == "llumnix-tuned" else 0)
+        return {
+            "slo_attainment": (0.1 if full else 1.0) if untuned else tuned,
+            "throughput_per_instance": better if chiron else 1.0,
+            "gpus": 49 if full and untuned else 20,
+            **{f"{name}_interactive_limit": limit for name, limit in limits.items()},
+        }
+
+    return made_up(fig09, PARAMETERS, row)
 
 
 def test_the_papers_numbers_are_reproduced(as_in_the_paper):
@@ -123,18 +104,10 @@ def test_rates_that_were_not_run_have_no_claims(as_in_the_paper):
     sentences = [c.sentence for c in fig09.claims(frame[kept], few)]
     assert len(sentences) == 14
     assert not any("large" in s or "violations" in s for s in sentences)
-    with pytest.raises(ValidationError):
-        fig09.InteractiveLoad(small_rates_per_s=(-1,))
 
 
 def test_a_run_of_every_policy():
-    settings = fig09.InteractiveLoad(
-        seeds=1, small_rates_per_s=(2,), large_rates_per_s=(), mixed_rates_per_s=(2,), warm_up_s=0,
-        measured_s=60, tail_s=30,
-    )  # fmt: skip
-    cases = fig09.cases(settings)
-    assert len(cases) == 10
-    assert {c["policy_name"] for c in cases} == set(fig09.DRAWN)
-    for row in (fig09.run(case)[0] for case in cases):
-        assert 0 <= row["slo_attainment"] <= 1
-        assert row["throughput_per_instance"] > 0
+    frame = small_run("chiron-fig09")
+    assert frame["policy_name"].value_counts().to_dict() == dict.fromkeys(fig09.DRAWN, 3)
+    assert frame["slo_attainment"].between(0, 1).all()
+    assert (frame["throughput_per_instance"] > 0).all()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig10_batch_queue as fig10
 from experiments.chiron.llumnix_settings import untuned, untuned_64
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
+from tests.test_figures import small_run
 
 PARAMETERS = fig10.BatchQueue(
     seeds=1, small_queues=(100, 700_000), large_queues=(80_000,), mixed_queues=(1000,)
@@ -18,29 +18,22 @@ PARAMETERS = fig10.BatchQueue(
 @pytest.fixture
 def as_in_the_paper():
     """Rows that say what the paper says; the batch size is 50 times that of Llumnix in its text."""
-    rows = []
-    for configuration, queues in fig10._queues(PARAMETERS).items():
-        for load in queues:
-            for policy in fig10.POLICIES:
-                chiron = policy == "chiron"
-                rows.append(
-                    {
-                        "configuration": configuration,
-                        "load": float(load),
-                        "policy_name": policy,
-                        "seed": 0,
-                        "slo_attainment": 1.0 if chiron else 0.7,
-                        "batch_attainment": 0.99 if chiron else 0.5,
-                        "interactive_attainment": 1.0,
-                        "throughput_per_instance": 4.0 if chiron else 1.0,
-                        "gpus": 9.0 if chiron else 30.0,
-                        "instances": 9.0 if chiron else 30.0,
-                        "small_batch_limit": 3200.0 if chiron else None,
-                        "small_batch_running": 700.0 if chiron else None,
-                        "small_mixed_limit": 400.0 if chiron else None,
-                    }
-                )
-    return pd.DataFrame(rows)
+
+    def row(case):
+        chiron = case["policy_name"] == "chiron"
+        return {
+            "slo_attainment": 1.0 if chiron else 0.7,
+            "batch_attainment": 0.99 if chiron else 0.5,
+            "interactive_attainment": 1.0,
+            "throughput_per_instance": 4.0 if chiron else 1.0,
+            "gpus": 9.0 if chiron else 30.0,
+            "instances": 9.0 if chiron else 30.0,
+            "small_batch_limit": 3200.0 if chiron else None,
+            "small_batch_running": 700.0 if chiron else None,
+            "small_mixed_limit": 400.0 if chiron else None,
+        }
+
+    return made_up(fig10, PARAMETERS, row)
 
 
 def test_the_papers_numbers_are_reproduced(as_in_the_paper):
@@ -88,20 +81,9 @@ def test_equal_attainment_is_not_higher(as_in_the_paper):
         assert claim.unit.startswith("% of the 0 (of 4) queue lengths")
 
 
-def test_parameters_are_checked():
-    with pytest.raises(ValidationError):
-        fig10.BatchQueue(small_queues=(0,))
-    with pytest.raises(ValidationError):
-        fig10.BatchQueue(rebalance=False)
-
-
 def test_a_run():
-    settings = fig10.BatchQueue(
-        seeds=1, small_queues=(), large_queues=(500,), mixed_queues=(), tail_s=0
-    )
-    case = fig10.cases(settings)[0]
-    assert case["policy"] == "chiron"
-    (found,) = fig10.run(case)
+    found = small_run("chiron-fig10").iloc[0]
+    assert found["policy"] == "chiron"
     assert found["batch_attainment"] > 0.5
     assert found["interactive_attainment"] > 0.5
     assert found["gpus"] <= 50

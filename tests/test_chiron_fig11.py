@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.chiron import fig11_converged_batch as figure
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
+from tests.test_figures import small_run
 
 PARAMETERS = figure.ConvergedBatch(seeds=1, ladder=(64, 512))
 BATCHES = {
@@ -15,31 +16,18 @@ BATCHES = {
 }
 
 
-def row(llm, variant, controller, slo_s, batch, **values):
-    start = {
-        "seed": 1,
-        "llm": llm,
-        "variant": variant,
-        "controller": controller,
-        "itl_slo_s": slo_s,
-    }
-    seen = {"batch": batch, "limit": 2 * batch, "limit_low": batch, "limit_high": 3 * batch}
-    rest = {"kv_use": 0.99, "tokens_per_s": batch, "itl_s": batch / 4000, "first_limit": 64}
-    return {**start, **seen, **rest, **values}
-
-
 @pytest.fixture
 def frame():
-    rows = []
-    for llm, batches in BATCHES.items():
-        for variant, batch in batches.items():
-            rows += [row(llm, variant, "chiron", slo_s, batch) for slo_s in (0.2, 2.0)]
-            rows += [row(llm, variant, "chiron-literal", slo_s, 1.0) for slo_s in (0.2, 2.0)]
-            rows += [
-                row(llm, variant, "fixed", None, limit, itl_s=limit / 2000, first_limit=limit)
-                for limit in (64.0, 512.0)
-            ]
-    return pd.DataFrame(rows)
+    def row(case):
+        limit = float(case["first_limit"])
+        batch = {
+            "chiron": BATCHES[case["llm"]][case["variant"]], "chiron-literal": 1.0, "fixed": limit
+        }[case["controller"]]  # fmt: skip
+        itl_s = batch / (2000 if case["controller"] == "fixed" else 4000)
+        seen = {"batch": batch, "limit": 2 * batch, "limit_low": batch, "limit_high": 3 * batch}
+        return {**seen, "kv_use": 0.99, "tokens_per_s": batch, "itl_s": itl_s}
+
+    return made_up(figure, PARAMETERS, row)
 
 
 def claim(found, words):
@@ -126,12 +114,9 @@ def test_without_a_fixed_limit_within_the_target_nothing_is_optimal(frame):
 
 
 def test_cases_and_a_run():
-    small = figure.ConvergedBatch(seeds=2, duration_s=20, ladder=(32,))
-    found = figure.cases(small)
-    assert (
-        len(found) == 2 * 2 * 4 * 4 + 2 * 4
-    )  # seeds x models x variants x (2 kinds, 2 targets); ladder
-    fixed = next(case for case in found if case["controller"] == "fixed")
-    (one,) = figure.run(fixed)
-    assert one["limit"] == one["batch"] == fixed["first_limit"] == 32
+    # seeds x models x variants x (2 kinds, 2 targets); ladder
+    assert len(figure.cases(figure.ConvergedBatch(seeds=2, ladder=(32,)))) == 2 * 2 * 4 * 4 + 2 * 4
+    frame = small_run("chiron-fig11")
+    one = frame[frame["controller"] == "fixed"].iloc[0]
+    assert one["limit"] == one["batch"] == one["first_limit"] == 32
     assert one["itl_violations"] == 0

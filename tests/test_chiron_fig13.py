@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig13_batch_slo as fig13
 from experiments.chiron.batch_queue import last_finish_s, queue_kept
 from experiments.chiron.setting import scenario_of
 from experiments.harness.claims import Verdict
+from tests.small_studies import judged, made_up
+from tests.test_figures import small, small_run
 
 NAN = float("nan")
 
@@ -55,22 +56,12 @@ def test_last_finish_by_hand(result, scenario):
     assert last_finish_s(result, scenario) == 19
 
 
-SMALL = fig13.BatchSlo(
-    seeds=1,
-    configurations=("small",),
-    batch_ttft_s=(60, 240),
-    batch_requests=(3000,),
-    stream_rate_per_s=(40,),
-    stream_interactive_rate_per_s=(2,),
-    stream_control_interval_s=10,
-    rest_s=60,
-)
+SMALL = small("chiron-fig13")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def frame():
-    rows = [{**case, **row} for case in fig13.cases(SMALL) for row in fig13.run(case)]
-    return pd.DataFrame(rows)
+    return small_run("chiron-fig13")
 
 
 def test_queues_are_watched_equally_long_and_streams_in_proportion():
@@ -105,30 +96,27 @@ def test_claims_take_the_frame(frame):
     assert found[4].ours.mean == pytest.approx(by_hand[240] / by_hand[60])
 
 
-def made_up(mixed_share, throughput):
+def rows(mixed_share, throughput):
     """Targets of 1 and 4 min: a queue of which mixed instances serve so much, by seed and target."""
-    return pd.DataFrame(
-        {
-            "seed": seed,
-            "workload": workload,
-            "configuration": "small",
-            "batch_ttft_s": ttft_s,
-            "queue_mean": 10.0 * ttft_s,
-            "wait_mean_s": ttft_s / 2,
+    parameters = SMALL.model_copy(update={"seeds": 2})
+
+    def row(case):
+        k = SMALL.batch_ttft_s.index(case["batch_ttft_s"])
+        return {
+            "queue_mean": 10.0 * case["batch_ttft_s"],
+            "wait_mean_s": case["batch_ttft_s"] / 2,
             "throughput_per_instance": throughput[k],
-            "mixed_share": mixed_share[seed][k],
+            "mixed_share": mixed_share[case["seed"] - 30_000][k],
             "finished_per_s": 10.0,
             "slo_attainment": 0.9,
         }
-        for workload in ("queue", "stream")
-        for seed in (0, 1)
-        for k, ttft_s in enumerate((60, 240))
-    )
+
+    return made_up(fig13, parameters, row)
 
 
 def test_reasons_say_what_the_rows_hold():
-    frame = made_up(([0.5, 1.0], [1.0, 1.0]), (2.0, 1.5))
-    found = {c.sentence: c for c in fig13.claims(frame, SMALL)}
+    frame = rows(([0.5, 1.0], [1.0, 1.0]), (2.0, 1.5))
+    found = judged(fig13, frame, SMALL)
     longer = found["A larger batch TTFT target leads to longer waiting (small, stream)"]
     assert (longer.verdict, longer.ours.mean, longer.reason) == (Verdict.REPRODUCED, 4, "")
     assert longer.note == "30 at 1 min, 120 at 4 min (s): rises on 1 of 1 steps"
@@ -146,14 +134,6 @@ def test_reasons_say_what_the_rows_hold():
     assert "10.0 of 10.0 with a target of 4 min and 2,400 requests waiting" in stream.reason
 
 
-def test_parameters_fit_together():
-    assert (
-        fig13.claims(
-            made_up(([1, 1], [1, 1]), (1, 1)), SMALL.model_copy(update={"batch_ttft_s": (60,)})
-        )
-        == []
-    )
-    with pytest.raises(ValidationError, match="one value for each of large"):
-        fig13.BatchSlo(configurations=("large",), batch_requests=(1, 2))
-    with pytest.raises(ValidationError):
-        fig13.BatchSlo(batch_ttft_s=(0,))
+def test_one_target_is_held_against_no_other():
+    one = SMALL.model_copy(update={"batch_ttft_s": (60,)})
+    assert fig13.claims(rows(([1, 1], [1, 1]), (1, 1)), one) == []

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.chiron import fig15_itl_steps as figure
 from experiments.harness.claims import Verdict
+from tests.test_figures import small_run
 
 PARAMETERS = figure.ItlSteps(
     seeds=1, duration_s=10, controllers=("chiron",), llms=("llama-3.1-8b",)
@@ -87,10 +88,9 @@ def test_every_target_is_claimed():
 
 
 def test_cases_and_a_run():
-    small = figure.ItlSteps(seeds=1, duration_s=60, first_limit=16)
-    found = figure.cases(small)
-    assert len(found) == 2 * 3
-    rows = figure.run(found[0])
+    assert len(figure.cases(figure.ItlSteps(seeds=1))) == 2 * 3
+    frame = small_run("chiron-fig15")
+    rows = frame[frame["controller"] == "chiron"].to_dict("records")
     assert [row["step"] for row in rows] == list(range(len(rows)))
     assert rows[0]["limit"] == 16
     assert not rows[0]["raised"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
 from experiments.chiron import fig17_burstiness as fig17
 from experiments.harness.claims import Verdict
+from tests.small_studies import made_up
+from tests.test_figures import small_run
 
 
 def test_theta_is_the_inverse_of_the_over_provisioning():
@@ -28,20 +29,14 @@ def test_the_batch_limit_is_a_mean_over_instances():
     assert fig17.batch_limit(series, ["a", "b"]) == pytest.approx((10 + 60 + 100) / 6)
 
 
-def made_up(parameters):
+def rows(parameters):
     """Violations of cv / (1000 * over-provisioning), ten times that beyond a CV of 8."""
-    return pd.DataFrame(
-        [
-            {
-                **case,
-                "slo_attainment": 1
-                - case["cv"] * (10 if case["cv"] > 8 else 1) / (1000 * case["over_provisioning"]),
-                "gpus": 10.0,
-                "batch_limit": 64.0,
-            }
-            for case in fig17.cases(parameters)
-        ]
-    )
+
+    def row(case):
+        violated = case["cv"] * (10 if case["cv"] > 8 else 1) / (1000 * case["over_provisioning"])
+        return {"slo_attainment": 1 - violated, "gpus": 10.0, "batch_limit": 64.0}
+
+    return made_up(fig17, parameters, row)
 
 
 def small(frame, parameters):
@@ -50,7 +45,7 @@ def small(frame, parameters):
 
 def test_claims_and_picture():
     parameters = fig17.Burstiness(seeds=2, cvs=(1.0, 8.0, 16.0, 24.0))
-    frame = made_up(parameters)
+    frame = rows(parameters)
     claims = small(frame, parameters)
     # Violations of 16 and 24 hundredths over 3: the least of them counts.
     assert [round(claim.ours.mean, 4) for claim in claims] == [99.7333, 5.3333, 0.6]
@@ -61,7 +56,7 @@ def test_claims_and_picture():
 
 def test_levels_have_no_direction():
     parameters = fig17.Burstiness(seeds=2, cvs=(8.0, 16.0))
-    late = made_up(parameters)
+    late = rows(parameters)
     late.loc[late["cv"] == 8, "slo_attainment"] = 0.9
     late.loc[late["cv"] == 16, "slo_attainment"] = 0.999
     enough, beyond, more = small(late, parameters)
@@ -77,26 +72,13 @@ def test_what_was_not_run_is_left_out():
         ({"cvs": (4.0, 12.0)}, ["Beyond", "conservative"]),
     ):
         parameters = fig17.Burstiness(seeds=1, **changes)
-        claims = small(made_up(parameters), parameters)
+        claims = small(rows(parameters), parameters)
         assert len(claims) == len(sentences)
         assert all(word in c.sentence for word, c in zip(sentences, claims, strict=True))
 
 
-def test_parameters_that_make_no_figure_are_refused():
-    with pytest.raises(ValidationError, match="one value for each of small"):
-        fig17.Burstiness(configurations=("small",))
-    with pytest.raises(ValidationError, match="must leave something"):
-        fig17.Burstiness(horizon_s=300.0)
-    with pytest.raises(ValidationError, match="greater than 1"):
-        fig17.Burstiness(over_provisionings=(1.0,))
-
-
 def test_a_run():
-    parameters = fig17.Burstiness(
-        seeds=1, cvs=(1.0, 8.0), over_provisionings=(1 / 0.95, 3.0), configurations=("large",),
-        rates_per_s=(10.0,), horizon_s=600.0, warm_up_s=100.0,
-    )  # fmt: skip
-    frame = pd.DataFrame([{**c, **row} for c in fig17.cases(parameters) for row in fig17.run(c)])
+    frame = small_run("chiron-fig17")
     at = frame.set_index(["over_provisioning", "cv"])
     assert at.loc[(3.0, 1.0), "slo_attainment"] > 0.99
     assert at.loc[(3.0, 1.0), "gpus"] > 1.5 * at.loc[(1 / 0.95, 1.0), "gpus"]

@@ -6,19 +6,16 @@ import pandas as pd
 import pytest
 
 from experiments.chiron import fig19_workflow as fig19
-from experiments.chiron import workflow_claims
 from experiments.chiron.llumnix_settings import tuned
 from experiments.harness.claims import Verdict
+from tests.test_figures import small, small_run
 
-SMALL = fig19.Workflow(
-    seeds=1, batch_requests=3000, batch_at_s=60.0, batch_ttft_s=120.0, after_s=60.0, rate_per_s=10.0
-)
+SMALL = small("chiron-fig19")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def frame():
-    rows = [{**case, **row} for case in fig19.cases(SMALL) for row in fig19.run(case)]
-    return pd.DataFrame(rows)
+    return small_run("chiron-fig19")
 
 
 def test_a_run_gives_a_summary_and_a_row_per_interval(frame):
@@ -167,6 +164,6 @@ def test_gpu_hours_saved_by_being_late_do_not_count():
 def test_the_pace_of_a_queue_by_hand():
     times = [600.0 * k for k in range(6)]
     one = pd.DataFrame({"time_s": times, "waiting": [0, 9000, 7800, 3000, 600, 0]})
-    assert workflow_claims._pace(one, 600.0, at_last=False) == 2  # 9000 to 7800
-    assert workflow_claims._pace(one, 9999.0, at_last=True) == 4  # 3000 to 600
-    assert workflow_claims._pace(one, 1900.0, at_last=True) == 8  # 7800 to 3000
+    assert fig19._pace(one, 600.0, at_last=False) == 2  # 9000 to 7800
+    assert fig19._pace(one, 9999.0, at_last=True) == 4  # 3000 to 600
+    assert fig19._pace(one, 1900.0, at_last=True) == 8  # 7800 to 3000

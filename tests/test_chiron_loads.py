@@ -111,13 +111,20 @@ def test_of_equally_good_settings_the_one_with_more_throughput():
     assert order(0.1) == [0.4, 0.2, 0.1]
 
 
-def test_the_untuned_setting_serves_all_workloads_and_the_tuned_ones_their_own(monkeypatch):
-    monkeypatch.setattr(llumnix_sweep, "LOADS", {"W_A small": (1,), "W_A large": (1,)})
-    monkeypatch.setattr(
-        llumnix_sweep,
-        "GRID",
-        {"high": (0.1, 0.2), "low_share": (0.5,), "batch_limit": (64, 256), "rebalance": (True,)},
-    )
+@pytest.fixture
+def sweep(monkeypatch):
+    """Makes the sweep one of few workloads, each at a load of 1, and of few settings."""
+
+    def small(*workloads, high, batch_limit=(64,)):
+        grid = {"high": high, "low_share": (0.5,), "batch_limit": batch_limit, "rebalance": (True,)}
+        monkeypatch.setattr(llumnix_sweep, "LOADS", dict.fromkeys(workloads, (1,)))
+        monkeypatch.setattr(llumnix_sweep, "GRID", grid)
+
+    return small
+
+
+def test_the_untuned_setting_serves_all_workloads_and_the_tuned_ones_their_own(sweep):
+    sweep("W_A small", "W_A large", high=(0.1, 0.2), batch_limit=(64, 256))
     attainment = {
         ("small", 0.1): 1.0,
         ("small", 0.2): 0.8,
@@ -141,15 +148,10 @@ def test_the_untuned_setting_serves_all_workloads_and_the_tuned_ones_their_own(m
     assert found["untuned"]["lowest_slo_attainment"] == 0.8
 
 
-def test_a_setting_that_was_lucky_on_one_seed_is_found_out(monkeypatch):
+def test_a_setting_that_was_lucky_on_one_seed_is_found_out(sweep):
     """By hand: six settings; on seed 1000 the one with high = 0.6 has 100 %, on the others 40 %."""
     grid = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-    monkeypatch.setattr(llumnix_sweep, "LOADS", {"W_A small": (1,)})
-    monkeypatch.setattr(
-        llumnix_sweep,
-        "GRID",
-        {"high": grid, "low_share": (0.5,), "batch_limit": (64,), "rebalance": (True,)},
-    )
+    sweep("W_A small", high=grid)
     asked = []
 
     def served(case):
@@ -230,13 +232,8 @@ def test_settings_become_policies():
         assert {key: getattr(parameters, key) for key in chosen[name]} == chosen[name]
 
 
-def test_the_command_writes_what_it_found(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        llumnix_sweep,
-        "GRID",
-        {"high": (0.4,), "low_share": (0.5,), "batch_limit": (64,), "rebalance": (True,)},
-    )
-    monkeypatch.setattr(llumnix_sweep, "LOADS", {"W_A large": (1,)})
+def test_the_command_writes_what_it_found(sweep, tmp_path, monkeypatch, capsys):
+    sweep("W_A large", high=(0.4,))
     monkeypatch.setattr(
         llumnix_sweep, "TIMES", {"W_A": {"warm_up_s": 0, "measured_s": 60, "tail_s": 0}}
     )

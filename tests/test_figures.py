@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import math
+from functools import cache
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from experiments.harness.catalogue import SCALES, entries, load
 from experiments.harness.claims import Claim, Verdict
 from experiments.harness.execute import execute
-from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, listed, wide
+from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, lines, listed, wide
 from experiments.harness.parameters import Parameters
 from experiments.output import new_figure
 
@@ -20,43 +23,70 @@ QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
 SMALL = {
     "chiron-fig03": ("kv_watermark", {"batch_limits": (8, 16), "queued": 4000, "warm_up_s": 30,
                                       "measured_s": 60}),
-    "chiron-fig04": ("source", {"tables": ("azure-conv-2023",), "step_s": 60}),
+    "chiron-fig04": (("source", "load_time_s"), {"tables": ("azure-conv-2023",), "step_s": 15,
+                                                 "load_times_s": (15, 60), "seeds": 2}),
     "chiron-fig05": ("kind", {"cvs": (1.0, 8.0), "intervals": 50, "simulated_s": 200.0,
                               "left_out_s": 100.0, "percentiles": (50.0, 99.0)}),
-    "chiron-fig06": ("policy", {"deadlines_s": (300.0,), "cvs": (4.0,), "arriving_s": 300.0,
-                                "load_times_s": (15.0,)}),
-    "chiron-fig09": ("configuration", {"small_rates_per_s": (2,), "large_rates_per_s": (1,),
+    "chiron-fig06": (("policy", "max_groups"), {"deadlines_s": (300.0, 600.0), "cvs": (4.0,),
+                                                "arriving_s": 900.0, "max_groups": (1, 8),
+                                                "load_times_s": (15.0,), "by_request": False}),
+    "chiron-fig09": (("configuration", "policy_name"), {"small_rates_per_s": (2,), "large_rates_per_s": (1,),
                                        "mixed_rates_per_s": (2,), "warm_up_s": 0,
                                        "measured_s": 60, "tail_s": 30}),
     "chiron-fig10": (None, {"small_queues": (500,), "large_queues": (500,), "mixed_queues": (500,),
                             "tail_s": 0}),
     "chiron-fig11": ("controller", {**SMALL_8B, "ladder": (32,)}),
     "chiron-fig12": (None, {**SMALL_8B, "overloads": (1.0, 2.0)}),
-    "chiron-fig13": ("workload", {"configurations": ("small",), "batch_ttft_s": (60, 240),
-                                  "batch_requests": (1000,), "stream_rate_per_s": (40,),
-                                  "stream_interactive_rate_per_s": (2,), "rest_s": 60}),
+    "chiron-fig13": (("workload", "batch_ttft_s"), {
+        "configurations": ("small",), "batch_ttft_s": (60, 240), "batch_requests": (3000,),
+        "stream_rate_per_s": (40,), "stream_interactive_rate_per_s": (2,),
+        "stream_control_interval_s": 10, "rest_s": 60}),
     "chiron-fig14": (None, {**QUEUE, "llms": ("llama-3.1-8b",), "batch_limits": (16,),
                             "queue_lengths": (20, 100), "claimed_length": 100,
                             "short_length": 20}),
-    "chiron-fig15": ("controller", SMALL_8B),
-    "chiron-fig16": (None, {"rates_per_s": (5.0,), "itl_slos_s": (0.5, 2.0), "horizon_s": 200.0,
-                            "settled_s": 60.0, "end_s": 60.0}),
-    "chiron-fig17": (None, {"cvs": (1.0, 8.0, 12.0), "configurations": ("large",),
-                            "rates_per_s": (10.0,), "horizon_s": 200.0, "warm_up_s": 50.0,
-                            "left_out_s": 60.0}),
-    "chiron-fig18": (None, {"configurations": ("large",), "rates_per_s": (2,), "queues": (100,),
+    "chiron-fig15": ("controller", {**SMALL_8B, "duration_s": 60, "first_limit": 16}),
+    "chiron-fig16": (None, {"rates_per_s": (5.0,), "itl_slos_s": (2.0, 0.5), "horizon_s": 300.0,
+                            "settled_s": 60.0, "end_s": 120.0}),
+    "chiron-fig17": (("over_provisioning", "cv"), {
+        "cvs": (1.0, 8.0, 12.0), "over_provisionings": (1 / 0.95, 3.0), "warm_up_s": 100.0,
+        "configurations": ("large",), "rates_per_s": (10.0,), "horizon_s": 600.0}),
+    "chiron-fig18": ("policy_name", {"configurations": ("large",), "rates_per_s": (2,), "queues": (100,),
                             "warm_up_s": 0, "measured_s": 60, "tail_s": 0}),
-    "chiron-fig19": ("policy", {"batch_requests": 1000, "batch_at_s": 60.0, "batch_ttft_s": 120.0,
-                                "after_s": 60.0, "rate_per_s": 5.0}),
+    "chiron-fig19": ("policy", {"batch_requests": 3000, "batch_at_s": 60.0, "batch_ttft_s": 120.0,
+                                "after_s": 60.0, "rate_per_s": 10.0}),
+    "qlm-fig01": (("half", "policy", "llms"), {**QUEUE, "queued": 4000, "queue": 200, "points": 3,
+                                               "batch_limit": 32, "interactive_per_s": 0.5,
+                                               "batch_requests": 30, "batch_s": 60.0,
+                                               "settle_s": 5.0, "policies": ("qlm", "edf"),
+                                               "instances": (1, 2)}),
     "qlm-fig03": (None, {**QUEUE, "llms": ("mistral-7b",), "batch_limit": 32, "queue": 300,
                          "points": 4}),
-    "qlm-fig04": ("serving", {"llms": ("mistral-7b",), "bursts": (1, 4), "repeats": 2, "gap_s": 60,
-                              "warm_up_s": 60, "batch_limit": 16, "queued": 1500}),
-    "qlm-fig05": ("order", {"gpus": ("a10-24gb",), "queue": 60}),
-    "qlm-fig11": (None, {"interactive_per_s": (100.0,), "trace_s": 10.0, "patience_s": 300.0}),
+    "qlm-fig04": (("serving", "burst"), {"llms": ("mistral-7b",), "bursts": (1, 8), "repeats": 2,
+                                         "gap_s": 60, "warm_up_s": 60, "batch_limit": 16,
+                                         "queued": 1500}),
+    "qlm-fig05": (("order", "run", "second", "weights"), {"gpus": ("a10-24gb",), "queue": 60,
+                                                          "runs": (1, 10)}),
+    "qlm-fig09": ("policy", {"interactive_per_s": (100.0,), "figure_9_per_s": 100.0, "trace_s": 1.0,
+                             "policies": ("qlm", "vllm"), "loads": ("equal", "fixed"),
+                             "patience_s": 300.0}, {"requests": 100}),
+    "qlm-fig11": ("variant", {"interactive_per_s": (100.0,), "patience_s": 300.0},
+                  {"requests": 100}),
     "qlm-fig12": (None, {"batch_1_per_s": (25.0,), "requests": 200, "patience_s": 600.0}),
+    "qlm-fig15": ("a10_share", {"instances": 3, "requests_per_instance": 20, "patience_s": 300.0}),
+    "qlm-fig16": (("policy", "share"), {"policies": ("qlm",), "shares": (0.0, 0.3), "requests": 150,
+                                        "instances": 2, "patience_s": 900.0}),
+    "qlm-fig17": ("per_s", {"requests_per_s": (5, 100), "requests": 60, "policies": ("qlm", "edf"),
+                            "patience_s": 600.0}),
+    "qlm-fig18": (None, {"llms": ("mistral-7b",), "groups": (0.5, 4), "short_groups": 0.5,
+                         "batch_limit": 16, "queued": 3000, "seen": 500, "warm_up_s": 60,
+                         "history_s": 300}),
+    "qlm-fig19": ("delta", {"requests": (400,), "deltas": (1, 16), "patience_s": 600.0,
+                            "average_batch": ("profiled",), "solve_time_s": 0.0}),
+    "qlm-fig20": ("method", {"llms": ("mistral-7b",), "queues": (3000,), "gpus": 4,
+                             "programme_groups": 3}),
 }  # fmt: skip
-"""Parameters of a run in small, and the column of a case by which its rows have other columns."""
+"""By figure the columns of a case, or the one, by which its rows differ in kind; parameters in small; and
+what is changed in the cases where these do not make them small enough."""
 
 
 def of(name):
@@ -77,21 +107,31 @@ def test_cases_say_all_and_each_once(name):
             assert all(set(experiment.cases.keep) <= case.keys() for case in found)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_a_figure_runs_in_small_judges_and_draws(name):
-    experiment = of(name)
-    column, changes = SMALL[name]
-    settings = type(experiment.parameters["quick"])(**{"seeds": 1, **changes})
-    cases = experiment.cases(settings)
-    done = {}
-    for case in cases:
-        kind = case.get(column)
+def small(name):
+    """A figure's parameters in small."""
+    return type(of(name).parameters["quick"])(**{"seeds": 1, **SMALL[name][1]})
+
+
+@cache
+def small_run(name):
+    """Rows of a figure in small: of the cases of a kind one is run."""
+    experiment, (columns, _, *fewer) = of(name), SMALL[name]
+    done, rows = {}, []
+    for whole in experiment.cases(small(name)):
+        case = whole | dict(*fewer)
+        kind = tuple(map(case.get, columns if isinstance(columns, tuple) else (columns,)))
         if kind not in done:
             outcome = execute(experiment.entry.module, case)
             assert not outcome.error
             done[kind] = outcome.rows
             assert outcome.rows
-    frame = pd.DataFrame({**case, **row} for case in cases for row in done[case.get(column)])
+        rows += [{**case, **row} for row in done[kind]]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_figure_runs_in_small_judges_and_draws(name):
+    experiment, settings, frame = of(name), small(name), small_run(name)
     for claim in experiment.claims(frame, settings):
         assert isinstance(claim, Claim)
         assert claim.sentence
@@ -101,6 +141,39 @@ def test_a_figure_runs_in_small_judges_and_draws(name):
     for figure in drawn.values() if isinstance(drawn, dict) else [drawn]:
         assert figure.axes
         figure.savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        *(("chiron-fig04", {"load_times_s": times}, "load_times_s")
+          for times in ((), (0,), (15, 3600))),
+        ("chiron-fig05", {"configurations": ("small",), "rates_per_s": (50.0, 10.0)},
+         "one value for each of small"),
+        ("chiron-fig06", {"cvs": (0.0,)}, "greater than 0"),
+        ("chiron-fig06", {"max_groups": (0,)}, "greater than 0"),
+        ("chiron-fig09", {"small_rates_per_s": (-1,)}, "greater than 0"),
+        ("chiron-fig10", {"small_queues": (0,)}, "greater than 0"),
+        ("chiron-fig10", {"rebalance": False}, "rebalance"),
+        ("chiron-fig12", {"overloads": (0.0,)}, "greater than 0"),
+        ("chiron-fig13", {"configurations": ("large",), "batch_requests": (1, 2)},
+         "one value for each of large"),
+        ("chiron-fig13", {"batch_ttft_s": (0,)}, "greater than 0"),
+        ("chiron-fig14", {"instances": 0}, "greater than"),
+        ("chiron-fig14", {"queue_lengths": (1,)}, "greater than"),
+        ("chiron-fig14", {"quantiles": (1.0,)}, "less than"),
+        ("chiron-fig14", {"warm_up_s": 3600, "history_s": 3600}, "above warm_up_s"),
+        ("chiron-fig16", {"horizon_s": 800.0, "settled_s": 600.0, "end_s": 200.0},
+         "must leave something of horizon_s"),
+        ("chiron-fig17", {"configurations": ("small",)}, "one value for each of small"),
+        ("chiron-fig17", {"horizon_s": 300.0}, "must leave something"),
+        ("chiron-fig17", {"over_provisionings": (1.0,)}, "greater than 1"),
+        ("chiron-fig18", {"configurations": ("small",)}, "one value for each of small"),
+    ],
+)  # fmt: skip
+def test_parameters_that_make_no_figure_are_refused(name, changes, message):
+    with pytest.raises(ValidationError, match=message):
+        type(of(name).parameters["quick"])(**changes)
 
 
 class Two(Parameters):
@@ -135,9 +208,14 @@ def test_numbers_and_lines_over_seeds():
     assert by_seed(frame, lambda one: one["y"].sum()).mean == 6
     assert wide(frame, "x", "y").loc[2].tolist() == [3, 6]
     assert listed({1: 9.0, 8: 1.25}, "x") == "9x at 1, 1.25x at 8"
+    assert listed({0.5: 9.0}, scale=100, place=" %") == "9 at 50 %"
+    assert by_seed(frame, lambda one: math.inf if one["x"].iloc[0] else 0).mean == math.inf
     axes = new_figure(3, 2).subplots()
     line(axes, frame, "x", "y", scale=10, along=2, label="both")
     dress(axes, title="title", log="x", ticks=(1, 2), bottom=0, legend="upper left")
     assert axes.lines[0].get_xydata().tolist() == [[0.5, 20], [1, 40]]
     assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(60)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2"]
+    lines(axes, frame, "seed", (2, 1, 3), {1: ("first", "C1", "s--")}, "x", "y", band=None)
+    assert [drawn.get_label() for drawn in axes.lines[1:]] == ["2", "first"]
+    assert axes.lines[2].get_marker() == "s"

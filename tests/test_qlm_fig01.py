@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.qlm import fig01_overestimation as fig01
+from tests.test_figures import small_run
 
 
 def test_fixed_batches_by_hand():
@@ -16,10 +17,8 @@ def test_fixed_batches_by_hand():
 
 
 def test_the_left_half_over_estimates():
-    sizes = {"queued": 4000, "warm_up_s": 120, "history_s": 400, "queue": 200, "points": 3}
-    parameters = fig01.Overestimation(seeds=1, batch_limit=32, policies=("vllm",), **sizes)
-    case = fig01.cases(parameters)[0]
-    last = fig01.run(case)[-1]
+    frame = small_run("qlm-fig01")
+    last = frame[frame["half"] == "waits"].iloc[-1]
     assert (last["position"], last["fixed_batch"]) == (199, 32)
     assert last["fixed_s"] == pytest.approx(199 // 32 * last["execution_s"])
     # 2,048 tokens a batch where requests have 472 on average.
@@ -29,10 +28,8 @@ def test_the_left_half_over_estimates():
 
 @pytest.mark.parametrize("llms", ["one", "several"])
 def test_the_right_half_counts_who_is_on_time(llms):
-    sizes = {"interactive_per_s": 0.5, "batch_requests": 30, "batch_s": 60.0, "settle_s": 5.0}
-    parameters = fig01.Overestimation(seeds=1, policies=("edf",), instances=(1, 2), **sizes)
-    case = next(c for c in fig01.cases(parameters) if c.get("llms") == llms)
-    (row,) = fig01.run(case)
+    frame = small_run("qlm-fig01")
+    row = frame[(frame["llms"] == llms) & (frame["policy"] == "edf")].iloc[0]
     assert row["gpus"] == 4
     assert 0 <= row["interactive_on_time"] <= 1
     # One instance takes 30 requests of its own LLM at once, and three swaps take too long.

@@ -11,6 +11,7 @@ from experiments.qlm.setting import A100, cluster, gpus_per_instance, lengths, s
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.workload.requests import RequestTable
+from tests.test_figures import small_run
 
 
 def test_least_squares_by_hand():
@@ -19,9 +20,7 @@ def test_least_squares_by_hand():
 
 
 def test_a_run_finds_a_straight_line():
-    sizes = {"queued": 6000, "warm_up_s": 120, "history_s": 400, "queue": 300, "points": 4}
-    case = fig03.cases(fig03.QueuePosition(seeds=1, llms=("mistral-7b",), batch_limit=32, **sizes))
-    rows = pd.DataFrame(fig03.run(case[0]))
+    rows = small_run("qlm-fig03")
     assert rows["position"].tolist() == [0, 100, 199, 299]
     assert rows["wait_s"].is_monotonic_increasing
     assert rows["r2_line"].min() > 0.95

@@ -6,17 +6,16 @@ import pandas as pd
 import pytest
 
 from experiments.qlm import fig04_eviction as fig04
+from tests.test_figures import small, small_run
 
-SMALL = {"repeats": 2, "gap_s": 60, "warm_up_s": 60, "batch_limit": 16, "queued": 1500, "seeds": 1}
 
-
-def runs(**changes):
-    parameters = fig04.Eviction(llms=("mistral-7b",), **{**SMALL, **changes})
-    return pd.DataFrame({**case, **fig04.run(case)[0]} for case in fig04.cases(parameters))
+def runs(burst):
+    frame = small_run("qlm-fig04")
+    return frame[frame["burst"] == burst].set_index("serving")
 
 
 def test_evicted_requests_make_room_at_the_next_boundary():
-    found = runs(bursts=(8,)).set_index("serving")
+    found = runs(8)
     # Half a second is less than 8 of 16 requests of 472 tokens take to finish, more than an iteration.
     assert found.loc["waits", "blocked_s"] > 0.5 > 10 * found.loc["evicts", "blocked_s"]
     assert found.loc["evicts", "longest_s"] <= 3 * found.loc["evicts", "iteration_s"]
@@ -27,14 +26,14 @@ def test_evicted_requests_make_room_at_the_next_boundary():
 
 
 def test_departures_follow_from_iterations():
-    found = runs(bursts=(1,)).iloc[0]
+    found = runs(1).iloc[0]
     # 16 requests of some 472 tokens: one leaves every 472 / 16 iterations.
     assert found["departure_s"] / found["iteration_s"] == pytest.approx(472 / 16, rel=0.3)
 
 
 def test_a_run_that_says_nothing_is_refused():
     with pytest.raises(ValueError, match="queued = 20: the batch requests do not outlast the run"):
-        runs(bursts=(1,), queued=20)
+        fig04.run({**fig04.cases(small("qlm-fig04"))[0], "queued": 20})
 
 
 def made_up(waits, evicts, free):

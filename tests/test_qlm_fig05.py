@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.qlm import fig05_drain_time as fig05
+from tests.test_figures import small_run
 
 
 def runs_of(order):
@@ -21,10 +22,9 @@ def test_half_of_the_requests_are_of_each_llm(mean_run):
     assert 20_001 / runs_of(order) == pytest.approx(max(mean_run, 2), rel=0.15)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def found():
-    parameters = fig05.DrainTime(gpus=("a10-24gb",), queue=60, runs=(1, 10), seeds=1)
-    return pd.DataFrame({**case, **fig05.run(case)[0]} for case in fig05.cases(parameters))
+    return small_run("qlm-fig05")
 
 
 def part(frame, **values):

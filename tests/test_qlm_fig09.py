@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.harness.claims import Verdict
 from experiments.qlm import fig09_single_model as fig09
 from experiments.qlm.loads import single_model_load
+from tests.small_studies import judged, made_up
+from tests.test_figures import small, small_run
 
 
 def test_loads_by_hand():
@@ -23,32 +24,6 @@ def test_loads_by_hand():
         single_model_load("thirds", 200, 50, 60)
 
 
-def frame(attainment, speed):
-    """Two seeds of two rates, equal and literal load."""
-    return pd.DataFrame(
-        [
-            {
-                "load": load,
-                "interactive_per_s": rate,
-                "policy": policy,
-                "seed": seed,
-                "requests": 1000,
-                "requests_per_s": speed[policy] + 0.01 * seed,
-                "on_time_per_s": speed[policy] * met + 0.01 * seed,
-                "loaded_per_s": speed[policy],
-                "attainment": met - 0.001 * seed if load == "equal" else 1.0,
-                "interactive_attainment": met,
-                "batch-1_attainment": met,
-                "evictions": 500 if policy == "qlm" else 0,
-            }
-            for load in ("equal", "literal")
-            for rate in (100.0, 500.0)
-            for policy, met in attainment.items()
-            for seed in (0, 1)
-        ]
-    )
-
-
 PARAMETERS = fig09.SingleModel(
     seeds=2,
     policies=("qlm", "edf", "vllm", "shepherd"),
@@ -57,12 +32,27 @@ PARAMETERS = fig09.SingleModel(
 )
 
 
-def judged(attainment, speed):
-    return {c.sentence: c for c in fig09.claims(frame(attainment, speed), PARAMETERS)}
+def found_of(attainment, speed):
+    """Claims of two seeds of two rates, equal and literal load."""
+
+    def row(case):
+        met, served, seed = attainment[case["policy"]], speed[case["policy"]], case["seed"] - 30_000
+        return {
+            "requests": 1000,
+            "requests_per_s": served + 0.01 * seed,
+            "on_time_per_s": served * met + 0.01 * seed,
+            "loaded_per_s": served,
+            "attainment": met - 0.001 * seed if case["load"] == "equal" else 1.0,
+            "interactive_attainment": met,
+            "batch-1_attainment": met,
+            "evictions": 500 if case["policy"] == "qlm" else 0,
+        }
+
+    return judged(fig09, made_up(fig09, PARAMETERS, row), PARAMETERS)
 
 
 def test_what_the_paper_says_is_reproduced_by_such_numbers():
-    found = judged(
+    found = found_of(
         {"qlm": 0.99, "edf": 0.6, "vllm": 0.49, "shepherd": 0.3},
         {"qlm": 120.0, "edf": 100.0, "vllm": 100.0, "shepherd": 80.0},
     )
@@ -79,7 +69,7 @@ def test_what_the_paper_says_is_reproduced_by_such_numbers():
 
 
 def test_nothing_of_it_by_equal_numbers():
-    found = judged(
+    found = found_of(
         dict.fromkeys(PARAMETERS.policies, 0.9), dict.fromkeys(PARAMETERS.policies, 100.0)
     )
     for sentence, claim in found.items():
@@ -88,22 +78,9 @@ def test_nothing_of_it_by_equal_numbers():
         assert good or claim.reason
 
 
-def test_a_run_and_its_picture():
-    small = fig09.SingleModel(
-        seeds=1,
-        policies=("qlm", "vllm"),
-        loads=("fixed",),
-        interactive_per_s=(100,),
-        figure_9_per_s=100,
-        trace_s=1.0,
-        patience_s=300,
-    )
-    rows = []
-    for case in fig09.cases(small):
-        assert case["requests"] == 3500
-        case = {**case, "requests": 100}
-        rows += [{**case, **row} for row in fig09.run(case)]
+def test_a_run():
+    assert {case["requests"] for case in fig09.cases(small("qlm-fig09"))} == {3500}
+    rows = small_run("qlm-fig09").to_dict("records")
     assert {row["policy"] for row in rows} == {"qlm", "vllm"}
     assert all(row["attainment"] == 1 and row["drained_s"] for row in rows)
     assert all(row["on_time_per_s"] == row["requests_per_s"] for row in rows)
-    assert fig09.plot(pd.DataFrame(rows), small) is not None

@@ -2,59 +2,45 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.harness.claims import Verdict
 from experiments.qlm import fig11_single_model_ablation as fig11
+from tests.small_studies import judged, made_up
+from tests.test_figures import small_run
 
 PARAMETERS = fig11.Ablation(seeds=2)
 
 
-def frame(**changed):
-    """Two seeds of every variant, all alike but those named."""
-    rows = []
-    for rate in PARAMETERS.interactive_per_s:
-        for variant in fig11.WITHOUT:
-            for seed in (0, 1):
-                met, speed = changed.get(variant.replace(" ", "_"), (0.9, 100.0))
-                rows.append(
-                    {
-                        "variant": variant,
-                        "interactive_per_s": rate,
-                        "seed": seed,
-                        "attainment": met + 0.001 * seed,
-                        "interactive_attainment": met + 0.001 * seed,
-                        "requests_per_s": speed,
-                        "evictions": 10,
-                    }
-                )
-    return pd.DataFrame(rows)
+def claims(**changed):
+    """Of two seeds of every variant, all alike but those named."""
+
+    def row(case):
+        met, speed = changed.get(case["variant"].replace(" ", "_"), (0.9, 100.0))
+        met += 0.001 * (case["seed"] - 30_000)
+        shares = {"attainment": met, "interactive_attainment": met}
+        return {**shares, "requests_per_s": speed, "evictions": 10}
+
+    return list(judged(fig11, made_up(fig11, PARAMETERS, row), PARAMETERS).values())
 
 
 def test_the_papers_numbers_are_reproduced():
-    found = fig11.claims(
-        frame(without_pulling=(0.6, 100.0), without_eviction=(0.5, 95.0)), PARAMETERS
-    )
+    found = claims(without_pulling=(0.6, 100.0), without_eviction=(0.5, 95.0))
     assert [claim.verdict for claim in found] == [Verdict.REPRODUCED] * 4
     assert found[0].ours.mean == pytest.approx(30)
     assert found[1].ours.mean == pytest.approx(80, abs=0.1)
 
 
 def test_operations_without_effect_are_told():
-    found = fig11.claims(frame(), PARAMETERS)
+    found = claims()
     assert [claim.verdict for claim in found[:3]] == [Verdict.NOT] * 3
     assert found[3].verdict is Verdict.REPRODUCED, "swapping has none"
     assert all(claim.reason for claim in found[:3])
-    worse = fig11.claims(frame(without_swapping=(0.5, 100.0)), PARAMETERS)
+    worse = claims(without_swapping=(0.5, 100.0))
     assert worse[3].verdict is Verdict.NOT
 
 
 def test_a_run():
-    small = fig11.Ablation(seeds=1, interactive_per_s=(100.0,), patience_s=300)
-    rows = []
-    for case in fig11.cases(small):
-        case = {**case, "requests": 100}
-        rows += [{**case, **row} for row in fig11.run(case)]
+    rows = small_run("qlm-fig11").to_dict("records")
     assert [row["variant"] for row in rows] == list(fig11.WITHOUT)
     assert all(row["swaps"] == 0 and row["attainment"] == 1 for row in rows)

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.harness.claims import Verdict
 from experiments.qlm import fig12_multi_model as fig12
+from tests.small_studies import judged, made_up
 
 
-def made_up(met, **throughput):
-    """Two seeds of two rates; per cent met by policy, at the lower and the higher rate."""
+def found_of(met, **throughput):
+    """Claims of two seeds of two rates; per cent met by policy, at the lower and the higher rate."""
     parameters = fig12.MultiModel(seeds=2, batch_1_per_s=(100, 600), policies=tuple(throughput))
-    rows = [
-        {
-            "seed": seed,
-            "policy": policy,
-            "batch_1_per_s": rate,
-            "requests_per_s": value + 0.01 * seed,
+
+    def row(case):
+        low, high = met[case["policy"]]
+        share = low if case["batch_1_per_s"] == 100 else high
+        seed = case["seed"] - 30_000
+        return {
+            "requests_per_s": throughput[case["policy"]] + 0.01 * seed,
             "attainment": share / 100 - 0.001 * seed,
             "batch-1_attainment": 1.0,
             "batch-2_attainment": 0.5,
             "swaps": 10,
         }
-        for seed in (0, 1)
-        for policy, value in throughput.items()
-        for rate, share in zip((100.0, 600.0), met[policy], strict=True)
-    ]
-    frame = pd.DataFrame(rows)
-    found = {claim.sentence: claim for claim in fig12.claims(frame, parameters)}
-    return found, fig12.plot(frame, parameters)
+
+    return judged(fig12, made_up(fig12, parameters, row), parameters)
 
 
 ALL = "Below 500 Batch-1 requests/s QLM satisfies more than 90 % of all SLOs"
@@ -37,7 +33,7 @@ ALL = "Below 500 Batch-1 requests/s QLM satisfies more than 90 % of all SLOs"
 
 def test_claims_on_made_up_rows():
     met = {"qlm": (95, 90), "edf": (95, 80), "vllm": (95, 40), "shepherd": (80, 85)}
-    found, _ = made_up(met, qlm=20.0, edf=10.0, vllm=6.0, shepherd=30.0)
+    found = found_of(met, qlm=20.0, edf=10.0, vllm=6.0, shepherd=30.0)
     # The most over the rates: 90 - 40 at the higher one, 95 - 80 at the lower one.
     above = found["QLM's SLO attainment is 40 to 90 % above that of vLLM"]
     assert (above.ours.mean, above.verdict) == (pytest.approx(50), Verdict.REPRODUCED)
@@ -65,12 +61,12 @@ def test_claims_on_made_up_rows():
 
 
 def test_a_qlm_that_misses_slos_at_low_rates_is_told():
-    found, _ = made_up({"qlm": (80, 100), "edf": (70, 70)}, qlm=2.0, edf=1.0)
+    found = found_of({"qlm": (80, 100), "edf": (70, 70)}, qlm=2.0, edf=1.0)
     assert found[ALL].verdict is Verdict.NOT
 
 
 def test_without_qlm_nothing_is_claimed():
-    found, _ = made_up({"edf": (1, 1)}, edf=1.0)
+    found = found_of({"edf": (1, 1)}, edf=1.0)
     assert found == {}
 
 
@@ -78,7 +74,7 @@ def test_claims_are_held_against_both_forms_and_only_the_note_tells_of_a_queue_p
     forms = ("vllm", "vllm:swapping=true", "vllm:swapping=true,queues=per-instance")
     met = {"qlm": (95, 90), **dict(zip(forms, ((95, 80), (60, 40), (10, 10)), strict=True))}
     speed = {"qlm": 20.0, **dict(zip(forms, (16.0, 5.0, 2.0), strict=True))}
-    found, _ = made_up(met, **speed)
+    found = found_of(met, **speed)
     means = {
         name: (
             found[f"QLM's SLO attainment is 40 to 90 % above that of {name}"].ours.mean,
@@ -96,7 +92,7 @@ def test_claims_are_held_against_both_forms_and_only_the_note_tells_of_a_queue_p
 def test_the_other_reading_of_the_queues_is_told():
     other = "vllm:queues=per-instance"
     met = {"qlm": (95, 90), "vllm": (95, 40), other: (10, 10)}
-    found, _ = made_up(met, **{"qlm": 20.0, "vllm": 6.0, other: 2.0})
+    found = found_of(met, **{"qlm": 20.0, "vllm": 6.0, other: 2.0})
     claim = found["QLM's throughput is 3 to 4 times that of vLLM"]
     assert claim.note == "10.0 times with a queue per instance"
     assert not any("a queue per instance" in sentence for sentence in found)

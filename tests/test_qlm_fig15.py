@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.harness.claims import Verdict
 from experiments.qlm import fig15_heterogeneity as fig15
+from tests.small_studies import made_up
 
 SHARES = (0.0, 0.2, 0.5, 1.0)
 PARAMETERS = fig15.Heterogeneity(seeds=2, a10_shares=SHARES)
@@ -14,22 +14,16 @@ PARAMETERS = fig15.Heterogeneity(seeds=2, a10_shares=SHARES)
 
 def frame(gain, a10):
     """Two seeds: A10 have a third of the speed; `gain` of QLM over even placement by share."""
-    rows = []
-    for share in SHARES:
+
+    def row(case):
+        share, even = case["a10_share"], case["policy"] in (fig15.ROUND_ROBIN, fig15.RANDOM)
         base = 90 * (1 - share) + 30 * share
-        for policy in fig15.STYLES:
-            for seed in (0, 1):
-                even = policy in (fig15.ROUND_ROBIN, fig15.RANDOM)
-                rows.append(
-                    {
-                        "policy": policy,
-                        "a10_share": share,
-                        "seed": seed,
-                        "requests_per_s": base / (1 + gain[share]) if even else base,
-                        "a10_requests": share if even else a10[share],
-                    }
-                )
-    return pd.DataFrame(rows)
+        return {
+            "requests_per_s": base / (1 + gain[share]) if even else base,
+            "a10_requests": share if even else a10[share],
+        }
+
+    return made_up(fig15, PARAMETERS, row)
 
 
 def test_shares_by_speed():

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.qlm import fig16_mega_prompts as fig16
 from experiments.qlm.loads import scenario_at, trace
 from experiments.qlm.mega import apart, mega_lengths, with_mega_prompts
+from tests.small_studies import judged, made_up
+from tests.test_figures import small
 
 
 def case(**values):
-    sizes = {
-        "seeds": 1,
-        "shares": (0.0, 0.3),
-        "policies": ("qlm", "vllm"),
-        "requests": 150,
-        "instances": 2,
-        "patience_s": 900,
-    }
-    return fig16.cases(fig16.MegaPrompts(**{**sizes, **values}))
+    return fig16.cases(small("qlm-fig16").model_copy(update=values))
 
 
 def test_mega_prompts_have_3000_to_4000_tokens_in_all():
@@ -70,7 +63,7 @@ def test_one_llm_has_batch_requests_of_one_target_and_the_other_reading_all_of_w
 
 @pytest.mark.parametrize("scenario", ["qlm-single", "qlm-multi"])
 def test_a_run(scenario):
-    none, some = (fig16.run(each)[0] for each in case(scenario=scenario, policies=("qlm",)))
+    none, some = (fig16.run(each)[0] for each in case(scenario=scenario))
     assert none["mega_attainment"] is None
     assert none["apart"] is None
     assert 0 <= some["apart"] <= 1
@@ -79,25 +72,22 @@ def test_a_run(scenario):
     assert some["drained_s"] > none["drained_s"]
 
 
-def made_up(met, ordinary, separate):
-    """Per cent met by policy at 0, 10, 20 and 50 % mega prompts; of QLM: ordinary ones, and apart."""
+def found_of(met, ordinary, separate):
+    """Claims where so many per cent are met by policy at 0, 10, 20 and 50 % mega prompts; of QLM ordinary
+    ones, and apart.
+    """
     parameters = fig16.MegaPrompts(seeds=2, shares=(0.0, 0.1, 0.2, 0.5), policies=tuple(met))
-    rows = []
-    for each in fig16.cases(parameters):
+
+    def row(each):
         k = parameters.shares.index(each["share"])
-        qlm = each["policy"] == "qlm"
-        rows.append(
-            {
-                **{name: each[name] for name in ("seed", "share", "policy")},
-                "attainment": (met[each["policy"]][k] - 0.1 * (each["seed"] % 2)) / 100,
-                "ordinary_attainment": ordinary[k] / 100,
-                "mega_attainment": 0.5 if k else None,
-                "apart": separate[k] if qlm else 0.0,
-            }
-        )
-    frame = pd.DataFrame(rows)
-    found = {claim.sentence: claim for claim in fig16.claims(frame, parameters)}
-    return found, fig16.plot(frame, parameters)
+        return {
+            "attainment": (met[each["policy"]][k] - 0.1 * (each["seed"] % 2)) / 100,
+            "ordinary_attainment": ordinary[k] / 100,
+            "mega_attainment": 0.5 if k else None,
+            "apart": separate[k] if each["policy"] == "qlm" else 0.0,
+        }
+
+    return judged(fig16, made_up(fig16, parameters, row), parameters)
 
 
 FALLS = "The benefit over vLLM is highest for a few mega prompts and falls as their share grows"
@@ -113,7 +103,7 @@ def test_a_benefit_that_falls():
         "qlm:token_clusters=1": (100, 90, 80, 40),
         "qlm:share=false": (0, 0, 0, 0),
     }
-    found, _ = made_up(met, (100, 99, 98, 95), (None, 0.9, 0.8, 0.3))
+    found = found_of(met, (100, 99, 98, 95), (None, 0.9, 0.8, 0.3))
     more = found["QLM meets more SLOs than vLLM when there are mega prompts"]
     assert (more.ours.mean, more.verdict) == (pytest.approx(40), "reproduced")
     assert more.note == "percentage points: +40 at 10 %, +20 at 20 %, +5 at 50 %"
@@ -127,7 +117,7 @@ def test_a_benefit_that_falls():
 
 def test_a_benefit_that_grows():
     met = {"qlm": (100, 95, 80, 60), "vllm": (100, 96, 70, 10)}
-    found, _ = made_up(met, (100, 80, 70, 60), (None, 0.01, 0.02, 0.03))
+    found = found_of(met, (100, 80, 70, 60), (None, 0.01, 0.02, 0.03))
     assert (found[FALLS].ours.mean, found[FALLS].verdict) == (pytest.approx(-40), "not reproduced")
     assert found[FALLS].reason == (
         "at 50 % mega prompts QLM 60 % of ordinary requests and 50 % of mega prompts "

@@ -8,6 +8,8 @@ import pytest
 
 from experiments.qlm import fig17_queue_size as fig17
 from experiments.qlm.loads import queue_sizes
+from tests.small_studies import judged, made_up
+from tests.test_figures import small, small_run
 
 
 def test_the_size_of_a_queue():
@@ -26,28 +28,24 @@ def test_cases_share_the_rate_among_classes_and_leave_time_to_end():
     assert cases[0]["patience_s"] == 3600 + 1.5 * 7000
 
 
-def made_up(**met):
-    """Per cent met by rate (1, 10, 100), of each policy; QLM's queue is ten times the rate."""
+def found_of(**met):
+    """Claims where so many per cent are met by rate (1, 10, 100); QLM's queue is ten times the rate."""
     parameters = fig17.QueueSize(seeds=2, requests_per_s=(1, 10, 100), policies=tuple(met))
-    rows = [
-        {
-            "seed": seed,
-            "policy": policy,
-            "per_s": rate,
-            "attainment": (share - 0.1 * (seed - 30_000.5)) / 100,
-            "swaps": 7 if policy == "qlm" else 900,
-            "largest_queue": 10 * rate if policy == "qlm" else 20 * rate,
+
+    def row(case):
+        rate, qlm = case["per_s"], case["policy"] == "qlm"
+        share = met[case["policy"]][parameters.requests_per_s.index(rate)]
+        return {
+            "attainment": (share - 0.1 * (case["seed"] - 30_000.5)) / 100,
+            "swaps": 7 if qlm else 900,
+            "largest_queue": (10 if qlm else 20) * rate,
         }
-        for seed in parameters.seed_list()
-        for policy, shares in met.items()
-        for rate, share in zip((1.0, 10.0, 100.0), shares, strict=True)
-    ]
-    frame = pd.DataFrame(rows)
-    return {c.sentence: c for c in fig17.claims(frame, parameters)}, fig17.plot(frame, parameters)
+
+    return judged(fig17, made_up(fig17, parameters, row), parameters)
 
 
 def test_claims_on_made_up_rows():
-    found, _ = made_up(qlm=(99, 98, 97), edf=(99, 80, 60), vllm=(90, 50, 50))
+    found = found_of(qlm=(99, 98, 97), edf=(99, 80, 60), vllm=(90, 50, 50))
     assert found["With no queue QLM meets no more SLOs than EDF"].ours.mean == pytest.approx(0)
     assert found["With no queue QLM meets no more SLOs than EDF"].verdict == "reproduced"
     vllm = found["With no queue QLM meets no more SLOs than vLLM"]
@@ -66,7 +64,7 @@ def test_claims_on_made_up_rows():
 
 
 def test_the_form_that_swaps_has_claims_of_its_own():
-    found, _ = made_up(qlm=(99, 98, 97), **{"edf": (99, 99, 90), "edf:swapping=true": (80, 60, 50)})
+    found = found_of(qlm=(99, 98, 97), **{"edf": (99, 99, 90), "edf:swapping=true": (80, 60, 50)})
     for name, at_first, at_last in (("EDF", 0, 7), ("EDF with swapping", 19, 47)):
         first = found[f"With no queue QLM meets no more SLOs than {name}"]
         last = found[f"With the longest queue QLM meets more SLOs than {name}"]
@@ -75,15 +73,13 @@ def test_the_form_that_swaps_has_claims_of_its_own():
 
 
 def test_a_qlm_that_falls_and_a_baseline_that_does_not():
-    found, _ = made_up(qlm=(99, 80, 70), edf=(99, 99, 99))
+    found = found_of(qlm=(99, 80, 70), edf=(99, 99, 99))
     assert found["The longer the queue, the fewer SLOs EDF meets"].ours.mean == 0
     assert {c.verdict for c in list(found.values())[1:]} == {"not reproduced"}
 
 
 def test_a_run():
-    parameters = fig17.QueueSize(
-        seeds=1, requests_per_s=(5, 100), requests=60, policies=("edf",), patience_s=600
-    )
+    parameters = small("qlm-fig17").model_copy(update={"policies": ("edf",)})
     assert fig17.claims(pd.DataFrame(), parameters) == []
-    (row,) = fig17.run(fig17.cases(parameters)[1])
+    row = small_run("qlm-fig17").iloc[-1]
     assert 0 < row["mean_queue"] < row["largest_queue"] <= 60

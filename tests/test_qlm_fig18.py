@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.qlm import fig18_estimator as fig18
 from experiments.qlm.setting import lengths
-
-LLMS = ("mistral-7b",)
-SIZES = {"groups": (0.5, 4), "short_groups": 0.5, "batch_limit": 16, "queued": 3000, "seeds": 1}
-
-
-@pytest.fixture(scope="module")
-def found():
-    parameters = fig18.Estimator(llms=LLMS, warm_up_s=60, history_s=300, seen=500, **SIZES)
-    (case,) = fig18.cases(parameters)
-    return pd.DataFrame({**case, **row} for row in fig18.run(case)), parameters
+from tests.small_studies import made_up
+from tests.test_figures import small_run
 
 
-def test_groups_are_of_four_batches(found):
-    frame, _ = found
+@pytest.fixture
+def frame():
+    return small_run("qlm-fig18")
+
+
+def test_groups_are_of_four_batches(frame):
     # A batch of 16 fits into memory many times over.
     assert sorted(set(frame["requests"])) == [32, 256]
 
 
-def test_the_history_has_seen_other_requests_than_those_that_wait(found):
-    frame, parameters = found
-    seed = parameters.seed_list()[0]
-    rng = np.random.default_rng(seed + fig18.OTHER_SEEDS)
+def test_the_history_has_seen_other_requests_than_those_that_wait(frame):
+    rng = np.random.default_rng(int(frame["seed"].iloc[0]) + fig18.OTHER_SEEDS)
     outputs = lengths("sharegpt-single-turn", 500, rng)["output_tokens"]
     # 500 requests and a prior of 32 at 300 tokens.
     assert frame["mean_output"].iloc[0] == pytest.approx((outputs.sum() + 32 * 300) / 532)
 
 
-def test_an_idle_instance_keeps_nobody_of_the_first_batch_waiting(found):
-    frame, parameters = found
+def test_an_idle_instance_keeps_nobody_of_the_first_batch_waiting(frame):
     short = frame[frame["groups_in_queue"] == 0.5].set_index(["throughput", "start"])
     assert short.loc[("log", "empty"), "first_wait_s"] == 0
     assert short.loc[("log", "empty"), "bias"] > 0.3
     long = frame[frame["groups_in_queue"] == 4].set_index(["throughput", "start"])
     assert long.loc[("log", "busy"), "r2"] > 0.8
-    assert fig18.plot(frame, parameters) is not None
 
 
-def made_up(r2):
-    parameters = fig18.Estimator(seeds=2, llms=LLMS, groups=(0.25, 4, 8))
-    frame = pd.DataFrame(
+def claims(r2):
+    parameters = fig18.Estimator(seeds=2, llms=("mistral-7b",), groups=(0.25, 4, 8))
+    rows = [
         {
-            **case,
             "throughput": throughput,
             "start": start,
             "groups_in_queue": n,
@@ -59,17 +49,16 @@ def made_up(r2):
             "mean_wait_s": 5.0,
             "first_wait_s": 1.0,
         }
-        for case in fig18.cases(parameters)
         for throughput in fig18.THROUGHPUTS
         for start in fig18.STARTS
         for n in parameters.groups
-    )
-    return fig18.claims(frame, parameters)
+    ]
+    return fig18.claims(made_up(fig18, parameters, lambda _: rows), parameters)
 
 
 @pytest.mark.parametrize("r2, verdict", [(0.995, "reproduced"), (0.98, "not reproduced")])
 def test_claims_on_made_up_rows(r2, verdict):
-    busy, idle, gain, short_idle, short_busy = made_up(r2)
+    busy, idle, gain, short_idle, short_busy = claims(r2)
     assert (busy.verdict, idle.verdict) == (verdict, verdict)
     assert gain.ours.mean == pytest.approx(r2 - 0.5)
     assert (short_idle.verdict, short_busy.verdict) == ("reproduced", "not reproduced")

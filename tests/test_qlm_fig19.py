@@ -6,15 +6,14 @@ import pandas as pd
 import pytest
 
 from experiments.qlm import fig19_group_size as fig19
+from tests.small_studies import judged, made_up
+from tests.test_figures import small_run
 
 
 def test_a_run_measures_every_call():
-    parameters = fig19.GroupSize(
-        seeds=1, requests=(400,), deltas=(1, 16), average_batch=("profiled",), patience_s=600
-    )
-    cases = fig19.cases(parameters)
-    assert [case["delta"] for case in cases] == [1, 16]
-    (row,) = fig19.run({**cases[0], "solve_time_s": 0.0})
+    frame = small_run("qlm-fig19")
+    assert frame["delta"].tolist() == [1, 16]
+    row = frame.iloc[0]
     assert row["calls"] > 0
     assert row["seconds"] == pytest.approx(row["calls"] * row["seconds_per_call"])
     assert 0 < row["seconds_per_call"] <= row["longest_s"] <= row["seconds"]
@@ -30,28 +29,24 @@ def test_the_policy_that_is_timed_is_qlm():
     assert {name: timed[name] for name in plain} == plain
 
 
-def made_up(met, seconds, rules=("profiled", "shared")):
-    """Per cent met and seconds per call by delta 1, 4, 16; the longer trace meets half."""
+def found_of(met, seconds, rules=("profiled", "shared")):
+    """Claims of so many per cent met and seconds per call by delta 1, 4, 16; the longer trace meets half."""
     parameters = fig19.GroupSize(seeds=2, deltas=(1, 4, 16), average_batch=rules)
-    rows = []
-    for case in fig19.cases(parameters):
+
+    def row(case):
         k = parameters.deltas.index(case["delta"])
         share = met[k] if case["average_batch"] == "profiled" else met[0]
-        rows.append(
-            {
-                **{name: case[name] for name in ("seed", "requests", "average_batch", "delta")},
-                "attainment": share / (100 if case["requests"] == 3500 else 200),
-                "requests_per_s": 10.0,
-                "groups": (16, 5, 4)[k],
-                "calls": 7,
-                "swaps": (20, 4, 3)[k],
-                "seconds_per_call": seconds[k] * (1 + 0.01 * (case["seed"] % 2)),
-                "longest_s": 0.9,
-            }
-        )
-    frame = pd.DataFrame(rows)
-    found = {claim.sentence: claim for claim in fig19.claims(frame, parameters)}
-    return found, fig19.plot(frame, parameters)
+        return {
+            "attainment": share / (100 if case["requests"] == 3500 else 200),
+            "requests_per_s": 10.0,
+            "groups": (16, 5, 4)[k],
+            "calls": 7,
+            "swaps": (20, 4, 3)[k],
+            "seconds_per_call": seconds[k] * (1 + 0.01 * (case["seed"] % 2)),
+            "longest_s": 0.9,
+        }
+
+    return judged(fig19, made_up(fig19, parameters, row), parameters)
 
 
 NEAR = "At delta = 4 performance is nearly that of delta = 1 ({})"
@@ -59,7 +54,7 @@ COARSE = "At delta = 16 decisions are coarse and worse than at delta = 1 (the ba
 
 
 def test_claims_on_made_up_rows():
-    found, _ = made_up((100, 96, 60), (0.4, 0.1, 0.05))
+    found = found_of((100, 96, 60), (0.4, 0.1, 0.05))
     near = found[NEAR.format("the batch that fits")]
     assert (near.ours.mean, near.verdict) == (pytest.approx(4), "reproduced")
     assert "14,000 requests: 0.0 at 1, 4.0 at 4, 40.0 at 16" in near.note
@@ -73,7 +68,7 @@ def test_claims_on_made_up_rows():
 
 
 def test_what_does_not_reproduce_says_why():
-    found, _ = made_up((80, 60, 79), (0.1, 0.1, 0.2))
+    found = found_of((80, 60, 79), (0.1, 0.1, 0.2))
     near = found[NEAR.format("the batch that fits")]
     assert (near.ours.mean, near.verdict) == (pytest.approx(25), "not reproduced")
     assert (

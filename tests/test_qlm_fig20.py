@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.qlm import fig20_overhead as fig20
+from tests.small_studies import judged, made_up
+from tests.test_figures import small, small_run
 
 
 def case(**values):
-    sizes = {"seeds": 1, "llms": ("mistral-7b",), "queues": (3000,), "gpus": 4}
-    (found, *_) = fig20.cases(fig20.Overhead(**{**sizes, "programme_groups": 3, **values}))
-    return found
+    return fig20.cases(small("qlm-fig20").model_copy(update=values))[0]
 
 
 def test_the_queue_is_cut_into_groups_of_four_batches():
@@ -26,7 +25,8 @@ def test_the_queue_is_cut_into_groups_of_four_batches():
 
 @pytest.mark.parametrize("method", ["plan", "programme", "edf"])
 def test_a_call_is_made(method):
-    (row,) = fig20.run({**case(), "method": method})
+    frame = small_run("qlm-fig20")
+    (row,) = frame[frame["method"] == method].to_dict("records")
     assert row["seconds"] > 0
     assert row["feasible"]  # four instances for three groups: nobody waits
 
@@ -36,25 +36,24 @@ def test_a_large_programme_is_not_tried():
     assert row["seconds"] is None
 
 
-def made_up(seconds):
-    parameters = fig20.Overhead(seeds=2, llms=("mistral-7b", "vicuna-13b", "llama-2-70b"))
+def claims(seconds):
+    parameters = fig20.Overhead(seeds=2)
     groups = {"mistral-7b": 391, "vicuna-13b": 618, "llama-2-70b": 391}
-    frame = pd.DataFrame(
-        {
-            **each,
-            "groups": groups[each["llm"]],
-            "instances": 50,
-            "seconds": None if each["method"] == "programme" else seconds[each["llm"]],
+
+    def row(case):
+        programme, llm = case["method"] == "programme", case["llm"]
+        found = {
+            "seconds": None if programme else seconds[llm],
             "feasible": False,
             "optimal": False,
         }
-        for each in fig20.cases(parameters)
-    )
-    return fig20.claims(frame, parameters), fig20.plot(frame, parameters)
+        return {"groups": groups[llm], "instances": 50, **found}
+
+    return judged(fig20, made_up(fig20, parameters, row), parameters).values()
 
 
 def test_claims_on_made_up_rows():
-    (time, smaller), _ = made_up({"mistral-7b": 2.0, "vicuna-13b": 3.0, "llama-2-70b": 1.0})
+    time, smaller = claims({"mistral-7b": 2.0, "vicuna-13b": 3.0, "llama-2-70b": 1.0})
     assert (time.ours.mean, time.verdict) == (2, "reproduced")
     assert time.note.endswith("ours a search's: the programme was not tried")
     # The 70B has groups as large as the 7B's, so nothing is said of it.
@@ -62,6 +61,6 @@ def test_claims_on_made_up_rows():
 
 
 def test_what_takes_longer_is_not_reproduced():
-    (time, smaller), _ = made_up({"mistral-7b": 8.0, "vicuna-13b": 6.0, "llama-2-70b": 1.0})
+    time, smaller = claims({"mistral-7b": 8.0, "vicuna-13b": 6.0, "llama-2-70b": 1.0})
     assert (time.verdict, smaller.verdict) == ("not reproduced", "not reproduced")
     assert "618 groups on 50 instances" in smaller.reason

@@ -97,7 +97,7 @@ def test_only_a_group_for_which_what_runs_stays_waits_for_its_end():
         assert found.wait_s.tolist() == [17.0, 9.0]
     held = replace(problem, ready_tail_s=[[0.0, 5.0]])
     # Group 1 would begin at 5 + 9, group 0 behind it at 14 + 8: late by 2 s of 20 requests and 5 s of 10.
-    # DelayedCluster group 0 it begins at 9 + 6, late by 3 s of 20 requests, and group 0 is in time.
+    # Behind group 0 it begins at 9 + 6, late by 3 s of 20 requests, and group 0 is in time.
     for found in (search(held), exact(held, TIGHT)):
         assert found.queues == ((0, 1),)
         assert found.late_s.tolist() == [0.0, 3.0]

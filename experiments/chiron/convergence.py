@@ -49,7 +49,12 @@ OVERLOAD_PER_S = {"llama-3.1-8b": 40.0, "llama-3.1-70b": 20.0}
 a queue and the limit binds. Ours: the paper's constant rate has no number."""
 
 VARIANTS = ("plain", "prefix cache", "speculative", "both")
-SHORT = {"llama-3.1-8b": "8B", "llama-3.1-70b": "70B"}
+SMALL, LARGE = "llama-3.1-8b", "llama-3.1-70b"
+SHORT = {SMALL: "8B", LARGE: "70B"}
+NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
+"""Controllers in pictures and sentences."""
+MEMORY_IS_FULL = 0.8
+"""Share of KV memory, mean over time, from which memory holds the batch."""
 
 
 class LocalParameters(Parameters):

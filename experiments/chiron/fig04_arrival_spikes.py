@@ -22,7 +22,7 @@ from pydantic import Field
 
 from experiments.chiron.spikes import consecutive, quantiles, spike_ratios
 from experiments.harness.claims import Claim, about, exact
-from experiments.harness.figure import Grid, claimed, where
+from experiments.harness.figure import Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from llmscale_env.workload.tables import load_counts
@@ -136,19 +136,16 @@ def plot(frame: DataFrame, parameters: Spikes) -> Any:
     for (series, spread), table in zip(panels, parameters.tables, strict=True):
         mine = where(frame, table=table, source="service")
         for k, load_time_s in enumerate(parameters.load_times_s):
-            part = mine[mine["load_time_s"] == load_time_s]
+            part = where(mine, load_time_s=load_time_s)
             if parameters.least_before == 0:
                 part = part[part["before"] > 0]
             ratios = spike_ratios(part["before"], part["after"], parameters.least_before)
             shown = np.maximum(ratios, LOWEST)
             series.plot(part["time_s"] / 60, shown, ".", ms=3, color=f"C{k}")
             row = found.loc[(table, load_time_s)]
-            spread.plot(
-                np.sort(ratios),
-                1 - np.arange(len(ratios)) / len(ratios),
-                color=f"C{k}",
-                label=f"{load_time_s} s: p90 {row['p90']:.3g}, p99 {row['p99']:.3g}",
-            )
+            larger = 1 - np.arange(len(ratios)) / len(ratios)
+            label = f"{load_time_s} s: p90 {row['p90']:.3g}, p99 {row['p99']:.3g}"
+            spread.plot(np.sort(ratios), larger, color=f"C{k}", label=label)
             noise = [row["poisson_p90"], row["poisson_p99"]]
             spread.plot(noise, [0.1, 0.01], "--", color=f"C{k}", lw=1)
         spread.plot([], [], "--", color="0.4", lw=1, label="Poisson of the same rate")
@@ -156,21 +153,15 @@ def plot(frame: DataFrame, parameters: Spikes) -> Any:
         for level in PAPER.values():
             series.axhline(level, color="k", lw=0.8, ls=":")
         name = SERVICES.get(table, table)
-        series.set(xlabel="time (min)", ylabel="spike (ratio of rates)", yscale="log")
-        series.set_title(f"{name}: spikes (dotted: the paper's p90 and p99)", fontsize=10)
+        series.set(xlabel="time (min)", ylabel="spike (ratio of rates)")
+        dress(series, title=f"{name}: spikes (dotted: the paper's p90 and p99)", log="y")
         calm = found.loc[table, "p99"].max() < 10
         top, ticks = (10, CALM_TICKS) if calm else (30_000, WILD_TICKS)
         series.set_ylim(LOWEST / 1.3, ticks[-1])
-        spread.set(xlabel="spike (ratio of rates)", xscale="log", yscale="log")
-        spread.set(ylabel="share of larger spikes", xlim=(0.5, top), ylim=(2e-3, 1.2))
-        spread.set_xticks(ticks)
-        spread.minorticks_off()
-        spread.set_title(f"{name}: by load time", fontsize=10)
-        spread.legend(fontsize=8, loc="upper right")
-        for axis in (series.yaxis, spread.xaxis):
-            axis.set_major_formatter("{x:g}")
-        for axes in (series, spread):
-            axes.grid(alpha=0.3)
+        spread.set(xlabel="spike (ratio of rates)", ylabel="share of larger spikes")
+        dress(spread, title=f"{name}: by load time", log="xy", ticks=ticks, legend="upper right")
+        spread.set(xlim=(0.5, top), ylim=(2e-3, 1.2))
+        series.yaxis.set_major_formatter("{x:g}")
     return figure
 
 

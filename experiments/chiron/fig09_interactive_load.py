@@ -24,6 +24,7 @@ requests are late, and sentences about all loads are judged by the share of load
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,17 +40,13 @@ from experiments.chiron.comparison import (
     gain_points,
     largest_gain,
     lower_at,
+    reached,
     up_to,
 )
-from experiments.chiron.exhaustion import (
-    EXHAUSTS_PER_S,
-    VIOLATES_PER_S,
-    exhaustion_claims,
-)
 from experiments.chiron.llumnix_settings import OPPONENTS, UNTUNED_READINGS, llumnix_policies
-from experiments.chiron.loads import draw_column, run_load
+from experiments.chiron.loads import EXHAUSTED, draw_column, run_load
 from experiments.chiron.setting import CONFIGURATIONS
-from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.claims import Claim, about, at_least, at_most
 from experiments.harness.figure import SEEDS, Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -65,6 +62,7 @@ ROWS = {
     "slo_attainment": "SLO attainment (%)",
     "gpus": "GPUs (mean)",
 }
+EXHAUSTS_PER_S, VIOLATES_PER_S = 40, 100  # Llumnix's GPUs, Chiron's SLOs
 _PACE = "within the paper's range; includes the rates that its text names"
 
 
@@ -220,27 +218,90 @@ def claims(frame: DataFrame, parameters: InteractiveLoad) -> Iterator[Claim]:
                 note=_beside(frame, configuration, rate),
             )
     yield from _batch_sizes(frame, parameters)
-    rates = parameters.mixed_rates_per_s
-    yield from exhaustion_claims(frame, POLICIES, max(rates), parameters.meets)
+    yield from _exhaustion(frame, max(parameters.mixed_rates_per_s), parameters.meets)
 
 
-def _batch_sizes(frame: DataFrame, parameters: InteractiveLoad) -> list[Claim]:
+def _exhaustion(frame: DataFrame, most_per_s: float, meets: float) -> Iterator[Claim]:
+    """The mixed configuration: who takes all GPUs from which rate on, and who is then late.
+
+    What is said of a rate that was not run is left out.
+
+    Args:
+        frame: all rows.
+        most_per_s: the highest rate that was run.
+        meets: share of requests on time from which on SLOs count as met.
+    """
+    share = frame.assign(gpu_share=frame["gpus"] / 50)
+    served = {
+        policy: reached(frame, policy, "mixed", "slo_attainment", meets, last=True)
+        for policy in POLICIES
+    }
+    limit = f"{meets:.0%}"
+    shown = "; ".join(f"{name} {_rate(served[name], most_per_s)}" for name in POLICIES)
+    for policy in UNTUNED_READINGS:
+        name = f"Llumnix ({OPPONENTS[policy]})"
+        full = reached(share, policy, "mixed", "gpu_share", EXHAUSTED, last=False)
+        yield about(
+            f"Mixed: {name} exhausts the GPUs at {EXHAUSTS_PER_S} requests/s",
+            EXHAUSTS_PER_S,
+            full,
+            nothing=None,
+            unit="requests/s",
+            reason=f"it has them at {_rate(full, most_per_s)}; rates up to {most_per_s:g} were run",
+            note=f"lowest rate at which {EXHAUSTED:.0%} of the GPUs are taken on average",
+        )
+        on_time = at_load(
+            100 * by_load(frame, policy, "slo_attainment"), "mixed", float(EXHAUSTS_PER_S)
+        )
+        if math.isnan(on_time.mean):
+            continue
+        yield at_most(
+            f"Mixed: at {EXHAUSTS_PER_S} requests/s that leads to SLO violations of {name}",
+            100 * meets,
+            on_time,
+            nothing=None,
+            unit="% of the requests on time",
+            paper="SLO violations",
+            reason="with these GPUs it serves that rate in time; rates beyond which fewer "
+            f"than {limit} are on time: {shown}",
+        )
+    yield about(
+        f"Mixed: Chiron violates SLOs only beyond {VIOLATES_PER_S} requests/s",
+        VIOLATES_PER_S,
+        served["chiron"],
+        nothing=None,
+        unit="requests/s",
+        reason=f"rates up to {most_per_s:g} were run",
+        note=f"rates beyond which fewer than {limit} of the requests are on time: {shown}",
+    )
+
+
+def _rate(found: Interval, most_per_s: float) -> str:
+    """A rate at which something ends or begins, which may lie beyond those that were run."""
+    if math.isnan(found.mean):
+        return f"none up to {most_per_s:g}"
+    return (
+        f"none up to {most_per_s:g} for some seeds"
+        if math.isinf(found.mean)
+        else f"{found.mean:.0f}"
+    )
+
+
+def _batch_sizes(frame: DataFrame, parameters: InteractiveLoad) -> Iterator[Claim]:
     at = ("small", parameters.named_small_per_s), ("large", parameters.named_large_per_s)
     small, large = (by_load(frame, "chiron", f"{name}_interactive_limit") for name, _ in at)
     if at[0] not in small.index or at[1] not in large.index:
-        return []
+        return
     one, other = mean_interval(small.loc[at[0]]), mean_interval(large.loc[at[1]])
-    return [
-        about(
-            "Chiron's batch size for the small model is five times that for the large one",
-            5,
-            mean_interval(small.loc[at[0]] / large.loc[at[1]]),
-            nothing=1,
-            unit="x",
-            reason=f"batch limits of the interactive instances, {one.mean:.0f} at {at[0][1]:g} requests/s "
-            f"and {other.mean:.0f} at {at[1][1]:g}",
-        )
-    ]
+    yield about(
+        "Chiron's batch size for the small model is five times that for the large one",
+        5,
+        mean_interval(small.loc[at[0]] / large.loc[at[1]]),
+        nothing=1,
+        unit="x",
+        reason=f"batch limits of the interactive instances, {one.mean:.0f} at {at[0][1]:g} requests/s "
+        f"and {other.mean:.0f} at {at[1][1]:g}",
+    )
 
 
 def _share_no_lower(frame: DataFrame, other: str) -> Interval:

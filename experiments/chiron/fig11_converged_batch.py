@@ -22,9 +22,13 @@ from pydantic import Field
 
 from agents.statistics import mean_interval
 from experiments.chiron.convergence import (
+    LARGE,
     MAX_BATCH,
+    MEMORY_IS_FULL,
+    NAMES,
     SHARED,
     SHORT,
+    SMALL,
     VARIANTS,
     LocalParameters,
     overloaded,
@@ -52,10 +56,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 11"
-MEMORY_IS_FULL = 0.8
-"""Share of KV memory, mean over time, from which memory holds the batch."""
 COLOURS = {"chiron": "C0", "chiron-literal": "C1"}
-NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
 
 
 class ConvergedBatch(LocalParameters):
@@ -116,12 +117,8 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def best_fixed(frame: DataFrame, llm: str, variant: str, slo_s: float) -> Any:
     """Row of the ladder with most tokens/s among those within the target; None if there is none."""
-    mine = frame[
-        (frame["controller"] == "fixed")
-        & (frame["llm"] == llm)
-        & (frame["variant"] == variant)
-        & (frame["itl_s"] <= slo_s)
-    ]
+    mine = where(frame, controller="fixed", llm=llm, variant=variant)
+    mine = mine[mine["itl_s"] <= slo_s]
     return mine.loc[mine["tokens_per_s"].idxmax()] if len(mine) else None
 
 
@@ -202,7 +199,6 @@ def claims(frame: DataFrame, parameters: ConvergedBatch) -> Iterator[Claim]:
 
 
 LONG = {"prefix cache": "prefix caching", "speculative": "speculative decoding", "both": "both"}
-SMALL, LARGE = SHORT
 
 
 def _optimised(

@@ -13,19 +13,20 @@ there are. Algorithm 1 as printed converges too, mostly to a batch of one (Figur
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import PositiveFloat
 
-from agents.statistics import Interval, mean_interval
 from experiments.chiron.convergence import (
+    LARGE,
+    NAMES,
     OVERLOAD_PER_S,
     SHARED,
     SHORT,
+    SMALL,
     VARIANTS,
     LocalParameters,
     converged_s,
@@ -34,7 +35,17 @@ from experiments.chiron.convergence import (
     watch,
 )
 from experiments.harness.claims import Claim, about, at_most, more
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, places, where
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    by_seed,
+    claimed,
+    dress,
+    legend_below,
+    listed,
+    places,
+    where,
+)
 from experiments.harness.parameters import ours
 from experiments.output import new_figure
 
@@ -42,8 +53,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 12"
-NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
-SMALL, LARGE = "llama-3.1-8b", "llama-3.1-70b"
 PAPER_S = {SMALL: 15.0, LARGE: 150.0}
 
 
@@ -171,7 +180,7 @@ def claims(frame: DataFrame, parameters: ConvergenceTime) -> Iterator[Claim]:
         yield about(
             "The small model converges 10 times faster than the large one (interactive target)",
             10.0,
-            _by_seed(plain, lambda one: _median(one, LARGE) / _median(one, SMALL)),
+            by_seed(plain, lambda one: _median(one, LARGE) / _median(one, SMALL)),
             nothing=1.0,
             unit="x",
             reason=f"{_steps(plain, SMALL)}; {_steps(plain, LARGE)}",
@@ -182,7 +191,7 @@ def claims(frame: DataFrame, parameters: ConvergenceTime) -> Iterator[Claim]:
             yield about(
                 f"{SHORT[llm]} with the interactive target converges in {PAPER_S[llm]:.0f} s",
                 PAPER_S[llm],
-                _by_seed(plain, partial(_median, llm=llm)),
+                by_seed(plain, partial(_median, llm=llm)),
                 nothing=None,
                 unit="s, median over rates",
                 paper=f"{PAPER_S[llm]:.0f} s",
@@ -193,7 +202,7 @@ def claims(frame: DataFrame, parameters: ConvergenceTime) -> Iterator[Claim]:
         yield more(
             "The large model with the interactive target takes longest",
             1.0,
-            _by_seed(mine, lambda one: _over_others(one, LARGE, tight_s)),
+            by_seed(mine, lambda one: _over_others(one, LARGE, tight_s)),
             unit="x the longest of all other configurations",
             paper="the maximum",
             reason=_slowest(mine),
@@ -202,7 +211,7 @@ def claims(frame: DataFrame, parameters: ConvergenceTime) -> Iterator[Claim]:
     yield at_most(
         "Convergence takes less than a few minutes in every configuration",
         180.0,
-        _by_seed(mine, lambda one: float(one["time_s"].max())),
+        by_seed(mine, lambda one: float(one["time_s"].max())),
         nothing=None,
         unit="s, the longest of all runs",
         paper="less than a few minutes",
@@ -214,7 +223,7 @@ def claims(frame: DataFrame, parameters: ConvergenceTime) -> Iterator[Claim]:
         yield at_most(
             "Convergence time is independent of the arrival rate (interactive target)",
             1.25,
-            _by_seed(tight, _over_rates),
+            by_seed(tight, _over_rates),
             nothing=None,
             unit=f"x between rates that differ {rates[-1] / rates[0]:g} times, medians over "
             "configurations",
@@ -242,16 +251,7 @@ def _over_others(frame: DataFrame, llm: str, slo_s: float) -> float:
 
 def _over_rates(frame: DataFrame) -> float:
     times = frame.groupby("overload")["time_s"].median()
-    return float(times.max() / times.min())
-
-
-def _by_seed(frame: DataFrame, number: Callable[[DataFrame], float]) -> Interval:
-    """Infinite, without bounds, if it is for any seed."""
-    with np.errstate(invalid="ignore"):
-        values = np.array([number(mine) for _, mine in frame.groupby("seed")], float)
-    if np.isinf(values).any():
-        return Interval(math.inf, math.nan, math.nan)
-    return mean_interval(values)
+    return float(times.max()) / float(times.min())
 
 
 def _missing(frame: DataFrame) -> str:
@@ -278,10 +278,10 @@ def _steps(plain: DataFrame, llm: str) -> str:
 def _slowest(mine: DataFrame) -> str:
     times = _per_configuration(mine)
     llm, variant, slo_s = times.idxmax()
-    its = (mine["llm"] == llm) & (mine["variant"] == variant) & (mine["itl_slo_s"] == slo_s)
+    its = where(mine, llm=llm, variant=variant, itl_slo_s=slo_s)
     return (
         f"slowest: {SHORT.get(llm, llm)}, {variant}, target {slo_s:g} s, median {times.max():.0f} s "
-        f"({mine[its]['lowered'].mean():.1f} steps down on the way)"
+        f"({its['lowered'].mean():.1f} steps down on the way)"
     )
 
 
@@ -289,12 +289,12 @@ def _rates(mine: DataFrame) -> str:
     times = mine.groupby("overload")["time_s"].median()
     filling = (mine["size_at_end"] / mine["rate_per_s"]).groupby(mine["overload"]).mean()
     shown = ", ".join(
-        f"{times[overload]:.0f} s ({filling[overload]:.0f} s) at {overload:g} x"
-        for overload in times.index
+        f"{time_s:.0f} s ({filling[overload]:.0f} s) at {overload:g} x"
+        for overload, time_s in times.items()
     )
     down = mine.groupby("overload")["lowered"].mean()
     return (
         "a batch cannot fill before its requests have come: median time to converge over configurations "
         f"(and converged batch over arrival rate) {shown}; and some runs lower the limit on the way: "
-        + ", ".join(f"{count:.1f} times at {overload:g} x" for overload, count in down.items())
+        + listed(down, " times", ".1f", place=" x")
     )

@@ -24,7 +24,7 @@ from agents.statistics import mean_interval
 from experiments.chiron.batch_queue import last_finish_s, served
 from experiments.chiron.setting import episode, scenario_of
 from experiments.harness.claims import Claim, at_least
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, listed, where, wide
 from experiments.harness.parameters import Parameters, one_each, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -209,12 +209,8 @@ def _by_target(mine: DataFrame, what: str) -> str:
     """The mean at each target, and on how many steps it rises."""
     means = mine.groupby("batch_ttft_s")[what].mean()
     rises = int((means.diff().dropna() > 0).sum())
-    shown = ", ".join(
-        f"{mean:,.0f} at {ttft_s / 60:g} min"
-        if means.max() >= 100
-        else f"{mean:.3g} at {ttft_s / 60:g} min"
-        for ttft_s, mean in means.items()
-    )
+    form = ",.0f" if means.max() >= 100 else ".3g"
+    shown = listed(means, form=form, scale=1 / 60, place=" min")
     text = f"{shown}{' (s)' if what.endswith('_s') else ''}: rises on {rises} of {len(means) - 1} steps"
     if what == "throughput_per_instance" and (mine["workload"] == "queue").all():
         on_time = 100 * mine.groupby("batch_ttft_s")["slo_attainment"].mean()
@@ -258,5 +254,5 @@ def _label(parameters: BatchSlo, workload: str, configuration: str) -> str:
 
 
 def _ratios(frame: DataFrame, what: str, short: int, long: int) -> list[float]:
-    by_seed = frame.pivot(index="seed", columns="batch_ttft_s", values=what)
-    return list(by_seed[long] / by_seed[short])
+    by_target = wide(frame, "batch_ttft_s", what)
+    return list(by_target[long] / by_target[short])

@@ -15,6 +15,7 @@ that our Chiron policy takes by default.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -161,56 +162,50 @@ def claims(frame: DataFrame, parameters: WaitingTime) -> Iterator[Claim]:
 
     What lengths were not looked at have no claim.
     """
-    for llm in parameters.llms:
-        for limit in parameters.batch_limits:
-            yield from _claims(frame, parameters, llm, limit)
-
-
-def _claims(frame: DataFrame, parameters: WaitingTime, llm: str, limit: int) -> Iterator[Claim]:
-    """Of one model and batch limit."""
-    at = f"{llm}, batch limit {limit}"
     claimed, short = parameters.claimed_length, parameters.short_length
     long = sorted(n for n in parameters.queue_lengths if n >= claimed)
-    busy, empty = (_part(frame, llm, limit, start, parameters.quantiles[0]) for start in STARTS)
     shown = {min(parameters.queue_lengths), short, claimed, max(parameters.queue_lengths)}
-    curve = f"mean R2 at work: {_curve(busy, shown)}"
-    if long:
-        worst = min(long, key=lambda n: _at(busy, n, "r2").mean)
-        yield at_least(
-            f"From {claimed:,} queued requests on the estimate has an R2 of 0.99 ({at}, at work)",
-            0.99,
-            _at(busy, worst, "r2"),
-            nothing=None,
-            unit=f"at {worst:,} requests, the least of those lengths",
-            paper="0.99",
-            reason=f"{_spread(busy, worst)}; {curve}",
-            note=f"in front of an empty instance: {_curve(empty, long)}",
-        )
-    if short in parameters.queue_lengths and claimed in parameters.queue_lengths:
-        r2 = wide(busy, "queue_length", "r2")
-        yield at_least(
-            f"The longer the queue, the more accurate the estimate ({at}, at work)",
-            0.001,
-            mean_interval(r2[claimed] - r2[short]),
-            nothing=0.0,
-            unit=f"R2 gained from {short} to {claimed:,} requests",
-            paper="rises (curve)",
-            note=curve,
-        )
-    for state, part in (("empty", empty), ("at work", busy)):
-        if short in parameters.queue_lengths:
+    for llm, limit in product(parameters.llms, parameters.batch_limits):
+        at = f"{llm}, batch limit {limit}"
+        busy, empty = (_part(frame, llm, limit, start, parameters.quantiles[0]) for start in STARTS)
+        curve = f"mean R2 at work: {_curve(busy, shown)}"
+        if long:
+            worst = min(long, key=lambda n: _at(busy, n, "r2").mean)
             yield at_least(
-                f"Estimates for short queues are conservative, that is too long ({at}, {state})",
-                0.01,
-                _at(part, short, "bias"),
-                nothing=0.0,
-                unit=f"over the true mean wait, at {short} requests",
-                paper="higher (no number)",
-                reason=f"{_scatter(part, short)}; a true mean wait is "
-                f"{_at(busy, short, 'mean_wait_s').mean:.2g} s at work and "
-                f"{_at(empty, short, 'mean_wait_s').mean:.2g} s in front of an empty instance, with the "
-                f"same estimate. {_at_quantile(frame, parameters, llm, limit)}",
+                f"From {claimed:,} queued requests on the estimate has an R2 of 0.99 ({at}, at work)",
+                0.99,
+                _at(busy, worst, "r2"),
+                nothing=None,
+                unit=f"at {worst:,} requests, the least of those lengths",
+                paper="0.99",
+                reason=f"{_spread(busy, worst)}; {curve}",
+                note=f"in front of an empty instance: {_curve(empty, long)}",
             )
+        if short in parameters.queue_lengths and claimed in parameters.queue_lengths:
+            r2 = wide(busy, "queue_length", "r2")
+            yield at_least(
+                f"The longer the queue, the more accurate the estimate ({at}, at work)",
+                0.001,
+                mean_interval(r2[claimed] - r2[short]),
+                nothing=0.0,
+                unit=f"R2 gained from {short} to {claimed:,} requests",
+                paper="rises (curve)",
+                note=curve,
+            )
+        for state, part in (("empty", empty), ("at work", busy)):
+            if short in parameters.queue_lengths:
+                yield at_least(
+                    f"Estimates for short queues are conservative, that is too long ({at}, {state})",
+                    0.01,
+                    _at(part, short, "bias"),
+                    nothing=0.0,
+                    unit=f"over the true mean wait, at {short} requests",
+                    paper="higher (no number)",
+                    reason=f"{_scatter(part, short)}; a true mean wait is "
+                    f"{_at(busy, short, 'mean_wait_s').mean:.2g} s at work and "
+                    f"{_at(empty, short, 'mean_wait_s').mean:.2g} s in front of an empty instance, with the "
+                    f"same estimate. {_at_quantile(frame, parameters, llm, limit)}",
+                )
 
 
 def _curve(frame: DataFrame, lengths: Iterable[int]) -> str:
@@ -220,7 +215,7 @@ def _curve(frame: DataFrame, lengths: Iterable[int]) -> str:
 
 def _spread(frame: DataFrame, length: int) -> str:
     """R2 of single queues, and how far estimates are off on average."""
-    mine = frame[frame["queue_length"] == length]
+    mine = where(frame, queue_length=length)
     r2 = mine["r2"].astype(float)
     text = f"{(r2 >= 0.99).mean():.0%} of the queues reach it, the median is {r2.median():.4f}"
     off = mine["bias"].astype(float).abs()
@@ -228,7 +223,7 @@ def _spread(frame: DataFrame, length: int) -> str:
 
 
 def _scatter(frame: DataFrame, length: int) -> str:
-    bias = frame.loc[frame["queue_length"] == length, "bias"].astype(float)
+    bias = where(frame, queue_length=length)["bias"].astype(float)
     return (
         f"over single queues estimates are {100 * bias.min():+.0f} to {100 * bias.max():+.0f} % off, "
         f"{(bias > 0).mean():.0%} of them too long"

@@ -17,6 +17,8 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from experiments.chiron.convergence import (
+    MEMORY_IS_FULL,
+    NAMES,
     SHARED,
     SHORT,
     LocalParameters,
@@ -33,10 +35,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 15"
-NAMES = {"chiron": "Chiron", "chiron-literal": "Algorithm 1 as printed"}
 FEW_STEPS = 3
 """What the paper's "a few steps" is read as."""
-MEMORY_IS_FULL = 0.8  # share of KV memory, mean over time
 
 
 class ItlSteps(LocalParameters):

@@ -19,7 +19,7 @@ from pydantic import PositiveFloat
 from agents.statistics import mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
 from experiments.harness.claims import Claim, at_least, at_most, exact
-from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, where
+from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, listed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper, something_left
 from experiments.output import new_figure
 
@@ -196,12 +196,11 @@ def _looser(frame: DataFrame, loosest: float, at: str) -> Iterator[Claim]:
         ("throughput_per_instance", "raises throughput per instance", at_least, 1.01),
         ("gpus", "needs fewer GPUs", at_most, 0.99),
     ):
-        values = frame.pivot(index="seed", columns="itl_slo_s", values=column)
-        ratio = mean_interval((values[loosest] / values[tightest]).tolist())
+        values = wide(frame, "itl_slo_s", column)
         yield judge(
             f"A larger ITL target {what}, with as many SLOs met {at}",
             number,
-            exact(1.0) if lonely else ratio,
+            exact(1.0) if lonely else mean_interval(values[loosest] / values[tightest]),
             nothing=1.0,
             unit=f"x with {loosest:g} s, of that with {tightest:g} s",
             paper="(table)",
@@ -213,8 +212,8 @@ def _looser(frame: DataFrame, loosest: float, at: str) -> Iterator[Claim]:
 def _unfinished(frame: DataFrame) -> str:
     """Where a share met says little, since it is of those that finished."""
     mean = frame.groupby("itl_slo_s")["unfinished"].mean()
-    many = [f"{100 * share:.0f} % at {slo_s:g} s" for slo_s, share in mean.items() if share > ALIKE]
-    return f"of the requests that finished; {', '.join(many)} did not" if many else ""
+    many = listed(100 * mean[mean > ALIKE], " %", ".0f", place=" s")
+    return f"of the requests that finished; {many} did not" if many else ""
 
 
 def _reason(frame: DataFrame) -> str:

@@ -21,7 +21,7 @@ from agents.statistics import Interval, mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
 from experiments.chiron.spikes import gamma_arrivals
 from experiments.harness.claims import Claim, at_least, at_most
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where, wide
 from experiments.harness.parameters import Parameters, one_each, ours, paper, something_left
 from experiments.output import new_figure
 
@@ -198,10 +198,9 @@ def _listed(cvs: Sequence[float]) -> str:
 
 def _least(frame: DataFrame, cvs: Sequence[float], *, most: bool = False) -> tuple[float, Interval]:
     """The CV of these at which fewest SLOs are met (or most are), and per cent of them by seed."""
-    part = frame[frame["cv"].isin(cvs)]
-    mean = part.groupby("cv")["slo_attainment"].mean()
-    cv = float(mean.idxmax() if most else mean.idxmin())
-    return cv, mean_interval(100 * part.loc[part["cv"] == cv, "slo_attainment"])
+    met = 100 * wide(frame, "cv", "slo_attainment")[list(cvs)]
+    cv = float(met.mean().idxmax() if most else met.mean().idxmin())
+    return cv, mean_interval(met[cv])
 
 
 def _by_over_provisioning(frame: DataFrame, cv: float) -> str:
@@ -222,9 +221,8 @@ def _violated(frame: DataFrame, cvs: Sequence[float]) -> str:
 
 def _against(reserve: DataFrame, default: DataFrame, cvs: Sequence[float]) -> Interval:
     """Violations of one over those of another, of all seeds together: single ones may have none."""
-    lost = [
+    mine, its = (
         1 - one[one["cv"].isin(cvs)].groupby("seed")["slo_attainment"].mean()
         for one in (reserve, default)
-    ]
-    mean = lost[1].mean()
-    return mean_interval((lost[0] / mean if mean > 0 else lost[0] * float("nan")).to_numpy())
+    )
+    return mean_interval(mine / its.mean() if its.mean() > 0 else mine * float("nan"))

@@ -204,10 +204,7 @@ def _contribution(frame: DataFrame, name: str, slo_class: str, at: str) -> Claim
     column, attainment = f"{slo_class}_per_instance_s", f"{slo_class}_attainment"
     gain, counts = _gain(frame, column, "chiron", without), _counts(frame, attainment, without)
     beside = _beside(frame, attainment)
-    if name == "local":
-        alone = f"alone it gains {_gain(frame, column, name, 'neither').mean:.1f} % over neither"
-    else:
-        alone = ""
+    alone = _gain(frame, column, "local", "neither") if name == "local" else None
     return between(
         f"The {name} autoscaler contributes 30 to 60 % of throughput per instance ({at})",
         *RANGE,
@@ -218,7 +215,7 @@ def _contribution(frame: DataFrame, name: str, slo_class: str, at: str) -> Claim
         reason=beside
         if counts
         else f"{gain.mean:.0f} % more do not count, since fewer requests are on time. {beside}",
-        note=alone,
+        note=f"alone it gains {alone.mean:.1f} % over neither" if alone else "",
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from baselines import make_policy
 from experiments.chiron.llumnix_settings import OPPONENTS
 from experiments.chiron.setting import measured, scenario_of
-from experiments.harness.figure import dress, line, where
+from experiments.harness.figure import dress, lines
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
@@ -159,19 +159,6 @@ STYLES: dict[str, tuple[str, str, str]] = {
 """Policies by `policy_name`: name, colour and line in pictures."""
 
 
-def draw(
-    axes: Any, frame: DataFrame, policies: Sequence[str], column: str, scale: float = 1.0
-) -> None:
-    """Lines over the load with the range over the seeds, one per policy, for one configuration."""
-    for policy in policies:
-        mine = where(frame, policy_name=policy)
-        if not mine.empty:
-            name, colour, style = STYLES[policy]
-            look: dict[str, Any] = {"color": colour, "label": name, "ms": 5, "lw": 1.6}
-            line(axes, mine, "load", column, style, scale=scale, **look)
-    dress(axes)
-
-
 def draw_column(
     panels: Sequence[Any],
     frame: DataFrame,
@@ -187,8 +174,9 @@ def draw_column(
     """
     for axes, (column, name) in zip(panels, rows.items(), strict=True):
         share = column.endswith("attainment")
-        draw(axes, frame, policies, column, 100.0 if share else 1.0)
-        axes.set_ylim(0, 105 if share else None)
+        look: dict[str, Any] = {"scale": 100.0 if share else 1.0, "ms": 5, "lw": 1.6}
+        lines(axes, frame, "policy_name", policies, STYLES, "load", column, **look)
+        dress(axes, ylim=(0, 105 if share else None))
         if names:
             axes.set_ylabel(name)
         for load in marks:

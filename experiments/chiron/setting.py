@@ -10,7 +10,6 @@ and 12, run the models plain; Figures 11 and 12 compare the four variants on one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from baselines import make_policy
@@ -92,8 +91,3 @@ def measured(
         "gpu_hours": sum(gpu_s.values()) / 3600,
         "throughput_per_instance": float(finished.sum()) / max(instance_s, 1e-9),
     }
-
-
-def label(policy: str, names: Mapping[str, str]) -> str:
-    """A policy's name in a picture: the paper's, without parameters."""
-    return names.get(policy.partition(":")[0], policy)

@@ -13,6 +13,7 @@ A figure declares what is its own and takes the rest from here:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -92,8 +93,9 @@ def where(frame: DataFrame, **values: Any) -> DataFrame:
 
 
 def by_seed(frame: DataFrame, number: Callable[[DataFrame], Any]) -> Interval:
-    """A number of each seed's rows, and its interval over the seeds."""
-    return mean_interval([float(number(mine)) for _, mine in frame.groupby("seed")])
+    """A number of each seed's rows, and its interval; infinite, without bounds, if it is for any seed."""
+    values = [float(number(mine)) for _, mine in frame.groupby("seed")]
+    return Interval(math.inf, math.nan, math.nan) if math.inf in values else mean_interval(values)
 
 
 def interval_of(column: Any) -> Interval:
@@ -118,9 +120,16 @@ def claimed(
     return listed
 
 
-def listed(values: Mapping[Any, Any] | Any, unit: str = "", form: str = ".3g") -> str:
-    """Numbers by place, in words: "9x at 1, 1.2x at 8"."""
-    return ", ".join(f"{value:{form}}{unit} at {n:g}" for n, value in values.items())
+def listed(
+    values: Mapping[Any, Any] | Any,
+    unit: str = "",
+    form: str = ".3g",
+    *,
+    scale: float = 1.0,
+    place: str = "",
+) -> str:
+    """Numbers by place, in words: "9x at 1, 1.2x at 8"; `scale` and the unit `place` are of places."""
+    return ", ".join(f"{value:{form}}{unit} at {scale * n:g}{place}" for n, value in values.items())
 
 
 # ---- pictures ----
@@ -167,6 +176,24 @@ def line(
         )
         width = {} if edge is None else {"lw": edge}
         axes.fill_between(places, low, high, color=drawn.get_color(), alpha=shade, **width)
+
+
+def lines(
+    axes: Any,
+    frame: DataFrame,
+    by: str,
+    names: Iterable[str],
+    styles: Mapping[str, tuple[str, str, str]],
+    x: str,
+    y: str,
+    **look: Any,
+) -> None:
+    """A `line` per name in the column `by`: `styles` has a label, a colour and a style for it."""
+    for name in names:
+        mine = where(frame, **{by: name})
+        label, colour, style = styles.get(name, (name, None, "x-"))
+        if not mine.empty:
+            line(axes, mine, x, y, style, color=colour, label=label, **look)
 
 
 def dress(

@@ -17,7 +17,8 @@ instance, as section 1 says of previous systems ("independent instances for each
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from baselines.qlm.shepherd import execution_s
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe
 from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, interval_of, line, places, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import gpus_per_instance, shown
@@ -86,33 +88,33 @@ PARAMETERS = {
     "paper": Overestimation(seeds=3),
 }
 
-_LEFT = ("queue", "points", "max_output", "lengths", "queued", "warm_up_s", "history_s")
-_RIGHT = (
-    *("lengths", "interactive_per_s", "batch_requests", "interactive_s", "batch_s", "settle_s"),
+WAITS = Grid(
+    {"half": ("waits",), "seed": SEEDS},
+    keep=(
+        *("queue", "points", "max_output", "batch_limit"),
+        *("lengths", "queued", "warm_up_s", "history_s"),
+    ),
+    first=("half", "seed"),
+)
+FLEETS = Grid(
+    {
+        "half": ("gpus",),
+        "seed": SEEDS,
+        "policy": "policies",
+        "llms": MODELS,
+        "instances": "instances",
+    },
+    keep=(
+        *("batch_limit", "lengths", "interactive_per_s", "batch_requests"),
+        *("interactive_s", "batch_s", "settle_s"),
+    ),
+    first=("half", "seed", "policy", "llms", "instances"),
 )
 
 
 def cases(parameters: Overestimation) -> list[dict[str, Any]]:
     """Per seed a run of the left half, and one per policy, LLMs and fleet of the right half."""
-    left = parameters.model_dump(include={*_LEFT, "batch_limit"})
-    right = parameters.model_dump(include={*_RIGHT, "batch_limit"})
-    found: list[dict[str, Any]] = []
-    for seed in parameters.seed_list():
-        found.append({"half": "waits", "seed": seed, **left})
-        found += [
-            {
-                "half": "gpus",
-                "seed": seed,
-                "policy": policy,
-                "llms": llms,
-                "instances": instances,
-                **right,
-            }
-            for policy in parameters.policies
-            for llms in MODELS
-            for instances in parameters.instances
-        ]
-    return found
+    return sorted(WAITS(parameters) + FLEETS(parameters), key=itemgetter("seed"))
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -229,20 +231,19 @@ def plot(frame: DataFrame, parameters: Overestimation) -> Any:
     """Left: waits by position. Right: GPUs by policy."""
     figure = new_figure(10.6, 4.6)
     left, right = figure.subplots(1, 2)
-    mean = frame[frame["half"] == "waits"].groupby("position").mean(numeric_only=True)
-    left.plot(mean.index, mean["fixed_s"], color="C3", lw=1.6, label=ESTIMATES["fixed"])
-    left.plot(mean.index, mean["wait_s"], color="0.2", lw=2.4, label="true waiting time")
-    left.plot(mean.index, mean["qlm_s"], color="C0", lw=1.6, ls="--", label=ESTIMATES["qlm"])
+    waits = where(frame, half="waits")
+    for column, name, style, colour, width in (
+        ("fixed_s", ESTIMATES["fixed"], "-", "C3", 1.6),
+        ("wait_s", "true waiting time", "-", "0.2", 2.4),
+        ("qlm_s", ESTIMATES["qlm"], "--", "C0", 1.6),
+    ):
+        look: dict[str, Any] = {"color": colour, "lw": width, "label": name}
+        line(left, waits, "position", column, style, band=None, **look)
     left.set_xlabel("position in the queue (requests ahead)")
     left.set_ylabel("waiting time (s), mean over seeds")
-    left.set_title(shown(LLM), fontsize=10)
-    left.set_xlim(left=0)
-    left.set_ylim(bottom=0)
-    left.grid(alpha=0.3)
-    left.legend(fontsize=8)
-    width = 0.8 / len(parameters.policies)
+    dress(left, title=shown(LLM), bottom=0, legend={}, xlim=(0, None))
     for k, policy in enumerate(parameters.policies):
-        at = np.arange(len(MODELS)) + (k - (len(parameters.policies) - 1) / 2) * width
+        at, width = places(k, len(parameters.policies), len(MODELS))
         found = [needed(frame, policy, llms, parameters.share) for llms in MODELS]
         bars = [gpus.mean() if len(gpus) else np.nan for gpus in found]
         right.bar(at, bars, width * 0.95, color=f"C{k}", label=NAMES.get(policy, policy))
@@ -253,74 +254,65 @@ def plot(frame: DataFrame, parameters: Overestimation) -> Any:
                 most = max(parameters.instances) * gpus_per_instance(LLM)
                 right.text(x, 1, f"not with {most}", rotation=90, ha="center", va="bottom", size=8)
     right.set_xticks(range(len(MODELS)), MODELS.values())
-    right.set_ylabel(f"GPUs for {parameters.share:.0%} on time (mean; lines: least and most)")
-    right.grid(alpha=0.3, axis="y")
-    right.legend(fontsize=8)
+    ylabel = f"GPUs for {parameters.share:.0%} on time (mean; lines: least and most)"
+    dress(right, lines="y", legend={}, ylabel=ylabel)
     return figure
 
 
-def claims(frame: DataFrame, parameters: Overestimation) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Overestimation) -> Iterator[Claim]:
     """Previous systems over-estimate and take more GPUs; QLM's estimate is right."""
-    waits = frame[(frame["half"] == "waits") & (frame["wait_s"] > 0)]
-    last = (
-        waits[waits["position"] == waits["position"].max()]
-        .set_index("seed")
-        .astype({"wait_s": float, "fixed_s": float, "qlm_s": float})
+    waits = where(frame, half="waits")
+    waits = waits[waits["wait_s"] > 0]
+    last = where(waits, position=waits["position"].max())
+    ahead = f"times the true wait, {parameters.queue:,} requests ahead"
+    yield at_least(
+        "Previously proposed systems over-estimate the waiting time in the queue",
+        1.5,
+        interval_of(last["fixed_s"] / last["wait_s"]),
+        nothing=1.0,
+        unit=ahead,
+        paper="higher (curve; read as 1.5 times or more)",
+        note=f"batches of {last['fixed_batch'].iloc[0]:.0f} of {last['execution_s'].iloc[0]:.0f} s each",
     )
-    first = last.iloc[0]
-    found = [
-        at_least(
-            "Previously proposed systems over-estimate the waiting time in the queue",
-            1.5,
-            mean_interval(last["fixed_s"] / last["wait_s"]),
-            nothing=1.0,
-            unit=f"times the true wait, {parameters.queue:,} requests ahead",
-            paper="higher (curve; read as 1.5 times or more)",
-            note=f"batches of {first['fixed_batch']:.0f} of {first['execution_s']:.0f} s each",
-        ),
-        about(
-            "QLM's estimator does not",
-            1.0,
-            mean_interval(last["qlm_s"] / last["wait_s"]),
-            nothing=None,
-            unit=f"times the true wait, {parameters.queue:,} requests ahead",
-            paper="close to the true wait (curve)",
-        ),
-    ]
+    yield about(
+        "QLM's estimator does not",
+        1.0,
+        interval_of(last["qlm_s"] / last["wait_s"]),
+        nothing=None,
+        unit=ahead,
+        paper="close to the true wait (curve)",
+    )
     if "qlm" not in parameters.policies:
-        return found
+        return
+    own = [policy for policy in parameters.policies if policy.startswith("qlm")]
     most = max(parameters.instances) * gpus_per_instance(LLM)
     for llms, name in MODELS.items():
-        mine = needed(frame, "qlm", llms, parameters.share)
-        for policy in parameters.policies:
-            if policy.startswith("qlm"):
-                continue
-            theirs = needed(frame, policy, llms, parameters.share)
+        fewest = {
+            policy: needed(frame, policy, llms, parameters.share) for policy in parameters.policies
+        }
+        for policy in (policy for policy in parameters.policies if policy not in own):
             # Not with the largest fleet: more than that.
-            least = theirs.reindex(parameters.seed_list()).fillna(float(most))
-            found.append(
-                at_least(
-                    f"Keeping a TTFT of {parameters.interactive_s:g} s takes more GPUs with "
-                    f"{NAMES.get(policy, policy)} than with QLM ({name})",
-                    1.25,
-                    mean_interval((least / mine).dropna()),
-                    nothing=1.0,
-                    unit="times QLM's GPUs",
-                    paper="more (bars; read as 1.25 times or more)",
-                    reason="a group takes arrivals until it holds delta average batches and stands in one "
-                    f"virtual queue, so that at {parameters.interactive_per_s:g} requests/s few instances "
-                    "serve the interactive ones for long (smaller groups need fewer GPUs, see the note); "
-                    f"interactive and batch requests on time by GPUs, QLM: {_curve(frame, 'qlm', llms)}; "
-                    f"{policy}: {_curve(frame, policy, llms)}",
-                    note=", ".join(
-                        f"{NAMES.get(each, each)} "
-                        f"{_mean(needed(frame, each, llms, parameters.share), most, parameters.seeds)}"
-                        for each in parameters.policies
-                        if each.startswith("qlm") or each == policy
-                    ),
-                )
+            least = fewest[policy].reindex(parameters.seed_list()).fillna(float(most))
+            yield at_least(
+                f"Keeping a TTFT of {parameters.interactive_s:g} s takes more GPUs with "
+                f"{NAMES.get(policy, policy)} than with QLM ({name})",
+                1.25,
+                mean_interval((least / fewest["qlm"]).dropna()),
+                nothing=1.0,
+                unit="times QLM's GPUs",
+                paper="more (bars; read as 1.25 times or more)",
+                reason="a group takes arrivals until it holds delta average batches and stands in one "
+                f"virtual queue, so that at {parameters.interactive_per_s:g} requests/s few instances "
+                "serve the interactive ones for long (smaller groups need fewer GPUs, see the note); "
+                f"interactive and batch requests on time by GPUs, QLM: {_curve(frame, 'qlm', llms)}; "
+                f"{policy}: {_curve(frame, policy, llms)}",
+                note=", ".join(
+                    f"{NAMES.get(each, each)} {_mean(fewest[each], most, parameters.seeds)}"
+                    for each in parameters.policies
+                    if each in own or each == policy
+                ),
             )
-    return found
 
 
 def needed(frame: DataFrame, policy: str, llms: str, share: float) -> Any:
@@ -337,7 +329,7 @@ def needed(frame: DataFrame, policy: str, llms: str, share: float) -> Any:
 
 
 def _fleets(frame: DataFrame, policy: str, llms: str) -> DataFrame:
-    return frame[(frame["half"] == "gpus") & (frame["policy"] == policy) & (frame["llms"] == llms)]
+    return where(frame, half="gpus", policy=policy, llms=llms)
 
 
 def _mean(gpus: Any, most: int, seeds: int) -> str:

@@ -13,7 +13,7 @@ little short, that is partly because short outputs finish first: the history has
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,9 @@ from experiments.harness.figure import (
 from experiments.harness.figure import (
     line as draw_line,
 )
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
-from experiments.qlm.setting import gpus_per_instance, shown
+from experiments.qlm.setting import PaperLlms, gpus_per_instance, shown
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
 if TYPE_CHECKING:
@@ -45,13 +45,9 @@ FIGURE = "Figure 3"
 GPU = "a100-80gb"
 
 
-class QueuePosition(Parameters):
+class QueuePosition(PaperLlms):
     """Parameters of this figure."""
 
-    llms: Annotated[
-        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
-        paper("section 8", min_length=1),
-    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
     queue: Annotated[int, paper("section 8: requests of a trace", ge=10)] = 3500
     points: Annotated[int, ours("positions that are drawn", ge=2)] = 100
     batch_limit: Annotated[int, ours("vLLM's default", ge=1)] = 256

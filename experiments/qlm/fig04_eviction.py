@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -34,9 +34,9 @@ from experiments.harness.figure import (
     where,
     wide,
 )
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
-from experiments.qlm.setting import cluster, lengths, shown, together
+from experiments.qlm.setting import PaperLlms, cluster, lengths, shown, together
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
@@ -55,13 +55,9 @@ HOST_KV_BYTES = {"mistral-7b": 80e9, "vicuna-13b": 80e9, "llama-2-70b": 320e9}
 """Host memory of an instance, section 8.3."""
 
 
-class Eviction(Parameters):
+class Eviction(PaperLlms):
     """Parameters of this figure."""
 
-    llms: Annotated[
-        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
-        paper("section 8", min_length=1),
-    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
     bursts: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         ours("from one to a full batch of interactive requests", min_length=1),
@@ -234,4 +230,4 @@ def _means(part: DataFrame, serving: str) -> str:
 def _copy(part: DataFrame) -> str:
     """What would be gone if copies took no time."""
     share = 1 - _by_seed(part, "free").mean() / _by_seed(part, "evicts").mean()
-    return ", ".join(f"{100 * value:.0f} % at {n}" for n, value in share.items())
+    return listed(100 * share, " %", ".0f")

@@ -21,7 +21,17 @@ from pydantic import Field
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least
-from experiments.harness.figure import SEEDS, Grid, claimed, legend_below, listed, where, wide
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    claimed,
+    dress,
+    legend_below,
+    listed,
+    places,
+    where,
+    wide,
+)
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import SHORT, cluster, gpus_per_instance, lengths
@@ -151,30 +161,21 @@ def plot(frame: DataFrame, parameters: DrainTime) -> Any:
     panels = figure.subplots(1, len(WEIGHTS), squeeze=False, sharey=True)[0]
     pairs = [(gpu, *pair) for gpu in parameters.gpus for pair in PAIRS[gpu]]
     bars = [("oracle", None), *(("edf", float(run)) for run in reversed(parameters.runs))]
-    width = 0.8 / len(bars)
     for axes, (weights, place) in zip(panels, WEIGHTS.items(), strict=True):
         for k, (order, length) in enumerate(bars):
             name = "grouped by LLM (oracle)"
             if length is not None:
                 name = f"EDF, runs of {length:g}" if length > 1 else "EDF, random order"
-            mine = frame[(frame["weights"] == weights) & (frame["order"] == order)]
-            mine = mine if length is None else mine[mine["run"] == length]
+            run = {} if length is None else {"run": length}
+            mine = where(frame, weights=weights, order=order, **run)
             mean = mine.groupby(["gpu", "first", "second"])["drain_s"].mean()
             shade = 0.35 + 0.65 * k / (len(bars) - 1)
-            axes.bar(
-                np.arange(len(pairs)) + (k - (len(bars) - 1) / 2) * width,
-                [mean[pair] for pair in pairs],
-                width,
-                color="C0" if order == "oracle" else (0.85, 0.3, 0.2, shade),
-                label=name,
-            )
-        axes.set_yscale("log")
-        axes.set_xticks(
-            range(len(pairs)), [_pair(*pair) for pair in pairs], rotation=35, ha="right"
-        )
-        axes.tick_params(axis="x", labelsize=8)
-        axes.set_title(f"{weights}: weights {place}", fontsize=10)
-        axes.grid(alpha=0.3, axis="y")
+            colour = "C0" if order == "oracle" else (0.85, 0.3, 0.2, shade)
+            x, width = places(k, len(bars), len(pairs))
+            axes.bar(x, [mean[pair] for pair in pairs], width, color=colour, label=name)
+        names = [_pair(*pair) for pair in pairs]
+        axes.set_xticks(range(len(pairs)), names, rotation=35, ha="right", fontsize=8)
+        dress(axes, title=f"{weights}: weights {place}", log="y", lines="y")
     panels[0].set_ylabel(f"time to drain {parameters.queue:,} requests (s)")
     legend_below(figure, panels[0], len(bars), place="upper")
     return figure
@@ -207,7 +208,7 @@ def claims(frame: DataFrame, parameters: DrainTime) -> Iterator[Claim]:
 
 
 def _why(part: DataFrame, run: float) -> str:
-    mine = part[(part["order"] == "edf") & (part["run"] == run)].mean(numeric_only=True)
+    mine = where(part, order="edf", run=run).mean(numeric_only=True)
     swapping = mine["swaps"] * mine["swap_s"]
     return f"swapping takes {100 * swapping / mine['drain_s']:.0f} % of EDF's drain time"
 

@@ -14,17 +14,23 @@ EDF orders by deadline; "EDF by SLO" by the target alone, as section 8's sentenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_most, between
-from experiments.harness.figure import claimed
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, listed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, lines_by_policy, run_trace, single_model_load
+from experiments.qlm.loads import (
+    STYLES,
+    lines_by_policy,
+    points_above,
+    run_trace,
+    single_model_cases,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -69,24 +75,18 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: SingleModel) -> list[dict[str, Any]]:
-    """A run per load, rate, policy and seed."""
-    rates = sorted({*parameters.interactive_per_s, parameters.figure_9_per_s})
-    return [
-        {
-            "scenario": "qlm-single",
-            **single_model_load(load, rate, parameters.batch_per_s, parameters.trace_s),
-            "interactive_per_s": float(rate),
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "policy": policy,
-            "seed": seed,
-        }
-        for load in parameters.loads
-        for rate in rates
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
-    ]
+cases = Grid(
+    {
+        "scenario": ("qlm-single",),
+        "load": lambda parameters, _: single_model_cases(
+            parameters,
+            parameters.loads,
+            sorted({*parameters.interactive_per_s, parameters.figure_9_per_s}),
+        ),
+        "policy": "policies",
+        "seed": SEEDS,
+    }
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -115,14 +115,12 @@ def plot(frame: DataFrame, parameters: SingleModel) -> Any:
         capacity = _capacity_per_s(data)
         edge = capacity - 2 * parameters.batch_per_s if fixed else capacity / 3
         axes.axvline(edge, color="grey", ls=":", lw=1)
-        title = f"batch {2 * parameters.batch_per_s:g}/s" if fixed else "equal thirds"
-        axes.set_title(f"{title}; dotted: all arrivals = {capacity:.0f}/s served", fontsize=8)
-        axes.set(xscale="log", xlabel="interactive requests/s", ylabel=label)
         rates = sorted(data["interactive_per_s"].unique())
-        axes.set_xticks(rates, [f"{rate:g}" for rate in rates], fontsize=7)
-        axes.minorticks_off()
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+        title = f"batch {2 * parameters.batch_per_s:g}/s" if fixed else "equal thirds"
+        title += f"; dotted: all arrivals = {capacity:.0f}/s served"
+        labels: dict[str, Any] = {"xlabel": "interactive requests/s", "ylabel": label}
+        dress(axes, title=title, size=8, log="x", ticks=rates, bottom=0, **labels)
+        axes.tick_params("x", labelsize=7)
     panels[1].legend(fontsize=8)
     return figure
 
@@ -137,11 +135,9 @@ def _bars(axes: Any, main: DataFrame, parameters: SingleModel) -> None:
     ):
         axes.bar(places, at[column].mean().reindex(names), color=colour, label=label)
     axes.set_xticks(places, [STYLES.get(p, (p,))[0] for p in names], fontsize=8)
-    axes.set_ylabel("throughput (requests/s)")
-    axes.set_title(f"{parameters.figure_9_per_s:g} interactive requests/s", fontsize=8)
-    axes.legend(fontsize=8)
     axes.set_ylim(top=1.25 * axes.get_ylim()[1])
-    axes.grid(alpha=0.3, axis="y")
+    title = f"{parameters.figure_9_per_s:g} interactive requests/s"
+    dress(axes, title=title, size=8, lines="y", legend={}, ylabel="throughput (requests/s)")
 
 
 def _capacity_per_s(data: DataFrame) -> float:
@@ -150,77 +146,74 @@ def _capacity_per_s(data: DataFrame) -> float:
     return float(found.max())
 
 
-def claims(frame: DataFrame, parameters: SingleModel) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
     """Sections 1 and 8.1."""
     if "qlm" not in parameters.policies:
-        return []
-    main = frame[frame["load"] == parameters.loads[0]]
+        return
+    main = where(frame, load=parameters.loads[0])
     others = [policy for policy in parameters.policies if policy != "qlm"]
-    found = _throughput_claims(main, parameters, others)
+    yield from _throughput_claims(main, parameters, others)
     for other in (policy for policy in others if policy in ("vllm", "shepherd")):
         low = {"vllm": 40, "shepherd": 50}[other]
-        rate, gain = _largest(main, other, "attainment")
-        notes = [_spread(main, other, "attainment"), _spread(main, other, "interactive_attainment")]
-        for load in ("fixed", "literal"):
-            if load in parameters.loads[1:]:
-                notes.append(_spread(frame[frame["load"] == load], other, "attainment"))
-        words = ["all requests", "interactive ones alone", *parameters.loads[1:]]
-        found.append(
-            between(
-                f"QLM's SLO attainment is {low} to 90 % above that of {STYLES[other][0]}",
-                low,
-                90,
-                gain,
-                nothing=0,
-                unit=f"percentage points, the most (at {rate:g} interactive requests/s)",
-                note="percentage points, "
-                + "; ".join(f"{word}: {note}" for word, note in zip(words, notes, strict=False)),
-                reason="a third of the requests, Batch-2, is on time with every policy, which leaves at most "
-                "67 points for the rest; of the interactive ones alone see the note",
-            )
+        gaps = points_above(main, other, "interactive_per_s")
+        rate = gaps.mean().idxmax()
+        notes = [
+            f"all requests: {_spread(main, other)}",
+            f"interactive ones alone: {_spread(main, other, 'interactive_attainment')}",
+            *(
+                f"{load}: {_spread(where(frame, load=load), other)}"
+                for load in ("fixed", "literal")
+                if load in parameters.loads[1:]
+            ),
+        ]
+        yield between(
+            f"QLM's SLO attainment is {low} to 90 % above that of {STYLES[other][0]}",
+            low,
+            90,
+            mean_interval(gaps[rate]),
+            nothing=0,
+            unit=f"percentage points, the most (at {rate:g} interactive requests/s)",
+            note="percentage points, " + "; ".join(notes),
+            reason="a third of the requests, Batch-2, is on time with every policy, which leaves at most "
+            "67 points for the rest; of the interactive ones alone see the note",
         )
     for other in (policy for policy in others if policy.startswith("edf")):
-        rate, gain = _least(main, other)
-        found.append(
-            between(
-                f"QLM satisfies the most SLOs, against {STYLES[other][0]}",
-                -0.5,
-                100,
-                gain,
-                nothing=None,
-                unit=f"percentage points more, the least (at {rate:g} interactive requests/s)",
-                paper="never fewer",
-                note=_spread(main, other, "attainment"),
-                reason=_evictions(main, other, rate),
-            )
+        gaps = points_above(main, other, "interactive_per_s")
+        rate = gaps.mean().idxmin()
+        yield between(
+            f"QLM satisfies the most SLOs, against {STYLES[other][0]}",
+            -0.5,
+            100,
+            mean_interval(gaps[rate]),
+            nothing=None,
+            unit=f"percentage points more, the least (at {rate:g} interactive requests/s)",
+            paper="never fewer",
+            note=_spread(main, other),
+            reason=_evictions(main, other, rate),
         )
     most = max(main["interactive_per_s"])
-    at = main[(main["interactive_per_s"] == most)].groupby(["policy", "seed"])["attainment"].mean()
+    at = wide(where(main, interactive_per_s=most), "policy", "attainment")
     best = max(parameters.policies, key=lambda policy: float(at[policy].mean()))
-    capacity = _capacity_per_s(main)
-    found.append(
-        at_most(
-            "When the rate significantly exceeds the serving capacity, no system satisfies the SLOs",
-            50,
-            mean_interval(100 * at[best]),
-            nothing=None,
-            unit="% of all SLOs by the best policy",
-            paper="none",
-            note=f"{STYLES[best][0]} at {3 * most:g} requests/s in all; {capacity:.0f} are served",
-            reason="Batch-2 requests, a third, have an hour and are met by all policies; overload lasts a "
-            "minute, and the batches, empty at the start, take up the first requests at once",
-        )
+    yield at_most(
+        "When the rate significantly exceeds the serving capacity, no system satisfies the SLOs",
+        50,
+        mean_interval(100 * at[best]),
+        nothing=None,
+        unit="% of all SLOs by the best policy",
+        paper="none",
+        note=f"{STYLES[best][0]} at {3 * most:g} requests/s in all; {_capacity_per_s(main):.0f} are "
+        "served",
+        reason="Batch-2 requests, a third, have an hour and are met by all policies; overload lasts a "
+        "minute, and the batches, empty at the start, take up the first requests at once",
     )
-    return found
 
 
-@claimed
 def _throughput_claims(
     main: DataFrame, parameters: SingleModel, others: list[str]
 ) -> Iterator[Claim]:
-    at = main[main["interactive_per_s"] == parameters.figure_9_per_s]
-    by = at.pivot_table(index="seed", columns="policy", values="requests_per_s")
-    good = at.pivot_table(index="seed", columns="policy", values="on_time_per_s")
+    at = where(main, interactive_per_s=parameters.figure_9_per_s)
+    by, good = (wide(at, "policy", name) for name in ("requests_per_s", "on_time_per_s"))
     evictions = at.groupby("policy")["evictions"].mean() / at.groupby("policy")["requests"].mean()
     for other in others:
         number = 50 if other == "shepherd" else 20
@@ -239,7 +232,7 @@ def _throughput_claims(
             note=f"of requests on time: {100 * float((good['qlm'] / good[other] - 1).mean()):+.0f} %",
             reason=work,
         )
-    ratio = {other: by["qlm"] / by[other] for other in others}
+    ratio: dict[str, Series] = {other: by["qlm"] / by[other] for other in others}
     for word, times, pick in (("least", 1.1, min), ("most", 2.3, max)):
         other = pick(ratio, key=lambda policy: float(ratio[policy].mean()))
         yield about(
@@ -252,39 +245,14 @@ def _throughput_claims(
         )
 
 
-def _gaps(main: DataFrame, other: str, column: str) -> dict[float, Series]:
-    """QLM less another policy by rate, in points, over seeds."""
-    found = {}
-    for rate in sorted(main["interactive_per_s"].unique()):
-        at = main[main["interactive_per_s"] == rate]
-        by = at.pivot_table(index="seed", columns="policy", values=column)
-        found[float(rate)] = 100 * (by["qlm"] - by[other])
-    return found
-
-
-def _extreme(
-    main: DataFrame, other: str, column: str, pick: Callable[..., float]
-) -> tuple[float, Interval]:
-    gaps = _gaps(main, other, column)
-    rate = pick(gaps, key=lambda rate: float(gaps[rate].mean()))
-    return rate, mean_interval(gaps[rate])
-
-
-def _largest(main: DataFrame, other: str, column: str) -> tuple[float, Interval]:
-    return _extreme(main, other, column, max)
-
-
-def _least(main: DataFrame, other: str) -> tuple[float, Interval]:
-    return _extreme(main, other, "attainment", min)
-
-
-def _spread(main: DataFrame, other: str, column: str) -> str:
-    gaps = _gaps(main, other, column)
-    return ", ".join(f"{float(gap.mean()):+.0f} at {rate:g}/s" for rate, gap in gaps.items())
+def _spread(main: DataFrame, other: str, column: str = "attainment") -> str:
+    """QLM less another policy by rate, in points."""
+    gaps = points_above(main, other, "interactive_per_s", column)
+    return listed(gaps.mean(), form="+.0f", place="/s")
 
 
 def _evictions(main: DataFrame, other: str, rate: float) -> str:
-    at = main[main["interactive_per_s"] == rate].groupby("policy")
+    at = where(main, interactive_per_s=rate).groupby("policy")
     done, n = at["loaded_per_s"].mean(), at["evictions"].mean()
     return (
         f"at that rate QLM evicts {n['qlm']:.0f} times and serves {done['qlm']:.0f} requests/s "

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least, between
-from experiments.harness.figure import SEEDS, Grid, where
+from experiments.harness.figure import SEEDS, Grid, listed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import bars_by_variant, run_trace, single_model_load
+from experiments.qlm.loads import bars_by_variant, run_trace, single_model_cases
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,17 +59,9 @@ PARAMETERS = {
 cases = Grid(
     {
         "scenario": ("qlm-single",),
-        "rate": lambda parameters, _: [
-            {
-                **single_model_load(
-                    parameters.load, rate, parameters.batch_per_s, parameters.trace_s
-                ),
-                "interactive_per_s": float(rate),
-                "interval_s": parameters.interval_s,
-                "patience_s": parameters.patience_s,
-            }
-            for rate in parameters.interactive_per_s
-        ],
+        "rate": lambda parameters, _: single_model_cases(
+            parameters, [parameters.load], parameters.interactive_per_s
+        ),
         "variant": [{"variant": name, "policy": policy} for name, policy in WITHOUT.items()],
         "seed": SEEDS,
     }
@@ -101,16 +93,12 @@ def plot(frame: DataFrame, parameters: Ablation) -> Any:
 
 def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
     """Sections 1 and 8.1; of the first rate, the paper's."""
-    tables = {
-        column: frame[frame["interactive_per_s"] == parameters.interactive_per_s[0]].pivot_table(
-            index="seed", columns="variant", values=column
-        )
+    first = where(frame, interactive_per_s=parameters.interactive_per_s[0])
+    speed, all_met, met, evictions = (
+        wide(first, "variant", column)
         for column in ("requests_per_s", "attainment", "interactive_attainment", "evictions")
-    }
-    speed, all_met, met = (
-        tables[name] for name in ("requests_per_s", "attainment", "interactive_attainment")
     )
-    evictions = float(tables["evictions"]["QLM"].mean())
+    evicted = evictions.mean()
     gain = 100 * float((met["QLM"] / met["without eviction"] - 1).mean())
     return [
         at_least(
@@ -123,7 +111,7 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
             note=_others(frame, parameters, "without pulling", "interactive_attainment"),
             reason=f"interactive SLOs met: {100 * float(met['QLM'].mean()):.1f} % with, "
             f"{100 * float(met['without pulling'].mean()):.1f} % without; eviction goes on without it "
-            f"({tables['evictions']['without pulling'].mean():.0f} times, {evictions:.0f} with), in order of "
+            f"({evicted['without pulling']:.0f} times, {evicted['QLM']:.0f} with), in order of "
             "arrival of the groups' oldest requests",
         ),
         about(
@@ -143,8 +131,8 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
             nothing=0,
             unit="% more than without",
             paper="more",
-            reason=f"{evictions:.0f} evictions: each costs a copy of KV to host memory and back, or a second "
-            "prefill when another instance takes the request up; without them batches are as full",
+            reason=f"{evicted['QLM']:.0f} evictions: each costs a copy of KV to host memory and back, or a "
+            "second prefill when another instance takes the request up; without them batches are as full",
         ),
         between(
             "Model swapping has no impact with a single model",
@@ -161,8 +149,6 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
 
 def _others(frame: DataFrame, parameters: Ablation, variant: str, column: str) -> str:
     """QLM less a variant at every rate, in points."""
-    parts = []
-    for rate in parameters.interactive_per_s:
-        at = frame[frame["interactive_per_s"] == rate].groupby("variant")[column].mean()
-        parts.append(f"{100 * (at['QLM'] - at[variant]):+.1f} points at {rate:g}/s")
-    return ", ".join(parts)
+    mean = frame.groupby(["interactive_per_s", "variant"])[column].mean().unstack()
+    gap = 100 * (mean["QLM"] - mean[variant]).loc[list(parameters.interactive_per_s)]
+    return listed(gap, " points", "+.1f", place="/s")

@@ -22,17 +22,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, between
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, where
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, listed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, lines_by_policy, run_trace
+from experiments.qlm.loads import STYLES, lines_by_policy, of_policy, points_above, run_trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figures 12 and 13"
+RATE, SPEED = "batch_1_per_s", "requests_per_s"
 KEPT = ("requests", "interval_s", "patience_s")
 BELOW_PER_S = 500.0
 """Section 8.2: below this rate QLM satisfies more than 90 %."""
@@ -122,24 +123,26 @@ def claims(frame: DataFrame, parameters: MultiModel) -> Iterator[Claim]:
     ranges = {"vllm": (40, 90), "vllm:swapping=true": (40, 90), "shepherd": (50, 90)}
     for other in (policy for policy in others if policy in ranges):
         low, high = ranges[other]
-        rate, gain = _largest(frame, "attainment", other, lambda mine, its: 100 * (mine - its))
+        gain = points_above(frame, other, RATE)
+        rate = gain.mean().idxmax()
         yield between(
             f"QLM's SLO attainment is {low} to {high} % above that of {STYLES[other][0]}",
             low,
             high,
-            gain,
+            mean_interval(gain[rate]),
             nothing=0,
             unit=f"percentage points, the most (at {rate:g} Batch-1 requests/s)",
             reason=_met(frame, other, rate),
-            note=_spread(frame, "attainment", other),
+            note=f"percentage points: {listed(gain.mean(), form='+.0f', place='/s')}",
         )
     for other in others:
-        rate, ratio = _largest(frame, "requests_per_s", other, lambda mine, its: mine / its)
+        ratio = of_policy(frame, "qlm", RATE, SPEED) / of_policy(frame, other, RATE, SPEED)
+        rate = ratio.mean().idxmax()
         yield between(
             f"QLM's throughput is 3 to 4 times that of {STYLES[other][0]}",
             3,
             4,
-            ratio,
+            mean_interval(ratio[rate]),
             nothing=1,
             unit=f"x, the most (at {rate:g} Batch-1 requests/s)",
             paper="up to 3 to 4 x",
@@ -160,37 +163,12 @@ def claims(frame: DataFrame, parameters: MultiModel) -> Iterator[Claim]:
         )
 
 
-def _per_seed(frame: DataFrame, policy: str, column: str, rate: float) -> Any:
-    mine = where(frame, policy=policy, batch_1_per_s=rate)
-    return mine.set_index("seed")[column].sort_index()
-
-
-def _largest(frame: DataFrame, column: str, other: str, of: Any) -> tuple[float, Interval]:
-    """The rate at which QLM differs most from another on average, and the difference over seeds."""
-    rates = sorted(frame["batch_1_per_s"].unique())
-    by_rate = {
-        rate: of(_per_seed(frame, "qlm", column, rate), _per_seed(frame, other, column, rate))
-        for rate in rates
-    }
-    best = max(rates, key=lambda rate: float(by_rate[rate].mean()))
-    return float(best), mean_interval(by_rate[best])
-
-
-def _spread(frame: DataFrame, column: str, other: str) -> str:
-    """The same difference at every rate."""
-    parts = []
-    for rate in sorted(frame["batch_1_per_s"].unique()):
-        gap = _per_seed(frame, "qlm", column, rate) - _per_seed(frame, other, column, rate)
-        parts.append(f"{100 * float(gap.mean()):+.0f} at {rate:g}/s")
-    return "percentage points: " + ", ".join(parts)
-
-
 def _met(frame: DataFrame, other: str, rate: float) -> str:
     """Which SLOs another policy meets."""
-    means = [_per_seed(frame, other, f"batch-{k}_attainment", rate).mean() for k in (1, 2)]
+    mean = where(frame, policy=other, batch_1_per_s=rate).mean(numeric_only=True)
     return (
-        f"{STYLES[other][0]} meets {100 * means[0]:.0f} % of the Batch-1 SLOs at that rate and "
-        f"{100 * means[1]:.0f} % of the Batch-2 ones, which are an hour"
+        f"{STYLES[other][0]} meets {100 * mean['batch-1_attainment']:.0f} % of the Batch-1 SLOs at that "
+        f"rate and {100 * mean['batch-2_attainment']:.0f} % of the Batch-2 ones, which are an hour"
     )
 
 
@@ -199,8 +177,8 @@ def _per_instance(frame: DataFrame, other: str, rate: float) -> str:
     name = f"{other}{',' if ':' in other else ':'}queues=per-instance"
     if not (frame["policy"] == name).any():
         return ""
-    mine, its = (_per_seed(frame, p, "requests_per_s", rate) for p in ("qlm", name))
-    return f"{float((mine / its).mean()):.1f} times with a queue per instance"
+    ratio = of_policy(frame, "qlm", RATE, SPEED) / of_policy(frame, name, RATE, SPEED)
+    return f"{ratio[rate].mean():.1f} times with a queue per instance"
 
 
 def _why(frame: DataFrame, other: str, rate: float) -> str:

@@ -13,12 +13,12 @@ for one LLM only, so that every swap fetches from storage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, at_most, between
-from experiments.harness.figure import SEEDS, Grid
+from experiments.harness.figure import SEEDS, Grid, claimed, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import bars_by_variant, run_trace
@@ -88,29 +88,27 @@ def plot(frame: DataFrame, parameters: Ablation) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
     """Sections 1 and 8.2."""
-    by = frame.pivot_table(index="seed", columns="variant", values="requests_per_s")
-    met = frame.pivot_table(index="seed", columns="variant", values="batch-1_attainment")
-    found = [
-        between(
-            "Model swapping improves throughput by 300 %",
-            225,
-            375,
-            mean_interval(100 * (by["QLM"] / by["without swapping"] - 1)),
-            nothing=0,
-            unit="% more than with one LLM per instance",
-            paper="300 %",
-            reason="12 instances are enough for each of five LLMs to have two or three of its own: without "
-            f"swapping {by['without swapping'].mean():.1f} requests/s are served",
-        )
-    ]
+    by, met = (wide(frame, "variant", name) for name in ("requests_per_s", "batch-1_attainment"))
+    yield between(
+        "Model swapping improves throughput by 300 %",
+        225,
+        375,
+        mean_interval(100 * (by["QLM"] / by["without swapping"] - 1)),
+        nothing=0,
+        unit="% more than with one LLM per instance",
+        paper="300 %",
+        reason="12 instances are enough for each of five LLMs to have two or three of its own: without "
+        f"swapping {by['without swapping'].mean():.1f} requests/s are served",
+    )
     for measure, table, scale, unit in (
         ("throughput", by, 1, "requests/s"),
         ("SLOs", met, 100, "points of Batch-1 SLOs"),
     ):
-        found += [
-            at_most(
+        for variant in ("without warm start", "without swapping"):
+            yield at_most(
                 f"Warm start contributes the most to {measure} ({variant} QLM loses most)",
                 1,
                 mean_interval(_rank(table, variant)),
@@ -119,10 +117,8 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
                 paper="the most",
                 reason=_losses(table, scale, unit),
             )
-            for variant in ("without warm start", "without swapping")
-        ]
-    found += [
-        at_least(
+    for variant in list(WITHOUT)[1:]:
+        yield at_least(
             f"QLM {variant} meets fewer Batch-1 SLOs",
             1,
             mean_interval(100 * (met["QLM"] - met[variant])),
@@ -131,10 +127,6 @@ def claims(frame: DataFrame, parameters: Ablation) -> list[Claim]:
             paper="contributes (bars; read as a point or more)",
             reason=f"QLM whole meets {100 * met['QLM'].mean():.1f} %",
         )
-        for variant in WITHOUT
-        if variant != "QLM"
-    ]
-    return found
 
 
 def _rank(table: DataFrame, variant: str) -> Series:

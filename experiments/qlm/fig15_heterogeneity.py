@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least, between
-from experiments.harness.figure import claimed
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, listed
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import serve, single_model_load
+from experiments.qlm.loads import lines_by_policy, of_policy, serve, single_model_load
 from experiments.qlm.setting import LENGTHS, gpus_per_instance, shown
 from llmscale_env.scenarios.load import validate_scenario
 from llmscale_env.scenarios.schema import Scenario
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
 FIGURE = "Figure 15"
 CARDS = {"a10": "a10-24gb", "a100": "a100-80gb"}
 STYLES = {
-    "qlm:share=false": ("QLM", "C0", "o", "-"),
-    "qlm:share=false,placement=round-robin": ("round robin", "C3", "^", "-"),
-    "qlm:share=false,placement=random": ("random", "C1", "D", "-"),
-    "qlm": ("QLM, idle instances help others", "C0", ".", "--"),
+    "qlm:share=false": ("QLM", "C0", "o-"),
+    "qlm:share=false,placement=round-robin": ("round robin", "C3", "^-"),
+    "qlm:share=false,placement=random": ("random", "C1", "D-"),
+    "qlm": ("QLM, idle instances help others", "C0", ".--"),
 }
 QLM, ROUND_ROBIN, RANDOM, _ = STYLES
 TTFT_S = {"interactive": 20, "batch-1": 60, "batch-2": 3600}
@@ -71,26 +73,25 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Heterogeneity) -> list[dict[str, Any]]:
-    """A run per share, policy and seed."""
-    rate = parameters.interactive_per_s
-    return [
-        {
-            **single_model_load("equal", rate, rate, 0.0),
-            "requests": parameters.requests_per_instance * parameters.instances,
-            "llm": parameters.llm,
-            "a10_share": float(share),
-            "a10": round(share * parameters.instances),
-            "instances": parameters.instances,
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "policy": policy,
-            "seed": seed,
-        }
-        for share in parameters.a10_shares
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
-    ]
+cases = Grid(
+    {
+        "load": lambda parameters, _: [
+            {
+                **single_model_load("equal", parameters.interactive_per_s, 0.0, 0.0),
+                "requests": parameters.requests_per_instance * parameters.instances,
+                "llm": parameters.llm,
+                "a10_share": float(share),
+                "a10": round(share * parameters.instances),
+                "instances": parameters.instances,
+                "interval_s": parameters.interval_s,
+                "patience_s": parameters.patience_s,
+            }
+            for share in parameters.a10_shares
+        ],
+        "policy": "policies",
+        "seed": SEEDS,
+    }
+)
 
 
 def mixed(case: Mapping[str, Any]) -> Scenario:
@@ -155,44 +156,44 @@ def plot(frame: DataFrame, parameters: Heterogeneity) -> Any:
     """Throughput, the gain over even placement, and how many requests went to A10."""
     figure = new_figure(12.5, 4)
     left, middle, right = figure.subplots(1, 3)
-    for policy in parameters.policies:
-        name, colour, marker, line = STYLES.get(policy, (policy, None, "x", "-"))
-        mine = frame[frame["policy"] == policy].groupby("a10_share")
-        for axes, column, scale in ((left, "requests_per_s", 1), (right, "a10_requests", 100)):
-            part = scale * mine[column].mean()
-            part.index = 100 * part.index
-            axes.plot(part, marker=marker, ms=4, color=colour, ls=line, label=name)
-        if policy in (ROUND_ROBIN, RANDOM) and QLM in parameters.policies:
-            gain = 100 * (_speed(frame, QLM) / _speed(frame, policy) - 1).T
-            gain.index = 100 * gain.index
-            middle.plot(gain.mean(axis=1), marker=marker, ms=4, color=colour, label=f"over {name}")
-            middle.fill_between(
-                gain.index, gain.min(axis=1), gain.max(axis=1), color=colour, alpha=0.15
-            )
+    policies = parameters.policies
+    look: dict[str, Any] = {"along": 0.01, "ms": 4}
+    for axes, column, scale in ((left, "requests_per_s", 1), (right, "a10_requests", 100)):
+        lines_by_policy(
+            axes, frame, policies, "a10_share", column, scale, STYLES, band=None, **look
+        )
+    for policy in (ROUND_ROBIN, RANDOM) if QLM in policies else ():
+        if policy in policies:
+            name, colour, style = STYLES[policy]
+            gain = _gain(frame, policy).melt(value_name="gain")
+            own: dict[str, Any] = {"color": colour, "label": f"over {name}", "edge": None}
+            line(middle, gain, "a10_share", "gain", style, **look, **own)
     fair = _fair_share(frame)
     if fair is not None:
-        right.plot(
-            [100 * s for s in fair], [100 * f for f in fair.values()], "k:", label="by speed"
-        )
+        shares, parts = 100 * np.array(list(fair)), 100 * np.array(list(fair.values()))
+        right.plot(shares, parts, "k:", label="by speed")
     right.plot([0, 100], [0, 100], color="grey", lw=0.8, label="evenly")
-    left.set_ylabel("throughput (requests/s)")
-    left.set_ylim(bottom=0)
-    middle.set_ylabel("QLM's gain in throughput (%)")
     middle.axhline(0, color="grey", lw=0.8)
-    right.set_ylabel("requests served by A10 (%)")
-    for axes in (left, middle, right):
-        axes.set_xlabel(f"instances of A10 (% of {parameters.instances})")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+    for axes, label in (
+        (left, "throughput (requests/s)"),
+        (middle, "QLM's gain in throughput (%)"),
+        (right, "requests served by A10 (%)"),
+    ):
+        xlabel = f"instances of A10 (% of {parameters.instances})"
+        dress(axes, xlabel=xlabel, ylabel=label, legend={"fontsize": 7})
+    left.set_ylim(bottom=0)
     left.set_title("; ".join(shown(parameters.llm, card) for card in CARDS.values()), fontsize=8)
     return figure
 
 
 def _speed(frame: DataFrame, policy: str) -> DataFrame:
     """Throughput by seed (rows) and share (columns)."""
-    return frame[frame["policy"] == policy].pivot_table(
-        index="seed", columns="a10_share", values="requests_per_s"
-    )
+    return of_policy(frame, policy, "a10_share", "requests_per_s")
+
+
+def _gain(frame: DataFrame, policy: str) -> DataFrame:
+    """By how many per cent QLM has more of it."""
+    return 100 * (_speed(frame, QLM) / _speed(frame, policy) - 1)
 
 
 def _fair_share(frame: DataFrame) -> dict[float, float] | None:
@@ -231,9 +232,9 @@ def claims(frame: DataFrame, parameters: Heterogeneity) -> Iterator[Claim]:
     )
     for policy in (p for p in (ROUND_ROBIN, RANDOM) if p in parameters.policies):
         name = STYLES[policy][0]
-        gain = 100 * (_speed(frame, QLM) / _speed(frame, policy) - 1)
+        gain = _gain(frame, policy)
         inside, ends = gain[mixed_shares].mean(axis=1), gain[[0.0, 1.0]].mean(axis=1)
-        note = "gain " + ", ".join(f"{g:+.0f} % at {100 * s:g} %" for s, g in gain.mean().items())
+        note = f"gain {listed(gain.mean(), ' %', '+.0f', scale=100, place=' %')}"
         yield at_least(
             f"QLM's throughput is above that of {name} placement where GPUs are mixed",
             1,

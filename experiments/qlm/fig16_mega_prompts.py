@@ -23,10 +23,10 @@ from pydantic import Field
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, at_most
-from experiments.harness.figure import claimed
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, listed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, run_trace
+from experiments.qlm.loads import STYLES, lines_by_policy, of_policy, points_above, run_trace
 from experiments.qlm.mega import LEAST, MOST
 
 if TYPE_CHECKING:
@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 FIGURE = "Figure 16"
 LOOKS = {
     **STYLES,
-    "qlm:share=false": ("QLM without sharing", "C4", "v"),
-    "qlm:token_clusters=1": ("QLM blind to tokens", "C5", "P"),
-    "qlm:placement=random": ("QLM, groups placed at random", "C6", "X"),
+    "qlm:share=false": ("QLM without sharing", "C4", "v-"),
+    "qlm:token_clusters=1": ("QLM blind to tokens", "C5", "P-"),
+    "qlm:placement=random": ("QLM, groups placed at random", "C6", "X-"),
 }
-"""Name in pictures, colour, marker."""
+"""Name in pictures, colour, line."""
+KEPT = ("scenario", "requests", "interval_s", "patience_s")
+PLACES: dict[str, Any] = {"scale": 100, "place": " %"}
+"""How `listed` tells shares of mega prompts."""
 FEW = 0.25
 """Largest share of mega prompts that counts as a few."""
 
@@ -88,30 +91,35 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: MegaPrompts) -> list[dict[str, Any]]:
-    """A run per share, policy and seed."""
-    rate = parameters.requests_per_s
-    single = parameters.scenario == "qlm-single"
+def _rates(parameters: MegaPrompts, _: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All requests are Batch-1, or half of them Batch-2, on so many instances."""
+    rate, pool = parameters.requests_per_s, "fleet.pools.a100"
+    both = {"batch-1": rate / 2, "batch-2": rate / 2}
+    instances = (f"{pool}.max_instances", f"{pool}.initial_instances")
     return [
         {
-            "scenario": parameters.scenario,
-            "rates": {"batch-1": rate} if single else {"batch-1": rate / 2, "batch-2": rate / 2},
-            "share": float(share),
-            "mega": [float(share), parameters.least_tokens, parameters.most_tokens],
-            "changes": {
-                "fleet.pools.a100.max_instances": parameters.instances,
-                "fleet.pools.a100.initial_instances": parameters.instances,
-            },
-            "requests": parameters.requests,
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "policy": policy,
-            "seed": seed,
+            "rates": {"batch-1": rate} if parameters.scenario == "qlm-single" else both,
+            "changes": dict.fromkeys(instances, parameters.instances),
         }
-        for share in parameters.shares
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
     ]
+
+
+cases = Grid(
+    {
+        "rates": _rates,
+        "share": lambda parameters, _: [
+            {
+                "share": float(share),
+                "mega": [float(share), parameters.least_tokens, parameters.most_tokens],
+            }
+            for share in parameters.shares
+        ],
+        "policy": "policies",
+        "seed": SEEDS,
+    },
+    keep=KEPT,
+    first=("scenario", "rates", "share", "mega", "changes", *KEPT[1:]),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -123,38 +131,27 @@ def plot(frame: DataFrame, parameters: MegaPrompts) -> Any:
     """SLOs met of all, of ordinary requests and of mega prompts; QLM's benefit; time to drain."""
     figure = new_figure(11.5, 6.8)
     panels = figure.subplots(2, 2).reshape(-1)
-    columns = (
-        ("attainment", 100, "SLOs met (% of all requests)"),
-        ("ordinary_attainment", 100, "SLOs met (% of ordinary requests)"),
-        ("mega_attainment", 100, "SLOs met (% of mega prompts)"),
-    )
-    for axes, (column, scale, label) in zip(panels, columns, strict=False):
-        for policy in parameters.policies:
-            name, colour, marker = LOOKS.get(policy, (policy, None, "x"))
-            part = frame[frame["policy"] == policy].dropna(subset=[column])
-            grouped = scale * part.groupby("share")[column].agg(["mean", "min", "max"])
-            axes.plot(
-                100 * grouped.index, grouped["mean"], marker=marker, ms=4, color=colour, label=name
-            )
-            axes.fill_between(
-                100 * grouped.index, grouped["min"], grouped["max"], color=colour, alpha=0.12
-            )
+    columns = {
+        "attainment": "SLOs met (% of all requests)",
+        "ordinary_attainment": "SLOs met (% of ordinary requests)",
+        "mega_attainment": "SLOs met (% of mega prompts)",
+    }
+    for axes, (column, label) in zip(panels, columns.items(), strict=False):
+        met = frame.dropna(subset=[column])
+        look: dict[str, Any] = {"along": 0.01, "shade": 0.12}
+        lines_by_policy(axes, met, parameters.policies, "share", column, 100, LOOKS, **look)
         axes.set(ylabel=label, ylim=(0, 103))
-    if "qlm" in parameters.policies:
-        for other in parameters.policies:
-            if other == "qlm":
-                continue
-            name, colour, marker = LOOKS.get(other, (other, None, "x"))
-            gain = _benefit(frame, other).mean()
-            panels[3].plot(100 * gain.index, gain, marker=marker, ms=4, color=colour, label=name)
+    for other in parameters.policies if "qlm" in parameters.policies else ():
+        if other != "qlm":
+            gain = points_above(frame, other, "share").melt(value_name="points")
+            gain["policy"] = other
+            look = {"along": 0.01, "band": None}
+            lines_by_policy(panels[3], gain, [other], "share", "points", 1, LOOKS, **look)
     panels[3].axhline(0, color="0.4", lw=0.8)
     panels[3].set_ylabel("QLM above the other (percentage points)")
     for axes in panels:
-        axes.set_xlabel("mega prompts (% of requests)")
-        axes.grid(alpha=0.3)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=6
-    )
+        dress(axes, xlabel="mega prompts (% of requests)")
+    legend_below(figure, panels[0], 6)
     return figure
 
 
@@ -164,101 +161,83 @@ def claims(frame: DataFrame, parameters: MegaPrompts) -> Iterator[Claim]:
     if "qlm" not in parameters.policies:
         return
     some = [share for share in parameters.shares if share > 0]
-    for other in (policy for policy in parameters.policies if policy in ("vllm", "shepherd")):
-        gain = _benefit(frame, other)[some]
-        best = gain.mean().idxmax()
-        yield at_least(
-            f"QLM meets more SLOs than {LOOKS[other][0]} when there are mega prompts",
-            1.0,
-            mean_interval(gain[best]),
-            nothing=0,
-            unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
-            paper="benefit (bars)",
-            reason=_shown(gain),
-            note=_shown(gain),
-        )
-    for other in (policy for policy in parameters.policies if policy in FALLS and min(some) <= FEW):
-        gain = _benefit(frame, other)[some]
+    gains = {
+        other: points_above(frame, other, "share")[some]
+        for other in parameters.policies
+        # QLM without sharing is what the paper describes, not what it compares with.
+        if other not in ("qlm", "qlm:share=false")
+    }
+    for other in (policy for policy in gains if policy in ("vllm", "shepherd")):
+        sentence = f"QLM meets more SLOs than {LOOKS[other][0]} when there are mega prompts"
+        yield _most(sentence, gains[other], "benefit (bars)")
+    for other in (policy for policy in gains if policy in FALLS and min(some) <= FEW):
         few = [share for share in some if share <= FEW]
         yield at_least(
             f"The benefit over {LOOKS[other][0]} is highest for a few mega prompts and falls as "
             "their share grows",
             1.0,
-            mean_interval(gain[few].max(axis=1) - gain[some[-1]]),
+            mean_interval(gains[other][few].max(axis=1) - gains[other][some[-1]]),
             nothing=0,
             unit=f"percentage points that the largest benefit up to {100 * FEW:g} % of mega "
             f"prompts is above that at {100 * some[-1]:g} %",
             paper="highest for a few",
-            reason=_where(frame, other, some),
-            note=_shown(gain),
+            reason=_where(frame, other, some[-1]),
+            note=_shown(gains[other]),
         )
-    for other in (policy for policy in parameters.policies if policy.startswith("qlm:")):
-        gain = _benefit(frame, other)[some]
-        best = gain.mean().idxmax()
-        if other == "qlm:share=false":
-            continue  # what the paper describes, not what it compares with
-        yield at_least(
-            f"Knowing token distributions, QLM balances load better than {LOOKS[other][0]}",
-            1.0,
-            mean_interval(gain[best]),
-            nothing=0,
-            unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
-            paper="balances intelligently",
-            reason=_shown(gain),
-            note=_shown(gain),
-        )
-    yield from _moved(frame, parameters, some)
+    for other in (policy for policy in gains if policy.startswith("qlm:")):
+        sentence = f"Knowing token distributions, QLM balances load better than {LOOKS[other][0]}"
+        yield _most(sentence, gains[other], "balances intelligently")
+    apart, kept = (
+        of_policy(frame, "qlm", "share", column)[some]
+        for column in ("apart", "ordinary_attainment")
+    )
+    kept = 100 * kept
+    most, worst = apart.mean().idxmax(), kept.mean().idxmin()
+    table = listed(apart.mean(), form=".2f", **PLACES)
+    yield at_least(
+        "Ordinary requests are moved to other instances than mega prompts",
+        0.5,
+        mean_interval(apart[most]),
+        nothing=0,
+        unit=f"of 1 (no instance serves both), the most (at {100 * most:g} % mega prompts)",
+        paper="all ordinary requests elsewhere (read as half the way)",
+        reason=f"0 is the same mix on all instances: {table}; an instance that has nothing left takes "
+        "from the groups of others, and without that has longer to drain",
+        note=table,
+    )
+    yield at_most(
+        "Ordinary requests keep their SLOs, whatever the share of mega prompts",
+        10.0,
+        mean_interval(100 - kept[worst]),
+        nothing=None,
+        unit=f"% of ordinary requests late, the most (at {100 * worst:g} % mega prompts)",
+        paper="can be moved to another GPU (read as 10 % late at most)",
+        reason=f"{listed(kept.mean(), ' %', '.0f', **PLACES)} in time",
+    )
 
 
-def _moved(frame: DataFrame, parameters: MegaPrompts, some: list[float]) -> list[Claim]:
-    """Where ordinary requests are served, and what happens to them."""
-    part = frame[(frame["policy"] == "qlm") & frame["share"].isin(some)]
-    apart = part.pivot_table(index="seed", columns="share", values="apart")
-    kept = 100 * part.pivot_table(index="seed", columns="share", values="ordinary_attainment")
-    most = apart.mean().idxmax()
-    table = ", ".join(f"{apart[share].mean():.2f} at {100 * share:g} %" for share in some)
-    worst = kept.mean().idxmin()
-    return [
-        at_least(
-            "Ordinary requests are moved to other instances than mega prompts",
-            0.5,
-            mean_interval(apart[most]),
-            nothing=0,
-            unit=f"of 1 (no instance serves both), the most (at {100 * most:g} % mega prompts)",
-            paper="all ordinary requests elsewhere (read as half the way)",
-            reason=f"0 is the same mix on all instances: {table}; an instance that has nothing left takes "
-            "from the groups of others, and without that has longer to drain",
-            note=table,
-        ),
-        at_most(
-            "Ordinary requests keep their SLOs, whatever the share of mega prompts",
-            10.0,
-            mean_interval(100 - kept[worst]),
-            nothing=None,
-            unit=f"% of ordinary requests late, the most (at {100 * worst:g} % mega prompts)",
-            paper="can be moved to another GPU (read as 10 % late at most)",
-            reason=", ".join(f"{kept[share].mean():.0f} % at {100 * share:g} %" for share in some)
-            + " in time",
-        ),
-    ]
-
-
-def _benefit(frame: DataFrame, other: str) -> DataFrame:
-    """Percentage points of SLOs that QLM meets more: a row per seed, a column per share."""
-    table = frame.pivot_table(index=["policy", "seed"], columns="share", values="attainment")
-    gain: DataFrame = 100 * (table.loc["qlm"] - table.loc[other])
-    return gain
+def _most(sentence: str, gain: DataFrame, paper: str) -> Claim:
+    """What QLM has more at the share where that is most."""
+    best = gain.mean().idxmax()
+    return at_least(
+        sentence,
+        1.0,
+        mean_interval(gain[best]),
+        nothing=0,
+        unit=f"percentage points more, the most (at {100 * best:g} % mega prompts)",
+        paper=paper,
+        reason=_shown(gain),
+        note=_shown(gain),
+    )
 
 
 def _shown(gain: DataFrame) -> str:
-    parts = ", ".join(f"{value:+.0f} at {100 * share:g} %" for share, value in gain.mean().items())
-    return f"percentage points: {parts}"
+    return f"percentage points: {listed(gain.mean(), form='+.0f', **PLACES)}"
 
 
-def _where(frame: DataFrame, other: str, some: list[float]) -> str:
-    last = some[-1]
-    at = frame[frame["share"] == last].groupby("policy")[["ordinary_attainment", "mega_attainment"]]
-    mean = 100 * at.mean()
+def _where(frame: DataFrame, other: str, last: float) -> str:
+    at = where(frame, share=last).groupby("policy")
+    mean = 100 * at[["ordinary_attainment", "mega_attainment"]].mean()
     parts = [
         f"{LOOKS[policy][0]} {mean.loc[policy, 'ordinary_attainment']:.0f} % of ordinary requests and "
         f"{mean.loc[policy, 'mega_attainment']:.0f} % of mega prompts"

@@ -27,10 +27,10 @@ from pydantic import Field
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, at_most
-from experiments.harness.figure import claimed
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, run_trace
+from experiments.qlm.loads import STYLES, of_policy, run_trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -64,23 +64,23 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: QueueSize) -> list[dict[str, Any]]:
-    """A run per rate, policy and seed."""
-    return [
-        {
-            "scenario": "qlm-multi",
-            "rates": {"batch-1": rate / 2, "batch-2": rate / 2},
-            "per_s": float(rate),
-            "requests": parameters.requests,
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s + 1.5 * parameters.requests / rate,
-            "policy": policy,
-            "seed": seed,
-        }
-        for rate in parameters.requests_per_s
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
-    ]
+cases = Grid(
+    {
+        "scenario": ("qlm-multi",),
+        "rate": lambda parameters, _: [
+            {
+                "rates": {"batch-1": rate / 2, "batch-2": rate / 2},
+                "per_s": float(rate),
+                "requests": parameters.requests,
+                "interval_s": parameters.interval_s,
+                "patience_s": parameters.patience_s + 1.5 * parameters.requests / rate,
+            }
+            for rate in parameters.requests_per_s
+        ],
+        "policy": "policies",
+        "seed": SEEDS,
+    }
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -94,21 +94,18 @@ def plot(frame: DataFrame, parameters: QueueSize) -> Any:
     left, right = figure.subplots(1, 2, sharey=True)
     column = f"{parameters.size}_queue"
     common = "qlm" if "qlm" in parameters.policies else parameters.policies[0]
-    reference = frame[frame["policy"] == common].groupby("per_s")[column].mean()
+    reference = of_policy(frame, common, "per_s", column).mean()
     for policy in parameters.policies:
-        name, colour, marker = STYLES.get(policy, (policy, None, "x"))
-        grouped = frame[frame["policy"] == policy].groupby("per_s")
+        name, colour, style = STYLES.get(policy, (policy, None, "x-"))
+        grouped = where(frame, policy=policy).groupby("per_s")
         met = 100 * grouped["attainment"].agg(["mean", "min", "max"])
         for axes, sizes in ((left, reference), (right, grouped[column].mean())):
-            axes.plot(sizes, met["mean"], marker=marker, ms=4, color=colour, label=name)
+            axes.plot(sizes, met["mean"], style, ms=4, color=colour, label=name)
             axes.fill_between(sizes, met["min"], met["max"], color=colour, alpha=0.15)
     for axes, whose in ((left, f"{STYLES[common][0]}'s"), (right, "each policy's own")):
         axes.set_xscale("symlog", linthresh=10)
-        axes.set_xlabel(f"{parameters.size} queue, {whose} (requests)")
-        axes.set_xlim(left=0)
-        axes.grid(alpha=0.3)
-    left.set_ylabel("SLOs met (% of all requests)")
-    left.set_ylim(0, 103)
+        dress(axes, xlabel=f"{parameters.size} queue, {whose} (requests)", xlim=(0, None))
+    left.set(ylabel="SLOs met (% of all requests)", ylim=(0, 103))
     left.legend(fontsize=8)
     return figure
 
@@ -119,11 +116,10 @@ def claims(frame: DataFrame, parameters: QueueSize) -> Iterator[Claim]:
     if "qlm" not in parameters.policies:
         return
     rates = sorted(frame["per_s"].unique())
-    sizes = frame[frame["policy"] == "qlm"].groupby("per_s")[f"{parameters.size}_queue"].mean()
+    sizes = of_policy(frame, "qlm", "per_s", f"{parameters.size}_queue").mean()
     mine = _met(frame, "qlm")
-    others = [policy for policy in parameters.policies if policy != "qlm"]
-    for other in others:
-        its = _met(frame, other)
+    others = {policy: _met(frame, policy) for policy in parameters.policies if policy != "qlm"}
+    for other, its in others.items():
         yield at_most(
             f"With no queue QLM meets no more SLOs than {STYLES[other][0]}",
             NO_BENEFIT,
@@ -134,8 +130,7 @@ def claims(frame: DataFrame, parameters: QueueSize) -> Iterator[Claim]:
             reason=_why_early(frame, other, rates[0]),
             note=f"at {rates[0]:g} requests/s, a queue of {sizes[rates[0]]:.0f} under QLM",
         )
-    for other in others:
-        its = _met(frame, other)
+    for other, its in others.items():
         falls = its.rank(axis=1).corrwith(its.columns.to_series().rank(), axis=1)
         falls = falls.fillna(0.0)  # always the same share: none
         yield at_most(
@@ -173,9 +168,7 @@ def claims(frame: DataFrame, parameters: QueueSize) -> Iterator[Claim]:
 
 def _met(frame: DataFrame, policy: str) -> DataFrame:
     """Per cent of SLOs met: a row per seed, a column per rate."""
-    part = frame[frame["policy"] == policy]
-    table: DataFrame = 100 * part.pivot_table(index="seed", columns="per_s", values="attainment")
-    return table
+    return 100 * of_policy(frame, policy, "per_s", "attainment")
 
 
 def _why_early(frame: DataFrame, other: str, rate: float) -> str:

@@ -14,7 +14,7 @@ knows nothing. The paper does not say which it measured.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -28,10 +28,20 @@ from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
 from experiments.harness.claims import Claim, at_least
-from experiments.harness.figure import claimed
-from experiments.harness.parameters import FIRST_SEED, Parameters, ours, paper
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    claimed,
+    dress,
+    interval_of,
+    line,
+    listed,
+    where,
+    wide,
+)
+from experiments.harness.parameters import FIRST_SEED, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.setting import cluster, gpus_per_instance, lengths, shown
+from experiments.qlm.setting import PaperLlms, cluster, gpus_per_instance, lengths, shown
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
 if TYPE_CHECKING:
@@ -41,17 +51,14 @@ FIGURE = "Figure 18"
 GPU = "a100-80gb"
 STARTS = {"busy": "at work", "empty": "idle"}
 THROUGHPUTS = {"log": "as logged", "profile": "of a profiled batch"}
+PLACE = "groups_in_queue"
 OTHER_SEEDS = 1_000_000 - FIRST_SEED
 """Added to a run's seed: the requests that the history has seen."""
 
 
-class Estimator(Parameters):
+class Estimator(PaperLlms):
     """Parameters of this figure."""
 
-    llms: Annotated[
-        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
-        paper("section 8", min_length=1),
-    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
     groups: Annotated[
         tuple[Annotated[float, Field(gt=0)], ...],
         ours("below and above the paper's four", min_length=1),
@@ -72,14 +79,13 @@ class Estimator(Parameters):
 PARAMETERS = {"quick": Estimator(seeds=6), "paper": Estimator(seeds=40)}
 
 
-def cases(parameters: Estimator) -> list[dict[str, Any]]:
-    """A run per seed and LLM; it covers all lengths of the queue."""
-    common = parameters.model_dump(exclude={"seeds", "llms", "claimed_groups", "short_groups"})
-    return [
-        {"seed": seed, "llm": llm, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms"},
+    keep=(
+        *("groups", "delta", "seen", "prior_tokens", "max_output"),
+        *("batch_limit", "lengths", "queued", "warm_up_s", "history_s"),
+    ),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -142,26 +148,24 @@ def plot(frame: DataFrame, parameters: Estimator) -> Any:
     for column, llm in zip(panels.T, parameters.llms, strict=True):
         for k, (start, state) in enumerate(STARTS.items()):
             for throughput, style in zip(THROUGHPUTS, ("o-", "x:"), strict=True):
-                mine = _part(frame, llm, throughput, start)
+                mine = where(frame, llm=llm, throughput=throughput, start=start)
                 name = f"instance {state}, throughput {THROUGHPUTS[throughput]}"
+                look: dict[str, Any] = {"color": f"C{k}", "label": name, "ms": 4, "lw": 1.5}
+                look |= {"band": (0.1, 0.9) if throughput == "log" else None}
                 for axes, what in zip(column, ("r2", "bias"), strict=True):
-                    grouped = mine.groupby("groups_in_queue")[what]
-                    middle = grouped.median()
-                    axes.plot(middle.index, middle, style, color=f"C{k}", label=name, ms=4, lw=1.5)
-                    if throughput == "log":
-                        low, high = grouped.quantile(0.1), grouped.quantile(0.9)
-                        axes.fill_between(middle.index, low, high, color=f"C{k}", alpha=0.15, lw=0)
+                    line(axes, mine, PLACE, what, style, middle="median", **look)
         top, bottom = column
         mark = f"the paper: 0.99 at {parameters.claimed_groups:g} groups"
         mark_accuracy(top, bottom, parameters.claimed_groups, mark)
-        requests = _part(frame, llm, "log", "busy").groupby("groups_in_queue")["requests"].mean()
+        busy = where(frame, llm=llm, throughput="log", start="busy")
+        requests = busy.groupby(PLACE)["requests"].mean()
         per_group = (requests / requests.index).iloc[-1]
         top.set_title(f"{shown(llm)}\na group: {per_group:,.0f} requests", fontsize=10)
         bottom.set_xlabel("request groups in the queue")
         for axes in column:
             axes.set_xscale("log", base=2)
             axes.set_xticks([0.0625, 0.25, 1, 4], ["1/16", "1/4", "1", "4"])
-            axes.grid(alpha=0.3)
+            dress(axes)
     label_accuracy(figure, panels)
     return figure
 
@@ -172,15 +176,16 @@ def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
     short, claimed = parameters.short_groups, parameters.claimed_groups
     long = sorted(n for n in parameters.groups if n >= claimed)
     for llm in parameters.llms:
-        busy, idle = (_part(frame, llm, "log", start) for start in STARTS)
-        where = shown(llm)
+        logged, profiled = (where(frame, llm=llm, throughput=name) for name in THROUGHPUTS)
+        busy, idle = (where(logged, start=start) for start in STARTS)
+        at = shown(llm)
         curve = f"mean R2 at work: {_curve(busy)}"
         for part, start in ((busy, "busy"), (idle, "empty")) if long else ():
-            worst = _worst(part, long)
-            profiled = _part(frame, llm, "profile", start)
+            worst = min(long, key=lambda n: _at(part, n, "r2").mean)
+            other = where(profiled, start=start)
             yield at_least(
                 f"From {claimed:g} request groups on the estimator reaches an R2 of 0.99 "
-                f"({where}, {STARTS[start]})",
+                f"({at}, {STARTS[start]})",
                 0.99,
                 _at(part, worst, "r2"),
                 nothing=None,
@@ -188,13 +193,14 @@ def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
                 paper="0.99",
                 reason=f"{_errors(part, worst)}; mean R2 by groups {_curve(part)}",
                 note="with the throughput of a profiled batch R2 is "
-                f"{_at(profiled, worst, 'r2').mean:.3g}: {_errors(profiled, worst)}",
+                f"{_at(other, worst, 'r2').mean:.3g}: {_errors(other, worst)}",
             )
         if {short, claimed} <= set(parameters.groups):
+            r2 = wide(busy, PLACE, "r2")
             yield at_least(
-                f"The more request groups, the more accurate the estimate ({where}, at work)",
+                f"The more request groups, the more accurate the estimate ({at}, at work)",
                 0.001,
-                _gain(busy, short, claimed),
+                mean_interval(r2[claimed] - r2[short]),
                 nothing=0.0,
                 unit=f"R2 gained from {short:g} to {claimed:g} groups",
                 paper="rises (curve)",
@@ -204,7 +210,7 @@ def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
         if short in parameters.groups:
             yield from [
                 at_least(
-                    f"Estimates for short queues are conservative, that is too long ({where}, {state})",
+                    f"Estimates for short queues are conservative, that is too long ({at}, {state})",
                     0.01,
                     _at(part, short, "bias"),
                     nothing=0.0,
@@ -221,31 +227,16 @@ def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
 
 
 def _curve(part: DataFrame) -> str:
-    mean = part.groupby("groups_in_queue")["r2"].mean()
-    return ", ".join(f"{value:.3g} at {n:g}" for n, value in mean.items())
+    return listed(part.groupby(PLACE)["r2"].mean())
 
 
 def _errors(part: DataFrame, groups: float) -> str:
-    bias = 100 * part.loc[part["groups_in_queue"] == groups, "bias"].astype(float)
+    bias = 100 * where(part, **{PLACE: groups})["bias"].astype(float)
     return (
         f"over single queues estimates are {bias.min():+.1f} to {bias.max():+.1f} % off, "
         f"{(bias > 0).mean():.0%} of them too long"
     )
 
 
-def _part(frame: DataFrame, llm: str, throughput: str, start: str) -> DataFrame:
-    mine = (frame["llm"] == llm) & (frame["throughput"] == throughput)
-    return frame[mine & (frame["start"] == start)]
-
-
 def _at(part: DataFrame, groups: float, what: str) -> Interval:
-    return mean_interval(part.loc[part["groups_in_queue"] == groups, what].astype(float))
-
-
-def _worst(part: DataFrame, groups: list[float]) -> float:
-    return min(groups, key=lambda n: _at(part, n, "r2").mean)
-
-
-def _gain(part: DataFrame, short: float, long: float) -> Interval:
-    by_seed = part.pivot(index="seed", columns="groups_in_queue", values="r2").astype(float)
-    return mean_interval(by_seed[long] - by_seed[short])
+    return interval_of(where(part, **{PLACE: groups})[what])

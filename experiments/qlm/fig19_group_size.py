@@ -31,7 +31,17 @@ from agents.statistics import mean_interval
 from baselines.qlm.policy import QlmPolicy
 from baselines.qlm.schedule import Plan, QueueProblem
 from experiments.harness.claims import Claim, at_least, at_most
-from experiments.harness.figure import claimed
+from experiments.harness.figure import (
+    SEEDS,
+    Grid,
+    claimed,
+    dress,
+    legend_below,
+    line,
+    listed,
+    where,
+    wide,
+)
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import run_trace
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 19"
+KEPT = ("solve_time_s", "interval_s", "patience_s")
 NEARLY_ZERO = 5.0
 """Per cent of SLOs met with delta = 1 that count as nearly no degradation."""
 RULES = {"profiled": "the batch that fits", "shared": "at most an even share of the queue"}
@@ -72,25 +83,20 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: GroupSize) -> list[dict[str, Any]]:
-    """A run per seed, trace, reading of the average batch, and delta."""
-    return [
-        {
-            "scenario": "qlm-multi",
-            "rates": {"batch-1": parameters.batch_1_per_s, "batch-2": parameters.batch_2_per_s},
-            "requests": requests,
-            "average_batch": rule,
-            "delta": float(delta),
-            "solve_time_s": parameters.solve_time_s,
-            "interval_s": parameters.interval_s,
-            "patience_s": parameters.patience_s,
-            "seed": seed,
-        }
-        for seed in parameters.seed_list()
-        for requests in parameters.requests
-        for rule in parameters.average_batch
-        for delta in parameters.deltas
-    ]
+cases = Grid(
+    {
+        "scenario": ("qlm-multi",),
+        "rates": lambda parameters, _: [
+            {"rates": {f"batch-{k}": getattr(parameters, f"batch_{k}_per_s") for k in (1, 2)}}
+        ],
+        "seed": SEEDS,
+        "requests": "requests",
+        "average_batch": "average_batch",
+        "delta": lambda parameters, _: map(float, parameters.deltas),
+    },
+    keep=KEPT,
+    first=("scenario", "rates", "requests", "average_batch", "delta", *KEPT, "seed"),
+)
 
 
 class TimedQlm(QlmPolicy):
@@ -142,22 +148,15 @@ def plot(frame: DataFrame, parameters: GroupSize) -> Any:
     for axes, (column, scale, label) in zip(panels, columns, strict=True):
         for k, rule in enumerate(parameters.average_batch):
             for style, requests in zip(("o-", "s--", "^:"), parameters.requests, strict=False):
-                part = frame[(frame["average_batch"] == rule) & (frame["requests"] == requests)]
-                grouped = scale * part.groupby("delta")[column].agg(["mean", "min", "max"])
+                part = where(frame, average_batch=rule, requests=requests)
                 name = f"{RULES[rule]}, {requests:,} requests"
-                axes.plot(grouped["mean"], style, ms=4, color=f"C{k}", label=name)
-                axes.fill_between(
-                    grouped.index, grouped["min"], grouped["max"], color=f"C{k}", alpha=0.12
-                )
+                look: dict[str, Any] = {"ms": 4, "color": f"C{k}", "label": name}
+                line(axes, part, "delta", column, style, scale=scale, shade=0.12, edge=None, **look)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(parameters.deltas, [f"{delta:g}" for delta in parameters.deltas])
         axes.set(xlabel="delta (average batches per group)", ylabel=label)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+        dress(axes, ticks=parameters.deltas, bottom=0)
     panels[0].set_ylim(0, 103)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=2
-    )
+    legend_below(figure, panels[0], 2)
     return figure
 
 
@@ -167,7 +166,7 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
     deltas, rules = parameters.deltas, parameters.average_batch
     if 1 not in deltas:
         return
-    mine = frame[frame["requests"] == parameters.requests[0]]
+    mine = where(frame, requests=parameters.requests[0])
     for rule in rules if CHOSEN in deltas else ():
         yield at_most(
             f"At delta = {CHOSEN:g} performance is nearly that of delta = 1 ({RULES[rule]})",
@@ -177,7 +176,7 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
             unit="% fewer SLOs met than with delta = 1",
             paper=f"nearly zero degradation (read as {NEARLY_ZERO:g} % at most)",
             reason=f"{_groups(mine, rule)}; swaps, all instances: "
-            f"{_listed(_table(mine, rule, 'swaps'))}. Each group is in the virtual queue of one of 12 "
+            f"{_means(mine, rule, 'swaps')}. Each group is in the virtual queue of one of 12 "
             "instances; those without one serve only what waits for the LLM that they have loaded",
             note=_longer(frame, parameters, rule),
         )
@@ -195,13 +194,14 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
         )
     if COARSE in deltas and "profiled" in rules:
         for requests in parameters.requests:
-            part = frame[frame["requests"] == requests]
+            part = where(frame, requests=requests)
+            seconds = _table(part, "profiled", "seconds_per_call")
             for delta in (d for d in (CHOSEN, COARSE) if d in deltas):
                 yield at_least(
                     f"The scheduler's overhead is much higher at delta = 1 than at {delta:g} "
                     f"({requests:,} requests)",
                     2.0,
-                    mean_interval(_ratio(part, "profiled", delta)),
+                    mean_interval(seconds[1.0] / seconds[delta]),
                     nothing=1,
                     unit="times the processor seconds per call",
                     paper="much higher (read as twice)",
@@ -212,9 +212,11 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
 
 
 def _table(frame: DataFrame, rule: str, column: str) -> DataFrame:
-    part = frame[frame["average_batch"] == rule]
-    table: DataFrame = part.pivot_table(index="seed", columns="delta", values=column)
-    return table
+    return wide(where(frame, average_batch=rule), "delta", column)
+
+
+def _means(frame: DataFrame, rule: str, column: str) -> str:
+    return listed(_table(frame, rule, column).mean(), form=".0f")
 
 
 def _lost(frame: DataFrame, rule: str) -> DataFrame:
@@ -223,17 +225,8 @@ def _lost(frame: DataFrame, rule: str) -> DataFrame:
     return 100 * (1 - met.div(met[1.0], axis=0))
 
 
-def _ratio(frame: DataFrame, rule: str, delta: float) -> Any:
-    seconds = _table(frame, rule, "seconds_per_call")
-    return seconds[1.0] / seconds[delta]
-
-
 def _groups(frame: DataFrame, rule: str) -> str:
-    return f"groups, the most: {_listed(_table(frame, rule, 'groups'))}"
-
-
-def _listed(table: DataFrame) -> str:
-    return ", ".join(f"{mean:.0f} at {delta:g}" for delta, mean in table.mean().items())
+    return f"groups, the most: {_means(frame, rule, 'groups')}"
 
 
 def _calls(frame: DataFrame, rule: str) -> str:
@@ -248,11 +241,6 @@ def _calls(frame: DataFrame, rule: str) -> str:
 
 
 def _longer(frame: DataFrame, parameters: GroupSize, rule: str) -> str:
-    parts = []
-    for requests in parameters.requests:
-        lost = _lost(frame[frame["requests"] == requests], rule).mean()
-        parts.append(
-            f"{requests:,} requests: "
-            + ", ".join(f"{value:.1f} at {delta:g}" for delta, value in lost.items())
-        )
-    return "% fewer, " + "; ".join(parts)
+    lost = {n: _lost(where(frame, requests=n), rule).mean() for n in parameters.requests}
+    parts = (f"{n:,} requests: {listed(mean, form='.1f')}" for n, mean in lost.items())
+    return f"% fewer, {'; '.join(parts)}"

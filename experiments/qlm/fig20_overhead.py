@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from baselines.qlm.groups import size_limit
 from baselines.qlm.problem import Profiler
 from baselines.qlm.programme import exact, plan
@@ -27,10 +27,10 @@ from baselines.qlm.schedule import QueueProblem
 from baselines.qlm.search import edf
 from baselines.solver import SolverSettings
 from experiments.harness.claims import Claim, at_least, at_most
-from experiments.harness.figure import claimed
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, line, where, wide
+from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
-from experiments.qlm.setting import cluster, gpus_per_instance, shown
+from experiments.qlm.setting import PaperLlms, cluster, gpus_per_instance, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,13 +44,9 @@ METHODS = {
 }
 
 
-class Overhead(Parameters):
+class Overhead(PaperLlms):
     """Parameters of this figure."""
 
-    llms: Annotated[
-        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
-        paper("section 8", min_length=1),
-    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
     queues: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
         ours("about log-spaced, to the paper's 400,000 and beyond", min_length=1),
@@ -75,17 +71,13 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Overhead) -> list[dict[str, Any]]:
-    """A run per seed, LLM, queue and method."""
-    kept = {"seeds", "llms", "queues", "claimed_queue", "claimed_s"}
-    common = parameters.model_dump(exclude=kept)
-    return [
-        {"seed": seed, "llm": llm, "queue": queue, "method": method, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for queue in parameters.queues
-        for method in METHODS
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms", "queue": "queues", "method": tuple(METHODS)},
+    keep=(
+        *("gpus", "delta", "ttft_s", "mean_input", "mean_output", "max_output"),
+        *("batch_limit", "programme_groups", "programme_limit_s", "gap"),
+    ),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -133,12 +125,11 @@ def plot(frame: DataFrame, parameters: Overhead) -> Any:
     figure = new_figure(8.6, 5.6)
     axes = figure.subplots()
     for k, llm in enumerate(parameters.llms):
-        part = frame[frame["llm"] == llm]
         for (method, name), style in zip(METHODS.items(), ("o-", "s--", ":"), strict=True):
-            mine = part[part["method"] == method].dropna(subset=["seconds"])
-            mean = mine.groupby("queue")["seconds"].mean()
+            mine = where(frame, llm=llm, method=method).dropna(subset=["seconds"])
             label = f"{shown(llm)}: {name}" if method == "plan" else None
-            axes.plot(mean.index, mean, style, color=f"C{k}", ms=4, lw=1.5, label=label)
+            look: dict[str, Any] = {"color": f"C{k}", "ms": 4, "lw": 1.5, "label": label}
+            line(axes, mine, "queue", "seconds", style, band=None, **look)
             if method == "programme":
                 late = mine[~mine["optimal"].astype(bool)]
                 axes.plot(late["queue"], late["seconds"], "x", color=f"C{k}", ms=10)
@@ -147,83 +138,57 @@ def plot(frame: DataFrame, parameters: Overhead) -> Any:
     axes.axhline(parameters.claimed_s, color="0.4", lw=0.8)
     mark = f"the paper: a 7B at {parameters.claimed_queue:,} requests"
     axes.plot(parameters.claimed_queue, parameters.claimed_s, "k*", ms=12, label=mark)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("requests in the queue")
-    axes.set_ylabel("seconds per call (processor time)")
-    axes.grid(alpha=0.3)
-    figure.legend(
-        *axes.get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=2
-    )
+    axes.set(xlabel="requests in the queue", ylabel="seconds per call (processor time)")
+    dress(axes, log="xy")
+    legend_below(figure, axes, 2)
     return figure
 
 
 @claimed
 def claims(frame: DataFrame, parameters: Overhead) -> Iterator[Claim]:
     """5 s at 400,000 requests of a 7B; larger groups, longer queues in the same time."""
-    planned = frame[frame["method"] == "plan"]
-    queue = parameters.claimed_queue
-    small = parameters.llms[0]
-    if queue in parameters.queues:
-        mine = planned[(planned["llm"] == small) & (planned["queue"] == queue)]
-        yield at_most(
-            f"{queue:,} requests of a 7B model on A100 are handled at "
-            f"{parameters.claimed_s:g} s per call ({shown(small)})",
-            parameters.claimed_s,
-            _interval(mine["seconds"]),
-            nothing=None,
-            unit="s per call",
-            paper=f"{parameters.claimed_s:g} s",
-            reason=f"{mine['groups'].mean():,.0f} groups",
-            note=f"{mine['groups'].mean():,.0f} groups on {mine['instances'].mean():.0f} instances. The "
-            f"paper's is the programme's time, ours a search's: {_programme(frame, small)}",
+    queue, small = parameters.claimed_queue, parameters.llms[0]
+    if queue not in parameters.queues:
+        return
+    planned = where(frame, method="plan", queue=queue)
+    seconds = wide(planned, "llm", "seconds")
+    groups, instances = (planned.groupby("llm")[name].mean() for name in ("groups", "instances"))
+    yield at_most(
+        f"{queue:,} requests of a 7B model on A100 are handled at "
+        f"{parameters.claimed_s:g} s per call ({shown(small)})",
+        parameters.claimed_s,
+        mean_interval(seconds[small]),
+        nothing=None,
+        unit="s per call",
+        paper=f"{parameters.claimed_s:g} s",
+        reason=f"{groups[small]:,.0f} groups",
+        note=f"{groups[small]:,.0f} groups on {instances[small]:.0f} instances. The "
+        f"paper's is the programme's time, ours a search's: {_programme(frame, small)}",
+    )
+    for llm in parameters.llms[1:]:
+        if groups[llm] <= groups[small]:
+            continue
+        sizes = "; ".join(
+            f"{shown(each)}: {groups[each]:,.0f} groups on {instances[each]:.0f} instances"
+            for each in (llm, small)
         )
-        many = _groups(planned, small, queue)
-        others = [llm for llm in parameters.llms[1:] if _groups(planned, llm, queue) > many]
-        for llm in others:
-            ratio = _seconds(planned, llm, queue) / _seconds(planned, small, queue)
-            groups = {each: _groups(planned, each, queue) for each in (llm, small)}
-            yield at_least(
-                "The larger its groups, the less time a queue of a length takes "
-                f"({shown(llm)} against {shown(small)})",
-                1.01,
-                _interval(ratio),
-                nothing=1.0,
-                unit=f"times the time at {queue:,} requests",
-                paper="more time with smaller groups (curve)",
-                reason="; ".join(
-                    f"{shown(each)}: {number:,.0f} groups on "
-                    f"{_instances(planned, each):.0f} instances"
-                    for each, number in groups.items()
-                )
-                + "; our search counts its rounds, so its time grows less than the groups",
-            )
+        yield at_least(
+            "The larger its groups, the less time a queue of a length takes "
+            f"({shown(llm)} against {shown(small)})",
+            1.01,
+            mean_interval(seconds[llm] / seconds[small]),
+            nothing=1.0,
+            unit=f"times the time at {queue:,} requests",
+            paper="more time with smaller groups (curve)",
+            reason=f"{sizes}; our search counts its rounds, so its time grows less than the groups",
+        )
 
 
 def _programme(frame: DataFrame, llm: str) -> str:
-    mine = frame[(frame["method"] == "programme") & (frame["llm"] == llm)]
-    mine = mine.dropna(subset=["seconds"]).groupby("groups")["seconds"].mean()
-    if len(mine) == 0:
+    mine = where(frame, method="programme", llm=llm).dropna(subset=["seconds"])
+    if mine.empty:
         return "the programme was not tried"
     return "the programme takes " + ", ".join(
         f"{value:.2g} s for {groups} group{'s' if groups > 1 else ''}"
-        for groups, value in mine.items()
+        for groups, value in mine.groupby("groups")["seconds"].mean().items()
     )
-
-
-def _seconds(planned: DataFrame, llm: str, queue: int) -> Any:
-    mine = planned[(planned["llm"] == llm) & (planned["queue"] == queue)]
-    return mine.set_index("seed")["seconds"].astype(float)
-
-
-def _groups(planned: DataFrame, llm: str, queue: int) -> float:
-    mine = planned[(planned["llm"] == llm) & (planned["queue"] == queue)]
-    return float(mine["groups"].mean())
-
-
-def _instances(planned: DataFrame, llm: str) -> float:
-    return float(planned.loc[planned["llm"] == llm, "instances"].mean())
-
-
-def _interval(column: Any) -> Interval:
-    return mean_interval(column.astype(float))

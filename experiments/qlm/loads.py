@@ -8,7 +8,7 @@ episode ends when the last request is done or after `patience_s`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines import make_policy
-from experiments.harness.figure import dress, line
+from experiments.harness.figure import dress, lines, where, wide
 from experiments.qlm.mega import apart, with_mega_prompts
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.reward import draw_requests
@@ -34,21 +34,25 @@ LITERAL_REQUESTS = 3500
 """Of each trace of the paper."""
 
 STYLES = {
-    "qlm": ("QLM", "C0", "o"),
-    "edf": ("EDF", "C2", "s"),
-    "vllm": ("vLLM", "C3", "^"),
-    "edf:by=slo": ("EDF by SLO", "C4", "v"),
-    "shepherd": ("SHEPHERD", "C1", "D"),
-    "edf:swapping=true": ("EDF with swapping", "C9", "s"),
-    "vllm:swapping=true": ("vLLM with swapping", "C5", "^"),
-    "edf:swapping=true,queues=per-instance": ("EDF with swapping, a queue per instance", "C8", "s"),
+    "qlm": ("QLM", "C0", "o-"),
+    "edf": ("EDF", "C2", "s-"),
+    "vllm": ("vLLM", "C3", "^-"),
+    "edf:by=slo": ("EDF by SLO", "C4", "v-"),
+    "shepherd": ("SHEPHERD", "C1", "D-"),
+    "edf:swapping=true": ("EDF with swapping", "C9", "s-"),
+    "vllm:swapping=true": ("vLLM with swapping", "C5", "^-"),
+    "edf:swapping=true,queues=per-instance": (
+        "EDF with swapping, a queue per instance",
+        "C8",
+        "s-",
+    ),
     "vllm:swapping=true,queues=per-instance": (
         "vLLM with swapping, a queue per instance",
         "C6",
-        "^",
+        "^-",
     ),
 }
-"""Name in pictures, colour, marker."""
+"""Name in pictures, colour, line."""
 
 
 def scenario_at(case: Mapping[str, Any]) -> Scenario:
@@ -98,6 +102,22 @@ def single_model_load(
     if load != "literal":
         n = max(n, round(trace_s * sum(rates.values())))
     return {"load": load, "rates": rates, "requests": n}
+
+
+def single_model_cases(
+    parameters: Any, loads: Iterable[str], rates: Iterable[float]
+) -> list[dict[str, Any]]:
+    """What cases of W_A hold for each load and interactive rate, with a figure's other parameters."""
+    return [
+        {
+            **single_model_load(load, rate, parameters.batch_per_s, parameters.trace_s),
+            "interactive_per_s": float(rate),
+            "interval_s": parameters.interval_s,
+            "patience_s": parameters.patience_s,
+        }
+        for load in loads
+        for rate in rates
+    ]
 
 
 def trace(scenario: Scenario, n: int, seed: int) -> RequestTable:
@@ -206,16 +226,29 @@ def queue_sizes(
     return {"largest_queue": float(waiting.max()), "mean_queue": float(waited.sum()) / time_s}
 
 
+def of_policy(frame: DataFrame, policy: str, x: str, column: str) -> DataFrame:
+    """A policy's values of a column: a row per seed, a column per `x`."""
+    return wide(where(frame, policy=policy), x, column)
+
+
+def points_above(frame: DataFrame, other: str, x: str, column: str = "attainment") -> DataFrame:
+    """By how many percentage points QLM meets more SLOs than another: rows and columns as above."""
+    return 100 * (of_policy(frame, "qlm", x, column) - of_policy(frame, other, x, column))
+
+
 def lines_by_policy(
-    axes: Any, frame: DataFrame, policies: Sequence[str], x: str, column: str, scale: float
+    axes: Any,
+    frame: DataFrame,
+    policies: Sequence[str],
+    x: str,
+    column: str,
+    scale: float,
+    styles: Mapping[str, tuple[str, str, str]] = STYLES,
+    **look: Any,
 ) -> None:
-    """A line over `x` per policy, in its style, with the range over the seeds."""
-    for policy in policies:
-        name, colour, marker = STYLES.get(policy, (policy, None, "x"))
-        look: dict[str, Any] = {"marker": marker, "ms": 4, "color": colour, "label": name}
-        mine = frame[frame["policy"] == policy]
-        if not mine.empty:
-            line(axes, mine, x, column, "-", scale=scale, edge=None, **look)
+    """A line over `x` per policy, in its style, with the range over the seeds; `look`: see `line`."""
+    look = {"scale": scale, "edge": None, "ms": 4, **look}
+    lines(axes, frame, "policy", policies, styles, x, column, **look)
 
 
 def bars_by_variant(

@@ -8,10 +8,11 @@ for a full batch of ShareGPT requests (`A100`), or that hold them at all (`A10`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from experiments.harness.parameters import Parameters, paper
 from llmscale_env.scenarios.load import validate_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload import tables
@@ -29,6 +30,15 @@ MAX_TOKENS = 4096
 """Of a prompt and of an output each."""
 
 SHORT = {"mistral-7b": "Mistral-7B", "vicuna-13b": "Vicuna-13B", "llama-2-70b": "Llama-2-70B"}
+
+
+class PaperLlms(Parameters):
+    """What figures that go over the paper's LLMs share."""
+
+    llms: Annotated[
+        tuple[Literal["mistral-7b", "vicuna-13b", "llama-2-70b"], ...],
+        paper("section 8", min_length=1),
+    ] = ("mistral-7b", "vicuna-13b", "llama-2-70b")
 
 
 def gpus_per_instance(llm: str, gpu: str = "a100-80gb") -> int:
