@@ -5,6 +5,8 @@ Algorithm 1 at work on a cluster, halves and arrivals included: test_qlm_policy 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,9 +65,7 @@ def test_plain_kmeans_is_available():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    n=st.integers(1, 60), seed=st.integers(0, 2**32 - 1), output=st.sampled_from([100.0, 900.0])
-)
+@given(n=st.integers(1, 60), seed=st.integers(0, 2**32 - 1), output=st.sampled_from([100.0, 900.0]))
 def test_clusters_do_not_depend_on_the_order_and_differ_by_the_ratio(n, seed, output):
     rng = np.random.default_rng(seed)
     tokens = np.where(rng.random(n) < 0.3, 3500, chat(rng, n))
@@ -75,7 +75,7 @@ def test_clusters_do_not_depend_on_the_order_and_differ_by_the_ratio(n, seed, ou
     which = np.searchsorted(bounds, tokens, side="left")
     assert set(which.tolist()) == set(range(len(bounds)))  # no cluster is empty
     means = [tokens[which == k].mean() + output for k in range(len(bounds))]
-    assert all(b >= 4 * a * (1 - 1e-12) for a, b in zip(means, means[1:], strict=False))
+    assert all(b >= 4 * a * (1 - 1e-12) for a, b in pairwise(means))
 
 
 def test_the_largest_group_is_delta_average_batches():

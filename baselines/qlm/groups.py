@@ -68,7 +68,7 @@ def size_limit(average_batch: float, delta: float = 4.0) -> int:
 def token_bounds(
     input_tokens: NDArray[np.int64], expected_output: float, rule: TokenClustering
 ) -> tuple[float, ...]:
-    """Upper bounds of input tokens of the most clusters that differ by `rule.min_ratio`; the last is infinite.
+    """Upper bounds of input tokens of the most clusters that differ by `rule.min_ratio`, the last infinite.
 
     A request belongs to the first cluster whose bound is at least its input.
 
