@@ -92,24 +92,6 @@ class Pipeline:
         return tuple(found)
 
 
-def weights_of(tokens: Sequence[float], unit_tokens: float | None = None) -> tuple[float, ...]:
-    """Weights of batches of so many tokens.
-
-    Args:
-        tokens: of each batch.
-        unit_tokens: of a batch of weight 1; the mean if left out.
-
-    Raises:
-        ValueError: a number that is not positive, or no batch.
-    """
-    if not tokens or min(tokens) <= 0:
-        raise ValueError(f"tokens = {list(tokens)}: must be positive numbers")
-    unit = sum(tokens) / len(tokens) if unit_tokens is None else unit_tokens
-    if not unit > 0:
-        raise ValueError(f"unit_tokens = {unit}: must be positive")
-    return tuple(each / unit for each in tokens)
-
-
 def best_effort(
     layers: int, loaded: int, batches: int, weights: Sequence[float] | None = None
 ) -> Pipeline:
