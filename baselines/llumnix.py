@@ -142,7 +142,8 @@ class LlumnixPolicy(UniformPolicy):
     neither with its memory nor with its requests.
     """
 
-    parameters_type: ClassVar[type[UniformParameters]] = LlumnixParameters
+    parameters_type = LlumnixParameters
+    usual_name = "llumnix"
     parameters: LlumnixParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -158,10 +159,6 @@ class LlumnixPolicy(UniformPolicy):
         "rebalance": Choice((True, False)),
     }
     """What `baselines.tune` sweeps and searches; `low = low_share * high`."""
-
-    def __init__(self, name: str = "llumnix", **values: object) -> None:
-        super().__init__(name, **values)
-        self.period_s = self.parameters.period_s
 
     def act(self, view: ClusterView) -> Command:
         """Counts, and moves of waiting requests, whenever the period is over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +74,8 @@ class StaticPolicy:
         PolicyError: a count or a limit that is out of range.
     """
 
-    parameters_type: ClassVar[type[StaticParameters]] = StaticParameters
+    parameters_type = StaticParameters
+    parameters: StaticParameters
 
     @staticmethod
     def grid_of(scenario: Scenario) -> dict[str, tuple[object, ...]]:

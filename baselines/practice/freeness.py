@@ -15,9 +15,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import model_validator
 
+from baselines.fleet import UniformPolicy
 from baselines.llumnix import even_moves, freeness_load
 from baselines.parameters import Finite, Positive
-from baselines.practice.seen import PracticeParameters, PracticePolicy, kv_capacity, replicas_of
+from baselines.practice.seen import PracticeParameters, kv_capacity, replicas_of
 from baselines.space import BATCH_LIMIT, Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
@@ -63,10 +64,11 @@ def instances_to_add(load: float, requests: int, blocks: float, high: float) -> 
     return max(1, math.ceil(round((load - high) * max(requests, 1) / blocks, 9)))
 
 
-class FreenessPolicy(PracticePolicy):
+class FreenessPolicy(UniformPolicy):
     """Llumnix's rule for all classes alike; loading instances count as empty ones, as those that it adds."""
 
-    parameters_type: ClassVar[type[FreenessParameters]] = FreenessParameters
+    parameters_type = FreenessParameters
+    usual_name = "llumnix-freeness"
     parameters: FreenessParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -82,9 +84,6 @@ class FreenessPolicy(PracticePolicy):
         "rebalance": Choice((True, False)),
     }
     """`high = -free` (in the grid it stands itself), `low = low_factor * high`."""
-
-    def __init__(self, name: str = "llumnix-freeness", **values: object) -> None:
-        super().__init__(name, **values)
 
     @staticmethod
     def of_grid(point: dict[str, float]) -> dict[str, float]:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import NonNegative, Positive
 from baselines.practice.seen import (
     PracticeParameters,
-    PracticePolicy,
     kv_capacity,
     on_the_way,
     replicas_of,
@@ -97,10 +97,11 @@ def saturation_step(
     return -1 if n >= 2 and holds(n - 1) else 0
 
 
-class WvaPolicy(PracticePolicy):
+class WvaPolicy(UniformPolicy):
     """llm-d's saturation rule for all classes alike, one variant per LLM."""
 
-    parameters_type: ClassVar[type[WvaParameters]] = WvaParameters
+    parameters_type = WvaParameters
+    usual_name = "wva"
     parameters: WvaParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -120,9 +121,6 @@ class WvaPolicy(PracticePolicy):
         "batch_limit": BATCH_LIMIT,
     }
     """Spares as shares of their thresholds, so that every point is a setting."""
-
-    def __init__(self, name: str = "wva", **values: object) -> None:
-        super().__init__(name, **values)
 
     @staticmethod
     def of_grid(point: dict[str, Any]) -> dict[str, Any]:
