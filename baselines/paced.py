@@ -23,7 +23,14 @@ import numpy as np
 from pydantic import Field
 
 from baselines.fleet import GpuBudget, class_pool
-from baselines.parameters import LoadSource, NamedPolicy, Parameters, PolicyError, Positive
+from baselines.parameters import (
+    LoadSource,
+    NamedPolicy,
+    NonNegative,
+    Parameters,
+    PolicyError,
+    Positive,
+)
 from baselines.practice.dynamo import best_batch
 from baselines.practice.seen import kv_capacity
 from baselines.space import Real, Space
@@ -32,7 +39,6 @@ from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -30,6 +30,12 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def _ascending(self, low: str, high: str) -> None:
+        """Raises ValueError unless one parameter is less than another."""
+        a, b = getattr(self, low), getattr(self, high)
+        if a >= b:
+            raise ValueError(f"{low} = {a}: must be less than {high} = {b}")
+
 
 P = TypeVar("P", bound=Parameters)
 

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from baselines.solver import SolverSettings, import_pulp, run
+from baselines.solver import SolverSettings, import_pulp, run, variable
 
 Form = Literal["corrected", "printed"]
 
@@ -136,8 +136,8 @@ def zigzag(
     weight = tuple(weights or (1.0,) * batches)
     pulp = import_pulp()
     programme = pulp.LpProblem("zigzag", pulp.LpMinimize)
-    make = getattr(programme, "add_variable", pulp.LpVariable)
-    t = [make(f"T_{i}", 0, layers, pulp.LpInteger) for i in range(batches)]  # C1: S_i = L - T_i
+    # C1: S_i = L - T_i
+    t = [variable(programme, f"T_{i}", 0, layers, integer=True) for i in range(batches)]
     # The latency of every batch from i on holds S_i.
     programme += pulp.lpSum(
         (batches - i) / batches * weight[i] * (layers - t[i]) for i in range(batches)

@@ -9,18 +9,15 @@ below; if it would be below -60 with one instance less, one goes.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
 
-from baselines.fleet import UniformPolicy
-from baselines.llumnix import even_moves, freeness_load
+from baselines.llumnix import RebalancingPolicy, freeness_load
 from baselines.parameters import Finite, Positive
 from baselines.practice.seen import PracticeParameters, kv_capacity, replicas_of
 from baselines.space import BATCH_LIMIT, Choice, Real, Space
-from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 
 
@@ -45,8 +42,7 @@ class FreenessParameters(PracticeParameters):
 
     @model_validator(mode="after")
     def _ordered(self) -> FreenessParameters:
-        if self.low >= self.high:
-            raise ValueError(f"low = {self.low}: must be less than high = {self.high}")
+        self._ascending("low", "high")
         return self
 
 
@@ -64,7 +60,7 @@ def instances_to_add(load: float, requests: int, blocks: float, high: float) -> 
     return max(1, math.ceil(round((load - high) * max(requests, 1) / blocks, 9)))
 
 
-class FreenessPolicy(UniformPolicy):
+class FreenessPolicy(RebalancingPolicy):
     """Llumnix's rule for all classes alike; loading instances count as empty ones, as those that it adds."""
 
     parameters_type = FreenessParameters
@@ -93,14 +89,6 @@ class FreenessPolicy(UniformPolicy):
             values["high"] = -values.pop("free")
         factor = values.pop("low_factor")
         return {**values, "low": float(f"{factor * values['high']:.4g}")}
-
-    def act(self, view: ClusterView) -> Command:
-        """Counts, and moves of waiting requests, whenever the period is over."""
-        looks = view.step > 0 and view.time_s >= self._period.next_s - 1e-9
-        command = super().act(view)
-        if not (looks and self.parameters.rebalance):
-            return command
-        return replace(command, move_waiting=even_moves(view, self._pools, command.targets))
 
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
         """Enough for `high`, or one fewer."""

@@ -49,12 +49,8 @@ class WvaParameters(PracticeParameters):
 
     @model_validator(mode="after")
     def _sound(self) -> WvaParameters:
-        for spare, threshold in (("kv_spare", "kv_threshold"), ("queue_spare", "queue_threshold")):
-            if getattr(self, spare) >= getattr(self, threshold):
-                raise ValueError(
-                    f"{spare} = {getattr(self, spare)}: must be less than {threshold} = "
-                    f"{getattr(self, threshold)}"
-                )
+        self._ascending("kv_spare", "kv_threshold")
+        self._ascending("queue_spare", "queue_threshold")
         return self
 
 

@@ -55,11 +55,7 @@ class WvaTokensParameters(PracticeParameters):
 
     @model_validator(mode="after")
     def _ordered(self) -> WvaTokensParameters:
-        if self.down_boundary >= self.up_threshold:
-            raise ValueError(
-                f"down_boundary = {self.down_boundary}: must be less than up_threshold = "
-                f"{self.up_threshold}"
-            )
+        self._ascending("down_boundary", "up_threshold")
         return self
 
 
