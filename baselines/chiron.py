@@ -31,12 +31,12 @@ from baselines.parameters import (
     BatchLimit,
     Count,
     LoadSource,
+    NamedPolicy,
     NonNegative,
     Parameters,
     PolicyError,
     PositiveCount,
     Share,
-    checked,
 )
 from baselines.profile import pool_tokens_per_s
 from baselines.space import BATCH_LIMIT, Real, Space
@@ -172,7 +172,7 @@ class BatchOutlook:
         )
 
 
-class ChironPolicy:
+class ChironPolicy(NamedPolicy):
     """Three kinds of instances; two backpressures; batch sizes move by themselves.
 
     Needs, for every LLM, a pool of each role "interactive", "mixed" and "batch", and a queue for
@@ -191,7 +191,9 @@ class ChironPolicy:
     requests wait.
     """
 
-    parameters_type: ClassVar[type[ChironParameters]] = ChironParameters
+    parameters_type = ChironParameters
+    usual_name = "chiron"
+    parameters: ChironParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
         "theta": (0.2, 1 / 3, 0.5, 0.7),
@@ -214,10 +216,6 @@ class ChironPolicy:
             most = min(values["theta"], 1 - values["theta"])
             values["delta"] = float(f"{share * most:.3g}")
         return values
-
-    def __init__(self, name: str = "chiron", **values: Any) -> None:
-        self.name = name
-        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Find the pools by role.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from baselines.parameters import (
     BatchLimit,
     LoadSource,
+    NamedPolicy,
     Parameters,
     PolicyError,
+    Positive,
     PositiveCount,
-    checked,
 )
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
@@ -137,6 +138,7 @@ class UniformParameters(Parameters):
         initial: instances at the start; None: as many as the scenario starts in all pools of the LLM.
         min_instances: never fewer.
         load_source: from where instances load their weights; None: as the scenario says.
+        period_s: time between two looks; never shorter than the time between decisions.
     """
 
     serving: Literal["alike", "by-class"] = "alike"
@@ -146,9 +148,10 @@ class UniformParameters(Parameters):
     initial: PositiveCount | None = None
     min_instances: PositiveCount = 1
     load_source: LoadSource | None = None
+    period_s: Positive = 10.0
 
 
-class UniformPolicy(ABC):
+class UniformPolicy(NamedPolicy, ABC):
     """A policy that knows no request classes: per LLM one pool, one routing rule, no queueing.
 
     The other pools are switched off at the start, and every class is routed to the instances of the
@@ -156,12 +159,8 @@ class UniformPolicy(ABC):
     there should be.
     """
 
-    parameters_type: ClassVar[type[UniformParameters]] = UniformParameters
-    period_s: float = 10.0
-
-    def __init__(self, name: str, **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, self.parameters_type, values)
+    parameters_type = UniformParameters
+    parameters: UniformParameters
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Find the pool of each LLM.
@@ -172,7 +171,7 @@ class UniformPolicy(ABC):
         """
         choose = uniform_pool if self.parameters.serving == "alike" else class_pool
         self._pools = [choose(scenario, llm, self.name) for llm in scenario.fleet.llms]
-        self._period = Period(self.period_s)
+        self._period = Period(self.parameters.period_s)
         limit = self.parameters.batch_limit
         for p in self._pools:
             pool = scenario.fleet.pools[p]
@@ -203,7 +202,7 @@ class UniformPolicy(ABC):
         source = self.parameters.load_source
         return Command(targets=targets, load_source=source, reason="; ".join(reasons))
 
-    def observe(self, view: ClusterView) -> None:  # noqa: B027 (nothing to keep, unless it is said)
+    def observe(self, view: ClusterView) -> None:
         """Look at the cluster; called at every decision, also where the period is not over."""
 
     @abstractmethod

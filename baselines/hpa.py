@@ -118,7 +118,8 @@ class HpaPolicy(UniformPolicy):
     All metrics are of requests that have arrived, so a saturated fleet never looks idle.
     """
 
-    parameters_type: ClassVar[type[UniformParameters]] = HpaParameters
+    parameters_type = HpaParameters
+    usual_name = "hpa"
     parameters: HpaParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -133,10 +134,6 @@ class HpaPolicy(UniformPolicy):
         "down_window_s": Real(15, 600, log=True),
         "batch_limit": BATCH_LIMIT,
     }
-
-    def __init__(self, name: str = "hpa", **values: object) -> None:
-        super().__init__(name, **values)
-        self.period_s = self.parameters.period_s
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Forget the recommendations of the last episode."""
@@ -158,7 +155,7 @@ class HpaPolicy(UniformPolicy):
         wanted = max(wanted, settings.min_instances)
         past = self._recommended[p]
         if not past:  # Kubernetes starts with the number of replicas that it finds
-            past.append((view.time_s - self.period_s, have))
+            past.append((view.time_s - self.parameters.period_s, have))
         past.append((view.time_s, wanted))
         longest = max(settings.up_window_s, settings.down_window_s)
         past[:] = [entry for entry in past if entry[0] >= view.time_s - longest]

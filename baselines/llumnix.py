@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
@@ -57,9 +57,7 @@ class LlumnixParameters(UniformParameters):
     @model_validator(mode="after")
     def _ordered(self) -> LlumnixParameters:
         for what in ("", "freeness_"):
-            low, high = getattr(self, f"{what}low"), getattr(self, f"{what}high")
-            if low >= high:
-                raise ValueError(f"{what}low = {low}: must be less than {what}high = {high}")
+            self._ascending(f"{what}low", f"{what}high")
         return self
 
 
@@ -132,7 +130,21 @@ def even_moves(
     return tuple(moves)
 
 
-class LlumnixPolicy(UniformPolicy):
+class RebalancingPolicy(UniformPolicy):
+    """One whose parameters have `rebalance`: at every look waiting requests are evened out."""
+
+    parameters: Any
+
+    def act(self, view: ClusterView) -> Command:
+        """Counts, and moves of waiting requests, whenever the period is over."""
+        looks = view.step > 0 and view.time_s >= self._period.next_s - 1e-9
+        command = super().act(view)
+        if not (looks and self.parameters.rebalance):
+            return command
+        return replace(command, move_waiting=even_moves(view, self._pools, command.targets))
+
+
+class LlumnixPolicy(RebalancingPolicy):
     """One instance more above the range, one fewer below it, for all classes alike.
 
     Where the papers leave a choice: the average is over all instances together (Llumnix sums its
@@ -142,7 +154,8 @@ class LlumnixPolicy(UniformPolicy):
     neither with its memory nor with its requests.
     """
 
-    parameters_type: ClassVar[type[UniformParameters]] = LlumnixParameters
+    parameters_type = LlumnixParameters
+    usual_name = "llumnix"
     parameters: LlumnixParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -158,18 +171,6 @@ class LlumnixPolicy(UniformPolicy):
         "rebalance": Choice((True, False)),
     }
     """What `baselines.tune` sweeps and searches; `low = low_share * high`."""
-
-    def __init__(self, name: str = "llumnix", **values: object) -> None:
-        super().__init__(name, **values)
-        self.period_s = self.parameters.period_s
-
-    def act(self, view: ClusterView) -> Command:
-        """Counts, and moves of waiting requests, whenever the period is over."""
-        looks = view.step > 0 and view.time_s >= self._period.next_s - 1e-9
-        command = super().act(view)
-        if not (looks and self.parameters.rebalance):
-            return command
-        return replace(command, move_waiting=even_moves(view, self._pools, command.targets))
 
     @staticmethod
     def of_grid(point: dict[str, float]) -> dict[str, float]:

@@ -23,7 +23,14 @@ import numpy as np
 from pydantic import Field
 
 from baselines.fleet import GpuBudget, class_pool
-from baselines.parameters import LoadSource, Parameters, PolicyError, Positive, checked
+from baselines.parameters import (
+    LoadSource,
+    NamedPolicy,
+    NonNegative,
+    Parameters,
+    PolicyError,
+    Positive,
+)
 from baselines.practice.dynamo import best_batch
 from baselines.practice.seen import kv_capacity
 from baselines.space import Real, Space
@@ -32,7 +39,6 @@ from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -86,15 +92,12 @@ def can_pace(scenario: Scenario) -> bool:
     return True
 
 
-class PacedPolicy:
-    """See the module; for scenarios of one LLM with a pool that serves all classes and evicts batch work.
+class PacedPolicy(NamedPolicy):
+    """See the module; for scenarios of one LLM with a pool that serves all classes and evicts batch work."""
 
-    Args:
-        name: what tables call it.
-        values: of `PacedParameters`.
-    """
-
-    parameters_type: ClassVar[type[PacedParameters]] = PacedParameters
+    parameters_type = PacedParameters
+    usual_name = "paced"
+    parameters: PacedParameters
     SPACE: ClassVar[Space] = {
         "margin": Real(0.5, 4.0, log=True),
         "peak_margin": Real(0.3, 4.0, log=True),
@@ -116,10 +119,6 @@ class PacedPolicy:
         "peak_s": (60.0, 600.0),
         "itl_share": (0.3, 0.6),
     }
-
-    def __init__(self, name: str = "paced", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, PacedParameters, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Find the pools, and forget the load.

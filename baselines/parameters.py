@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,12 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def _ascending(self, low: str, high: str) -> None:
+        """Raises ValueError unless one parameter is less than another."""
+        a, b = getattr(self, low), getattr(self, high)
+        if a >= b:
+            raise ValueError(f"{low} = {a}: must be less than {high} = {b}")
+
 
 P = TypeVar("P", bound=Parameters)
 
@@ -52,6 +58,26 @@ def checked(policy: str, kind: type[P], values: Mapping[str, Any]) -> P:
         if not where:
             raise PolicyError(f"{policy}: {message}") from None
         raise PolicyError(f"{policy}: {where} = {first['input']!r}: {message}") from None
+
+
+class NamedPolicy:
+    """A policy with a name and checked parameters.
+
+    Args:
+        name: what tables call it; "": its usual name.
+        values: fields of its `parameters_type`.
+
+    Raises:
+        PolicyError: an unknown parameter, or a value that is not allowed.
+    """
+
+    parameters_type: ClassVar[type[Parameters]]
+    usual_name: ClassVar[str]
+    parameters: Any
+
+    def __init__(self, name: str = "", **values: Any) -> None:
+        self.name = name or self.usual_name
+        self.parameters = checked(self.name, self.parameters_type, values)
 
 
 def split_policies(text: str) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from baselines.fleet import class_pool
-from baselines.parameters import BatchLimit, Count, Parameters, PolicyError, checked
+from baselines.parameters import BatchLimit, Count, NamedPolicy, Parameters, PolicyError
 from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import RULES, Command
 from llmscale_env.control.leftover import full_batch_cost_gpu_s
@@ -60,7 +60,7 @@ def _by_work(scenario: Scenario) -> dict[str, float]:
     return {pool.name: float(each[m] / each.max()) for pool, m in zip(pools, mine, strict=True)}
 
 
-class StaticPolicy:
+class StaticPolicy(NamedPolicy):
     """Keeps a fleet as it is: over-provisioning, the operator's oldest rule.
 
     `make_policy("static", interactive=6, mixed=4)` gives counts by pool, `**{"mixed.batch_limit": 96}`
@@ -74,7 +74,9 @@ class StaticPolicy:
         PolicyError: a count or a limit that is out of range.
     """
 
-    parameters_type: ClassVar[type[StaticParameters]] = StaticParameters
+    parameters_type = StaticParameters
+    usual_name = "static"
+    parameters: StaticParameters
 
     @staticmethod
     def grid_of(scenario: Scenario) -> dict[str, tuple[object, ...]]:
@@ -152,8 +154,7 @@ class StaticPolicy:
             return point
         return {k: int(v * most / gpus) if k in pools else v for k, v in point.items()}
 
-    def __init__(self, name: str = "static", **values: Any) -> None:
-        self.name = name
+    def __init__(self, name: str = "", **values: Any) -> None:
         known = {
             key: value for key, value in values.items() if key in StaticParameters.model_fields
         }
@@ -167,9 +168,7 @@ class StaticPolicy:
                 limits[pool] = value
             else:
                 instances[key] = value
-        self.parameters = checked(
-            name, StaticParameters, {**known, "instances": instances, "batch_limits": limits}
-        )
+        super().__init__(name, **known, instances=instances, batch_limits=limits)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Check the counts and the rule against the fleet.

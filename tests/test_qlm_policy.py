@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from baselines import make_policy
 from baselines.parameters import PolicyError
@@ -576,6 +580,16 @@ def test_a_large_group_is_halved_and_its_later_half_takes_the_arrivals():
     assert set(changes.parents) == set(sizes) - {0}
     moved = dict(zip(np.concatenate(changes.requests), np.concatenate(changes.queues), strict=True))
     assert set(moved) == {3, 4, 5, 6, 7, 8}
+
+
+@given(arrivals=st.permutations(range(60)), n=st.integers(1, 60), limit=st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_groups_are_a_partition_by_arrival_within_the_limit(arrivals, n, limit):
+    book = GroupBook(range(200), [(0, 0)], lambda llm: limit, TokenClustering(max_clusters=1))
+    groups, _ = book.update(FakeView(waiting(*((0, t, 10, False) for t in arrivals[:n])), 200))
+    found = [group.arrival_s.tolist() for group in groups]
+    assert max(map(len, found)) <= limit
+    assert sorted(chain(*found)) == list(chain(*sorted(found))) == sorted(arrivals[:n])
 
 
 def test_groups_are_freed_when_all_are_done_and_full_books_split_no_more():

@@ -13,10 +13,8 @@ from baselines.qlm.waiting import (
     Ahead,
     BatchProfile,
     batch_size,
-    group_waits_s,
     inefficiency,
     outlook,
-    residual_output,
 )
 
 # B = 50 requests, 0.04 s per token and 25 % lost to preemption: 50 / 0.05 = 1000 tokens per second.
@@ -47,11 +45,9 @@ def test_eq_18_puts_it_together():
     assert outlook(31, 300, 0, 2048, profile).wait_s[30] == pytest.approx(expected)
 
 
-def test_inefficiency_and_residual_output():
+def test_inefficiency():
     assert inefficiency(0.05, 0.04) == pytest.approx(1.25)
     assert inefficiency(0.03, 0.04) == 1.0
-    assert residual_output(300, 0) == 150  # all alike: half is left
-    assert residual_output(300, 300) == 300  # exponential: no memory
 
 
 # ---- one group ----
@@ -63,9 +59,8 @@ def test_waiting_and_completion_of_each_request():
     assert group.first_token_s == pytest.approx([0.2, 0.5, 0.8])
     # The maximum output: 2048 tokens at 0.05 s.
     assert group.completion_s == pytest.approx([102.6, 102.9, 103.2])
-    assert group.group_completion_s == pytest.approx(103.2)
     mean = outlook(3, 300, 200, 2048, PROFILE, decode="mean")
-    assert mean.group_completion_s == pytest.approx(0.6 + 0.2 + 15.0)
+    assert mean.completion_s.max() == pytest.approx(0.6 + 0.2 + 15.0)
 
 
 def test_a_quantile_adds_standard_deviations_of_the_sum():
@@ -80,8 +75,6 @@ def test_groups_ahead_count_with_their_own_throughput():
     assert outlook(1, 1, 0, 1, PROFILE, ahead=ahead).wait_s == pytest.approx([15.5])
     late = outlook(1, 1, 0, 1, PROFILE, ahead=ahead, quantile=0.975).wait_s
     assert late == pytest.approx([15.5 + 1.96 * 3.6**0.5], rel=1e-3)
-    assert group_waits_s(ahead) == pytest.approx([0, 7.5, 15.5])
-    assert group_waits_s([]).tolist() == [0.0]
 
 
 @given(
@@ -94,7 +87,6 @@ def test_one_kind_of_request_gives_chirons_eq_1(n: int, mean: float, std: float,
     ours = outlook(n, mean, std, 4096, PROFILE, quantile=quantile)
     theirs = waiting_time_s(np.arange(n), mean, std, PROFILE.tokens_per_s, quantile)
     assert ours.wait_s == pytest.approx(theirs, rel=1e-9, abs=1e-9)
-    assert ours.group_completion_s == ours.completion_s.max()
 
 
 def test_short_queues():
@@ -181,7 +173,6 @@ def test_online_equals_all_at_once(parts: list[list[int]], weight: float):
         (lambda: outlook(1, 1, 1, 1, PROFILE, free_slots=-1), "free_slots = -1"),
         (lambda: outlook(1, 1, 1, 1, PROFILE, decode="min"), "decode = 'min'"),
         (lambda: inefficiency(0, 1), "measured_s_per_token = 0"),
-        (lambda: residual_output(0, 1), "mean = 0"),
         (lambda: OutputHistory(-1, 1), "prior_mean = -1"),
         (lambda: OutputHistory(1, 1).observe(0, [-1]), "tokens"),
     ],

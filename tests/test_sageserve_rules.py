@@ -11,10 +11,8 @@ from baselines.sageserve.background import PullRule
 from baselines.sageserve.provisioning import Delays, scale_out
 from baselines.sageserve.routing import (
     choose_region,
-    effective_utilisation,
     fewest_remaining,
     least_loaded,
-    preference,
 )
 from baselines.sageserve.scaling import (
     Bounds,
@@ -23,24 +21,9 @@ from baselines.sageserve.scaling import (
     Thresholds,
     Utilised,
     UtilisedAhead,
-    silo,
 )
 
 # ---- routing ----
-
-
-def test_effective_utilisation_is_of_sums():
-    assert effective_utilisation([10, 90], [100, 300]) == 0.25
-    assert effective_utilisation([], []) == math.inf
-    with pytest.raises(ValueError, match="used"):
-        effective_utilisation([1], [1, 2])
-
-
-def test_preference_is_home_then_near():
-    latency = [[0, 45, 70], [45, 0, 30], [70, 30, 0]]
-    assert preference(0, latency) == (0, 1, 2)
-    assert preference(1, latency) == (1, 2, 0)
-    assert preference(2, latency) == (2, 1, 0)
 
 
 def test_the_preferred_region_below_the_threshold():
@@ -169,19 +152,6 @@ def test_utilised_ahead_after_scaling_in():
     idle.hour(0.0, 6, 6, 0.0)
     assert idle.arrival(3100.0, 6, 0.0, 0.0) == -1  # nothing was forecast and nothing comes
     assert idle.arrival(3200.0, 5, 0.0, 10.0) == 1  # any load is more than five times nothing
-
-
-def test_silo():
-    assert (silo().interactive, silo().background) == (16, 4)
-    assert (silo(10).interactive, silo(10).background) == (8, 2)
-    assert (silo(2).interactive, silo(2).background) == (1, 1)
-    first, second = silo().rules()
-    assert first.arrival(0.0, 16, 0.9) == 0
-    assert first.arrival(0.0, 15, 0.9) == 1
-    assert second.arrival(0.0, 3, 0.9) == 1  # each has a cooldown of its own
-    assert second.arrival(20.0, 4, 0.9) == 0
-    with pytest.raises(ValueError, match="instances"):
-        silo(1)
 
 
 @pytest.mark.parametrize(

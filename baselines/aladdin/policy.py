@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,8 @@ class AladdinPolicy:
         PolicyError: an unknown parameter, a value that is not allowed, or a predictor that is none.
     """
 
-    parameters_type: ClassVar[type[AladdinParameters]] = AladdinParameters
+    parameters_type = AladdinParameters
+    parameters: AladdinParameters
 
     @staticmethod
     def space_of(scenario: Scenario) -> Space:

@@ -16,7 +16,7 @@ from baselines.aladdin.fleet import (
     prefill_number,
     starting_number,
 )
-from baselines.parameters import Parameters, PolicyError, PositiveCount, checked
+from baselines.parameters import NamedPolicy, Parameters, PolicyError, PositiveCount
 from baselines.space import Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
@@ -42,12 +42,8 @@ class FixedParameters(Parameters):
     by: Literal["requests", "tokens"] = "requests"
 
 
-class FixedWorkersPolicy:
+class FixedWorkersPolicy(NamedPolicy):
     """Joins the shortest queue, on workers of one degree.
-
-    Args:
-        name: as it is shown in tables.
-        values: fields of `FixedParameters`.
 
     Attributes:
         rule: "jsq" or "power-of-two".
@@ -58,7 +54,9 @@ class FixedWorkersPolicy:
         PolicyError: an unknown parameter, or a value that is not allowed.
     """
 
-    parameters_type: ClassVar[type[FixedParameters]] = FixedParameters
+    parameters_type = FixedParameters
+    usual_name = "jsq"
+    parameters: FixedParameters
     rule: ClassVar[str] = "jsq"
     degree: ClassVar[Degree] = "best"
     searched: ClassVar[tuple[str, ...]] = ("tp", "by")
@@ -82,12 +80,11 @@ class FixedWorkersPolicy:
             values["workers"] = max(1, round(point["share"] * most))
         return values
 
-    def __init__(self, name: str = "jsq", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, FixedParameters, values)
+    def __init__(self, name: str = "", **values: Any) -> None:
+        super().__init__(name, **values)
         if self.rule != "jsq" and self.parameters.by != "requests":
             raise PolicyError(
-                f"{name}: by = {self.parameters.by!r}: must be 'requests', which the shorter of two "
+                f"{self.name}: by = {self.parameters.by!r}: must be 'requests', which the shorter of two "
                 "queues is told by; jsq takes both"
             )
 
@@ -116,21 +113,17 @@ class FixedWorkersPolicy:
 class PowerOfTwoPolicy(FixedWorkersPolicy):
     """Joins the shorter of two queues that are drawn by chance."""
 
+    usual_name = "power-of-two"
     rule = "power-of-two"
     searched = ("tp",)
-
-    def __init__(self, name: str = "power-of-two", **values: object) -> None:
-        super().__init__(name, **values)
 
 
 class MachineWidePolicy(FixedWorkersPolicy):
     """Default vLLM: all GPUs of a machine in one worker (Aladdin, section 6.3)."""
 
+    usual_name = "machine-wide"
     degree = "largest"
     searched = ("by",)
-
-    def __init__(self, name: str = "machine-wide", **values: object) -> None:
-        super().__init__(name, **values)
 
 
 def starting_command(

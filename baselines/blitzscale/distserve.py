@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from baselines.blitzscale.monitor import capacity_of, pair_of
-from baselines.parameters import Parameters, PolicyError, PositiveCount, checked
+from baselines.parameters import NamedPolicy, Parameters, PolicyError, PositiveCount
 from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.scaling import FleetSeen, Scaler
@@ -29,10 +29,12 @@ class DistServeParameters(Parameters):
     decode: PositiveCount | None = None
 
 
-class DistServePolicy:
+class DistServePolicy(NamedPolicy):
     """See `DistServeParameters`. Instances that the scenario does not start with load at the beginning."""
 
-    parameters_type: ClassVar[type[DistServeParameters]] = DistServeParameters
+    parameters_type = DistServeParameters
+    usual_name = "distserve"
+    parameters: DistServeParameters
 
     @staticmethod
     def space_of(scenario: Scenario) -> Space:
@@ -51,10 +53,6 @@ class DistServePolicy:
         prefill = min(prefill, (gpus - second.tp) // first.tp, first.max_instances)
         decode = min((gpus - prefill * first.tp) // second.tp, second.max_instances)
         return {"prefill": prefill, "decode": decode}
-
-    def __init__(self, name: str = "distserve", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, DistServeParameters, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Choose the numbers.

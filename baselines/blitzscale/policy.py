@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -42,11 +42,11 @@ from baselines.blitzscale.trigger import (
     instances_for,
 )
 from baselines.parameters import (
+    NamedPolicy,
     NonNegative,
     Parameters,
     PolicyError,
     PositiveCount,
-    checked,
 )
 from baselines.space import Choice, Real, Space, Whole
 from llmscale_env.cluster.topology import first_gpus
@@ -127,16 +127,11 @@ class ServerlessLlmParameters(ScalingParameters):
     logical_host_gpus: PositiveCount | None = None
 
 
-class ScalingPolicy(ABC):
-    """Prefill and decode instances by the trigger; a subclass says where weights come from.
+class ScalingPolicy(NamedPolicy, ABC):
+    """Prefill and decode instances by the trigger; a subclass says where weights come from."""
 
-    Args:
-        name: as it is shown in tables.
-        values: fields of the parameters.
-    """
-
-    parameters_type: ClassVar[type[ScalingParameters]] = ScalingParameters
-    usual_name: ClassVar[str]
+    parameters_type = ScalingParameters
+    parameters: ScalingParameters
 
     @classmethod
     def space_of(cls, scenario: Scenario) -> Space:
@@ -151,10 +146,6 @@ class ScalingPolicy(ABC):
             "min_prefill": Whole(1, most),
             "min_decode": Whole(1, most),
         }
-
-    def __init__(self, name: str = "", **values: object) -> None:
-        self.name = name or self.usual_name
-        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode: profile an instance.

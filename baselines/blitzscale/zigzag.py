@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from baselines.solver import SolverSettings, import_pulp, run
+from baselines.solver import SolverSettings, import_pulp, run, variable
 
 Form = Literal["corrected", "printed"]
 
@@ -92,24 +92,6 @@ class Pipeline:
         return tuple(found)
 
 
-def weights_of(tokens: Sequence[float], unit_tokens: float | None = None) -> tuple[float, ...]:
-    """Weights of batches of so many tokens.
-
-    Args:
-        tokens: of each batch.
-        unit_tokens: of a batch of weight 1; the mean if left out.
-
-    Raises:
-        ValueError: a number that is not positive, or no batch.
-    """
-    if not tokens or min(tokens) <= 0:
-        raise ValueError(f"tokens = {list(tokens)}: must be positive numbers")
-    unit = sum(tokens) / len(tokens) if unit_tokens is None else unit_tokens
-    if not unit > 0:
-        raise ValueError(f"unit_tokens = {unit}: must be positive")
-    return tuple(each / unit for each in tokens)
-
-
 def best_effort(
     layers: int, loaded: int, batches: int, weights: Sequence[float] | None = None
 ) -> Pipeline:
@@ -154,8 +136,8 @@ def zigzag(
     weight = tuple(weights or (1.0,) * batches)
     pulp = import_pulp()
     programme = pulp.LpProblem("zigzag", pulp.LpMinimize)
-    make = getattr(programme, "add_variable", pulp.LpVariable)
-    t = [make(f"T_{i}", 0, layers, pulp.LpInteger) for i in range(batches)]  # C1: S_i = L - T_i
+    # C1: S_i = L - T_i
+    t = [variable(programme, f"T_{i}", 0, layers, integer=True) for i in range(batches)]
     # The latency of every batch from i on holds S_i.
     programme += pulp.lpSum(
         (batches - i) / batches * weight[i] * (layers - t[i]) for i in range(batches)

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, field_validator
 
-from baselines.fleet import GpuBudget, Period, pools_of
+from baselines.fleet import GpuBudget, Period, UniformPolicy, pools_of
 from baselines.parameters import PolicyError, Positive
 from baselines.practice.seen import (
     ArrivalCounts,
     PracticeParameters,
-    PracticePolicy,
     kv_capacity,
     tightest,
 )
@@ -132,7 +131,7 @@ class _Pools:
         return self.prefill != self.decode
 
 
-class DynamoPolicy(PracticePolicy):
+class DynamoPolicy(UniformPolicy):
     """Dynamo's throughput planner for all classes alike.
 
     The rate is that of arrivals, and answers are as long as the predictor says; Dynamo's own counts of
@@ -143,7 +142,8 @@ class DynamoPolicy(PracticePolicy):
     ordered.
     """
 
-    parameters_type: ClassVar[type[DynamoParameters]] = DynamoParameters
+    parameters_type = DynamoParameters
+    usual_name = "dynamo"
     parameters: DynamoParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -158,9 +158,6 @@ class DynamoPolicy(PracticePolicy):
         "forecaster": Choice(("last-value", "ewma", "holt-winters")),
         "batch_limit": BATCH_LIMIT,
     }
-
-    def __init__(self, name: str = "dynamo", **values: object) -> None:
-        super().__init__(name, **values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Find the pools, and forget the load.
@@ -180,7 +177,7 @@ class DynamoPolicy(PracticePolicy):
         self._lengths = np.zeros((n, 2))
         self._forecaster = make_forecaster(self.parameters.forecaster)
         self._forecaster.reset(3 * n)
-        self._planning = Period(self.period_s)
+        self._planning = Period(self.parameters.period_s)
         self._planned_s = 0.0
 
     def observe(self, view: ClusterView) -> None:

@@ -19,11 +19,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import PolicyError, Positive, PositiveCount, Share
 from baselines.practice.seen import (
     ArrivalCounts,
     PracticeParameters,
-    PracticePolicy,
     kv_capacity,
     on_the_way,
     replicas_of,
@@ -183,7 +183,7 @@ def load_step(
     return -1
 
 
-class DynamoLoadPolicy(PracticePolicy):
+class DynamoLoadPolicy(UniformPolicy):
     """Dynamo's load planner for all classes alike.
 
     Instances here run prefill and decode in iterations of their own, so there is a regression for each, as of
@@ -193,7 +193,8 @@ class DynamoLoadPolicy(PracticePolicy):
     it is never ordered twice.
     """
 
-    parameters_type: ClassVar[type[DynamoLoadParameters]] = DynamoLoadParameters
+    parameters_type = DynamoLoadParameters
+    usual_name = "dynamo-load"
     parameters: DynamoLoadParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -209,9 +210,6 @@ class DynamoLoadPolicy(PracticePolicy):
         "period_s": Real(5, 60, log=True),
         "batch_limit": BATCH_LIMIT,
     }
-
-    def __init__(self, name: str = "dynamo-load", **values: object) -> None:
-        super().__init__(name, **values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Forget the samples.

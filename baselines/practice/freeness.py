@@ -9,17 +9,15 @@ below; if it would be below -60 with one instance less, one goes.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
 
-from baselines.llumnix import even_moves, freeness_load
+from baselines.llumnix import RebalancingPolicy, freeness_load
 from baselines.parameters import Finite, Positive
-from baselines.practice.seen import PracticeParameters, PracticePolicy, kv_capacity, replicas_of
+from baselines.practice.seen import PracticeParameters, kv_capacity, replicas_of
 from baselines.space import BATCH_LIMIT, Choice, Real, Space
-from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 
 
@@ -44,8 +42,7 @@ class FreenessParameters(PracticeParameters):
 
     @model_validator(mode="after")
     def _ordered(self) -> FreenessParameters:
-        if self.low >= self.high:
-            raise ValueError(f"low = {self.low}: must be less than high = {self.high}")
+        self._ascending("low", "high")
         return self
 
 
@@ -63,10 +60,11 @@ def instances_to_add(load: float, requests: int, blocks: float, high: float) -> 
     return max(1, math.ceil(round((load - high) * max(requests, 1) / blocks, 9)))
 
 
-class FreenessPolicy(PracticePolicy):
+class FreenessPolicy(RebalancingPolicy):
     """Llumnix's rule for all classes alike; loading instances count as empty ones, as those that it adds."""
 
-    parameters_type: ClassVar[type[FreenessParameters]] = FreenessParameters
+    parameters_type = FreenessParameters
+    usual_name = "llumnix-freeness"
     parameters: FreenessParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -83,9 +81,6 @@ class FreenessPolicy(PracticePolicy):
     }
     """`high = -free` (in the grid it stands itself), `low = low_factor * high`."""
 
-    def __init__(self, name: str = "llumnix-freeness", **values: object) -> None:
-        super().__init__(name, **values)
-
     @staticmethod
     def of_grid(point: dict[str, float]) -> dict[str, float]:
         """Parameters of a point of `GRID` or `SPACE`."""
@@ -94,14 +89,6 @@ class FreenessPolicy(PracticePolicy):
             values["high"] = -values.pop("free")
         factor = values.pop("low_factor")
         return {**values, "low": float(f"{factor * values['high']:.4g}")}
-
-    def act(self, view: ClusterView) -> Command:
-        """Counts, and moves of waiting requests, whenever the period is over."""
-        looks = view.step > 0 and view.time_s >= self._period.next_s - 1e-9
-        command = super().act(view)
-        if not (looks and self.parameters.rebalance):
-            return command
-        return replace(command, move_waiting=even_moves(view, self._pools, command.targets))
 
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
         """Enough for `high`, or one fewer."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import Positive
-from baselines.practice.seen import PracticeParameters, PracticePolicy, kv_capacity, replicas_of
+from baselines.practice.seen import PracticeParameters, kv_capacity, replicas_of
 from baselines.space import BATCH_LIMIT, Real, Space
 from llmscale_env.control.view import ClusterView
 
@@ -42,7 +43,7 @@ def wanted_replicas(kv_sum: float, waiting: float, kv_target: float, queue_targe
     return max(kv, math.ceil(round(waiting / queue_target, 9)))
 
 
-class KedaPolicy(PracticePolicy):
+class KedaPolicy(UniformPolicy):
     """KEDA's rule for all classes alike.
 
     It says what is needed and not how many to add, so loading replicas are not ordered twice; nothing holds
@@ -50,7 +51,8 @@ class KedaPolicy(PracticePolicy):
     is.
     """
 
-    parameters_type: ClassVar[type[KedaParameters]] = KedaParameters
+    parameters_type = KedaParameters
+    usual_name = "keda"
     parameters: KedaParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -63,9 +65,6 @@ class KedaPolicy(PracticePolicy):
         "kv_target": Real(0.01, 0.95, log=True),
         "batch_limit": BATCH_LIMIT,
     }
-
-    def __init__(self, name: str = "keda", **values: object) -> None:
-        super().__init__(name, **values)
 
     def desired(self, view: ClusterView, p: int, have: int) -> tuple[int, str]:
         """The larger of the two demands."""

@@ -15,8 +15,9 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import Positive
-from baselines.practice.seen import MovingMean, PracticeParameters, PracticePolicy, requests_in
+from baselines.practice.seen import MovingMean, PracticeParameters, requests_in
 from baselines.space import BATCH_LIMIT, Real, Space
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -107,7 +108,7 @@ class PanicMode:
         return self.most
 
 
-class KpaPolicy(PracticePolicy):
+class KpaPolicy(UniformPolicy):
     """Knative's KPA for all classes alike.
 
     Knative averages what its queue proxies report every second; here the gauge is read at every decision, so
@@ -116,7 +117,8 @@ class KpaPolicy(PracticePolicy):
     in the threshold, and are not ordered twice, since what it wants does not hang on what there is.
     """
 
-    parameters_type: ClassVar[type[KpaParameters]] = KpaParameters
+    parameters_type = KpaParameters
+    usual_name = "kpa"
     parameters: KpaParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -131,9 +133,6 @@ class KpaPolicy(PracticePolicy):
         "panic_threshold": Real(1.1, 8, log=True),
         "batch_limit": BATCH_LIMIT,
     }
-
-    def __init__(self, name: str = "kpa", **values: object) -> None:
-        super().__init__(name, **values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Forget concurrency and panic."""

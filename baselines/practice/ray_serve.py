@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import NonNegative, Positive
-from baselines.practice.seen import MovingMean, PracticeParameters, PracticePolicy, requests_in
+from baselines.practice.seen import MovingMean, PracticeParameters, requests_in
 from baselines.space import BATCH_LIMIT, Real, Space
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -78,10 +79,11 @@ class Delay:
         return desired
 
 
-class RayServePolicy(PracticePolicy):
+class RayServePolicy(UniformPolicy):
     """Ray Serve for all classes alike."""
 
-    parameters_type: ClassVar[type[RayServeParameters]] = RayServeParameters
+    parameters_type = RayServeParameters
+    usual_name = "ray-serve"
     parameters: RayServeParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -97,9 +99,6 @@ class RayServePolicy(PracticePolicy):
         "down_delay_s": Real(10, 900, log=True),
         "batch_limit": BATCH_LIMIT,
     }
-
-    def __init__(self, name: str = "ray-serve", **values: object) -> None:
-        super().__init__(name, **values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Forget what was seen and said."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.fleet import UniformParameters, UniformPolicy
+from baselines.fleet import UniformParameters
 from baselines.parameters import BatchLimit, Positive
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -25,7 +25,6 @@ class PracticeParameters(UniformParameters):
     """What the autoscalers in use have in common.
 
     Attributes:
-        period_s: time between two looks; never shorter than the time between decisions.
         batch_limit: vLLM's default `max_num_seqs` was 256.
         router: of every class; a service with the fewest outstanding requests first.
     """
@@ -33,16 +32,6 @@ class PracticeParameters(UniformParameters):
     period_s: Positive = 15.0
     batch_limit: BatchLimit | None = 256
     router: str = "jsq-requests"
-
-
-class PracticePolicy(UniformPolicy):
-    """A `UniformPolicy` whose period is a parameter."""
-
-    parameters: PracticeParameters
-
-    def __init__(self, name: str, **values: object) -> None:
-        super().__init__(name, **values)
-        self.period_s = self.parameters.period_s
 
 
 @dataclass(frozen=True)

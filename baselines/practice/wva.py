@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import NonNegative, Positive
 from baselines.practice.seen import (
     PracticeParameters,
-    PracticePolicy,
     kv_capacity,
     on_the_way,
     replicas_of,
@@ -49,12 +49,8 @@ class WvaParameters(PracticeParameters):
 
     @model_validator(mode="after")
     def _sound(self) -> WvaParameters:
-        for spare, threshold in (("kv_spare", "kv_threshold"), ("queue_spare", "queue_threshold")):
-            if getattr(self, spare) >= getattr(self, threshold):
-                raise ValueError(
-                    f"{spare} = {getattr(self, spare)}: must be less than {threshold} = "
-                    f"{getattr(self, threshold)}"
-                )
+        self._ascending("kv_spare", "kv_threshold")
+        self._ascending("queue_spare", "queue_threshold")
         return self
 
 
@@ -97,10 +93,11 @@ def saturation_step(
     return -1 if n >= 2 and holds(n - 1) else 0
 
 
-class WvaPolicy(PracticePolicy):
+class WvaPolicy(UniformPolicy):
     """llm-d's saturation rule for all classes alike, one variant per LLM."""
 
-    parameters_type: ClassVar[type[WvaParameters]] = WvaParameters
+    parameters_type = WvaParameters
+    usual_name = "wva"
     parameters: WvaParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -120,9 +117,6 @@ class WvaPolicy(PracticePolicy):
         "batch_limit": BATCH_LIMIT,
     }
     """Spares as shares of their thresholds, so that every point is a setting."""
-
-    def __init__(self, name: str = "wva", **values: object) -> None:
-        super().__init__(name, **values)
 
     @staticmethod
     def of_grid(point: dict[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import model_validator
 
+from baselines.fleet import UniformPolicy
 from baselines.parameters import Positive, PositiveCount, Share
 from baselines.practice.seen import (
     ArrivalCounts,
     PracticeParameters,
-    PracticePolicy,
     kv_capacity,
     median,
     on_the_way,
@@ -55,11 +55,7 @@ class WvaTokensParameters(PracticeParameters):
 
     @model_validator(mode="after")
     def _ordered(self) -> WvaTokensParameters:
-        if self.down_boundary >= self.up_threshold:
-            raise ValueError(
-                f"down_boundary = {self.down_boundary}: must be less than up_threshold = "
-                f"{self.up_threshold}"
-            )
+        self._ascending("down_boundary", "up_threshold")
         return self
 
 
@@ -103,7 +99,7 @@ def capacity_step(
     return -min(fewer, max(ready - 1, 0))
 
 
-class WvaTokensPolicy(PracticePolicy):
+class WvaTokensPolicy(UniformPolicy):
     """llm-d's token capacity rule for all classes alike, one variant per LLM.
 
     k2 as there: the tokens in use on a replica whose queue is at its threshold; else the mean of the last
@@ -112,7 +108,8 @@ class WvaTokensPolicy(PracticePolicy):
     token budget of an iteration.
     """
 
-    parameters_type: ClassVar[type[WvaTokensParameters]] = WvaTokensParameters
+    parameters_type = WvaTokensParameters
+    usual_name = "wva-tokens"
     parameters: WvaTokensParameters
 
     GRID: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -131,9 +128,6 @@ class WvaTokensPolicy(PracticePolicy):
         "batch_limit": BATCH_LIMIT,
     }
     """`down_boundary = down_share * up_threshold`."""
-
-    def __init__(self, name: str = "wva-tokens", **values: object) -> None:
-        super().__init__(name, **values)
 
     @staticmethod
     def of_grid(point: dict[str, float]) -> dict[str, float]:

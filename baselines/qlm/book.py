@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.qlm.groups import TokenClustering, make_groups
+from baselines.qlm.groups import TokenClustering, token_bounds
 from llmscale_env.control.view import ClusterView, WaitingRequests
-
-MAX_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -156,19 +154,8 @@ class GroupBook:
             mine = (waiting.llm == llm) & (waiting.slo_class == slo_class)
             if int(mine.sum()) < self._least:
                 continue
-            ones = np.ones(int(mine.sum()))
             output = self._expected_output(llm, slo_class)
-            found = make_groups(
-                ones * llm,
-                ones,
-                waiting.arrival_s[mine],
-                waiting.input_tokens[mine],
-                ones * output,
-                float(MAX_TOKENS),
-                delta=1,
-                clustering=self._clustering,
-            )
-            bounds = found.input_bounds(llm, 1.0, output)[:-1]
+            bounds = token_bounds(waiting.input_tokens[mine], output, self._clustering)[:-1]
             uppers = tuple(int(bound) for bound in bounds)
             if len(uppers) < len(old):
                 continue  # the cluster that is gone drains and takes what little of it comes

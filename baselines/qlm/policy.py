@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from baselines.parameters import (
+    NamedPolicy,
     NonNegative,
     Parameters,
     PolicyError,
     Positive,
     PositiveCount,
-    checked,
 )
 from baselines.qlm.book import Cell, Changes, GroupBook, LiveGroup
 from baselines.qlm.fixed import fixed_llms
@@ -94,15 +94,12 @@ class QlmParameters(Parameters):
     swapping: bool = True
 
 
-class QlmPolicy:
-    """See `QlmParameters`; raises `PolicyError` for a scenario without group queues.
+class QlmPolicy(NamedPolicy):
+    """See `QlmParameters`; raises `PolicyError` for a scenario without group queues."""
 
-    Args:
-        name: as it is shown in tables.
-        values: fields of the parameters.
-    """
-
-    parameters_type: ClassVar[type[QlmParameters]] = QlmParameters
+    parameters_type = QlmParameters
+    usual_name = "qlm"
+    parameters: QlmParameters
     SPACE: ClassVar[Space] = {
         "delta": Real(1.0, 16.0, log=True),
         "average_batch": Choice(("shared", "profiled")),
@@ -113,10 +110,6 @@ class QlmPolicy:
         "decode": Choice(("maximum", "mean")),
         "evict": Choice(("order", "violation")),
     }
-
-    def __init__(self, name: str = "qlm", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode."""

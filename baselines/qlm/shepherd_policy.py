@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.fleet import Period
-from baselines.parameters import Parameters, PolicyError, Positive, PositiveCount, checked
+from baselines.parameters import (
+    NamedPolicy,
+    Parameters,
+    PolicyError,
+    Positive,
+    PositiveCount,
+)
 from baselines.qlm.history import OutputHistory
 from baselines.qlm.problem import NO_HURRY_S, Profiler, serving_instances
 from baselines.qlm.shepherd import PlacementProblem, execution_s, place
@@ -41,21 +47,19 @@ class ShepherdParameters(Parameters):
     gap: Positive = 0.001
 
 
-class ShepherdPolicy:
+class ShepherdPolicy(NamedPolicy):
     """A queue per LLM and class; instances run fixed batches, tightest SLO first, what is late last.
 
     What is placed is what waits and what arrives until the next placement at the rate of the last period.
     """
 
-    parameters_type: ClassVar[type[ShepherdParameters]] = ShepherdParameters
+    parameters_type = ShepherdParameters
+    usual_name = "shepherd"
+    parameters: ShepherdParameters
     SPACE: ClassVar[Space] = {
         "output": Choice(("maximum", "mean")),
         "period_s": Real(5.0, 300.0, log=True),
     }
-
-    def __init__(self, name: str = "shepherd", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, ShepherdParameters, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode.

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.parameters import BatchLimit, Parameters, PolicyError, checked
+from baselines.parameters import BatchLimit, NamedPolicy, Parameters, PolicyError
 from baselines.qlm.fixed import fixed_llms
 from baselines.qlm.problem import serving_instances
 from baselines.space import BATCH_LIMIT, Choice, Space
@@ -49,20 +49,18 @@ class EdfParameters(VllmParameters):
     by: Literal["deadline", "slo"] = "deadline"
 
 
-class VllmPolicy:
+class VllmPolicy(NamedPolicy):
     """First come first served. See `VllmParameters`."""
 
-    parameters_type: ClassVar[type[VllmParameters]] = VllmParameters
+    parameters_type = VllmParameters
+    usual_name = "vllm"
+    parameters: VllmParameters
     SPACE: ClassVar[Space] = {
         "batch_limit": BATCH_LIMIT,
         "swapping": Choice((True, False)),
         "queues": Choice(("shared", "per-instance")),
     }
     _first = 0
-
-    def __init__(self, name: str = "vllm", **values: object) -> None:
-        self.name = name
-        self.parameters = checked(name, self.parameters_type, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Start an episode.
@@ -174,11 +172,9 @@ class EdfPolicy(VllmPolicy):
     """A queue per class, the earliest deadline first. See `EdfParameters`."""
 
     parameters_type = EdfParameters
+    usual_name = "edf"
     SPACE: ClassVar[Space] = {**VllmPolicy.SPACE, "by": Choice(("deadline", "slo"))}
     parameters: EdfParameters
-
-    def __init__(self, name: str = "edf", **values: object) -> None:
-        super().__init__(name, **values)
 
     def _queues(self, start: int) -> list[int]:
         return [self._first + start + k for k in range(len(self.scenario.classes))]

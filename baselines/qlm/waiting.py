@@ -105,18 +105,6 @@ def inefficiency(measured_s_per_token: float, decode_s_per_token: float) -> floa
     return max(1.0, measured_s_per_token / decode_s_per_token)
 
 
-def residual_output(mean: float, std: float) -> float:
-    """Tokens that a request found running still has to produce: (mu^2 + sigma^2) / (2 mu).
-
-    Ours, from renewal theory: long outputs are found running more often than short ones.
-
-    Raises:
-        ValueError: a mean that is not positive.
-    """
-    _positive("mean", mean)
-    return (mean**2 + std**2) / (2 * mean)
-
-
 # ---- a virtual queue ----
 
 
@@ -156,21 +144,6 @@ class Ahead:
         return self.requests * (self.std_output / self.tokens_per_s) ** 2
 
 
-def group_waits_s(queue: Sequence[Ahead], quantile: float = 0.5) -> NDArray[np.float64]:
-    """When each group of a virtual queue of one LLM begins: Eq. 2 and 3 over all groups ahead.
-
-    Args:
-        queue: what runs, if anything, then the groups in order.
-        quantile: of the normal sum; 0.5 is its mean.
-
-    Returns:
-        (len(queue) + 1,) waiting time of each entry, the first 0; the last is when all are served.
-    """
-    mean = np.concatenate([[0.0], np.cumsum([entry.mean_s for entry in queue])])
-    variance = np.concatenate([[0.0], np.cumsum([entry.variance_s2 for entry in queue])])
-    return _normal(mean, variance, quantile)
-
-
 @dataclass(frozen=True, eq=False)
 class Outlook:
     """Estimates for the requests of one group, first come first served.
@@ -187,11 +160,6 @@ class Outlook:
     first_token_s: NDArray[np.float64]
     completion_s: NDArray[np.float64]
     full: NDArray[np.bool_]
-
-    @property
-    def group_completion_s(self) -> float:
-        """C, Eq. 5: the maximum over the group's requests."""
-        return float(self.completion_s.max())
 
 
 def outlook(

@@ -18,6 +18,6 @@ reference engine against them, look by look.
 | a scenario's endpoints as the programme takes them | `endpoints` |
 | which region, deployment, instance gets a request | `routing` (section 6.2) |
 | when do non-interactive requests go out of their queue | `background` (section 6.3) |
-| when does an instance come or go: reactive, LT-I, LT-U, LT-UA, siloed | `scaling` (sections 4, 6.5, 7.2) |
+| when does an instance come or go: reactive, LT-I, LT-U, LT-UA | `scaling` (sections 6.5, 7.2) |
 | where does a new instance come from, and how long does it take | `provisioning` (sections 3.4, 6.5, 7.1) |
 """

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from baselines.parameters import NonNegative, Parameters, PolicyError, checked
+from baselines.parameters import NamedPolicy, NonNegative, Parameters, PolicyError
 from baselines.sageserve.endpoints import Endpoints
 from baselines.sageserve.forecast import (
     DAY_S,
@@ -87,25 +87,19 @@ def thresholds_of(point: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-class ReactivePolicy:
+class ReactivePolicy(NamedPolicy):
     """The status quo: every pool scales by its utilisation when a request reaches its region (section 7.2).
 
     "reactive" is the unified form, in which an endpoint serves everything; "siloed" wants separate
     pools for what can wait (role "batch"; section 4).
-
-    Args:
-        name: what tables call it.
-        values: fields of `ScalingParameters`.
     """
 
-    parameters_type: ClassVar[type[ScalingParameters]] = ScalingParameters
+    parameters_type = ScalingParameters
+    parameters: ScalingParameters
+    usual_name = "reactive"
     siloed: ClassVar[bool] = False
     SPACE: ClassVar[Space] = THRESHOLDS
     of_grid = staticmethod(thresholds_of)
-
-    def __init__(self, name: str = "reactive", **values: Any) -> None:
-        self.name = name
-        self.parameters = checked(name, ScalingParameters, values)
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """Look for the pools.
@@ -136,10 +130,8 @@ class ReactivePolicy:
 class SiloedPolicy(ReactivePolicy):
     """Separate pools, each reactive (section 4)."""
 
+    usual_name = "siloed"
     siloed = True
-
-    def __init__(self, name: str = "siloed", **values: Any) -> None:
-        super().__init__(name, **values)
 
 
 def check_scaling(scenario: Scenario, policy: str, changes: Mapping[str, float]) -> None:
@@ -305,15 +297,11 @@ class LongTermParameters(ScalingParameters):
         return ForecastSettings(made, bin_s=bin_s, lead_s=self.lead_s, beta=self.beta)
 
 
-class LongTermPolicy:
+class LongTermPolicy(NamedPolicy):
     """LT-I, LT-U and LT-UA: plans for an hour, carried out at once or as utilisation asks for it (6.5.1).
 
     Until there is anything to forecast from, pools are reactive (ours). What LT-I could not start for want
     of VMs it orders again at the next decision.
-
-    Args:
-        name: what tables call it.
-        values: fields of `LongTermParameters`.
 
     Attributes:
         rule: "immediate", "target" or "target-ahead".
@@ -322,7 +310,9 @@ class LongTermPolicy:
         PolicyError: a parameter that is unknown or not allowed.
     """
 
-    parameters_type: ClassVar[type[LongTermParameters]] = LongTermParameters
+    parameters_type = LongTermParameters
+    usual_name = "lt-i"
+    parameters: LongTermParameters
     rule: ClassVar[Literal["immediate", "target", "target-ahead"]] = "immediate"
     SPACE: ClassVar[Space] = {
         **THRESHOLDS,
@@ -333,14 +323,13 @@ class LongTermPolicy:
     }
     of_grid = staticmethod(thresholds_of)
 
-    def __init__(self, name: str = "lt-i", **values: Any) -> None:
-        self.name = name
-        self.parameters = checked(name, LongTermParameters, values)
+    def __init__(self, name: str = "", **values: Any) -> None:
+        super().__init__(name, **values)
         try:
             self._settings = self.parameters.settings()
             make_forecaster(self._settings.forecaster)
         except ValueError as error:
-            raise PolicyError(f"{name}: {error}") from None
+            raise PolicyError(f"{self.name}: {error}") from None
         self._endpoints: tuple[Scenario, Endpoints] | None = None
 
     @property
@@ -482,21 +471,17 @@ class LongTermPolicy:
 class TargetPolicy(LongTermPolicy):
     """LT-U: plans are carried out as utilisation asks for it."""
 
+    usual_name = "lt-u"
     rule = "target"
-
-    def __init__(self, name: str = "lt-u", **values: Any) -> None:
-        super().__init__(name, **values)
 
 
 class TargetAheadPolicy(LongTermPolicy):
     """LT-UA: likewise, and beyond the plan where the load is far from the forecast."""
 
+    usual_name = "lt-ua"
     rule = "target-ahead"
     SPACE: ClassVar[Space] = {
         **LongTermPolicy.SPACE,
         "above": Real(1.1, 10.0, log=True),
         "below": Real(0.1, 0.9),
     }
-
-    def __init__(self, name: str = "lt-ua", **values: Any) -> None:
-        super().__init__(name, **values)

@@ -16,40 +16,6 @@ THRESHOLD = 0.7
 """Below it a region is taken in order of preference (section 6.2)."""
 
 
-def effective_utilisation(used: ArrayLike, available: ArrayLike) -> float:
-    """Sum of memory in use over sum of memory there is, over the instances of an LLM in a region.
-
-    Args:
-        used: (n,) KV tokens in use (or bytes, without the weights).
-        available: (n,) KV capacity in the same unit.
-
-    Returns:
-        The share; infinite where there is no instance, so that nobody prefers such a region.
-
-    Raises:
-        ValueError: different lengths, or negative values.
-    """
-    taken, room = np.asarray(used, np.float64), np.asarray(available, np.float64)
-    if taken.shape != room.shape:
-        raise ValueError(f"used: expected shape {room.shape}, got {taken.shape}")
-    if not ((taken >= 0).all() and (room >= 0).all()):
-        raise ValueError("used and available must be at least 0")
-    total = float(room.sum())
-    return float(taken.sum()) / total if total > 0 else math.inf
-
-
-def preference(home: int, latency_s: ArrayLike) -> tuple[int, ...]:
-    """Regions in the order in which a client tries them: its own, then by network proximity.
-
-    Args:
-        home: the client's region.
-        latency_s: (regions, regions) from source to sink.
-    """
-    row = np.asarray(latency_s, np.float64)[home]
-    others = sorted((r for r in range(len(row)) if r != home), key=lambda r: (row[r], r))
-    return (home, *others)
-
-
 def choose_region(
     utilisation: Sequence[float],
     order: Sequence[int],

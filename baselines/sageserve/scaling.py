@@ -1,4 +1,4 @@
-"""When an instance comes or goes (sections 4, 6.5.1 and 7.2), one endpoint at a time, on numbers.
+"""When an instance comes or goes (sections 6.5.1 and 7.2), one endpoint at a time, on numbers.
 
 Every rule is asked at each arrival at the endpoint (`arrival`) and at each hour (`hour`), and answers
 with a change of the number of instances. Instances are counted with those on their way: otherwise a
@@ -135,7 +135,7 @@ class _Rule:
 
 
 class Reactive(_Rule):
-    """The status quo, for an endpoint that serves everything or for one pool of `silo`."""
+    """The status quo, for an endpoint that serves everything or for one pool of a siloed one."""
 
     def __init__(
         self,
@@ -247,39 +247,3 @@ class UtilisedAhead(Utilised):
         assert self.target is not None
         self._there = self._there or (self.target - instances) * self._way <= 0
         return self._there
-
-
-@dataclass(frozen=True)
-class Silo:
-    """Instances of an LLM in a region, split between classes (section 4).
-
-    Attributes:
-        interactive, background: largest numbers of the two pools.
-    """
-
-    interactive: int
-    background: int
-
-    def rules(
-        self, least: int = 2, thresholds: Thresholds | None = None, cooldown_s: float = 15.0
-    ) -> tuple[Reactive, Reactive]:
-        """A reactive rule for each pool."""
-        first, second = (
-            Reactive(thresholds, Bounds(least, most), cooldown_s)
-            for most in (self.interactive, self.background)
-        )
-        return first, second
-
-
-def silo(instances: int = 20, background_share: float = 0.2) -> Silo:
-    """16 + 4 of 20, and in proportion of other numbers (at least one each).
-
-    Raises:
-        ValueError: fewer than two instances, or a share outside 0..1.
-    """
-    if instances < 2:
-        raise ValueError(f"instances = {instances}: must be at least 2")
-    if not 0 < background_share < 1:
-        raise ValueError(f"background_share = {background_share}: must be between 0 and 1")
-    background = min(max(round(instances * background_share), 1), instances - 1)
-    return Silo(instances - background, background)

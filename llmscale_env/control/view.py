@@ -185,10 +185,6 @@ class ClusterView:
                 return self.pools[p]
         raise KeyError(f"pool {name!r}: there are {[p.name for p in self.scenario.fleet.pools]}")
 
-    def pools_of_role(self, role: str) -> list[int]:
-        """Numbers of the pools with a role."""
-        return [p for p, pool in enumerate(self.scenario.fleet.pools) if pool.role == role]
-
     def instances_of(self, p: int) -> int:
         """Instances of pool `p` that a target counts: acquiring, loading and active."""
         seen = self.pools[p]
