@@ -54,7 +54,7 @@ def kv_capacity_tokens(
     llm, gpu = llm_card(llm), gpu_card(gpu)
     llms = [llm] if draft is None else [llm, llm_card(draft)]
     for card in llms:
-        _check_tp(card, tp)
+        card.check_tp(tp)
     if not 0.0 < memory_fraction <= 1.0:
         raise ValueError(f"memory_fraction = {memory_fraction}: must be in (0, 1]")
     usable = gpu.memory_bytes * memory_fraction
@@ -107,10 +107,3 @@ def fitting_tp(
         if free >= min_kv_tokens * sum(card.kv_bytes_per_token_per_gpu(tp) for card in llms):
             fitting.append(tp)
     return tuple(fitting)
-
-
-def _check_tp(llm: LlmCard, tp: int) -> None:
-    if not llm.fits_tp(tp):
-        raise ValueError(
-            f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads of {llm.name}"
-        )
