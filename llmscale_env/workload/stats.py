@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from numpy.typing import NDArray
 from llmscale_env.workload.requests import PS_PER_S
 
 LENGTH_PERCENTILES = (1, 10, 25, 50, 75, 90, 99, 100)
+WIDTHS_S = (15.0, 60.0)
+"""Of the windows in which arrivals are counted."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TraceStats:
         duration_s: from first to last arrival.
         rate_per_s: requests over duration.
         cv: coefficient of variation of the gaps between arrivals (1 for a Poisson process).
-        windows: counts in windows of some widths.
+        windows: counts in windows of `WIDTHS_S`.
         input, output: lengths; None for counts alone.
         spearman: rank correlation of input and output.
     """
@@ -110,7 +111,6 @@ def trace_stats(
     arrival_ps: NDArray[np.int64] | None,
     input_tokens: NDArray | None,
     output_tokens: NDArray | None,
-    widths_s: Sequence[float] = (15.0, 60.0),
 ) -> TraceStats:
     """Statistics of sorted arrivals, of lengths, or of both (None leaves a part out).
 
@@ -129,7 +129,7 @@ def trace_stats(
         if duration > 0:
             rate = len(since_s) / duration
             cv = float(gaps.std() / gaps.mean())
-            found = (window_stats(since_s, width) for width in widths_s)
+            found = (window_stats(since_s, width) for width in WIDTHS_S)
             windows = [w for w in found if w is not None]
     both = input_tokens is not None and output_tokens is not None
     return TraceStats(
@@ -200,7 +200,7 @@ def plot_stats(
         smooth = np.convolve(counts, np.ones(coarse) / coarse, mode="same") / width
         rate.plot(np.arange(len(counts)) * width, smooth, lw=1.4, color="C1", label="15 s mean")
         rate.legend(loc="upper right")
-        for w in (15.0, 60.0):
+        for w in WIDTHS_S:
             per_window = np.bincount((since_s / w).astype(np.int64))[: int(since_s[-1] / w)]
             before, after = per_window[:-1], per_window[1:]
             ratio = np.sort(after[before > 0] / before[before > 0])
