@@ -27,6 +27,7 @@ from llmscale_env.cluster.iteration_time import (
 )
 from llmscale_env.cluster.readers import Row, measurements
 from llmscale_env.sim.spec import ProfileSpec
+from tests.refusals import refuses
 
 SHIPPED = load_models()
 IDS = [f"{m.llm}-{m.gpu}-tp{m.tp}-{m.kind}" for m in SHIPPED]
@@ -63,8 +64,7 @@ def test_the_form_by_hand():
     pairs = 30 * (2 * 70 + 30) + 68 * 68
     expected = 0.02 + 0.002 + 500e-6 + 2e-8 * pairs + 2 * 0.001
     assert TOY.mixed_s(2, 500, 98, pairs, chunks=2) == pytest.approx(expected)
-    with pytest.raises(ValueError, match="batch = 0"):
-        TOY.decode_s(0, 0)
+    refuses("batch = 0", TOY.decode_s, 0, 0)
 
 
 def test_extrapolation_keeps_throughput_rising():
@@ -222,14 +222,10 @@ def test_wrong_questions_say_what_there_is():
         iteration_time_model("llama-3.1-70b", "a100", 4, kind="mesured")
     with pytest.raises(ValueError, match="tp = 5: must be a positive divisor of the 32 heads"):
         iteration_time_model("llama-2-7b", "a100", 5)
-    with pytest.raises(ValueError, match="swap_bytes_per_s = 0"):
-        TOY.profile(swap_bytes_per_s=0)
-    with pytest.raises(ValueError, match="max_batch = 0"):
-        TOY.profile(max_batch=0)
-    with pytest.raises(ValueError, match="decode_batch must rise strictly from 1"):
-        replace(TOY, decode_batch=(1, 1, 4))
-    with pytest.raises(ValueError, match="mixed_knot_s must not fall"):
-        replace(TOY, mixed_knot_s=(0.02, 0.01))
+    refuses("swap_bytes_per_s = 0", TOY.profile, swap_bytes_per_s=0)
+    refuses("max_batch = 0", TOY.profile, max_batch=0)
+    refuses("decode_batch must rise strictly from 1", replace, TOY, decode_batch=(1, 1, 4))
+    refuses("mixed_knot_s must not fall", replace, TOY, mixed_knot_s=(0.02, 0.01))
 
 
 @pytest.mark.parametrize(
@@ -246,8 +242,7 @@ def test_bad_data_files_are_one_clear_error(tmp_path: Path, content: str | None,
     path = tmp_path / "own.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(DataFileError, match=message):
-        iteration_time_model("llama-2-7b", "a100", 1, data=path)
+    refuses(message, iteration_time_model, "llama-2-7b", "a100", 1, data=path, error=DataFileError)
 
 
 def test_own_file_comes_before_the_shipped_one(tmp_path: Path):
@@ -344,8 +339,7 @@ def test_held_out_rows_are_really_held_out():
 def test_decode_or_prefill_missing_is_an_error():
     row = Row("decode", 1, 100, 0, 0, 0, 10.0)
     data = measurements([row], llm="llama-2-7b", gpu="a100-80gb", tp=1, kind="user", source="x")
-    with pytest.raises(FitDataError, match="no rows of kind 'prefill'"):
-        fit(data)
+    refuses("no rows of kind 'prefill'", fit, data, error=FitDataError)
 
 
 def test_slower_links_between_gpus_cost_what_all_reduces_take_longer():

@@ -30,6 +30,7 @@ from llmscale_env.sim.spec import (
 )
 from llmscale_env.workload.requests import RequestTable
 from tests import small_clusters
+from tests.refusals import refuses
 from tests.small_clusters import table, times
 
 INTERACTIVE, BATCH = 0, 1
@@ -393,8 +394,7 @@ def test_custom_router_sees_features_and_its_answer_is_checked() -> None:
     assert features.tolist() == [[0, 0, 0, 1000, 0, 7, 0, 0], [1, 0, 5, 1000, 4, 7, 0, 1]]
 
     no_queue = replace(spec, routes=((RouteSpec(RouterKind.CUSTOM, (0,)),),))
-    with pytest.raises(ValueError, match=r"returned -1 for request 2: must be in 0\.\.1"):
-        run(no_queue, requests)
+    refuses(r"returned -1 for request 2: must be in 0\.\.1", run, no_queue, requests)
 
 
 def test_shared_queue_is_pulled_in_order() -> None:
@@ -765,8 +765,7 @@ def test_one_slot_is_an_m_g_1_queue() -> None:
 )
 def test_bad_arguments(call: Any, message: str) -> None:
     engine = ReferenceEngine(fleet(), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=message):
-        call(engine)
+    refuses(message, call, engine)
 
 
 def test_requests_of_an_unknown_class_are_refused() -> None:

@@ -21,6 +21,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
 )
 from tests.engine_cases import mechanisms, run_case
+from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, profile, seen, table, times
 from tests.test_engines_agree import broken_law
 from tests.test_reference_weights import cluster, layers, states
@@ -452,23 +453,18 @@ def test_a_source_of_weights_that_is_lost_does_not_end_the_pair(engine_class: En
 )
 def test_scale_refuses_partners(engine_class: Engine, partners: list[int], error: str) -> None:
     engine = engine_class(live(), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=error):
-        engine.scale([1], [0], partners)
+    refuses(error, engine.scale, [1], [0], partners)
     assert states(engine)[1] == OFF
 
 
 def test_an_instance_is_in_one_pair_at_most(engine_class: Engine) -> None:
     engine = engine_class(live(n_slots=4), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=r"partners\[1\] = 0: is in a live pair already"):
-        engine.scale([1, 2], [0, 0], [0, 0])
+    refuses(r"partners\[1\] = 0: is in a live pair already", engine.scale, [1, 2], [0, 0], [0, 0])
     engine.scale([1], [0], [0])
-    with pytest.raises(ValueError, match=r"partners\[0\] = 0: is in a live pair already"):
-        engine.scale([2], [0], [0])
+    refuses(r"partners\[0\] = 0: is in a live pair already", engine.scale, [2], [0], [0])
     chunked = engine_class(live(chunk_tokens=8), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=r"must be of phase PREFILL, with chunk_tokens = 0"):
-        chunked.scale([1], [0], [0])
-    with pytest.raises(ValueError, match=r"live_mode = 7: must be one of 0 \(ZIGZAG\), 1"):
-        live(live_mode=7)
+    refuses(r"must be of phase PREFILL, with chunk_tokens = 0", chunked.scale, [1], [0], [0])
+    refuses(r"live_mode = 7: must be one of 0 \(ZIGZAG\), 1", live, live_mode=7)
 
 
 # --- laws, on generated cases ---

@@ -13,6 +13,7 @@ from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
+from tests.refusals import refuses
 from tests.small_tables import requests_of
 from tests.test_weights_scenarios import DECODE, LLM, PREFILL, scenario
 
@@ -274,8 +275,7 @@ def test_who_goes_and_who_becomes_another(flat: Scaler) -> None:
 
 def test_timed_pools_have_no_sources() -> None:
     timed = [{**PREFILL, "weights": "timed"}, {**DECODE, "weights": "timed", "twin_of": None}]
-    with pytest.raises(ValueError, match="no pool has weights = 'flow'"):
-        Scaler(scenario(timed))
+    refuses("no pool has weights = 'flow'", lambda: Scaler(scenario(timed)))
 
 
 # ---- on the engine ----
@@ -364,7 +364,6 @@ def test_mutation_and_failures_by_command() -> None:
 )
 def test_impossible_orders(command: Command, message: str) -> None:
     _, sim = started()
-    with pytest.raises(CommandError, match=message):
-        sim.apply(0, command)
+    refuses(message, sim.apply, 0, command, error=CommandError)
     _, sim = started(impossible_commands="clip")
     assert sim.apply(0, command) == 1

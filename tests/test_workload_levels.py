@@ -19,6 +19,7 @@ from llmscale_env.workload.mixes import load_mix, replayed
 from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.rescale import scale_to_peak
 from llmscale_env.workload.tables import load_counts
+from tests.refusals import refuses
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "traces"
 
@@ -81,8 +82,7 @@ def test_a_higher_rate_repeats_requests_where_they_are():
     ],
 )
 def test_wrong_levels_are_named(values, word):
-    with pytest.raises(ValidationError, match=word):
-        LevelArrivals(**values)
+    refuses(word, LevelArrivals, **values, error=ValidationError)
 
 
 def test_a_stream_of_levels_needs_no_rate():
@@ -145,14 +145,12 @@ def test_lengths_are_fitted_by_hand():
     assert found.output_sigma == pytest.approx(0.5, abs=0.01)
     assert found.log_correlation == pytest.approx(0.6, abs=0.01)
     assert found.input_mean_tokens == pytest.approx(x.mean(), abs=0.1)
-    with pytest.raises(ValueError, match="at least two"):
-        fit_lengths(x[:1], y[:1])
+    refuses("at least two", fit_lengths, x[:1], y[:1])
 
 
 def test_what_cannot_be_fitted():
     for counts, levels in ((np.zeros(100, int), 2), (np.ones(30, int), 2), (np.ones(100, int), 1)):
-        with pytest.raises(ValueError, match="levels"):
-            fit_levels(counts, levels)
+        refuses("levels", fit_levels, counts, levels)
 
 
 def test_the_fit_command_prints_a_stream(tmp_path, capsys):
@@ -288,10 +286,8 @@ def test_scale_to_peak_by_hand():
     }
     most = 2.0 * counts.max()
     assert scale_to_peak(workload, 4 * most, load_of, **keys) == pytest.approx(4.0, rel=0.02)
-    with pytest.raises(ValueError, match="capacity"):
-        scale_to_peak(workload, 0.0, load_of, **keys)
-    with pytest.raises(ValueError, match="no load"):
-        scale_to_peak(workload, 1.0, lambda requests: np.zeros(3), **keys)
+    refuses("capacity", scale_to_peak, workload, 0.0, load_of, **keys)
+    refuses("no load", lambda: scale_to_peak(workload, 1.0, lambda requests: np.zeros(3), **keys))
 
 
 def test_rescaling_keeps_the_pattern():
