@@ -178,6 +178,13 @@ class Trace:
     finish_log: list[int] = field(default_factory=list)
     at_rest: bool = False
 
+    def looks(self) -> dict[str, dict[str, Any]]:
+        """What was seen, by label and field."""
+        there: dict[str, dict[str, Any]] = {}
+        for label, name, value in self.snapshots:
+            there.setdefault(label, {})[name] = value
+        return there
+
 
 # --- custom routers (nopython code, as the fast engine compiles them) ---
 
