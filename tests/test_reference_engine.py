@@ -724,16 +724,15 @@ def test_one_slot_is_an_m_g_1_queue() -> None:
     service = 5 + 3 * inputs
     mean = 5 + 3 * 22.0
     arrivals = np.cumsum(rng.exponential(mean / utilisation, n)).astype(np.int64)
-    requests = table(*((int(t), int(i), 1) for t, i in zip(arrivals, inputs, strict=True)))
-    pool = PoolSpec(0, 0, 1, initial_active=1, batch_limit=1)
-    engine = run(cluster(pool), requests, until_ps=int(arrivals[-1]) + 10**6)
-    waited = engine.results()["admitted_ps"] - arrivals
-
-    expected = np.zeros(n, np.int64)
+    waited = np.zeros(n, np.int64)
     for k in range(1, n):
         gap = arrivals[k] - arrivals[k - 1]
-        expected[k] = max(0, expected[k - 1] + service[k - 1] - gap)
-    assert np.array_equal(waited, expected)
+        waited[k] = max(0, waited[k - 1] + service[k - 1] - gap)
+    first = slice(8_000)
+    rows = zip(arrivals[first].tolist(), inputs[first].tolist(), strict=True)
+    pool = PoolSpec(0, 0, 1, initial_active=1, batch_limit=1)
+    engine = run(cluster(pool), table(*((t, i, 1) for t, i in rows)), until_ps=10**8)
+    assert np.array_equal(engine.results()["admitted_ps"] - arrivals[first], waited[first])
 
     second_moment = 0.5 * 35**2 + 0.4 * 65**2 + 0.1 * 275**2
     formula = utilisation / mean * second_moment / (2 * (1 - utilisation))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -103,19 +104,20 @@ def with_more_stops(case: Case) -> Case:
     return replace(case, stops_ps=tuple(sorted({*case.stops_ps, *steps})))
 
 
-def flows(case: Case) -> bool:
-    spec = case.spec
-    return spec.splits or spec.network is not None or any(p.weight_bytes for p in spec.pools)
+def cases(kind: str, first: int) -> Iterator[tuple[int, Case]]:
+    """(seed, case) of those from `first` on that can be streamed, with more stops."""
+    for seed in range(first, first + N_CASES):
+        case = make_region_case(seed) if kind == "regions" else make_case(seed, kind == "qlm")
+        spec = case.spec
+        flows = spec.splits or spec.network is not None or any(p.weight_bytes for p in spec.pools)
+        if not flows:
+            yield seed, with_more_stops(case)
 
 
 @pytest.mark.parametrize("kind", ["plain", "qlm", "regions"])
 def test_a_streamed_episode_is_the_same(kind: str) -> None:
     Streamed.seen.clear()
-    for seed in range(5000, 5000 + N_CASES):
-        case = make_region_case(seed) if kind == "regions" else make_case(seed, kind == "qlm")
-        case = with_more_stops(case)
-        if flows(case):
-            continue
+    for seed, case in cases(kind, 5000):
         _, expected = run_case(FastEngine, case)
         _, got = run_case(Streamed, case)
         assert (d := first_difference(expected, got)) is None, f"seed {seed}, fast: {d}"
@@ -133,11 +135,7 @@ def test_a_streamed_episode_is_the_same(kind: str) -> None:
 def test_a_controller_is_shown_the_same(kind: str) -> None:
     """Windows are closed at every stop, and who is done is forgotten right after."""
     compared = 0
-    for seed in range(6000, 6000 + N_CASES):
-        case = make_region_case(seed) if kind == "regions" else make_case(seed, kind == "qlm")
-        case = with_more_stops(case)
-        if flows(case):
-            continue
+    for seed, case in cases(kind, 6000):
         table = case.requests
         whole = FastEngine(case.spec, table)
         streamed = FastEngine(case.spec, part(table, 0, 0))
