@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -294,28 +295,12 @@ def test_outcomes_partition_arrivals(case, statistic):
 def test_the_order_of_requests_does_not_matter(case, random):
     """Arrivals at one time in any order: the same metrics."""
     requests, results, horizon = case
-    together = RequestTable.build(
-        np.zeros(len(requests)),
-        requests.input_tokens,
-        requests.output_tokens,
-        slo_class=requests.slo_class,
-        llm=requests.llm,
-        llm_names=requests.llm_names,
-        class_names=requests.class_names,
-    )
+    together = replace(requests, arrival_ps=np.zeros(len(requests), np.int64))
     results = results.copy()
     results["state"][results["state"] == RequestState.FUTURE] = QUEUED
     order = list(range(len(requests)))
     random.shuffle(order)
-    shuffled = RequestTable.build(
-        np.zeros(len(requests)),
-        together.input_tokens[order],
-        together.output_tokens[order],
-        slo_class=together.slo_class[order],
-        llm=together.llm[order],
-        llm_names=requests.llm_names,
-        class_names=requests.class_names,
-    )
+    shuffled = together.take(np.array(order, np.intp))
     one = summarise(together, results, (FAST, SLOW), horizon, instance_s=[3, 4])
     other = summarise(shuffled, results[order], (FAST, SLOW), horizon, instance_s=[3, 4])
     assert one.keys() == other.keys()

@@ -429,11 +429,10 @@ def test_too_long_requests_are_rejected() -> None:
 # --- the batch-size controller ---
 
 
-def controlled(kind: ControllerKind, limit: int, slo_ps: int) -> ClusterSpec:
-    """Iterations of 10 ps, prefills of 5."""
-    flat = profile(
-        max_batch=16, decode_per_request_ps=0, decode_per_token_ps=0, prefill_per_token_ps=0
-    )
+def controlled(kind: ControllerKind, limit: int, slo_ps: int, **times: int) -> ClusterSpec:
+    """Iterations of 10 ps, prefills of 5, unless told otherwise."""
+    nothing = ("decode_per_request_ps", "decode_per_token_ps", "prefill_per_token_ps")
+    flat = profile(**({"max_batch": 16} | dict.fromkeys(nothing, 0) | times))
     pool = PoolSpec(0, 0, 1, initial_active=1, batch_limit=limit, controller=kind)
     return cluster(pool, profiles=(flat,), classes=(ClassSpec(itl_slo_ps=slo_ps),))
 
@@ -473,14 +472,10 @@ def test_algorithm_1_halves_when_the_slo_is_missed() -> None:
     "kind, last", [(ControllerKind.CHIRON, 16), (ControllerKind.CHIRON_LITERAL, 4)]
 )
 def test_a_raise_that_brings_less_is_taken_back(kind: ControllerKind, last: int) -> None:
-    flat = profile(
-        max_batch=16, decode_per_request_ps=0, decode_per_token_ps=0, prefill_per_token_ps=0
-    )
-    steep = flat.decode_base_ps.copy()
+    spec = controlled(kind, 2, slo_ps=1000)
+    steep = spec.profiles[0].decode_base_ps.copy()
     steep[3:] = 60  # beyond two requests everything is slow
-    spec = replace(
-        controlled(kind, 2, slo_ps=1000), profiles=(replace(flat, decode_base_ps=steep),)
-    )
+    spec = replace(spec, profiles=(replace(spec.profiles[0], decode_base_ps=steep),))
     engine = ReferenceEngine(spec, table(*[(0, 1, 50)] * 9))
     # 0..15: two first tokens and two more, 0.267 per ps; LBP 0.015, raised to the most there is.
     assert limit_at(engine, 15) == 2
@@ -533,10 +528,7 @@ def test_a_halving_does_not_lead_to_the_next() -> None:
     }
     limits: dict[ControllerKind, list[int]] = {}
     for kind in (ControllerKind.CHIRON_LITERAL, ControllerKind.CHIRON):
-        growing = profile(
-            max_batch=64, decode_per_request_ps=1, decode_per_token_ps=0, prefill_per_token_ps=0
-        )
-        spec = replace(controlled(kind, 16, slo_ps=30), profiles=(growing,))
+        spec = controlled(kind, 16, slo_ps=30, max_batch=64, decode_per_request_ps=1)
         spec = spec.with_pool(0, controller_window_iterations=8)
         engine = ReferenceEngine(spec, table(*[(0, 1, 20)] * 900))
         found = []

@@ -501,25 +501,17 @@ class _Draw:
         children: _Children,
     ) -> None:
         arrivals, name = stream.arrivals, stream.name
+        pieces = partial(_Pieces, where, stream, workload, self.names, children)
         if isinstance(arrivals, HourlyArrivals):
-            rates = hourly_rates(
-                arrivals,
-                stream.rate_per_s,
-                workload.rate_scale,
-                to_ps(horizon_s),
-                children.of(name)[0],
-            )
+            scale, rng = workload.rate_scale, children.of(name)[0]
+            rates = hourly_rates(arrivals, stream.rate_per_s, scale, to_ps(horizon_s), rng)
             draw = partial(hour_arrivals, rates, arrivals.bursts)
-            self._sources.append(
-                _Pieces(where, stream, workload, self.names, children, HOUR_PS, draw)
-            )
+            self._sources.append(pieces(HOUR_PS, draw))
         elif isinstance(arrivals, DayArrivals):
             assert stream.rate_per_s is not None
             rate = stream.rate_per_s * workload.rate_scale
             window = partial(window_arrivals, arrivals, rate, self._start)
-            self._sources.append(
-                _Pieces(where, stream, workload, self.names, children, WINDOW_PS, window)
-            )
+            self._sources.append(pieces(WINDOW_PS, window))
         else:
             rngs = children.of(name)
             found = generate_arrivals(

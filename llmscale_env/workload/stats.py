@@ -70,14 +70,11 @@ class TraceStats:
 
 def window_stats(arrival_s: NDArray[np.float64], width_s: float) -> WindowStats | None:
     """Counts of sorted arrivals in whole windows from time 0; None with fewer than two windows."""
-    n_windows = int(arrival_s[-1] / width_s)
-    if n_windows < 2:
+    counts, ratio = _counts(arrival_s, width_s)
+    if len(counts) < 2:
         return None
-    # The window that the last arrival lies in is only partly seen.
-    counts = np.bincount((arrival_s / width_s).astype(np.int64))[:n_windows]
-    before, after = counts[:-1], counts[1:]
-    seen = before > 0
-    ratio = after[seen] / before[seen] if seen.any() else np.array([np.nan])
+    if not len(ratio):
+        ratio = np.array([np.nan])
     mean = counts.mean()
     return WindowStats(
         width_s,
@@ -86,6 +83,16 @@ def window_stats(arrival_s: NDArray[np.float64], width_s: float) -> WindowStats 
         float(counts.var() / mean),
         float(counts.max() / mean),
     )
+
+
+def _counts(
+    arrival_s: NDArray[np.float64], width_s: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Arrivals by window, and each count over the one before where that is not 0."""
+    # The window that the last arrival lies in is only partly seen.
+    counts = np.bincount((arrival_s / width_s).astype(np.int64))[: int(arrival_s[-1] / width_s)]
+    before, after = counts[:-1], counts[1:]
+    return counts, after[before > 0] / before[before > 0]
 
 
 def spearman(x: NDArray, y: NDArray) -> float:
@@ -201,9 +208,7 @@ def plot_stats(
         rate.plot(np.arange(len(counts)) * width, smooth, lw=1.4, color="C1", label="15 s mean")
         rate.legend(loc="upper right")
         for w in WIDTHS_S:
-            per_window = np.bincount((since_s / w).astype(np.int64))[: int(since_s[-1] / w)]
-            before, after = per_window[:-1], per_window[1:]
-            ratio = np.sort(after[before > 0] / before[before > 0])
+            ratio = np.sort(_counts(since_s, w)[1])
             if len(ratio):
                 place = np.arange(1, len(ratio) + 1) / len(ratio)
                 spikes.plot(ratio, place, label=f"{w:g} s", drawstyle="steps-post")
