@@ -88,9 +88,15 @@ def test_what_a_view_shows_of_demand_ends_now():
         assert seen.tokens.base is None  # what is still to come is not behind it
 
 
+def started(scenario):
+    """A simulation of the scenario, at its start."""
+    sim = ClusterSimulation(scenario)
+    sim.start(0, draw_requests(scenario, np.random.default_rng(0)))
+    return sim
+
+
 def test_orders_reach_the_engine():
-    sim = ClusterSimulation(validate_scenario(SMALL))
-    sim.start(0, draw_requests(sim.scenario, np.random.default_rng(0)))
+    sim = started(validate_scenario(SMALL))
     engine = sim.engine
     clipped = sim.apply(
         0,
@@ -128,8 +134,7 @@ def test_orders_reach_the_engine():
     ],
 )  # fmt: skip
 def test_impossible_orders_say_why(order, message):
-    strict = ClusterSimulation(validate_scenario(small(impossible_commands="error")))
-    strict.start(0, draw_requests(strict.scenario, np.random.default_rng(0)))
+    strict = started(validate_scenario(small(impossible_commands="error")))
     if message is None:
         assert strict.apply(0, Command(**order)) == 0
         return
@@ -150,8 +155,7 @@ def test_impossible_orders_say_why(order, message):
     ],
 )  # fmt: skip
 def test_what_is_no_order_at_all_is_an_error_also_where_the_impossible_is_clipped(order, message):
-    sim = ClusterSimulation(validate_scenario(SMALL))
-    sim.start(0, draw_requests(sim.scenario, np.random.default_rng(0)))
+    sim = started(validate_scenario(SMALL))
     refuses(message, lambda: sim.apply(0, Command(**order)), error=CommandError)
 
 
@@ -164,8 +168,7 @@ def test_what_is_no_order_at_all_is_an_error_also_where_the_impossible_is_clippe
     ],
 )
 def test_numbers_out_of_range_are_counted_as_clipped(order):
-    sim = ClusterSimulation(validate_scenario(SMALL))
-    sim.start(0, draw_requests(sim.scenario, np.random.default_rng(0)))
+    sim = started(validate_scenario(SMALL))
     before = sim.engine.states.takes.tolist(), sim.engine.states.endpoint["target"].tolist()
     assert sim.apply(0, Command(**order)) == 1
     after = sim.engine.states.takes.tolist(), sim.engine.states.endpoint["target"].tolist()
@@ -174,11 +177,8 @@ def test_numbers_out_of_range_are_counted_as_clipped(order):
 
 def test_missing_vms_are_counted_as_clipped():
     scenario = validate_scenario(small(fleet__pools__0__spot={"initial": 1}))
-    sim = ClusterSimulation(scenario)
-    sim.start(0, draw_requests(scenario, np.random.default_rng(0)))
-    assert sim.apply(0, Command(targets={"chat-west": 4})) == 2
-    strict = ClusterSimulation(load_scenario(scenario, impossible_commands="error"))
-    strict.start(0, draw_requests(scenario, np.random.default_rng(0)))
+    assert started(scenario).apply(0, Command(targets={"chat-west": 4})) == 2
+    strict = started(load_scenario(scenario, impossible_commands="error"))
     with pytest.raises(CommandError, match="2 more than spot VMs there are"):
         strict.apply(0, Command(targets={"chat-west": 4}))
 
