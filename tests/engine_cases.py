@@ -178,6 +178,13 @@ class Trace:
     finish_log: list[int] = field(default_factory=list)
     at_rest: bool = False
 
+    def looks(self) -> dict[str, dict[str, Any]]:
+        """What was seen, by label and field."""
+        there: dict[str, dict[str, Any]] = {}
+        for label, name, value in self.snapshots:
+            there.setdefault(label, {})[name] = value
+        return there
+
 
 # --- custom routers (nopython code, as the fast engine compiles them) ---
 
@@ -438,17 +445,30 @@ class _Generator:
                 )
                 for pool in pools
             ]
+        return self.cluster(profiles, pools, routes, classes, labels)
+
+    def cluster(
+        self,
+        profiles: tuple[ProfileSpec, ...],
+        pools: list[PoolSpec],
+        routes: list[tuple[RouteSpec, ...]],
+        classes: tuple[ClassSpec, ...],
+        queue_llm: list[int],
+        **more: Any,
+    ) -> ClusterSpec:
+        """The cluster of these parts, with its limits and hosts."""
         held = sum(pool.initial_active * pool.gpus for pool in pools)
         return ClusterSpec(
             profiles=profiles,
             pools=tuple(pools),
             routes=tuple(routes),
             classes=classes,
-            queue_llm=tuple(labels),
+            queue_llm=tuple(queue_llm),
             max_gpus=self.pick(2**31 - 1, held + self.int(0, 4)),
             gpus_per_host=self.pick(1, 2, 4, 8),
             host_keep_alive_ps=self.pick(0, self.ps(1, 300), int(NEVER)),
             half_block_tokens=self.half_block,
+            **more,
         )
 
     def spec(self) -> ClusterSpec:
@@ -480,19 +500,8 @@ class _Generator:
                 if route.queue >= 0 and mine and not pulled:
                     p = self.pick(*mine)
                     pools[p] = replace(pools[p], pull=(*pools[p].pull, route.queue))
-        held = sum(pool.initial_active * pool.gpus for pool in pools)
-        return ClusterSpec(
-            profiles=profiles,
-            pools=tuple(pools),
-            routes=tuple(routes),
-            classes=classes,
-            queue_llm=tuple(queue_llm),
-            max_gpus=self.pick(2**31 - 1, held + self.int(0, 4)),
-            gpus_per_host=self.pick(1, 2, 4, 8),
-            host_keep_alive_ps=self.pick(0, self.ps(1, 300), int(NEVER)),
-            half_block_tokens=self.half_block,
-            custom_router=self.custom(routes),
-        )
+        router = self.custom(routes)
+        return self.cluster(profiles, pools, routes, classes, queue_llm, custom_router=router)
 
     @staticmethod
     def custom(routes: list[tuple[RouteSpec, ...]]) -> Any:

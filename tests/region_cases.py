@@ -393,10 +393,7 @@ def broken_spot_law(case: Case, trace: Any) -> str | None:
         g: sum(p.spot.initial + p.initial_active for p in pools if p.spot and p.spot.group == g)
         for g in groups
     }
-    there: dict[str, dict[str, Any]] = {}
-    for label, name, value in trace.snapshots:
-        there.setdefault(label, {})[name] = value
-    for label, at in there.items():
+    for label, at in trace.looks().items():
         on = at["instances"]["state"] != InstanceState.OFF
         for g in groups:
             mine = [p for p, pool in enumerate(pools) if pool.spot and pool.spot.group == g]

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload.requests import RequestTable
+from llmscale_env.workload import DEFAULT_CLASSES, WorkloadConfig, generate_requests
+from llmscale_env.workload.arrivals import generate_arrivals
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 COLUMNS = (
     "arrival_ps",
@@ -46,6 +48,22 @@ def requests_of(
         llm_names=scenario.fleet.llms,
         class_names=names,
     )
+
+
+def arrivals_s(
+    config: Any, rate_per_s: float | None, horizon_s: float, seed: int = 0, **keys: Any
+) -> Any:
+    """(n,) arrivals of one process in seconds."""
+    rng = np.random.default_rng(seed)
+    return generate_arrivals(config, rate_per_s, horizon_s, rng, **keys).arrival_ps / PS_PER_S
+
+
+def drawn(workload: WorkloadConfig, horizon_s: float, seed: int = 0, **keys: Any) -> RequestTable:
+    """Requests of a workload, unless told otherwise of the default classes and its own LLMs."""
+    llms = tuple(dict.fromkeys(str(part.llm) for part in workload.parts))
+    rng = np.random.default_rng(seed)
+    given = {"classes": DEFAULT_CLASSES, "llms": llms, **keys}
+    return generate_requests(workload, horizon_s=horizon_s, rng=rng, **given)
 
 
 def guesses(scenario: Scenario, n: int = 12, output: int = 200, guess: int = 20) -> RequestTable:

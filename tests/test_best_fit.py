@@ -20,6 +20,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
+from tests.refusals import refuses
 from tests.small_clusters import ENGINES, Engine, pool, profile, run, table
 from tests.test_split_phases import cluster as split_cluster
 
@@ -174,10 +175,8 @@ def test_an_instance_with_times_of_its_own(engine_class: Engine) -> None:
     engine.set_placement_model(0, None)
     engine.advance(1)
     assert placed(engine, 2) == [0, 0]
-    with pytest.raises(ValueError, match="decode_per_token_ps = 0"):
-        engine.set_placement_model(0, (1.0, 1.0, 1.0, 1.0, 0.0))
-    with pytest.raises(ValueError, match="five finite numbers"):
-        engine.set_placement_model(0, (1.0,))
+    refuses("decode_per_token_ps = 0", engine.set_placement_model, 0, (1.0, 1.0, 1.0, 1.0, 0.0))
+    refuses("five finite numbers", engine.set_placement_model, 0, (1.0,))
 
 
 def test_strictness_can_be_changed(engine_class: Engine) -> None:
@@ -233,8 +232,7 @@ def test_impossible_placements_are_refused() -> None:
         ({"decode_per_token_ps": 0.0}, "must be positive"),
         ({"prefill_const_ps": float("nan")}, "finite"),
     ):
-        with pytest.raises(ValueError, match=message):
-            replace(LOOSE, **changes)
+        refuses(message, replace, LOOSE, **changes)
     with pytest.raises(ValueError, match="BEST_FIT needs one"):
         replace(cluster(LOOSE), routes=((RouteSpec(RouterKind.BEST_FIT, (0,)),),))
 

@@ -25,8 +25,10 @@ from llmscale_env.cluster.iteration_time import (
     all_reduce_s_per_token,
     iteration_time_model,
 )
+from llmscale_env.cluster.measurements import Measurements
 from llmscale_env.cluster.readers import Row, measurements
 from llmscale_env.sim.spec import ProfileSpec
+from tests.refusals import refuses
 
 SHIPPED = load_models()
 IDS = [f"{m.llm}-{m.gpu}-tp{m.tp}-{m.kind}" for m in SHIPPED]
@@ -63,8 +65,7 @@ def test_the_form_by_hand():
     pairs = 30 * (2 * 70 + 30) + 68 * 68
     expected = 0.02 + 0.002 + 500e-6 + 2e-8 * pairs + 2 * 0.001
     assert TOY.mixed_s(2, 500, 98, pairs, chunks=2) == pytest.approx(expected)
-    with pytest.raises(ValueError, match="batch = 0"):
-        TOY.decode_s(0, 0)
+    refuses("batch = 0", TOY.decode_s, 0, 0)
 
 
 def test_extrapolation_keeps_throughput_rising():
@@ -222,14 +223,10 @@ def test_wrong_questions_say_what_there_is():
         iteration_time_model("llama-3.1-70b", "a100", 4, kind="mesured")
     with pytest.raises(ValueError, match="tp = 5: must be a positive divisor of the 32 heads"):
         iteration_time_model("llama-2-7b", "a100", 5)
-    with pytest.raises(ValueError, match="swap_bytes_per_s = 0"):
-        TOY.profile(swap_bytes_per_s=0)
-    with pytest.raises(ValueError, match="max_batch = 0"):
-        TOY.profile(max_batch=0)
-    with pytest.raises(ValueError, match="decode_batch must rise strictly from 1"):
-        replace(TOY, decode_batch=(1, 1, 4))
-    with pytest.raises(ValueError, match="mixed_knot_s must not fall"):
-        replace(TOY, mixed_knot_s=(0.02, 0.01))
+    refuses("swap_bytes_per_s = 0", TOY.profile, swap_bytes_per_s=0)
+    refuses("max_batch = 0", TOY.profile, max_batch=0)
+    refuses("decode_batch must rise strictly from 1", replace, TOY, decode_batch=(1, 1, 4))
+    refuses("mixed_knot_s must not fall", replace, TOY, mixed_knot_s=(0.02, 0.01))
 
 
 @pytest.mark.parametrize(
@@ -246,8 +243,7 @@ def test_bad_data_files_are_one_clear_error(tmp_path: Path, content: str | None,
     path = tmp_path / "own.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(DataFileError, match=message):
-        iteration_time_model("llama-2-7b", "a100", 1, data=path)
+    refuses(message, iteration_time_model, "llama-2-7b", "a100", 1, data=path, error=DataFileError)
 
 
 def test_own_file_comes_before_the_shipped_one(tmp_path: Path):
@@ -278,6 +274,10 @@ def _rows(model: IterationTimeModel, rng: np.random.Generator, noise: float) -> 
     return [Row(*row[:6], 1e3 * row[6] * rng.uniform(1 - noise, 1 + noise)) for row in rows]
 
 
+def _made(rows: list[Row]) -> Measurements:
+    return measurements(rows, llm="llama-2-7b", gpu="a100-80gb", tp=1, kind="user", source="made")
+
+
 def _linear(**changes: object) -> IterationTimeModel:
     """A model with linear times, as a fit should find again."""
     b = (1, 2, 4, 8, 16, 32, 64)
@@ -304,11 +304,7 @@ def _linear(**changes: object) -> IterationTimeModel:
 
 def test_the_fit_finds_a_known_model_again():
     truth = _linear()
-    data = measurements(
-        _rows(truth, np.random.default_rng(0), 0.0),
-        llm="llama-2-7b", gpu="a100-80gb", tp=1, kind="user", source="made",
-    )  # fmt: skip
-    found = fit(data)
+    found = fit(_made(_rows(truth, np.random.default_rng(0), 0.0)))
     assert found.decode_s(16, 16 * 3000) == pytest.approx(truth.decode_s(16, 16 * 3000), rel=1e-6)
     assert found.decode_s(24, 24 * 777) == pytest.approx(truth.decode_s(24, 24 * 777), rel=0.01)
     assert found.prefill_pair_s == pytest.approx(3e-9, rel=1e-6)
@@ -320,11 +316,7 @@ def test_the_fit_finds_a_known_model_again():
 
 
 def test_noise_shows_in_the_published_error():
-    data = measurements(
-        _rows(_linear(), np.random.default_rng(0), 0.10),
-        llm="llama-2-7b", gpu="a100-80gb", tp=1, kind="user", source="made",
-    )  # fmt: skip
-    errors = fit(data).errors
+    errors = fit(_made(_rows(_linear(), np.random.default_rng(0), 0.10))).errors
     assert 0.02 < errors["decode"].mean < 0.10
     assert errors["decode"].worst > errors["decode"].mean
     assert errors["decode"].n_held_out < errors["decode"].n_fitted == 28
@@ -335,17 +327,14 @@ def test_held_out_rows_are_really_held_out():
     rows = _rows(_linear(), np.random.default_rng(0), 0.0)
     rows = [r for r in rows if r.part != "mixed"]
     bad = [replace(r, ms=3 * r.ms) if r.chunk_tokens == 512 and r.chunks == 1 else r for r in rows]
-    kwargs = {"llm": "llama-2-7b", "gpu": "a100-80gb", "tp": 1, "kind": "user", "source": "made"}
-    found = fit(measurements(bad, **kwargs))  # type: ignore[arg-type]
-    assert found.errors["prefill"].worst > 0.5
-    assert fit(measurements(rows, **kwargs)).errors["prefill"].worst < 0.2  # type: ignore[arg-type]
+    assert fit(_made(bad)).errors["prefill"].worst > 0.5
+    assert fit(_made(rows)).errors["prefill"].worst < 0.2
 
 
 def test_decode_or_prefill_missing_is_an_error():
     row = Row("decode", 1, 100, 0, 0, 0, 10.0)
-    data = measurements([row], llm="llama-2-7b", gpu="a100-80gb", tp=1, kind="user", source="x")
-    with pytest.raises(FitDataError, match="no rows of kind 'prefill'"):
-        fit(data)
+    data = _made([row])
+    refuses("no rows of kind 'prefill'", fit, data, error=FitDataError)
 
 
 def test_slower_links_between_gpus_cost_what_all_reduces_take_longer():

@@ -40,6 +40,7 @@ from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import ProfileSpec
 from llmscale_env.workload.requests import PS_PER_S
+from tests.refusals import refuses
 
 GPU = "a100-80gb"
 SPEC_70B = SpeculativeConfig()
@@ -173,10 +174,8 @@ def test_tokens_per_round():
     a, k = 0.8, 7
     assert tokens_per_round(k, a) == pytest.approx((1 - a ** (k + 1)) / (1 - a))
     assert SpeculativeConfig(draft_tokens=3, acceptance=0.5).tokens_per_round == 1.875
-    with pytest.raises(ValueError, match="draft_tokens = 0: must be at least 1"):
-        tokens_per_round(0, 0.5)
-    with pytest.raises(ValueError, match=r"acceptance = 1\.5: must be in"):
-        tokens_per_round(3, 1.5)
+    refuses("draft_tokens = 0: must be at least 1", tokens_per_round, 0, 0.5)
+    refuses(r"acceptance = 1\.5: must be in", tokens_per_round, 3, 1.5)
 
 
 def test_speculation_by_hand():
@@ -333,10 +332,8 @@ def test_who_may_draft():
     assert check_draft("llama-3.1-70b", 4, SPEC_70B).name == "llama-3.1-8b"
     with pytest.raises(ValueError, match=r"'llama-3.1-8b'.*fewer weights.*allowed: llama-3.2-3b"):
         check_draft("llama-3.1-8b", 1, SPEC_70B)
-    with pytest.raises(ValueError, match=r"has 128256 words, llama-2-70b 32000"):
-        check_draft("llama-2-70b", 4, SPEC_70B)
-    with pytest.raises(ValueError, match="allowed: none of the known LLMs; register_llm"):
-        check_draft("bloom-176b", 8, SPEC_70B)
+    refuses(r"has 128256 words, llama-2-70b 32000", check_draft, "llama-2-70b", 4, SPEC_70B)
+    refuses("allowed: none of the known LLMs; register_llm", check_draft, "bloom-176b", 8, SPEC_70B)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +350,7 @@ def test_who_may_draft():
     ],
 )
 def test_parameters_are_checked(config, field, value):
-    with pytest.raises(ValidationError, match=field):
-        config(**{field: value})
+    refuses(field, config, **{field: value}, error=ValidationError)
 
 
 # ---- scenarios ----

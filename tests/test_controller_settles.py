@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from llmscale_env.sim.spec import ControllerKind
-from tests.small_clusters import profile, table
+from tests.small_clusters import table
 from tests.test_reference_engine import controlled
 
 
 def growing(kind, limit, slo_ps, prefill_per_token_ps=0, **pool):
     """Iterations of 10 ps and 1 per request, prefills of 5 ps and so much per token."""
-    times = profile(
-        max_batch=64,
-        decode_per_request_ps=1,
-        decode_per_token_ps=0,
-        prefill_per_token_ps=prefill_per_token_ps,
-    )
-    return replace(controlled(kind, limit, slo_ps), profiles=(times,)).with_pool(0, **pool)
+    times = {"decode_per_request_ps": 1, "prefill_per_token_ps": prefill_per_token_ps}
+    return controlled(kind, limit, slo_ps, max_batch=64, **times).with_pool(0, **pool)
 
 
 def limits(engine_class, spec, rows, times) -> list[int]:

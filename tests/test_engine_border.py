@@ -21,6 +21,7 @@ from llmscale_env.sim.orders import Orders
 from tests.border_cases import counts, differences, run_through, shown
 from tests.engine_cases import make_case
 from tests.env_kinds import DAY, KINDS, MIXED, PLACEMENT, QUEUE, REGION, Kind
+from tests.refusals import refuses
 from tests.region_cases import make_region_case
 from tests.split_cases import make_split_case
 from tests.weight_cases import make_weight_case
@@ -222,8 +223,7 @@ def test_what_is_no_saved_episode_is_refused() -> None:
     case, other = make_case(1), make_case(2)
     engine = make_engine(case.spec, 1, "reference")
     engine.reset(0, case.requests)
-    with pytest.raises(ValueError, match="no saved episode"):
-        engine.restore(0, make_engine(case.spec).save(0))
+    refuses("no saved episode", lambda: engine.restore(0, make_engine(case.spec).save(0)))
     with pytest.raises(ValueError, match="another cluster"):
         engine.restore(0, make_engine(other.spec, 1, "reference").save(0))
     assert len(engine.results(0)) == len(case.requests)
@@ -266,5 +266,4 @@ def test_orders_that_are_none_are_refused(name: str, change: dict[str, Any], sai
     assert n_pools == 3
     as_is = {key: np.full((1, n_pools), -1) for key in ("targets", "sources", "limits")}
     orders = Orders(**{**as_is, "shares": np.full((1, n_classes), np.nan), **change})
-    with pytest.raises(ValueError, match=said):
-        simulation.order(orders)
+    refuses(said, simulation.order, orders)

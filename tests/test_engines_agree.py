@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +40,7 @@ def broken_law(case: Case, trace: Trace) -> str | None:
         for swap in pool.served
     }
     gpus = np.array([spec.pools[p].gpus for p in pool_of])
-    seen: dict[str, dict[str, object]] = {}
-    for label, name, value in trace.snapshots:
-        seen.setdefault(label, {})[name] = value
-    for label, at in seen.items():
+    for label, at in trace.looks().items():
         counts, fleet, results = at["conservation"], at["instances"], at["results"]
         decodes = np.array([spec.pools[p].phase == PoolPhase.DECODE for p in pool_of])
         own = [queue for queue, d in zip(at["own_queues"], decodes, strict=True) if not d]
@@ -99,9 +97,11 @@ def broken_law(case: Case, trace: Trace) -> str | None:
     return None
 
 
-def compared(seed: int, case: Case, doublings: int = 0) -> tuple[ReferenceEngine, Trace]:
+def compared(
+    seed: int, case: Case, doublings: int = 0, reference: Any = ReferenceEngine
+) -> tuple[Any, Trace]:
     """Both engines run a case and agree, and no law is broken; returns the reference and what it showed."""
-    engine, expected = run_case(ReferenceEngine, case, doublings)
+    engine, expected = run_case(reference, case, doublings)
     broken = broken_law(case, expected)
     if "spot" in case.observes:
         broken = broken or broken_spot_law(case, expected)

@@ -15,6 +15,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
+from tests.refusals import refuses
 from tests.small_clusters import (
     Engine,
     column,
@@ -270,10 +271,8 @@ def test_while_acquiring_and_while_loading(engine_class: Engine) -> None:
 
 def test_off_cannot_fail(engine_class: Engine) -> None:
     engine = engine_class(queued(replace(REPAIRED, n_slots=2)), PAIR)
-    with pytest.raises(ValueError, match="instance = 1: is OFF"):
-        engine.fail(1)
-    with pytest.raises(ValueError, match="instance = 2"):
-        engine.fail(2)
+    refuses("instance = 1: is OFF", engine.fail, 1)
+    refuses("instance = 2", engine.fail, 2)
     assert engine.instances()["failures"].tolist() == [0, 0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from llmscale_env.sim.spec import (
 )
 from llmscale_env.workload.config import SLOClass
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from tests.refusals import refuses
 
 S = PS_PER_S
 FAST = SLOClass(name="fast", ttft_s=2.0, itl_s=0.5, weight=3.0)
@@ -293,28 +295,12 @@ def test_outcomes_partition_arrivals(case, statistic):
 def test_the_order_of_requests_does_not_matter(case, random):
     """Arrivals at one time in any order: the same metrics."""
     requests, results, horizon = case
-    together = RequestTable.build(
-        np.zeros(len(requests)),
-        requests.input_tokens,
-        requests.output_tokens,
-        slo_class=requests.slo_class,
-        llm=requests.llm,
-        llm_names=requests.llm_names,
-        class_names=requests.class_names,
-    )
+    together = replace(requests, arrival_ps=np.zeros(len(requests), np.int64))
     results = results.copy()
     results["state"][results["state"] == RequestState.FUTURE] = QUEUED
     order = list(range(len(requests)))
     random.shuffle(order)
-    shuffled = RequestTable.build(
-        np.zeros(len(requests)),
-        together.input_tokens[order],
-        together.output_tokens[order],
-        slo_class=together.slo_class[order],
-        llm=together.llm[order],
-        llm_names=requests.llm_names,
-        class_names=requests.class_names,
-    )
+    shuffled = together.take(np.array(order, np.intp))
     one = summarise(together, results, (FAST, SLOW), horizon, instance_s=[3, 4])
     other = summarise(shuffled, results[order], (FAST, SLOW), horizon, instance_s=[3, 4])
     assert one.keys() == other.keys()
@@ -395,8 +381,7 @@ def test_leftover_by_hand():
 @pytest.mark.parametrize("cost", [[1.0], [1.0, -1.0], [1.0, math.nan], [math.inf, 1.0]])
 def test_bad_costs_are_refused(cost):
     requests, results, _ = build(llm_names=("a", "b"))
-    with pytest.raises(ValueError, match="decode_gpu_s_per_token"):
-        leftover_gpu_seconds(requests, results, [1.0, 1.0], cost)
+    refuses("decode_gpu_s_per_token", leftover_gpu_seconds, requests, results, [1.0, 1.0], cost)
 
 
 # ---- machines ----
@@ -466,14 +451,11 @@ def test_a_cluster_that_never_ran_has_no_nan():
 def test_results_of_another_time_or_table_are_refused():
     requests, results, _ = build()
     for horizon, message in ((18, "request 10 arrives at .* is OWN_QUEUE"), (21, "is FUTURE")):
-        with pytest.raises(ValueError, match=f"horizon_ps = .*{message}"):
-            judge(requests, results, (FAST, SLOW), horizon * S)
+        refuses(f"horizon_ps = .*{message}", judge, requests, results, (FAST, SLOW), horizon * S)
     with pytest.raises(ValueError, match=r"results: expected shape \(12,\), got \(11,\)"):
         judge(requests, results[1:], (FAST, SLOW), HORIZON_S * S)
-    with pytest.raises(ValueError, match="classes"):
-        judge(requests, results, (SLOW, FAST), HORIZON_S * S)
-    with pytest.raises(ValueError, match="itl_statistic = 'p99'"):
-        judge(requests, results, (FAST, SLOW), HORIZON_S * S, "p99")
+    refuses("classes", judge, requests, results, (SLOW, FAST), HORIZON_S * S)
+    refuses("itl_statistic = 'p99'", judge, requests, results, (FAST, SLOW), HORIZON_S * S, "p99")
     with pytest.raises(ValueError, match="instance_s"):
         summarise(requests, results, (FAST, SLOW), HORIZON_S * S, instance_s=[1.0, 2.0])
 
@@ -482,5 +464,4 @@ def test_results_of_another_time_or_table_are_refused():
 def test_names_that_keys_need_are_refused(name):
     taken = SLOClass(name=name, ttft_s=1.0, itl_s=1.0)
     requests, results, _ = build(EXPECTED[:1], classes=(taken,))
-    with pytest.raises(ValueError, match=name):
-        summarise(requests, results, (taken,), HORIZON_S * S)
+    refuses(name, summarise, requests, results, (taken,), HORIZON_S * S)

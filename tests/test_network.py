@@ -13,6 +13,7 @@ import simpy
 
 from llmscale_env.sim.reference.serving.network import Network, fair_rates
 from llmscale_env.sim.spec import NetworkSpec
+from tests.refusals import refuses
 
 
 def network(capacity: list[int], hosts: list[int]) -> tuple[simpy.Environment, Network]:
@@ -128,11 +129,7 @@ def test_impossible_networks_are_refused() -> None:
         return NetworkSpec(np.array(capacity), (out,), (into,), ((),), ((),))
 
     assert spec([1, 1], (0,), (1,)).out_links == ((0,),)
-    with pytest.raises(ValueError, match="at least 1 byte"):
-        spec([0, 1], (0,), (1,))
-    with pytest.raises(ValueError, match=r"out_links\[0\] = \(0, 0\)"):
-        spec([1, 1], (0, 0), (1,))
-    with pytest.raises(ValueError, match=r"in_links\[0\] = \(2,\)"):
-        spec([1, 1], (0,), (2,))
-    with pytest.raises(ValueError, match="directed"):
-        spec([1, 1], (0,), (0,))
+    refuses("at least 1 byte", spec, [0, 1], (0,), (1,))
+    refuses(r"out_links\[0\] = \(0, 0\)", spec, [1, 1], (0, 0), (1,))
+    refuses(r"in_links\[0\] = \(2,\)", spec, [1, 1], (0,), (2,))
+    refuses("directed", spec, [1, 1], (0,), (0,))

@@ -20,12 +20,9 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.engine_cases import mechanisms, run_case
+from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, profile, seen, table, times
-from tests.test_engines_agree import broken_law
 from tests.test_reference_weights import cluster, layers, states
-from tests.weight_cases import LIVE_MECHANISMS, make_weight_case
-from tests.weight_laws import Watched, broken_weight_law
 
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
 
@@ -452,78 +449,18 @@ def test_a_source_of_weights_that_is_lost_does_not_end_the_pair(engine_class: En
 )
 def test_scale_refuses_partners(engine_class: Engine, partners: list[int], error: str) -> None:
     engine = engine_class(live(), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=error):
-        engine.scale([1], [0], partners)
+    refuses(error, engine.scale, [1], [0], partners)
     assert states(engine)[1] == OFF
 
 
 def test_an_instance_is_in_one_pair_at_most(engine_class: Engine) -> None:
     engine = engine_class(live(n_slots=4), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=r"partners\[1\] = 0: is in a live pair already"):
-        engine.scale([1, 2], [0, 0], [0, 0])
+    refuses(r"partners\[1\] = 0: is in a live pair already", engine.scale, [1, 2], [0, 0], [0, 0])
     engine.scale([1], [0], [0])
-    with pytest.raises(ValueError, match=r"partners\[0\] = 0: is in a live pair already"):
-        engine.scale([2], [0], [0])
+    refuses(r"partners\[0\] = 0: is in a live pair already", engine.scale, [2], [0], [0])
     chunked = engine_class(live(chunk_tokens=8), table((0, 1, 1)))
-    with pytest.raises(ValueError, match=r"must be of phase PREFILL, with chunk_tokens = 0"):
-        chunked.scale([1], [0], [0])
-    with pytest.raises(ValueError, match=r"live_mode = 7: must be one of 0 \(ZIGZAG\), 1"):
-        live(live_mode=7)
-
-
-# --- laws, on generated cases ---
-
-
-class WatchedPairs(Watched):
-    """Looks at pairs whenever it stands, too."""
-
-    def advance(self, until_ps: int) -> None:
-        super().advance(until_ps)
-        for slot in self.all_instances:
-            assert not (
-                slot.state == OFF and (slot.running or slot.in_pair or slot.handover.co_held)
-            )
-            work = slot.helping.work
-            if work is not None:
-                assert slot.helping.leader is not None
-                assert work in slot.helping.leader.leading.batches
-                assert work.done < slot.loader.layers
-            for batch in slot.leading.batches:
-                assert set(batch.requests) <= set(slot.running)
-            for request in slot.handover.co_held:
-                assert request.helper is slot
-                held = request.held_by is not None
-                assert held or request in self.all_instances[request.instance].running
-        for request in self.requests:
-            assert request.helper is None or request in request.helper.handover.co_held
-
-
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (50, 100, 150))]
-)
-def test_laws_of_generated_cases(first: int) -> None:
-    reached: set[str] = set()
-    for seed in range(first, first + 50):
-        case = make_weight_case(seed, live=True)
-        engine, trace = run_case(WatchedPairs, case)
-        assert (broken := broken_law(case, trace)) is None, f"seed {seed}: {broken}"
-        assert (broken := broken_weight_law(case, trace)) is None, f"seed {seed}: {broken}"
-        reached |= mechanisms(engine, case, trace, LIVE_MECHANISMS)
-        engine.advance(2**61)
-        fleet = engine.instances()
-        assert not fleet["running"].any(), f"seed {seed}: something is never finished"
-        results = engine.results()
-        done = results["state"] == RequestState.FINISHED
-        outputs = case.requests.output_tokens
-        assert (results["emitted_tokens"][done] == outputs[done]).all()
-    often = {
-        "live_formed",
-        "live_comes_back",
-        "live_waits_for_helper",
-        "live_given_back",
-        "co_flow",
-    }
-    assert not often - reached
+    refuses(r"must be of phase PREFILL, with chunk_tokens = 0", chunked.scale, [1], [0], [0])
+    refuses(r"live_mode = 7: must be one of 0 \(ZIGZAG\), 1", live, live_mode=7)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -22,6 +21,7 @@ from llmscale_env.sim.spec import (
     ScalingSpec,
     SpotSpec,
 )
+from tests.refusals import refuses
 from tests.small_clusters import Engine, pool, run
 from tests.small_regions import LATER, NOBODY, cluster, market, requests
 
@@ -302,11 +302,6 @@ def test_a_managed_request_stays_at_its_endpoint_when_its_instance_drains(
 # --- what cannot be ---
 
 
-def refused(words: str, make: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 def test_clusters_that_cannot_be_are_refused() -> None:
     spec = cluster(pool(), pool(region=1))
     regional = spec.routes[0][0]
@@ -315,29 +310,29 @@ def test_clusters_that_cannot_be_are_refused() -> None:
         row = (replace(regional, **changes), spec.routes[0][1])
         return replace(spec, routes=(row,))
 
-    refused("region = 2", lambda: spec.with_pool(0, region=2))
-    refused("preference: a REGIONAL route", lambda: with_route(preference=()))
-    refused(r"preference\[1\]", lambda: with_route(preference=((0, 1), (1, 1))))
-    refused("must have 2 rows", lambda: with_route(preference=((0, 1),)))
-    refused("threshold_ppm", lambda: with_route(threshold_ppm=-1))
-    refused("region_queues", lambda: with_route(region_queues=(0,)))
-    refused("latency", lambda: replace(spec, latency=LatencySpec((((0, 0),),))))
-    refused("do not fall", lambda: LatencySpec((((5, 4),),)))
-    refused("at least two", lambda: LatencySpec((((5,),),)))
-    refused("priorities", lambda: spec.with_pool(0, priorities=True, phase=PoolPhase.PREFILL))
-    refused("most = 3", lambda: spec.with_pool(0, scaling=ScalingSpec(least=0, most=3)))
-    refused("low_ppm", lambda: ScalingSpec(low_ppm=700_000))
-    refused("cooldown_ps", lambda: ScalingSpec(cooldown_ps=0))
-    refused("reclaim_knots_ps", lambda: SpotSpec(reclaim_knots_ps=(3, 2)))
+    refuses("region = 2", lambda: spec.with_pool(0, region=2))
+    refuses("preference: a REGIONAL route", lambda: with_route(preference=()))
+    refuses(r"preference\[1\]", lambda: with_route(preference=((0, 1), (1, 1))))
+    refuses("must have 2 rows", lambda: with_route(preference=((0, 1),)))
+    refuses("threshold_ppm", lambda: with_route(threshold_ppm=-1))
+    refuses("region_queues", lambda: with_route(region_queues=(0,)))
+    refuses("latency", lambda: replace(spec, latency=LatencySpec((((0, 0),),))))
+    refuses("do not fall", lambda: LatencySpec((((5, 4),),)))
+    refuses("at least two", lambda: LatencySpec((((5,),),)))
+    refuses("priorities", lambda: spec.with_pool(0, priorities=True, phase=PoolPhase.PREFILL))
+    refuses("most = 3", lambda: spec.with_pool(0, scaling=ScalingSpec(least=0, most=3)))
+    refuses("low_ppm", lambda: ScalingSpec(low_ppm=700_000))
+    refuses("cooldown_ps", lambda: ScalingSpec(cooldown_ps=0))
+    refuses("reclaim_knots_ps", lambda: SpotSpec(reclaim_knots_ps=(3, 2)))
     group = market()
-    refused("gpus = 3", lambda: group.with_pool(1, gpus=3))
+    refuses("gpus = 3", lambda: group.with_pool(1, gpus=3))
     manager = ManagerSpec(0, (0,))
-    refused("manager_period_ps", lambda: replace(spec, managers=(manager,)))
+    refuses("manager_period_ps", lambda: replace(spec, managers=(manager,)))
     timed = replace(spec, managers=(manager,), manager_period_ps=5)
-    refused("is a manager's", lambda: timed.with_pool(0, pull=(0,)))
-    refused("in region 0", lambda: replace(timed, managers=(ManagerSpec(0, (0, 1)),)))
-    refused("queue of LLM 0", lambda: replace(timed, queue_llm=(-1,)))
-    refused("each once", lambda: ManagerSpec(0, ()))
+    refuses("is a manager's", lambda: timed.with_pool(0, pull=(0,)))
+    refuses("in region 0", lambda: replace(timed, managers=(ManagerSpec(0, (0, 1)),)))
+    refuses("queue of LLM 0", lambda: replace(timed, queue_llm=(-1,)))
+    refuses("each once", lambda: ManagerSpec(0, ()))
 
 
 def test_commands_that_cannot_be_are_refused(engine_class: Engine) -> None:
@@ -345,14 +340,14 @@ def test_commands_that_cannot_be_are_refused(engine_class: Engine) -> None:
     plain = replace(spec.routes[0][1], pools=(0,))
     spec = replace(spec, routes=((spec.routes[0][0], plain), spec.routes[1]))
     engine = engine_class(spec, NOBODY)
-    refused("has no preference", lambda: engine.set_regional(0, 1, 5))
-    refused("must have each", lambda: engine.set_regional(0, 0, 5, ((1,),)))
-    refused("one_ppm: 2 values", lambda: engine.set_managers([1, 2], [1]))
-    refused("two_ppm", lambda: engine.set_managers([1], [-2]))
-    refused("has no scaling", lambda: engine.set_scaling(0, ScalingKind.REACTIVE))
-    refused("is a manager's", lambda: engine.set_pull(0, [0]))
-    refused("no preference", lambda: engine.set_router(0, 1, RouterKind.REGIONAL))
+    refuses("has no preference", lambda: engine.set_regional(0, 1, 5))
+    refuses("must have each", lambda: engine.set_regional(0, 0, 5, ((1,),)))
+    refuses("one_ppm: 2 values", lambda: engine.set_managers([1, 2], [1]))
+    refuses("two_ppm", lambda: engine.set_managers([1], [-2]))
+    refuses("has no scaling", lambda: engine.set_scaling(0, ScalingKind.REACTIVE))
+    refuses("is a manager's", lambda: engine.set_pull(0, [0]))
+    refuses("no preference", lambda: engine.set_router(0, 1, RouterKind.REGIONAL))
     outside = requests((0, 1, 1), regions=(1,))
     engine_class(spec, outside)  # with one region it does not matter
     two = cluster(pool(), pool(region=1))
-    refused(r"region\[0\] = 2", lambda: engine_class(two, requests((0, 1, 1), regions=(2,))))
+    refuses(r"region\[0\] = 2", lambda: engine_class(two, requests((0, 1, 1), regions=(2,))))

@@ -16,6 +16,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
+from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, run, table
 from tests.test_reference_weights import (
     ACTIVE,
@@ -58,8 +59,7 @@ def test_an_idle_instance_mutates_at_once(engine_class: Engine) -> None:
     assert layers(engine) == [3, 0, 3, 0, 3]
     # The twin's GPUs are taken.
     assert engine.set_target(0, 2) == 1
-    with pytest.raises(ValueError, match="twin 4 is not OFF"):
-        engine.scale([1], [0])
+    refuses("twin 4 is not OFF", engine.scale, [1], [0])
     engine.advance(10)
     assert engine.gpu_ps() == [10, 10, 10]
     engine.mutate(4)
@@ -148,8 +148,7 @@ def test_scale_refuses(
     engine_class: Engine, slots: list[int], sources: list[int], error: str
 ) -> None:
     engine = engine_class(cluster(max_gpus=3), NOBODY)
-    with pytest.raises(ValueError, match=error):
-        engine.scale(slots, sources)
+    refuses(error, engine.scale, slots, sources)
     assert states(engine) == [ACTIVE, OFF, OFF, OFF]
     engine.scale([2, 1], [0, 2])
     assert states(engine) == [ACTIVE, LOADING, LOADING, OFF]
@@ -157,14 +156,10 @@ def test_scale_refuses(
 
 def test_commands_refuse(engine_class: Engine) -> None:
     engine = engine_class(cluster(flowing(weight_bytes=0), pool(pull=())), NOBODY)
-    with pytest.raises(ValueError, match="weight_bytes of its pool is 0"):
-        engine.scale([1], [0])
-    with pytest.raises(ValueError, match="has no twin"):
-        engine.mutate(0)
-    with pytest.raises(ValueError, match=r"host = 9: must be an integer in 0\.\.4"):
-        engine.fail_host(9)
-    with pytest.raises(ValueError, match="instance = 3: is OFF, must be ACTIVE"):
-        engine_class(twins(), NOBODY).mutate(3)
+    refuses("weight_bytes of its pool is 0", engine.scale, [1], [0])
+    refuses("has no twin", engine.mutate, 0)
+    refuses(r"host = 9: must be an integer in 0\.\.4", engine.fail_host, 9)
+    refuses("instance = 3: is OFF, must be ACTIVE", lambda: engine_class(twins(), NOBODY).mutate(3))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +178,7 @@ def test_commands_refuse(engine_class: Engine) -> None:
     ],
 )
 def test_impossible_clusters_are_refused(change: Callable[[], Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        change()
+    refuses(error, change)
 
 
 def test_impossible_links_are_refused() -> None:

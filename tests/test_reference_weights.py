@@ -1,4 +1,4 @@
-"""Weights that flow, homes of copies, twins: docs/engine.md section 15, by hand and as laws.
+"""Weights that flow, homes of copies, twins: docs/engine.md section 15, by hand (laws: `weight_laws`).
 
 A link moves one byte per picosecond. Slots sit on hosts of their own and are joined by a link out and a link
 in each; the weights are 12 bytes in 3 layers, so that a layer takes 4 ps.
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import (
     FROM_SSD,
     NEVER,
@@ -27,7 +26,6 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
-from tests.engine_cases import mechanisms, run_case
 from tests.small_clusters import (
     Engine,
     column,
@@ -40,9 +38,6 @@ from tests.small_clusters import (
     table,
     times,
 )
-from tests.test_engines_agree import broken_law
-from tests.weight_cases import WEIGHT_MECHANISMS, make_weight_case
-from tests.weight_laws import Watched, broken_weight_law
 
 BYTE_PER_PS = 10**6
 OFF, ACQUIRING, LOADING, ACTIVE, DRAINING, DONATING = InstanceState
@@ -422,29 +417,3 @@ def test_a_failed_host_s_warm_weights_are_fetched_again(
         engine.fail_host(0)
     engine.advance(1000)
     assert times(engine, 0)[0] == 10 + ready_ps
-
-
-# --- laws, on generated cases ---
-
-
-@pytest.mark.parametrize("first", range(0, 100, 50))
-def test_laws_of_generated_cases(first: int) -> None:
-    reached: set[str] = set()
-    for seed in range(first, first + 50):
-        case = make_weight_case(seed)
-        engine, trace = run_case(Watched, case)
-        assert (broken := broken_law(case, trace)) is None, f"seed {seed}: {broken}"
-        assert (broken := broken_weight_law(case, trace)) is None, f"seed {seed}: {broken}"
-        reached |= mechanisms(engine, case, trace, WEIGHT_MECHANISMS)
-    often = {"layer_flows", "layer_waits", "source_changed", "fail_host", "mutated", "scaled"}
-    assert not often - reached
-
-
-def test_nobody_loads_for_ever() -> None:
-    """With no more commands every loading ends, chains and restored copies included."""
-    for seed in range(60):
-        case = make_weight_case(seed)
-        engine, _ = run_case(ReferenceEngine, case)
-        engine.advance(2**61)  # links may be slow
-        assert not np.isin(states(engine), [ACQUIRING, LOADING]).any(), seed
-        assert all(home < 0 or there for home, there in engine.homes().tolist()), seed

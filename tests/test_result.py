@@ -15,6 +15,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from tests.refusals import refuses
 from tests.waiting import printed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -271,8 +272,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full_disk)
     result.summary["reward"] = 5.0
-    with pytest.raises(OSError, match="no space left"):
-        result.to_csv(tmp_path)
+    refuses("no space left", result.to_csv, tmp_path, error=OSError)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
@@ -305,11 +305,9 @@ def test_a_result_can_be_sent_to_another_process():
 
 def test_slips():
     short = {**SERIES, "reward": [1.0, 2.0]}
-    with pytest.raises(ValueError, match=r"series\['reward'\]: expected 3 values.*\(2,\)"):
-        build(series=short)
+    refuses(r"series\['reward'\]: expected 3 values.*\(2,\)", build, series=short)
     without = {name: column for name, column in SERIES.items() if name != "wide/active"}
-    with pytest.raises(ValueError, match=r"series\['wide/active'\] is missing"):
-        build(series=without)
+    refuses(r"series\['wide/active'\] is missing", build, series=without)
 
 
 def test_heavy_imports_wait():

@@ -13,6 +13,7 @@ from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.sim.orders import Loads
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
+from tests.refusals import refuses
 from tests.small_tables import requests_of
 from tests.test_weights_scenarios import DECODE, LLM, PREFILL, scenario
 
@@ -45,6 +46,13 @@ def fleet(active: Any, home: int = 0, **more: Any) -> FleetSeen:
         for slot, value in values.items():
             fields[name][slot] = value
     return FleetSeen(**fields)
+
+
+def edges(scaler: Scaler, seen: FleetSeen, slots: list[int], *prefer: str) -> Any:
+    """(sender, target) pairs of the plan that loads these prefill slots."""
+    plan = scaler.plan(seen, 0, slots, *prefer)
+    assert plan is not None
+    return plan.edges
 
 
 @pytest.fixture
@@ -124,9 +132,7 @@ def test_unpruned_are_the_same_sources_without_pruning(flat: Scaler) -> None:
     far = range(8, 16)
     full = fleet([24], state=dict.fromkeys(far, LOADING), source=dict.fromkeys(far, HOME))
     for prefer in ("planner", "unpruned"):
-        plan = flat.plan(full, 0, [9], prefer)
-        assert plan is not None
-        assert plan.senders == (24,)
+        assert edges(flat, full, [9], prefer) == ((24, 9),)
 
 
 def test_copies_count_last(flat: Scaler) -> None:
@@ -162,26 +168,14 @@ def test_memory_has_what_its_loads_leave_of_its_bandwidth(flat: Scaler) -> None:
         # 26 and 27 would be the twins of 10 and 11: only what loads matters here.
         state = dict.fromkeys(far, LOADING)
         seen = fleet(decode, home=0, state=state, source=dict.fromkeys(far, HOME))
-        plan = flat.plan(seen, 0, [7 + 8])
-        assert plan is not None
-        assert plan.senders == (first,), under_way
+        assert edges(flat, seen, [15]) == ((first, 15),), under_way
     # Loads over PCIe on its own machine take nothing of that.
-    near = fleet(
-        decode, home=0, state=dict.fromkeys(range(8), LOADING), source=dict.fromkeys(range(8), HOME)
-    )
-    plan = flat.plan(near, 0, [15])
-    assert plan is not None
-    assert plan.senders == (HOME,)
+    near = {"state": dict.fromkeys(range(8), LOADING), "source": dict.fromkeys(range(8), HOME)}
+    assert edges(flat, fleet(decode, home=0, **near), [15]) == ((HOME, 15),)
     # Used up, it still sends to its own machine; those that load from it send to others.
-    full = fleet(
-        [],
-        home=0,
-        state=dict.fromkeys(range(8, 16), LOADING),
-        source=dict.fromkeys(range(8, 16), HOME),
-    )
-    plan = flat.plan(full, 0, [24, 1])
-    assert plan is not None
-    assert set(plan.edges) == {(8, 24), (HOME, 1)}
+    far = range(8, 16)
+    full = {"state": dict.fromkeys(far, LOADING), "source": dict.fromkeys(far, HOME)}
+    assert set(edges(flat, fleet([], home=0, **full), [24, 1])) == {(8, 24), (HOME, 1)}
 
 
 def lines_of_a_plan(targets: int) -> int:
@@ -274,8 +268,7 @@ def test_who_goes_and_who_becomes_another(flat: Scaler) -> None:
 
 def test_timed_pools_have_no_sources() -> None:
     timed = [{**PREFILL, "weights": "timed"}, {**DECODE, "weights": "timed", "twin_of": None}]
-    with pytest.raises(ValueError, match="no pool has weights = 'flow'"):
-        Scaler(scenario(timed))
+    refuses("no pool has weights = 'flow'", lambda: Scaler(scenario(timed)))
 
 
 # ---- on the engine ----
@@ -364,7 +357,6 @@ def test_mutation_and_failures_by_command() -> None:
 )
 def test_impossible_orders(command: Command, message: str) -> None:
     _, sim = started()
-    with pytest.raises(CommandError, match=message):
-        sim.apply(0, command)
+    refuses(message, sim.apply, 0, command, error=CommandError)
     _, sim = started(impossible_commands="clip")
     assert sim.apply(0, command) == 1

@@ -71,7 +71,9 @@ def impatient(case: Case, seed: int) -> Case:
     return replace(case, spec=replace(case.spec, classes=classes))
 
 
-@pytest.mark.parametrize("first", range(0, 600, 100))
+@pytest.mark.parametrize(
+    "first", [0, 100, 200, *(pytest.param(k, marks=pytest.mark.slow) for k in (300, 400, 500))]
+)
 def test_queues_are_shown_as_they_are(first: int) -> None:
     """Also after a copy, and whether or not somebody has looked before."""
     rng = np.random.default_rng(first)

@@ -24,6 +24,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
+from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, profile, run, seen, table, times
 
 
@@ -241,10 +242,8 @@ def test_impossible_clusters_are_refused() -> None:
         ({"phase": 3}, r"pools\[1\].phase = 3"),
         ({"phase": PoolPhase.BOTH}, "pool 1 is no DECODE pool"),
     ):
-        with pytest.raises(ValueError, match=message):
-            good.with_pool(1, **changes)
-    with pytest.raises(ValueError, match="pulls from no queue"):
-        replace(good, queue_llm=(0,)).with_pool(1, pull=(0,))
+        refuses(message, good.with_pool, 1, **changes)
+    refuses("pulls from no queue", lambda: replace(good, queue_llm=(0,)).with_pool(1, pull=(0,)))
     route = good.routes[0][0]
     for changed, message in (
         ({"decode_pools": ()}, "decode_pools: must not be empty"),
@@ -252,20 +251,14 @@ def test_impossible_clusters_are_refused() -> None:
         ({"decode_kind": RouterKind.SHARED_QUEUE}, "decode_kind = "),
         ({"decode_kind": RouterKind.BEST_FIT}, "placement: BEST_FIT needs one"),
     ):
-        with pytest.raises(ValueError, match=message):
-            replace(good, routes=((replace(route, **changed),),))
-    with pytest.raises(ValueError, match="a row for each of 2 slots"):
-        replace(good, network=network(3))
+        refuses(message, lambda new: replace(good, routes=((replace(route, **new),),)), changed)
+    refuses("a row for each of 2 slots", lambda: replace(good, network=network(3)))
 
 
 def test_orders_that_a_phase_cannot_carry_out(engine_class: Engine) -> None:
     engine = run(engine_class, cluster(), table((0, 10, 3), (0, 10, 3)), 10)
     for instance in (0, 1):
-        with pytest.raises(ValueError, match="nothing to evict"):
-            engine.evict(instance, 1)
-    with pytest.raises(ValueError, match="decodes only"):
-        engine.move_waiting(0, 1, 1)
-    with pytest.raises(ValueError, match="only where phase is BOTH"):
-        engine.set_operations(0, evicts_in_order=True)
-    with pytest.raises(ValueError, match="must be one of"):
-        engine.set_decode_router(0, 0, RouterKind.SHARED_QUEUE)
+        refuses("nothing to evict", engine.evict, instance, 1)
+    refuses("decodes only", engine.move_waiting, 0, 1, 1)
+    refuses("only where phase is BOTH", engine.set_operations, 0, evicts_in_order=True)
+    refuses("must be one of", engine.set_decode_router, 0, 0, RouterKind.SHARED_QUEUE)

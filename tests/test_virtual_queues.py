@@ -15,6 +15,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
 )
+from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, profile, queued, run, seen, table, times
 
 # --- which queue is pulled from ---
@@ -346,8 +347,7 @@ def test_a_regrouping_that_is_refused_moves_nobody(
     engine_class: Engine, requests: list[int], queues: list[int], words: str
 ) -> None:
     engine = waiting(engine_class, *FIVE)
-    with pytest.raises(ValueError, match=words):
-        engine.regroup(requests, queues)
+    refuses(words, engine.regroup, requests, queues)
     assert engine.queues() == [[0, 1, 2, 3], [4]]
     engine.regroup([3], [1])
     assert engine.queues() == [[0, 1, 2], [4, 3]]
@@ -362,16 +362,14 @@ def test_a_queue_of_another_llm_takes_nobody(engine_class: Engine) -> None:
         routes=(row, row),
         pools=(pool(initial_active=0),),
     )
-    with pytest.raises(ValueError, match="request 0 is for another LLM than queue 1"):
-        engine.regroup([0], [1])
+    refuses("request 0 is for another LLM than queue 1", engine.regroup, [0], [1])
 
 
 def test_who_runs_or_is_done_cannot_be_regrouped(engine_class: Engine) -> None:
     engine = engine_class(queued(pool(batch_limit=1)), table((0, 4, 1), (0, 4, 9), (0, 4, 1)))
     engine.advance(30)
     for request in (0, 1):
-        with pytest.raises(ValueError, match=f"{request} is in no shared queue"):
-            engine.regroup([2, request], [1, 1])
+        refuses(f"{request} is in no shared queue", engine.regroup, [2, request], [1, 1])
     assert engine.queues() == [[2], []]
 
 
@@ -433,8 +431,7 @@ def test_a_classification_that_is_none_is_refused(
         queued(pool(initial_active=0), n_queues=3), queue_llm=(-1, -1, 1), routes=(row, row)
     )
     engine = engine_class(spec, table((20, 4, 1)))
-    with pytest.raises(ValueError, match=words):
-        engine.set_arrival_queues(0, 0, uppers, queues)
+    refuses(words, engine.set_arrival_queues, 0, 0, uppers, queues)
     engine.advance(30)
     assert engine.queues() == [[0], [], []]
 
@@ -465,8 +462,7 @@ def test_a_list_that_is_refused_changes_nothing(
     row = (RouteSpec(RouterKind.SHARED_QUEUE, (), queue=0),) * 2
     spec = replace(queued(pool()), queue_llm=(-1, 1), routes=(row, row))
     engine = engine_class(spec, table((20, 4, 1)))
-    with pytest.raises(ValueError, match=words):
-        engine.set_pull(instance, queues)
+    refuses(words, engine.set_pull, instance, queues)
     engine.advance(100)
     assert times(engine, 0) == (20, 37, 37, -1)
 

@@ -23,11 +23,7 @@ from llmscale_env.workload.config import (
 )
 from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.tables import load_counts, load_hour_factors
-
-
-def arrivals_s(config, rate_per_s, horizon_s, seed=0, **keys):
-    rng = np.random.default_rng(seed)
-    return generate_arrivals(config, rate_per_s, horizon_s, rng, **keys).arrival_ps / PS_PER_S
+from tests.small_tables import arrivals_s
 
 
 def cv(times_s):

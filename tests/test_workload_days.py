@@ -23,6 +23,7 @@ from llmscale_env.workload.config import (
 from llmscale_env.workload.generate import generate_requests, request_chunks
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from llmscale_env.workload.tables import load_counts, load_days
+from tests.refusals import refuses
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 CLASSES = (
@@ -336,8 +337,7 @@ def test_streamed_pieces_of_a_scenario_have_its_past():
     ],
 )
 def test_wrong_days_are_refused(values, message):
-    with pytest.raises(ValidationError, match=message):
-        DayArrivals(table=M_LARGE, **values)
+    refuses(message, DayArrivals, table=M_LARGE, **values, error=ValidationError)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,7 @@ def test_wrong_days_are_refused(values, message):
     ],
 )
 def test_wrong_jobs_are_refused(values, message):
-    with pytest.raises(ValidationError, match=message):
-        jobs(**values)
+    refuses(message, jobs, **values, error=ValidationError)
 
 
 def test_what_does_not_fit_together_is_refused():

@@ -22,6 +22,7 @@ from llmscale_env.workload import (
 )
 from llmscale_env.workload.mixes import load_mix, mix_names, replayed
 from llmscale_env.workload.requests import PS_PER_S
+from tests.refusals import refuses
 from tests.small_tables import COLUMNS
 from tests.waiting import printed
 
@@ -166,8 +167,7 @@ def test_rate_scale():
     assert len(double) == pytest.approx(2 * len(base), rel=0.03)
     assert mix.scaled(2.0).scaled(0.5).rate_scale == 1.0
     assert same(generate(mix.scaled(2.0)), double)
-    with pytest.raises(ValueError, match=r"rate_scale = -1.0: .*greater than 0"):
-        load_mix("chat", rate_scale=-1.0)
+    refuses(r"rate_scale = -1.0: .*greater than 0", load_mix, "chat", rate_scale=-1.0)
 
 
 def test_mixes_have_their_rates_and_llm():
@@ -177,8 +177,7 @@ def test_mixes_have_their_rates_and_llm():
     table = generate(load_mix("mixed-slo-v0", llm=LLMS[1]), horizon_s=60.0)
     assert set(table.llm) == {1}
     said = r"mix = 'chatt'.*'chat', 'code-burst'.*, of families, .*'mixed-slo-v0/val-chat'"
-    with pytest.raises(ValueError, match=said):
-        load_mix("chatt")
+    refuses(said, load_mix, "chatt")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the raw traces are not here")
@@ -252,20 +251,17 @@ def test_a_million_requests_are_quick_enough_to_be_tested_here():
     ],
 )
 def test_bad_workloads_say_what_is_wrong(data, message):
-    with pytest.raises(ValidationError, match=message):
-        WorkloadConfig.model_validate(data)
+    refuses(message, WorkloadConfig.model_validate, data, error=ValidationError)
 
 
 def test_unknown_names_and_horizons():
     workload = WorkloadConfig(streams=(stream(),))
-    with pytest.raises(ValueError, match=r"streams\[0\].llm = 'llama-3.1-8b': unknown.*\['m'\]"):
-        generate(workload, llms=("m",))
+    refuses(r"streams\[0\].llm = 'llama-3.1-8b': unknown.*\['m'\]", generate, workload, llms=("m",))
     with pytest.raises(ValueError, match=r"streams\[0\].slo_class = 'interactive': unknown"):
         generate(workload, classes=(SLOClass(name="gold", ttft_s=1, itl_s=1),))
     with pytest.raises(ValueError, match=r"table = 'nope'.*azure-conv"):
         generate(WorkloadConfig(streams=(stream(lengths="nope"),)))
-    with pytest.raises(ValueError, match=r"horizon_s = 0.0"):
-        generate(workload, horizon_s=0.0)
+    refuses(r"horizon_s = 0.0", generate, workload, horizon_s=0.0)
 
 
 def test_configs_are_frozen_and_survive_a_round_trip():
@@ -335,5 +331,4 @@ def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
     assert results[1] == pytest.approx(25 * 900, rel=0.02)
     # One replays the files of `fetch`, which are not there.
     replay = next(each for each in blocks if "replayed(" in each)
-    with pytest.raises(FileNotFoundError, match="fetch azure-conv-2023 to=traces"):
-        exec(replay, {})
+    refuses("fetch azure-conv-2023 to=traces", exec, replay, {}, error=FileNotFoundError)

@@ -10,22 +10,18 @@ from pydantic import ValidationError
 
 from llmscale_env import traces
 from llmscale_env.scenarios.load import ScenarioError, load_scenario
-from llmscale_env.workload import DEFAULT_CLASSES, StreamConfig, WorkloadConfig, generate_requests
+from llmscale_env.workload import DEFAULT_CLASSES, StreamConfig, WorkloadConfig
 from llmscale_env.workload.arrivals import generate_arrivals, level_rate, level_shares
 from llmscale_env.workload.config import LevelArrivals
 from llmscale_env.workload.fitting import fit_lengths, fit_levels, rises
 from llmscale_env.workload.generate import draw_lengths
 from llmscale_env.workload.mixes import load_mix, replayed
-from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.rescale import scale_to_peak
 from llmscale_env.workload.tables import load_counts
+from tests.refusals import refuses
+from tests.small_tables import arrivals_s, drawn
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "traces"
-
-
-def times_s(config, rate_per_s, horizon_s, seed=0, **keys):
-    rng = np.random.default_rng(seed)
-    return generate_arrivals(config, rate_per_s, horizon_s, rng, **keys).arrival_ps / PS_PER_S
 
 
 # ---------------------------------------------------------------- the process
@@ -35,7 +31,7 @@ def test_two_levels_by_hand():
     config = LevelArrivals(rates_per_s=(0, 8), mean_stays_s=(30, 10))
     assert level_shares(config).tolist() == [0.75, 0.25]
     assert level_rate(config) == 2.0
-    times = times_s(config, None, 40_000.0)
+    times = arrivals_s(config, None, 40_000.0)
     assert len(times) == pytest.approx(80_000, rel=0.06)
     per_second = np.bincount(times.astype(int), minlength=40_000)
     assert (per_second == 0).mean() == pytest.approx(0.75, abs=0.05)
@@ -54,19 +50,19 @@ def test_equilibrium_of_three_levels_by_hand():
 
 def test_starts_in_equilibrium():
     config = LevelArrivals(rates_per_s=(0, 20), mean_stays_s=(300, 100))
-    early = [len(times_s(config, None, 1.0, seed)) for seed in range(3000)]
+    early = [len(arrivals_s(config, None, 1.0, seed)) for seed in range(3000)]
     assert np.mean(early) == pytest.approx(5.0, rel=0.1)
 
 
 def test_a_higher_rate_repeats_requests_where_they_are():
     config = LevelArrivals(rates_per_s=(0, 2), mean_stays_s=(200, 50), jitter_s=0.5)
-    own = times_s(config, None, 20_000.0)
-    tripled = times_s(config, 3 * level_rate(config), 20_000.0)
+    own = arrivals_s(config, None, 20_000.0)
+    tripled = arrivals_s(config, 3 * level_rate(config), 20_000.0)
     assert len(tripled) == pytest.approx(3 * len(own), abs=1)  # one copy more for none of them
     # No new request is further than the jitter from an old one, so every gap stays one.
     nearest = own[np.searchsorted(own, tripled, side="right") - 1]
     assert (tripled - nearest).max() <= 0.5
-    thinned = times_s(config, level_rate(config) / 2, 20_000.0)
+    thinned = arrivals_s(config, level_rate(config) / 2, 20_000.0)
     assert set(thinned) <= set(own)
     assert len(thinned) == pytest.approx(len(own) / 2, rel=0.05)
 
@@ -81,8 +77,7 @@ def test_a_higher_rate_repeats_requests_where_they_are():
     ],
 )
 def test_wrong_levels_are_named(values, word):
-    with pytest.raises(ValidationError, match=word):
-        LevelArrivals(**values)
+    refuses(word, LevelArrivals, **values, error=ValidationError)
 
 
 def test_a_stream_of_levels_needs_no_rate():
@@ -108,7 +103,7 @@ def test_levels_come_back_from_their_own_draws():
         mean_stays_s=(40, 15, 8),
         next=((0, 0.9, 0.1), (0.5, 0, 0.5), (0.2, 0.8, 0)),
     )
-    counts = np.bincount(times_s(true, None, 12_000.0).astype(int), minlength=12_000)
+    counts = np.bincount(arrivals_s(true, None, 12_000.0).astype(int), minlength=12_000)
     found = fit_levels(counts, 3)
     assert found.rates_per_s == pytest.approx(true.rates_per_s, rel=0.1)
     assert found.mean_stays_s == pytest.approx(true.mean_stays_s, rel=0.25)
@@ -128,11 +123,11 @@ def test_fitted_generators_look_like_the_traces(table, dispersion, empty, rise):
     assert np.nanmax(rises(counts, mean / 2)) == pytest.approx(rise, rel=0.05)
     fitted = fit_levels(counts, 5)
     assert level_rate(fitted) == pytest.approx(mean, rel=0.1)
-    drawn = np.bincount(times_s(fitted, None, 50_000.0).astype(int), minlength=50_000)
-    wide = drawn[: 50_000 // 15 * 15].reshape(-1, 15).sum(axis=1)
+    again = np.bincount(arrivals_s(fitted, None, 50_000.0).astype(int), minlength=50_000)
+    wide = again[: 50_000 // 15 * 15].reshape(-1, 15).sum(axis=1)
     assert wide.var() / wide.mean() == pytest.approx(dispersion, rel=0.3)
     assert (wide == 0).mean() == pytest.approx(empty, abs=0.08)
-    assert np.nanmax(rises(drawn, mean / 2)) >= 5
+    assert np.nanmax(rises(again, mean / 2)) >= 5
 
 
 def test_lengths_are_fitted_by_hand():
@@ -145,21 +140,19 @@ def test_lengths_are_fitted_by_hand():
     assert found.output_sigma == pytest.approx(0.5, abs=0.01)
     assert found.log_correlation == pytest.approx(0.6, abs=0.01)
     assert found.input_mean_tokens == pytest.approx(x.mean(), abs=0.1)
-    with pytest.raises(ValueError, match="at least two"):
-        fit_lengths(x[:1], y[:1])
+    refuses("at least two", fit_lengths, x[:1], y[:1])
 
 
 def test_what_cannot_be_fitted():
     for counts, levels in ((np.zeros(100, int), 2), (np.ones(30, int), 2), (np.ones(100, int), 1)):
-        with pytest.raises(ValueError, match="levels"):
-            fit_levels(counts, levels)
+        refuses("levels", fit_levels, counts, levels)
 
 
 def test_the_fit_command_prints_a_stream(tmp_path, capsys):
     import yaml
 
     path = tmp_path / "mine.csv"
-    times = times_s(LevelArrivals(rates_per_s=(1, 9), mean_stays_s=(20, 10)), None, 600.0)
+    times = arrivals_s(LevelArrivals(rates_per_s=(1, 9), mean_stays_s=(20, 10)), None, 600.0)
     rows = "".join(f"{t},{100 + k % 7},{5 + k % 3}\n" for k, t in enumerate(times))
     path.write_text("arrival_time_s,input_tokens,output_tokens\n" + rows)
     assert traces.main(["fit", str(path), "levels=2"]) == 0
@@ -181,7 +174,7 @@ def test_burstgpt_has_the_published_statistics():
     stream = load_mix("burstgpt").streams[0]
     found = []
     for seed in range(4):
-        times = times_s(stream.arrivals, None, 5_269_973.0, seed)
+        times = arrivals_s(stream.arrivals, None, 5_269_973.0, seed)
         gaps = np.diff(np.floor(times))
         minutes = np.bincount((times / 60).astype(int))
         found.append(
@@ -219,13 +212,7 @@ def test_the_real_trace_takes_its_place(tmp_path):
     (stream,) = workload.streams
     assert stream.arrivals.kind == "trace"
     assert stream.arrivals.rescale == "sample"
-    requests = generate_requests(
-        workload,
-        classes=DEFAULT_CLASSES,
-        llms=("llama-2-70b",),
-        horizon_s=100.0,
-        rng=np.random.default_rng(0),
-    )
+    requests = drawn(workload, 100.0)
     assert set(requests.output_tokens) == {7}
     assert set(requests.input_tokens) <= set(range(10, 15))
 
@@ -246,17 +233,7 @@ def test_one_override_replays_a_scenario(tmp_path):
 @pytest.mark.parametrize("name", ["code", "conv"])
 def test_mixes_have_the_requests_of_the_real_traces(name):
     mix = load_mix(f"blitzscale-azure-{name}")
-
-    def drawn(workload):
-        return generate_requests(
-            workload,
-            classes=DEFAULT_CLASSES,
-            llms=(str(mix.streams[0].llm),),
-            horizon_s=3400.0,
-            rng=np.random.default_rng(3),
-        )
-
-    ours, real = drawn(mix), drawn(replayed(mix, SHARED))
+    ours, real = (drawn(each, 3400.0, seed=3) for each in (mix, replayed(mix, SHARED)))
     # The windows are the same: counts per second agree up to where copies fall (within a second).
     a, b = (np.bincount((t.arrival_s / 15).astype(int), minlength=227)[:226] for t in (ours, real))
     assert np.corrcoef(a, b)[0, 1] > 0.97
@@ -288,10 +265,8 @@ def test_scale_to_peak_by_hand():
     }
     most = 2.0 * counts.max()
     assert scale_to_peak(workload, 4 * most, load_of, **keys) == pytest.approx(4.0, rel=0.02)
-    with pytest.raises(ValueError, match="capacity"):
-        scale_to_peak(workload, 0.0, load_of, **keys)
-    with pytest.raises(ValueError, match="no load"):
-        scale_to_peak(workload, 1.0, lambda requests: np.zeros(3), **keys)
+    refuses("capacity", scale_to_peak, workload, 0.0, load_of, **keys)
+    refuses("no load", lambda: scale_to_peak(workload, 1.0, lambda requests: np.zeros(3), **keys))
 
 
 def test_rescaling_keeps_the_pattern():
@@ -301,13 +276,7 @@ def test_rescaling_keeps_the_pattern():
     fixed = stream.model_copy(
         update={"arrivals": stream.arrivals.model_copy(update={"start_s": 0.0})}
     )
-    requests = generate_requests(
-        mix.model_copy(update={"streams": (fixed,)}),
-        classes=DEFAULT_CLASSES,
-        llms=("llama-2-7b",),
-        horizon_s=float(len(counts)),
-        rng=np.random.default_rng(0),
-    )
+    requests = drawn(mix.model_copy(update={"streams": (fixed,)}), float(len(counts)))
     scaled = np.bincount(requests.arrival_s.astype(int), minlength=len(counts))
     assert ((scaled == 0) == (counts == 0)).mean() > 0.999  # what is silent stays silent
     assert np.corrcoef(scaled, counts)[0, 1] > 0.99

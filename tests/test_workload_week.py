@@ -33,6 +33,7 @@ from llmscale_env.workload.week import (
     sageserve_week,
     week_classes,
 )
+from tests.refusals import refuses
 
 DAY_S = 86_400.0
 NO_COLUMNS = ("salt", "history", "past", "clock_s")
@@ -307,8 +308,7 @@ def test_tiers_and_readings():
     }
     assert [int((t.llm == 3).sum() > 2000) for t in late.values()] == [0, 1]
     assert sageserve_week(fast_share=1.0).streams[0].slo_class == "interactive-fast"
-    with pytest.raises(ValueError, match="fast_share"):
-        sageserve_week(fast_share=1.5)
+    refuses("fast_share", sageserve_week, fast_share=1.5)
 
 
 # ---------------------------------------------------------------- regions by name
@@ -334,8 +334,7 @@ def test_regions_are_names():
     assert np.array_equal(told.arrival_ps, own.arrival_ps)
     with pytest.raises(ValueError, match=r"streams\[0\].region = 'east'"):
         generate_requests(workload, rng=np.random.default_rng(0), regions=("west",), **keys)
-    with pytest.raises(ValueError, match=r"region\[0\] = 1"):
-        RequestTable.build([0.0], [1], [1], region=1)
+    refuses(r"region\[0\] = 1", RequestTable.build, [0.0], [1], [1], region=1)
 
 
 def test_a_scenario_says_regions_by_name():
@@ -357,8 +356,7 @@ def test_a_scenario_says_regions_by_name():
     assert np.array_equal(alone.output_tokens, table.output_tokens)
     with pytest.raises(ScenarioError, match="east"):
         load_scenario("mixed-slo-v0", **{"workload.streams.1.region": "east"})
-    with pytest.raises(ScenarioError, match="unique"):
-        load_scenario("mixed-slo-v0", regions=("a", "a"))
+    refuses("unique", load_scenario, "mixed-slo-v0", regions=("a", "a"), error=ScenarioError)
 
 
 # ---- which day a seed draws ----
@@ -412,9 +410,9 @@ def test_the_day_drawn_is_the_day_of_the_requests():
 
 
 def test_negative_counts_are_refused():
+    scenario = load_scenario("mixed-slo")
     for first, n in ((0, -1), (-1, 3)):
-        with pytest.raises(ValueError, match="must not be negative"):
-            even_seeds(load_scenario("mixed-slo"), first, n)
+        refuses("must not be negative", even_seeds, scenario, first, n)
 
 
 def test_where_no_day_is_drawn_seeds_follow_each_other():

@@ -61,14 +61,35 @@ class Watched(ReferenceEngine):
             assert source.state in (ACTIVE, DRAINING) or source.loader.layers > loader.layers
 
 
+class WatchedPairs(Watched):
+    """Looks at pairs whenever it stands, too (section 16)."""
+
+    def advance(self, until_ps: int) -> None:
+        super().advance(until_ps)
+        for slot in self.all_instances:
+            assert not (
+                slot.state == OFF and (slot.running or slot.in_pair or slot.handover.co_held)
+            )
+            work = slot.helping.work
+            if work is not None:
+                assert slot.helping.leader is not None
+                assert work in slot.helping.leader.leading.batches
+                assert work.done < slot.loader.layers
+            for batch in slot.leading.batches:
+                assert set(batch.requests) <= set(slot.running)
+            for request in slot.handover.co_held:
+                assert request.helper is slot
+                held = request.held_by is not None
+                assert held or request in self.all_instances[request.instance].running
+        for request in self.requests:
+            assert request.helper is None or request in request.helper.handover.co_held
+
+
 def broken_weight_law(case: Any, trace: Any) -> str | None:
     """The first snapshot at which slots or homes are impossible."""
     spec = case.spec
     pools = [spec.pools[p] for p in spec.pool_of_slot]
-    there: dict[str, dict[str, Any]] = {}
-    for label, name, value in trace.snapshots:
-        there.setdefault(label, {})[name] = value
-    for label, at in there.items():
+    for label, at in trace.looks().items():
         fleet, weights = at["instances"], at["loading"]
         has, state = weights["layers_loaded"], fleet["state"]
         all_layers = np.array([p.layers for p in pools])

@@ -8,7 +8,7 @@ name everywhere.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 GIB = 2**30
@@ -46,15 +46,7 @@ class GpuCard:
     times_of: str = ""
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        _check_positive(
-            self,
-            "memory_bytes",
-            "flops_per_s",
-            "memory_bytes_per_s",
-            "pcie_bytes_per_s",
-            "nvlink_bytes_per_s",
-        )
+        _check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -84,20 +76,7 @@ class LlmCard:
     source: str = "user"
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        _check_positive(
-            self,
-            "layers",
-            "hidden",
-            "heads",
-            "kv_heads",
-            "head_dim",
-            "mlp_hidden",
-            "vocab",
-            "parameters",
-            "bytes_per_weight",
-            "bytes_per_kv",
-        )
+        _check_fields(self)
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"card {self.name!r}: kv_heads = {self.kv_heads} must divide heads = {self.heads}"
@@ -134,17 +113,23 @@ class LlmCard:
         """Whether the heads can be cut into `tp` equal shards."""
         return tp >= 1 and self.heads % tp == 0
 
+    def check_tp(self, tp: int) -> None:
+        """Raise a ValueError unless `fits_tp`."""
+        if not self.fits_tp(tp):
+            raise ValueError(
+                f"tp = {tp!r}: must be a positive divisor of the {self.heads} heads of {self.name}"
+            )
 
-def _check_name(name: str) -> None:
+
+def _check_fields(card: GpuCard | LlmCard) -> None:
+    """Refuse a name of another spelling, and numbers that are not positive."""
+    name = card.name
     if not name or name != name.lower() or " " in name or "_" in name:
         raise ValueError(f"name = {name!r}: use lower case with dashes, such as 'my-gpu-80gb'")
-
-
-def _check_positive(card: GpuCard | LlmCard, *fields: str) -> None:
-    for field in fields:
-        value = getattr(card, field)
-        if not value > 0:
-            raise ValueError(f"card {card.name!r}: {field} = {value!r} must be positive")
+    for field in fields(card):
+        value = getattr(card, field.name)
+        if field.type in ("int", "float") and not value > 0:
+            raise ValueError(f"card {name!r}: {field.name} = {value!r} must be positive")
 
 
 _GPUS: dict[str, GpuCard] = {

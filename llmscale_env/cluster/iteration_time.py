@@ -54,10 +54,7 @@ def iteration_time_model(
     """
     # A card passed as an object becomes known by its name, since a model carries names only.
     llm, gpu = register_llm(base_of(llm_card(llm))), register_gpu(gpu_card(gpu))
-    if not llm.fits_tp(tp):
-        raise ValueError(
-            f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads of {llm.name}"
-        )
+    llm.check_tp(tp)
     if kind is not None and kind not in KINDS:
         raise NoSuchModelError(f"kind = {kind!r}: must be one of {', '.join(KINDS)}")
     if kind == "roofline":

@@ -91,10 +91,7 @@ def shard_bytes(llm: str | LlmCard, tp: int) -> float:
         ValueError: `tp` does not divide the heads.
     """
     llm = llm_card(llm)
-    if not llm.fits_tp(tp):
-        raise ValueError(
-            f"tp = {tp!r}: must be a positive divisor of the {llm.heads} heads of {llm.name}"
-        )
+    llm.check_tp(tp)
     return llm.weight_bytes / tp
 
 

@@ -83,17 +83,10 @@ def prefill_pair_s(llm: LlmCard, gpu: GpuCard, tp: int, share: float) -> float:
     return llm.attention_flops_per_pair(tp) / (gpu.flops_per_s * share)
 
 
-def roofline_model(
-    llm: str | LlmCard,
-    gpu: str | GpuCard,
-    tp: int = 1,
-    efficiency: RooflineEfficiency | None = None,
-    errors: dict[str, FitError] | None = None,
-) -> IterationTimeModel:
-    """Iteration times of any card, at the efficiencies calibrated on the A100 (or given ones)."""
+def roofline_model(llm: str | LlmCard, gpu: str | GpuCard, tp: int = 1) -> IterationTimeModel:
+    """Iteration times of any card, at the efficiencies calibrated on the A100."""
     llm, gpu = llm_card(llm), gpu_card(gpu)
-    if efficiency is None:
-        efficiency, errors = shipped_efficiency()
+    efficiency, errors = shipped_efficiency()
     batch = np.asarray(BATCH_GRID, dtype=np.float64)
     base = tuple(float(x) for x in matrix_s(llm, gpu, tp, batch, efficiency))
     context_s = decode_context_s(llm, gpu, tp, efficiency.kv_read)
@@ -133,7 +126,7 @@ def roofline_model(
         mixed_per_token_s=mixed_per_token,
         mixed_pair_s=pair,
         mixed_chunk_s=0.0,
-        errors=dict(errors or {}),
+        errors=dict(errors),
         notes="held-out errors are those of whole LLMs on the A100, composed from kernels",
     )
 

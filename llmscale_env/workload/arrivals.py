@@ -26,7 +26,14 @@ from llmscale_env.workload.config import (
     SpikeArrivals,
     TraceArrivals,
 )
-from llmscale_env.workload.hourly import HOUR_PS, hour_arrivals, hourly_rate, minute_rates
+from llmscale_env.workload.hourly import (
+    HOUR_PS,
+    hour_arrivals,
+    hourly_rate,
+    minute_rates,
+    piecewise_poisson,
+    place,
+)
 from llmscale_env.workload.readers import Trace, load_trace
 from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.tables import CountTable, load_counts, load_hour_factors
@@ -53,26 +60,6 @@ class Arrivals:
 def to_ps(seconds: float) -> int:
     """Seconds as whole picoseconds."""
     return round(seconds * PS_PER_S)
-
-
-def _place(
-    counts: NDArray[np.int64],
-    start_ps: NDArray[np.int64],
-    width_ps: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """`counts[k]` arrivals at random in `[start_ps[k], start_ps[k] + width_ps[k])`, sorted."""
-    offset = rng.random(int(counts.sum())) * np.repeat(width_ps, counts)
-    return np.sort(np.repeat(start_ps, counts) + offset.astype(np.int64))
-
-
-def _piecewise_poisson(
-    edges_ps: NDArray[np.int64], rate_per_s: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """A Poisson process whose rate is constant between edges."""
-    width_ps = np.diff(edges_ps)
-    counts = rng.poisson(rate_per_s * (width_ps / PS_PER_S))
-    return _place(counts, edges_ps[:-1], width_ps, rng)
 
 
 def _gamma(
@@ -125,7 +112,7 @@ def _mmpp(
         means_s if on_first else means_s[::-1], (False, False), horizon_ps, rng
     )
     on = (np.arange(len(edges) - 1) % 2 == 0) == on_first
-    return _piecewise_poisson(edges, np.where(on, on_rate, on_rate * config.off_rate_fraction), rng)
+    return piecewise_poisson(edges, np.where(on, on_rate, on_rate * config.off_rate_fraction), rng)
 
 
 def level_shares(config: LevelArrivals) -> NDArray[np.float64]:
@@ -172,7 +159,7 @@ def _levels(
         level = min(int(np.searchsorted(follow[level], rng.random(), side="right")), last)
     edges[-1] = horizon_ps
     rates = np.array(config.rates_per_s)[levels]
-    ps = _piecewise_poisson(np.array(edges, dtype=np.int64), rates, rng)
+    ps = piecewise_poisson(np.array(edges, dtype=np.int64), rates, rng)
     own = level_rate(config)
     scale = (1.0 if rate_per_s is None else rate_per_s / own) * rate_scale
     if scale != 1.0:
@@ -217,7 +204,7 @@ def _diurnal(
     if config.noise_cv > 0:
         shape = 1 / config.noise_cv**2
         rate = rate * np.round(rng.standard_gamma(shape, len(rate)) / shape, 9)
-    return _piecewise_poisson(edges, rate, rng)
+    return piecewise_poisson(edges, rate, rng)
 
 
 def _spikes(
@@ -233,7 +220,7 @@ def _spikes(
             (config.every_s, config.duration_s), (False, True), horizon_ps, rng
         )
         inside = np.arange(len(edges) - 1) % 2 == 1
-    return _piecewise_poisson(edges, np.where(inside, rate_per_s * config.factor, rate_per_s), rng)
+    return piecewise_poisson(edges, np.where(inside, rate_per_s * config.factor, rate_per_s), rng)
 
 
 def _count_part(config: CountArrivals, table: CountTable) -> NDArray[np.int64]:
@@ -282,7 +269,7 @@ def _counts(
     whole = int(scale)
     window = window * whole + rng.binomial(window, scale - whole)
     starts = np.arange(n_bins, dtype=np.int64) * bin_ps
-    ps = _place(window, starts, np.full(n_bins, bin_ps), rng)
+    ps = place(window, starts, np.full(n_bins, bin_ps), rng)
     return Arrivals(ps[: np.searchsorted(ps, horizon_ps)])
 
 
@@ -434,7 +421,7 @@ def generate_arrivals(
     if isinstance(config, HourlyArrivals):
         rates = hourly_rates(config, rate_per_s, rate_scale, horizon_ps, rng)
         hours = [
-            hour_arrivals(rates, hour, config.bursts, child)
+            hour_arrivals(rates, config.bursts, hour, child)
             for hour, child in enumerate(rng.spawn(-(-horizon_ps // HOUR_PS)))
         ]
         ps = np.concatenate(hours)
@@ -455,4 +442,4 @@ def generate_arrivals(
     if isinstance(config, SpikeArrivals):
         return Arrivals(_spikes(config, rate_per_s, horizon_ps, rng))
     edges = np.array([0, horizon_ps], dtype=np.int64)
-    return Arrivals(_piecewise_poisson(edges, np.array([rate_per_s]), rng))
+    return Arrivals(piecewise_poisson(edges, np.array([rate_per_s]), rng))

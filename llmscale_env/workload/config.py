@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -145,14 +145,11 @@ class DiurnalArrivals(_Frozen):
     def _one_shape(self) -> DiurnalArrivals:
         if 0 < self.noise_cv < 0.01:
             raise ValueError(f"noise_cv = {self.noise_cv}: must be 0 or at least 0.01")
-        if self.hour_factors is not None and self.profile is not None:
+        hours = self.hour_factors
+        if hours is not None and self.profile is not None:
             raise ValueError("hour_factors and profile exclude each other: give one of them")
-        if self.hour_factors is not None and (
-            len(self.hour_factors) < 2 or sum(self.hour_factors) <= 0
-        ):
-            raise ValueError(
-                f"hour_factors = {self.hour_factors}: needs at least two, not all of them zero"
-            )
+        if hours is not None and (len(hours) < 2 or sum(hours) <= 0):
+            raise ValueError(f"hour_factors = {hours}: needs at least two, not all of them zero")
         return self
 
 
@@ -394,9 +391,20 @@ class TraceLengths(_Lengths):
     kind: Literal["trace"] = "trace"
 
 
+def _named(value: Any) -> Any:
+    """`lengths: sharegpt` is short for `lengths: {kind: table, table: sharegpt}`."""
+    return {"kind": "table", "table": value} if isinstance(value, str) else value
+
+
 LengthConfig = Annotated[
     TableLengths | FixedLengths | LognormalLengths | TraceLengths, Field(discriminator="kind")
 ]
+DrawnLengths = Annotated[
+    TableLengths | FixedLengths | LognormalLengths,
+    Field(discriminator="kind"),
+    BeforeValidator(_named),
+]
+"""Those of requests that no trace has."""
 
 
 class PredictorConfig(_Frozen):
@@ -412,11 +420,6 @@ class PredictorConfig(_Frozen):
 
     kind: Literal["conditional_mean", "noisy", "oracle"] = "conditional_mean"
     sigma: Annotated[float, Field(ge=0, le=3)] = 0.5
-
-
-def _named(value: Any, table_kind: str) -> Any:
-    """`lengths: sharegpt` is short for `lengths: {kind: table, table: sharegpt}`."""
-    return {"kind": table_kind, "table": value} if isinstance(value, str) else value
 
 
 Regions = Name | Annotated[dict[Name, Positive], Field(min_length=1)]
@@ -451,7 +454,7 @@ class StreamConfig(_Frozen):
     @field_validator("lengths", mode="before")
     @classmethod
     def _short_lengths(cls, value: Any) -> Any:
-        return {"kind": "trace"} if value == "trace" else _named(value, "table")
+        return {"kind": "trace"} if value == "trace" else _named(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamConfig:
@@ -483,15 +486,8 @@ class BatchQueueConfig(_Frozen):
     slo_class: Name = "batch"
     n_requests: Annotated[int, Field(ge=0, le=100_000_000)]
     at_s: NonNegative = 0.0
-    lengths: Annotated[
-        TableLengths | FixedLengths | LognormalLengths, Field(discriminator="kind")
-    ] = TableLengths()
+    lengths: DrawnLengths = TableLengths()
     region: Regions | None = None
-
-    @field_validator("lengths", mode="before")
-    @classmethod
-    def _short_lengths(cls, value: Any) -> Any:
-        return _named(value, "table")
 
 
 class JobsConfig(_Frozen):
@@ -518,16 +514,9 @@ class JobsConfig(_Frozen):
     n_requests: tuple[
         Annotated[int, Field(ge=0, le=10_000_000)], Annotated[int, Field(ge=0, le=10_000_000)]
     ]
-    lengths: Annotated[
-        TableLengths | FixedLengths | LognormalLengths, Field(discriminator="kind")
-    ] = TableLengths()
+    lengths: DrawnLengths = TableLengths()
     backlog: bool = True
     region: Regions | None = None
-
-    @field_validator("lengths", mode="before")
-    @classmethod
-    def _short_lengths(cls, value: Any) -> Any:
-        return _named(value, "table")
 
     @model_validator(mode="after")
     def _smallest_first(self) -> JobsConfig:

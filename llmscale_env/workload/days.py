@@ -22,6 +22,7 @@ from llmscale_env.workload.config import (
     SLOClass,
     WorkloadConfig,
 )
+from llmscale_env.workload.hourly import place
 from llmscale_env.workload.requests import PS_PER_S
 from llmscale_env.workload.tables import load_counts, load_days
 
@@ -146,8 +147,7 @@ def window_arrivals(
     rate = mean_rate_per_s * float(_rates_at(config, np.array([start + k]))[0])
     counts = rng.poisson(rate * _seconds(config, rng))
     begins = k * WINDOW_PS + np.arange(TEN_MINUTES_S, dtype=np.int64) * PS_PER_S
-    offset = (rng.random(int(counts.sum())) * PS_PER_S).astype(np.int64)
-    return np.sort(np.repeat(begins, counts) + offset)
+    return place(counts, begins, np.full(TEN_MINUTES_S, PS_PER_S), rng)
 
 
 def past_counts(

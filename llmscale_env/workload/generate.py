@@ -20,7 +20,6 @@ from llmscale_env.workload.config import (
     FixedLengths,
     HourlyArrivals,
     JobsConfig,
-    LoadBurst,
     LognormalLengths,
     PredictorConfig,
     Regions,
@@ -78,7 +77,7 @@ Names = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of one stream or batch queue, before they are merged."""
+    """Rows of one stream, batch queue or kind of jobs, before they are merged."""
 
     arrival_ps: NDArray[np.int64]
     llm: NDArray[np.int16]
@@ -240,25 +239,40 @@ def _rows(
     rngs: Rngs,
 ) -> _Part:
     """What belongs to the arrivals of a stream."""
-    n = len(arrivals.arrival_ps)
 
-    def column(field: str, own: tuple[str, ...]) -> NDArray[np.int16]:
+    def column(field: str, own: tuple[str, ...]) -> int | NDArray[np.int16]:
         value = getattr(stream, field)
         if value is not None:
-            return np.full(n, _index(f"{where}.{field}", value, own), dtype=np.int16)
+            return _index(f"{where}.{field}", value, own)
         assert arrivals.trace is not None
         assert arrivals.rows is not None
         return _trace_column(f"{where}.{field}", getattr(arrivals.trace, field), arrivals.rows, own)
 
-    inputs, outputs = draw_lengths(stream.lengths, arrivals, rngs[1])
+    llm, slo_class = column("llm", names[0]), column("slo_class", names[1])
+    return _drawn(where, stream, workload, names, arrivals, llm, slo_class, rngs)
+
+
+def _drawn(
+    where: str,
+    part: StreamConfig | BatchQueueConfig | JobsConfig,
+    workload: WorkloadConfig,
+    names: Names,
+    arrivals: Arrivals,
+    llm: int | NDArray[np.int16],
+    slo_class: int | NDArray[np.int16],
+    rngs: Rngs,
+) -> _Part:
+    """Arrivals with their lengths, predictions and regions; LLM and class as indices."""
+    n = len(arrivals.arrival_ps)
+    inputs, outputs = draw_lengths(part.lengths, arrivals, rngs[1])
     predicted = predict_outputs(
-        workload.predictor, stream.lengths, arrivals, inputs, outputs, rngs[2]
+        workload.predictor, part.lengths, arrivals, inputs, outputs, rngs[2]
     )
     return _Part(
         arrivals.arrival_ps,
-        column("llm", names[0]),
-        _regions(where, stream.region, n, names[2], rngs[3]),
-        column("slo_class", names[1]),
+        np.broadcast_to(np.asarray(llm, np.int16), n),
+        _regions(where, part.region, n, names[2], rngs[3]),
+        np.broadcast_to(np.asarray(slo_class, np.int16), n),
         inputs,
         outputs,
         predicted,
@@ -282,19 +296,7 @@ def _batch_queue(
     llm = _index(f"{where}.llm", queue.llm, names[0])
     slo_class = _index(f"{where}.slo_class", queue.slo_class, names[1])
     arrivals = Arrivals(np.full(n, to_ps(queue.at_s), dtype=np.int64))
-    inputs, outputs = draw_lengths(queue.lengths, arrivals, rngs[1])
-    predicted = predict_outputs(
-        workload.predictor, queue.lengths, arrivals, inputs, outputs, rngs[2]
-    )
-    return _Part(
-        arrivals.arrival_ps,
-        np.full(n, llm, dtype=np.int16),
-        _regions(where, queue.region, n, names[2], rngs[3]),
-        np.full(n, slo_class, dtype=np.int16),
-        inputs,
-        outputs,
-        predicted,
-    )
+    return _drawn(where, queue, workload, names, arrivals, llm, slo_class, rngs)
 
 
 def _job_rows(
@@ -314,19 +316,9 @@ def _job_rows(
     arrival_ps = np.repeat(np.concatenate([np.zeros(len(left), np.int64), begin_ps]), size)
     which = np.repeat(np.concatenate([of_class, jobs.which[new]]), size)
     known = [_index(f"{where}.classes", name, names[1]) for name in job.classes]
-    n = len(arrival_ps)
-    arrivals = Arrivals(arrival_ps)
-    inputs, outputs = draw_lengths(job.lengths, arrivals, rngs[1])
-    predicted = predict_outputs(workload.predictor, job.lengths, arrivals, inputs, outputs, rngs[2])
-    return _Part(
-        arrival_ps,
-        np.full(n, _index(f"{where}.llm", job.llm, names[0]), dtype=np.int16),
-        _regions(where, job.region, n, names[2], rngs[3]),
-        np.array(known, dtype=np.int16)[which],
-        inputs,
-        outputs,
-        predicted,
-    )
+    llm = _index(f"{where}.llm", job.llm, names[0])
+    slo_class = np.array(known, dtype=np.int16)[which]
+    return _drawn(where, job, workload, names, Arrivals(arrival_ps), llm, slo_class, rngs)
 
 
 class _Whole:
@@ -476,7 +468,8 @@ class _Draw:
             rngs = children.of(queue.name)
             part = _batch_queue(f"batch_queues[{k}]", queue, workload, self.names, horizon_s, rngs)
             self._sources.append(_Whole(part))
-        targets = {c.name: c.ttft_s for c in classes if not isinstance(c, str)}
+        with_targets = [c for c in classes if not isinstance(c, str)]
+        targets = {c.name: c.ttft_s for c in with_targets}
         for k, job in enumerate(workload.jobs):
             where = f"jobs[{k}]"
             for name in job.classes:
@@ -484,7 +477,7 @@ class _Draw:
                 if name not in targets:
                     raise ValueError(f"{where}.classes: {name!r} needs a class with its target")
             rngs = children.of(job.name)
-            back_s = max(history_s, longest_target_s(workload, _with_targets(classes)))
+            back_s = max(history_s, longest_target_s(workload, with_targets))
             jobs = draw_jobs(job, workload.rate_scale, back_s, horizon_s, rngs[0])
             mine = [targets[name] for name in job.classes]
             self._sources.append(
@@ -517,25 +510,17 @@ class _Draw:
         children: _Children,
     ) -> None:
         arrivals, name = stream.arrivals, stream.name
+        pieces = partial(_Pieces, where, stream, workload, self.names, children)
         if isinstance(arrivals, HourlyArrivals):
-            rates = hourly_rates(
-                arrivals,
-                stream.rate_per_s,
-                workload.rate_scale,
-                to_ps(horizon_s),
-                children.of(name)[0],
-            )
-            draw = partial(_hour, rates, arrivals.bursts)
-            self._sources.append(
-                _Pieces(where, stream, workload, self.names, children, HOUR_PS, draw)
-            )
+            scale, rng = workload.rate_scale, children.of(name)[0]
+            rates = hourly_rates(arrivals, stream.rate_per_s, scale, to_ps(horizon_s), rng)
+            draw = partial(hour_arrivals, rates, arrivals.bursts)
+            self._sources.append(pieces(HOUR_PS, draw))
         elif isinstance(arrivals, DayArrivals):
             assert stream.rate_per_s is not None
             rate = stream.rate_per_s * workload.rate_scale
             window = partial(window_arrivals, arrivals, rate, self._start)
-            self._sources.append(
-                _Pieces(where, stream, workload, self.names, children, WINDOW_PS, window)
-            )
+            self._sources.append(pieces(WINDOW_PS, window))
         else:
             rngs = children.of(name)
             found = generate_arrivals(
@@ -597,23 +582,13 @@ _DAY = "\0day"
 """Stands for the draw of the day, which belongs to no part; names of parts have no such letter."""
 
 _BEFORE = "\0before"
-"""DelayedCluster a part's name: for what it brought before the episode."""
+"""Follows a part's name: for what it brought before the episode."""
 
 
 def _random_day(workload: WorkloadConfig, children: _Children) -> int | None:
     """Day of the table on which streams of "random-day" are; None without such streams."""
     drawn = [each for each in workload.hourly_arrivals if each.start_s == "random-day"]
     return int(children.of(_DAY)[1].integers(days_of(drawn[0]))) if drawn else None
-
-
-def _hour(
-    rates: NDArray[np.float64], bursts: tuple[LoadBurst, ...], hour: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    return hour_arrivals(rates, hour, bursts, rng)
-
-
-def _with_targets(classes: Sequence[SLOClass | str]) -> list[SLOClass]:
-    return [c for c in classes if not isinstance(c, str)]
 
 
 def day_drawn(workload: WorkloadConfig, horizon_s: float, rng: np.random.Generator) -> int | None:

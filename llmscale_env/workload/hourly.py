@@ -130,18 +130,38 @@ def _on(config: HourlyArrivals, n: int, rng: np.random.Generator) -> NDArray[np.
     return minutes
 
 
+def place(
+    counts: NDArray[np.int64],
+    start_ps: NDArray[np.int64],
+    width_ps: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """`counts[k]` arrivals at random in `[start_ps[k], start_ps[k] + width_ps[k])`, sorted."""
+    offset = rng.random(int(counts.sum())) * np.repeat(width_ps, counts)
+    return np.sort(np.repeat(start_ps, counts) + offset.astype(np.int64))
+
+
+def piecewise_poisson(
+    edges_ps: NDArray[np.int64], rate_per_s: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """A Poisson process whose rate is constant between edges."""
+    width_ps = np.diff(edges_ps)
+    counts = rng.poisson(rate_per_s * (width_ps / PS_PER_S))
+    return place(counts, edges_ps[:-1], width_ps, rng)
+
+
 def hour_arrivals(
     rates: NDArray[np.float64],
-    hour: int,
     bursts: tuple[LoadBurst, ...],
+    hour: int,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """Arrivals of one hour of the episode, sorted, in picoseconds from the episode's start.
 
     Args:
         rates: (minutes,) requests/s, as `minute_rates` gives them.
-        hour: which one; 0 is the first.
         bursts: of the episode.
+        hour: which one; 0 is the first.
         rng: all draws come from here.
     """
     begin = hour * HOUR_PS
@@ -156,7 +176,4 @@ def hour_arrivals(
     rate = rates[lows // (MINUTE_S * PS_PER_S)]
     for low, high, factor in spans:
         rate = np.where((lows >= low) & (lows < high), rate * factor, rate)
-    width_ps = np.diff(edges)
-    counts = rng.poisson(rate * (width_ps / PS_PER_S))
-    offset = rng.random(int(counts.sum())) * np.repeat(width_ps, counts)
-    return np.sort(np.repeat(lows, counts) + offset.astype(np.int64))
+    return piecewise_poisson(edges, rate, rng)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from numpy.typing import NDArray
 from llmscale_env.workload.requests import PS_PER_S
 
 LENGTH_PERCENTILES = (1, 10, 25, 50, 75, 90, 99, 100)
+WIDTHS_S = (15.0, 60.0)
+"""Of the windows in which arrivals are counted."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TraceStats:
         duration_s: from first to last arrival.
         rate_per_s: requests over duration.
         cv: coefficient of variation of the gaps between arrivals (1 for a Poisson process).
-        windows: counts in windows of some widths.
+        windows: counts in windows of `WIDTHS_S`.
         input, output: lengths; None for counts alone.
         spearman: rank correlation of input and output.
     """
@@ -69,14 +70,11 @@ class TraceStats:
 
 def window_stats(arrival_s: NDArray[np.float64], width_s: float) -> WindowStats | None:
     """Counts of sorted arrivals in whole windows from time 0; None with fewer than two windows."""
-    n_windows = int(arrival_s[-1] / width_s)
-    if n_windows < 2:
+    counts, ratio = _counts(arrival_s, width_s)
+    if len(counts) < 2:
         return None
-    # The window that the last arrival lies in is only partly seen.
-    counts = np.bincount((arrival_s / width_s).astype(np.int64))[:n_windows]
-    before, after = counts[:-1], counts[1:]
-    seen = before > 0
-    ratio = after[seen] / before[seen] if seen.any() else np.array([np.nan])
+    if not len(ratio):
+        ratio = np.array([np.nan])
     mean = counts.mean()
     return WindowStats(
         width_s,
@@ -85,6 +83,16 @@ def window_stats(arrival_s: NDArray[np.float64], width_s: float) -> WindowStats 
         float(counts.var() / mean),
         float(counts.max() / mean),
     )
+
+
+def _counts(
+    arrival_s: NDArray[np.float64], width_s: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Arrivals by window, and each count over the one before where that is not 0."""
+    # The window that the last arrival lies in is only partly seen.
+    counts = np.bincount((arrival_s / width_s).astype(np.int64))[: int(arrival_s[-1] / width_s)]
+    before, after = counts[:-1], counts[1:]
+    return counts, after[before > 0] / before[before > 0]
 
 
 def spearman(x: NDArray, y: NDArray) -> float:
@@ -110,7 +118,6 @@ def trace_stats(
     arrival_ps: NDArray[np.int64] | None,
     input_tokens: NDArray | None,
     output_tokens: NDArray | None,
-    widths_s: Sequence[float] = (15.0, 60.0),
 ) -> TraceStats:
     """Statistics of sorted arrivals, of lengths, or of both (None leaves a part out).
 
@@ -129,7 +136,7 @@ def trace_stats(
         if duration > 0:
             rate = len(since_s) / duration
             cv = float(gaps.std() / gaps.mean())
-            found = (window_stats(since_s, width) for width in widths_s)
+            found = (window_stats(since_s, width) for width in WIDTHS_S)
             windows = [w for w in found if w is not None]
     both = input_tokens is not None and output_tokens is not None
     return TraceStats(
@@ -200,10 +207,8 @@ def plot_stats(
         smooth = np.convolve(counts, np.ones(coarse) / coarse, mode="same") / width
         rate.plot(np.arange(len(counts)) * width, smooth, lw=1.4, color="C1", label="15 s mean")
         rate.legend(loc="upper right")
-        for w in (15.0, 60.0):
-            per_window = np.bincount((since_s / w).astype(np.int64))[: int(since_s[-1] / w)]
-            before, after = per_window[:-1], per_window[1:]
-            ratio = np.sort(after[before > 0] / before[before > 0])
+        for w in WIDTHS_S:
+            ratio = np.sort(_counts(since_s, w)[1])
             if len(ratio):
                 place = np.arange(1, len(ratio) + 1) / len(ratio)
                 spikes.plot(ratio, place, label=f"{w:g} s", drawstyle="steps-post")
