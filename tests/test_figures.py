@@ -17,6 +17,7 @@ from experiments.output import new_figure
 
 SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
 QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
+DAY = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
 SMALL = {
     "chiron-fig03": ("kv_watermark", {"batch_limits": (8, 16), "queued": 4000, "warm_up_s": 30,
                                       "measured_s": 60}),
@@ -55,8 +56,18 @@ SMALL = {
     "qlm-fig05": ("order", {"gpus": ("a10-24gb",), "queue": 60}),
     "qlm-fig11": (None, {"interactive_per_s": (100.0,), "trace_s": 10.0, "patience_s": 300.0}),
     "qlm-fig12": (None, {"batch_1_per_s": (25.0,), "requests": 200, "patience_s": 600.0}),
+    "sageserve-fig01": (None, {}),
+    "sageserve-fig02": (None, {"gpus": ("a100-80gb",), "requests": 100}),
+    "sageserve-fig04": (None, {"rate_scale": 0.01}),
+    "sageserve-fig05": ("policy", DAY),
+    "sageserve-fig10": (None, {"rate_scale": 0.002}),
+    "sageserve-fig11": ("policy", DAY),
+    "sageserve-fig16": ("policy", {**DAY, "bursts_h": (0.25,), "minutes": 15.0}),
+    "sageserve-fig17": ("policy", {**DAY, "from_h": 108.0}),
 }  # fmt: skip
-"""Parameters of a run in small, and the column of a case by which its rows have other columns."""
+"""Parameters of a run in small, and the column of a case by which its rows have other columns.
+
+sageserve-tableF, which is slow, has a test of its own (test_sageserve_figures)."""
 
 
 def of(name):
@@ -64,7 +75,7 @@ def of(name):
 
 
 @pytest.mark.parametrize(
-    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm")]
+    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm", "sageserve")]
 )
 def test_cases_say_all_and_each_once(name):
     experiment = of(name)
@@ -92,7 +103,9 @@ def test_a_figure_runs_in_small_judges_and_draws(name):
             done[kind] = outcome.rows
             assert outcome.rows
     frame = pd.DataFrame({**case, **row} for case in cases for row in done[case.get(column)])
-    for claim in experiment.claims(frame, settings):
+    claims = experiment.claims(frame, settings)
+    assert len({claim.sentence for claim in claims}) == len(claims)
+    for claim in claims:
         assert isinstance(claim, Claim)
         assert claim.sentence
         assert claim.paper
