@@ -211,8 +211,8 @@ def region_prices(fleets: Sequence[int]) -> list[str]:
                 f"{100 * share:6.2f} % on time, on the worst day {100 * worst:6.2f} %"
             )
     for llm in base.fleet.llms:
-        mine = {n: found[llm, n] for n in fleets}
-        paid, at = _break_even(mine, config.gpu_hour_usd, 1.0, "VMs")  # late ones are in dollars
+        each = {n: found[llm, n] for n in fleets}
+        paid, at = _break_even(each, config.gpu_hour_usd, 1.0, "VMs")  # late ones are in dollars
         lines += [*(f"{llm} {line}" for line in paid), f"{llm}: more VMs stop paying {at}"]
     return lines
 
