@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.output import RESULTS, machine, text_table, write_csv
+from experiments.output import RESULTS, columns_of, machine, text_table, write_csv
 from llmscale_env._cli import Slip, check_folder, flag, parse_options, run_command, some_of
 
 PARTS = {
@@ -67,9 +67,9 @@ def _run(words: list[str]) -> int:
             print(f"\n{part}: passed over, {NEEDS[part]} is not installed")
             continue
         module, function = PARTS[part]
-        head, rows = getattr(importlib.import_module(module), function)(quick)
-        print(f"\n{part}\n{text_table(head, rows)}", flush=True)
-        write_csv(out / f"bench_{part}.csv", head, rows)
+        table = columns_of(getattr(importlib.import_module(module), function)(quick))
+        print(f"\n{part}\n{text_table(*table)}", flush=True)
+        write_csv(out / f"bench_{part}.csv", *table)
     print(f"\nwritten: {out}")
     return 0
 

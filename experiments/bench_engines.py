@@ -38,18 +38,6 @@ pools pull, eviction, the batch-size controller. All of it is compiled into ever
 INSTANCES = (10, 50, 200, 1000)
 LOADS = (0.5, 0.9)
 END_PS = 30 * 86_400 * PS_PER_S
-ENGINE_HEAD = (
-    "engine",
-    "router",
-    "instances",
-    "load",
-    "requests",
-    "repeats",
-    "requests_per_s",
-    "ns_per_request",
-    "iterations_per_request",
-)
-MEMORY_HEAD = ("instances", "requests_small", "requests_large", "mib_per_million_requests", "what")
 
 
 def capacity_per_s() -> float:
@@ -133,10 +121,10 @@ def run_once(engine: str, spec: ClusterSpec, requests: RequestTable) -> tuple[fl
     return seconds, int(simulated.instances()["iterations"].sum())
 
 
-def bench_engines(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_engines(quick: bool) -> list[dict[str, Any]]:
     """Requests/s of both engines against router, instances and load; the best of the repeats."""
     capacity = capacity_per_s()
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     for engine in ("fast", "reference"):
         for router in ROUTERS:
             for instances in INSTANCES[:2] if quick else INSTANCES:
@@ -151,19 +139,19 @@ def bench_engines(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
                     runs = [run_once(engine, spec, requests) for _ in range(repeats)]
                     best_s = min(run[0] for run in runs)
                     rows.append(
-                        (
-                            engine,
-                            router,
-                            instances,
-                            load,
-                            n,
-                            repeats,
-                            round(n / best_s),
-                            round(best_s / n * 1e9),
-                            round(runs[0][1] / n, 2),
-                        )
+                        {
+                            "engine": engine,
+                            "router": router,
+                            "instances": instances,
+                            "load": load,
+                            "requests": n,
+                            "repeats": repeats,
+                            "requests_per_s": round(n / best_s),
+                            "ns_per_request": round(best_s / n * 1e9),
+                            "iterations_per_request": round(runs[0][1] / n, 2),
+                        }
                     )
-    return ENGINE_HEAD, rows
+    return rows
 
 
 def peak_bytes(instances: int, n: int) -> tuple[int, int, int]:
@@ -181,10 +169,10 @@ def peak_bytes(instances: int, n: int) -> tuple[int, int, int]:
     return marks[0], marks[1], marks[2]
 
 
-def bench_memory(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_memory(quick: bool) -> list[dict[str, Any]]:
     """Peak memory per million requests: the slope between two sizes, each in its own process."""
     sizes = (400_000, 800_000) if quick else (1_000_000, 3_000_000)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     for instances in (50,) if quick else (50, 1000):
         marks = []
         for n in sizes:
@@ -199,5 +187,13 @@ def bench_memory(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         per_million = (sizes[1] - sizes[0]) / 1e6
         for k, what in ((1, "drawing the requests"), (2, "with the fast engine and its results")):
             slope = (marks[1][k] - marks[0][k]) / per_million / 2**20
-            rows.append((instances, *sizes, round(slope), what))
-    return MEMORY_HEAD, rows
+            rows.append(
+                {
+                    "instances": instances,
+                    "requests_small": sizes[0],
+                    "requests_large": sizes[1],
+                    "mib_per_million_requests": round(slope),
+                    "what": what,
+                }
+            )
+    return rows

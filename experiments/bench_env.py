@@ -25,19 +25,6 @@ IDS = (
     "llmscale/MultiRegion-v1",
 )
 CARTPOLE = "CartPole-v1"
-HEAD = (
-    "what",
-    "environments",
-    "threads",
-    "steps",
-    "steps_per_s",
-    "us_per_step",
-    "python_us_per_step",
-    "engine_percent",
-    "new_episodes_percent",
-    "python_percent",
-    "learner_percent",
-)
 VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
 """Environments and threads of the vectorised form."""
 
@@ -126,25 +113,27 @@ def _row(
     watches: Watches,
     start: float,
     inside_s: float | None = None,
-) -> tuple[Any, ...]:
-    """A row of `HEAD`; `inside_s` is the time spent in the environment, if not all of it is."""
+) -> dict[str, Any]:
+    """A row; `inside_s` is the time spent in the environment, if not all of it is."""
     engine_s, new_s = (watch.total_s(start) for watch in watches)
     inside_s = total_s if inside_s is None else inside_s
     python_s = inside_s - engine_s - new_s
-    shares = (engine_s, new_s, python_s, total_s - inside_s)
-    return (
-        what,
-        envs,
-        threads,
-        steps,
-        round(steps / total_s),
-        round(total_s / steps * 1e6, 1),
-        round(python_s / steps * 1e6, 1),
-        *(round(100 * share / total_s, 1) for share in shares),
-    )
+    return {
+        "what": what,
+        "environments": envs,
+        "threads": threads,
+        "steps": steps,
+        "steps_per_s": round(steps / total_s),
+        "us_per_step": round(total_s / steps * 1e6, 1),
+        "python_us_per_step": round(python_s / steps * 1e6, 1),
+        "engine_percent": round(100 * engine_s / total_s, 1),
+        "new_episodes_percent": round(100 * new_s / total_s, 1),
+        "python_percent": round(100 * python_s / total_s, 1),
+        "learner_percent": round(100 * (total_s - inside_s) / total_s, 1),
+    }
 
 
-def single(env_id: str, steps: int) -> tuple[Any, ...]:
+def single(env_id: str, steps: int) -> dict[str, Any]:
     """One environment, random actions, reset where an episode ends (resets are counted in)."""
     import gymnasium as gym
 
@@ -166,7 +155,7 @@ def single(env_id: str, steps: int) -> tuple[Any, ...]:
     return _row(f"{env_id}, gym.make", 1, 1, steps, total_s, watches, start)
 
 
-def vectorised(env_id: str, n_envs: int, threads: int, steps: int) -> tuple[Any, ...]:
+def vectorised(env_id: str, n_envs: int, threads: int, steps: int) -> dict[str, Any]:
     """Our vectorised environment, random actions; `steps` over all of its environments."""
     env = _make_vec(env_id, n_envs, threads)
     rounds = max(1, steps // n_envs)
@@ -195,7 +184,7 @@ def _make_vec(env_id: str, n_envs: int, threads: int) -> Any:
     )
 
 
-def bench_env(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_env(quick: bool) -> list[dict[str, Any]]:
     """Environment steps per second, of one environment and of many in one call."""
     import llmscale_env  # noqa: F401
 
@@ -207,10 +196,10 @@ def bench_env(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
             # Whole episodes, so that starting them has its share.
             whole = 0 if quick else EPISODE_STEPS[env_id] * n_envs
             rows.append(vectorised(env_id, n_envs, threads, max(steps, whole)))
-    return HEAD, rows
+    return rows
 
 
-def ppo(what: str, venv: Any, frames: int, rollout: int) -> tuple[Any, ...]:
+def ppo(what: str, venv: Any, frames: int, rollout: int) -> dict[str, Any]:
     """SB3's PPO with its default network, `rollout` frames between updates; one thread for torch."""
     import torch
     from stable_baselines3 import PPO
@@ -236,7 +225,7 @@ def ppo(what: str, venv: Any, frames: int, rollout: int) -> tuple[Any, ...]:
     return row
 
 
-def bench_ppo(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_ppo(quick: bool) -> list[dict[str, Any]]:
     """PPO frames per second on our environment beside CartPole, with the same settings."""
     import gymnasium as gym
     from stable_baselines3.common.vec_env import DummyVecEnv
@@ -252,4 +241,4 @@ def bench_ppo(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     for n_envs in (8,) if quick else (8, 64):
         venv = NativeVecEnv(_make_vec(ID, n_envs, 1))
         rows.append(ppo(f"PPO, {ID}, vectorised", venv, frames, rollout))
-    return HEAD, rows
+    return rows

@@ -35,19 +35,6 @@ from llmscale_env.control.scaling import FleetSeen, Scaler
 from llmscale_env.scenarios import validate_scenario
 from llmscale_env.sim.spec import NO_SOURCE, InstanceState
 
-HEAD = (
-    "cluster",
-    "targets",
-    "sources",
-    "plan_ms_median",
-    "plan_ms_max",
-    "orders_ms_median",
-    "orders_ms_max",
-    "time_model_ms",
-    "plan_s",
-    "tree_s",
-    "fan_out_s",
-)
 TARGETS = (10, 100, 1000)
 LLM = llm_card("llama-2-7b")
 LIVE_ABOVE_S = 0.3
@@ -132,9 +119,9 @@ def times_ms(call: Callable[[], Any], repeats: int) -> list[float]:
     return taken
 
 
-def bench_multicast(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_multicast(quick: bool) -> list[dict[str, Any]]:
     """Milliseconds per plan, and seconds that plans take."""
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     for targets in TARGETS[:1] if quick else TARGETS:
         ordered: dict[str, list[float]] = {}
         for name, gpus in (("nvlink", 8), ("hosts", 1)):
@@ -153,17 +140,21 @@ def bench_multicast(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]
                 layer_times_ps(found, plan, LLM.weight_bytes, LLM.layers)
                 for plan in (tree(0, order_of), fan_out(0, order_of))
             ]
+            plan_s, tree_s, fan_out_s = (round(float(done_s(came).max()), 2) for came in last)
+            orders_ms = ordered.get(name)
             rows.append(
-                (
-                    name,
-                    targets,
-                    len(sources) - len(sending),
-                    round(float(np.median(taken)), 2),
-                    round(max(taken), 2),
-                    round(float(np.median(ordered[name])), 2) if name in ordered else "",
-                    round(max(ordered[name]), 2) if name in ordered else "",
-                    round(model_ms, 1),
-                    *(round(float(done_s(came).max()), 2) for came in last),
-                )
+                {
+                    "cluster": name,
+                    "targets": targets,
+                    "sources": len(sources) - len(sending),
+                    "plan_ms_median": round(float(np.median(taken)), 2),
+                    "plan_ms_max": round(max(taken), 2),
+                    "orders_ms_median": round(float(np.median(orders_ms)), 2) if orders_ms else "",
+                    "orders_ms_max": round(max(orders_ms), 2) if orders_ms else "",
+                    "time_model_ms": round(model_ms, 1),
+                    "plan_s": plan_s,
+                    "tree_s": tree_s,
+                    "fan_out_s": fan_out_s,
+                }
             )
-    return HEAD, rows
+    return rows

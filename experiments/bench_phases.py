@@ -34,16 +34,6 @@ INTERRUPTED_NS = 100_000
 """No event takes as long: meanwhile another process had the core, and the event is left out."""
 
 _ARRIVAL, _PREFILL, _FINISH, _CUT, _MIXED, _OTHER = range(len(KINDS))
-HEAD = (
-    "router",
-    "instances",
-    "load",
-    "event",
-    "events_per_request",
-    "ns_per_event",
-    "ns_per_request",
-    "share_percent",
-)
 
 # A function of the C library, found by name in the running process.
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
@@ -115,11 +105,11 @@ def event_times(engine: FastEngine) -> tuple[NDArray[np.int64], NDArray[np.float
     return count, np.maximum(total_ns - count * clock_ns, 0.0)
 
 
-def bench_phases(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_phases(quick: bool) -> list[dict[str, Any]]:
     """Events per request and time per event, by kind; of three runs the fastest."""
     capacity = capacity_per_s()
     n = 5_000 if quick else 200_000
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     for router in ROUTERS[-1:] if quick else ROUTERS:
         for instances in (50,) if quick else (50, 1000):
             load = 0.9
@@ -130,15 +120,15 @@ def bench_phases(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
             for kind, events, ns in zip(KINDS, count, spent_ns, strict=True):
                 if events:
                     rows.append(
-                        (
-                            router,
-                            instances,
-                            load,
-                            kind,
-                            round(int(events) / n, 3),
-                            round(float(ns) / int(events)),
-                            round(float(ns) / n),
-                            round(100 * float(ns) / float(spent_ns.sum()), 1),
-                        )
+                        {
+                            "router": router,
+                            "instances": instances,
+                            "load": load,
+                            "event": kind,
+                            "events_per_request": round(int(events) / n, 3),
+                            "ns_per_event": round(float(ns) / int(events)),
+                            "ns_per_request": round(float(ns) / n),
+                            "share_percent": round(100 * float(ns) / float(spent_ns.sum()), 1),
+                        }
                     )
-    return HEAD, rows
+    return rows

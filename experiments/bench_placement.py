@@ -38,17 +38,6 @@ from llmscale_env.sim.spec import ClusterSpec
 from llmscale_env.workload.requests import RequestTable
 
 MEMORY_FRACTION = {"ample": 0.9, "tight": 0.35}
-HEAD = (
-    "kv_memory",
-    "workers",
-    "load",
-    "placements",
-    "running_per_worker",
-    "kv_used_percent",
-    "us_mean",
-    "us_median",
-    "us_p99",
-)
 WORKERS = (50, 200)
 LOADS = (0.9, 1.5)
 
@@ -131,27 +120,27 @@ def placement_times(
     return taken[half:], per_worker, float(used.mean())
 
 
-def bench_placement(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_placement(quick: bool) -> list[dict[str, Any]]:
     """Microseconds per placement, over the second half of the arrivals, when the batches have filled."""
     capacity = capacity_per_s()
     placement_times(cluster(2), requests(1.0, 20))  # compiles
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     settings = product(MEMORY_FRACTION, WORKERS[:1] if quick else WORKERS, LOADS)
     for memory, workers, load in list(settings)[-1:] if quick else settings:
         n = 2_000 if quick else 600 * workers
         spec, table = cluster(workers, memory), requests(load * capacity * workers, n)
         taken, per_worker, used = placement_times(spec, table)
         rows.append(
-            (
-                memory,
-                workers,
-                load,
-                len(taken),
-                round(per_worker, 1),
-                round(100 * used, 1),
-                round(float(taken.mean()) / 1e3, 2),
-                round(float(np.median(taken)) / 1e3, 2),
-                round(float(np.percentile(taken, 99)) / 1e3, 2),
-            )
+            {
+                "kv_memory": memory,
+                "workers": workers,
+                "load": load,
+                "placements": len(taken),
+                "running_per_worker": round(per_worker, 1),
+                "kv_used_percent": round(100 * used, 1),
+                "us_mean": round(float(taken.mean()) / 1e3, 2),
+                "us_median": round(float(np.median(taken)) / 1e3, 2),
+                "us_p99": round(float(np.percentile(taken, 99)) / 1e3, 2),
+            }
         )
-    return HEAD, rows
+    return rows

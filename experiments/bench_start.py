@@ -11,8 +11,6 @@ import sys
 import tempfile
 from typing import Any
 
-HEAD = ("what", "repeats", "best_cpu_s", "median_cpu_s")
-
 _CLUSTER = (
     "from experiments.bench_engines import arrivals, cluster;"
     "spec, requests = cluster('jsq-requests', 2), arrivals('jsq-requests', 1.0, 10);"
@@ -50,14 +48,15 @@ def _outside_s(*arguments: str) -> float:
     return end.children_user + end.children_system - start.children_user - start.children_system
 
 
-def bench_start(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_start(quick: bool) -> list[dict[str, Any]]:
     """Seconds until something is there: imports, the compiled engine cold and cached, an environment."""
     repeats = 1 if quick else 3
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
 
     def add(what: str, times_s: list[float]) -> None:
         middle = sorted(times_s)[len(times_s) // 2]
-        rows.append((what, len(times_s), round(min(times_s), 3), round(middle, 3)))
+        best = {"best_cpu_s": round(min(times_s), 3), "median_cpu_s": round(middle, 3)}
+        rows.append({"what": what, "repeats": len(times_s), **best})
 
     add("start of the interpreter alone", [_outside_s("-c", "pass") for _ in range(repeats)])
     for module in ("llmscale_env", "llmscale_env.sim.fast"):
@@ -78,4 +77,4 @@ def bench_start(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         add("environment made, reset and stepped, cached", [_inside_s(_MAKE) for _ in range(3)])
     wrong = [_outside_s("-m", "agents.train", "env=mixed-slow") for _ in range(repeats)]
     add("a mistyped option of agents.train answered", wrong)
-    return HEAD, rows
+    return rows

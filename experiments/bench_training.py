@@ -28,14 +28,6 @@ from typing import Any
 from experiments.bench_env import CARTPOLE, GATEWAY_CALLS, KERNEL_CALLS
 
 PARTS = ("engine", "drawing", "starting", "python", "rollout", "learner")
-HEAD = (
-    "what",
-    "environments",
-    "steps",
-    "steps_per_s",
-    "us_per_step",
-    *(f"{part}_percent" for part in PARTS),
-)
 SECONDS = 20.0
 """Of a configuration, about."""
 
@@ -148,8 +140,8 @@ def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
     ]
 
 
-def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> tuple[Any, ...]:
-    """A row of `HEAD`: `model` learns on `venv` for about `seconds`, after a rollout to warm up.
+def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> dict[str, Any]:
+    """A row: `model` learns on `venv` for about `seconds`, after a rollout to warm up.
 
     Whole episodes of `mixed-slo-v0`, so that starting them has its share.
     """
@@ -169,18 +161,18 @@ def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> 
         model.learn(rollouts * rollout, callback=callback, reset_num_timesteps=False)
     steps = int(model.num_timesteps) - before
     total_s = sum(ledger.spent_s.values())
-    shares = [100 * ledger.spent_s.get(part, 0.0) / total_s for part in PARTS]
-    return (
-        what,
-        venv.num_envs,
-        steps,
-        round(steps / total_s),
-        round(total_s / steps * 1e6, 1),
-        *(round(share, 2) for share in shares),
-    )
+    shares = {part: 100 * ledger.spent_s.get(part, 0.0) / total_s for part in PARTS}
+    return {
+        "what": what,
+        "environments": venv.num_envs,
+        "steps": steps,
+        "steps_per_s": round(steps / total_s),
+        "us_per_step": round(total_s / steps * 1e6, 1),
+        **{f"{part}_percent": round(share, 2) for part, share in shares.items()},
+    }
 
 
-def ours(what: str, changes: dict[str, Any], quick: bool) -> tuple[Any, ...]:
+def ours(what: str, changes: dict[str, Any], quick: bool) -> dict[str, Any]:
     """A learner of `agents.train` on `mixed-slo-v0`."""
     from stable_baselines3.common.logger import configure
 
@@ -201,7 +193,7 @@ def ours(what: str, changes: dict[str, Any], quick: bool) -> tuple[Any, ...]:
         venv.close()
 
 
-def cartpole(quick: bool) -> tuple[Any, ...]:
+def cartpole(quick: bool) -> dict[str, Any]:
     """PPO with the settings of `mixed-slo-v0` on CartPole-v1."""
     import gymnasium as gym
     from stable_baselines3.common.logger import configure
@@ -220,7 +212,7 @@ def cartpole(quick: bool) -> tuple[Any, ...]:
         venv.close()
 
 
-def bench_training(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_training(quick: bool) -> list[dict[str, Any]]:
     """Steps per second of learners, and whose time it is."""
     import torch
 
@@ -235,4 +227,4 @@ def bench_training(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]
             rows.append(ours(what, {"agent": agent, **changes}, quick))
     varied = {"agent": "maskable-ppo", "observation": more, **VARIED}
     rows.append(ours("maskable-ppo, 12 groups of changing scenarios", varied, quick))
-    return HEAD, rows
+    return rows

@@ -11,22 +11,11 @@ import resource
 import time
 from typing import Any
 
-HEAD = (
-    "policy",
-    "requests",
-    "seconds",
-    "requests_per_s",
-    "engine_s",
-    "peak_gb",
-    "finished",
-    "instance_hours",
-    "ttft_s_p95",
-)
 POLICIES = ("reactive", "lt-ua")
 SCENARIO = "sageserve-week"
 
 
-def _run(name: str, days: float) -> tuple[Any, ...]:
+def _run(name: str, days: float) -> dict[str, Any]:
     from baselines.registry import make_policy
     from llmscale_env.control.run import run_streamed
     from llmscale_env.control.simulation import ClusterSimulation
@@ -55,24 +44,24 @@ def _run(name: str, days: float) -> tuple[Any, ...]:
     arrivals = s["joint/arrivals"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     finished = (s["joint/on_time"] + s["joint/late"]) / arrivals
-    return (
-        name,
-        int(arrivals),
-        seconds,
-        arrivals / seconds,
-        Timed.spent_s,
-        peak,
-        finished,
-        s["instance_hours"],
-        s["interactive/ttft_s_p95"],
-    )
+    return {
+        "policy": name,
+        "requests": int(arrivals),
+        "seconds": seconds,
+        "requests_per_s": arrivals / seconds,
+        "engine_s": Timed.spent_s,
+        "peak_gb": peak,
+        "finished": finished,
+        "instance_hours": s["instance_hours"],
+        "ttft_s_p95": s["interactive/ttft_s_p95"],
+    }
 
 
-def bench_week(quick: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def bench_week(quick: bool) -> list[dict[str, Any]]:
     """A row per policy, each in a process of its own."""
     days = 1 / 24 if quick else 7.0
     rows = []
     for name in POLICIES:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             rows.append(pool.apply(_run, (name, days)))
-    return HEAD, rows
+    return rows

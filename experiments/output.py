@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,18 @@ def shown(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Head and rows of a table, from rows by column; all have the same columns.
+
+    Raises:
+        ValueError: they do not.
+    """
+    head = list(rows[0])
+    if any(list(row) != head for row in rows):
+        raise ValueError(f"rows of other columns than {head}")
+    return head, [list(row.values()) for row in rows]
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:

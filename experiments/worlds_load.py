@@ -146,17 +146,31 @@ def prices(days: Sequence[int], fleets: Sequence[int]) -> list[str]:
     config = load_scenario("mixed-slo").reward.prices
     assert config is not None, "the scenario has prices"
     assert isinstance(config.late_request_usd, float)
-    at = None
+    paid, at = _break_even(found, config.gpu_hour_usd, config.late_request_usd, "GPUs")
+    return [*lines, *paid, f"one more GPU stops paying {at}"]
+
+
+def _break_even(
+    found: Mapping[int, tuple[float, float, float]], hour_usd: float, late_usd: float, what: str
+) -> tuple[list[str], str]:
+    """Lines about neighbouring fleets, and where the larger one costs more than it saves.
+
+    Args:
+        found: by size, GPU-hours and late requests a day, and the share on time.
+        hour_usd, late_usd: what a GPU-hour and a late request cost.
+        what: is paid for.
+    """
+    lines: list[str] = []
+    at = ""
     for less, more in pairwise(sorted(found)):
-        paid = (found[more][0] - found[less][0]) * config.gpu_hour_usd
-        saved = (found[less][1] - found[more][1]) * config.late_request_usd
+        paid = (found[more][0] - found[less][0]) * hour_usd
+        saved = (found[less][1] - found[more][1]) * late_usd
         lines.append(
-            f"{less} to {more}: {paid:.0f} $ of GPUs a day save {saved:.0f} $ of late requests"
+            f"{less} to {more}: {paid:.0f} $ of {what} a day save {saved:.0f} $ of late requests"
         )
-        if at is None and saved < paid:
-            at = found[less][2]
-    text = "nowhere among these fleets" if at is None else f"at {100 * at:.2f} % on time"
-    return [*lines, f"one more GPU stops paying {text}"]
+        if saved < paid:
+            at = at or f"at {100 * found[less][2]:.2f} % on time"
+    return lines, at or "nowhere among these fleets"
 
 
 def region_prices(fleets: Sequence[int]) -> list[str]:
@@ -186,24 +200,20 @@ def region_prices(fleets: Sequence[int]) -> list[str]:
             )
             hours = n * sum(pool.tp for pool in mine) * base.horizon_s / 3600
             share = on_time.sum() / (late + on_time).sum()
-            found[llm, n] = hours, float((late @ late_usd).mean()), float(share)
+            found[llm, n] = (
+                hours * config.gpu_hour_usd,
+                float((late @ late_usd).mean()),
+                float(share),
+            )
             worst = (on_time.sum(axis=1) / (late + on_time).sum(axis=1)).min()
             lines.append(
                 f"{llm} {n:>2}: {hours:7.0f} GPU-hours a day, {late.sum(axis=1).mean():9,.0f} late a day, "
                 f"{100 * share:6.2f} % on time, on the worst day {100 * worst:6.2f} %"
             )
     for llm in base.fleet.llms:
-        at = None
-        for less, more in pairwise(sorted(fleets)):
-            paid = (found[llm, more][0] - found[llm, less][0]) * config.gpu_hour_usd
-            saved = found[llm, less][1] - found[llm, more][1]
-            lines.append(
-                f"{llm} {less} to {more}: {paid:.0f} $ of VMs a day save {saved:.0f} $ of late requests"
-            )
-            if at is None and saved < paid:
-                at = found[llm, less][2]
-        text = "nowhere among these fleets" if at is None else f"at {100 * at:.2f} % on time"
-        lines.append(f"{llm}: more VMs stop paying {text}")
+        each = {n: found[llm, n] for n in fleets}
+        paid, at = _break_even(each, config.gpu_hour_usd, 1.0, "VMs")  # late ones are in dollars
+        lines += [*(f"{llm} {line}" for line in paid), f"{llm}: more VMs stop paying {at}"]
     return lines
 
 

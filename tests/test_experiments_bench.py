@@ -11,29 +11,11 @@ from experiments import (
     bench,
     bench_engines,
     bench_env,
-    bench_multicast,
     bench_phases,
-    bench_placement,
-    bench_start,
     bench_training,
-    bench_week,
 )
 from experiments.bench_engines import arrivals, cluster, run_once
 from experiments.output import shown, text_table
-
-HEADS = {
-    "engines": bench_engines.ENGINE_HEAD,
-    "phases": bench_phases.HEAD,
-    "placement": bench_placement.HEAD,
-    "multicast": bench_multicast.HEAD,
-    "week": bench_week.HEAD,
-    "memory": bench_engines.MEMORY_HEAD,
-    "start": bench_start.HEAD,
-    "env": bench_env.HEAD,
-    "ppo": bench_env.HEAD,
-    "training": bench_training.HEAD,
-}
-
 
 LONG = {"training", "env", "week", "memory"}
 
@@ -49,8 +31,8 @@ def test_every_part_runs_quickly_and_writes_its_columns(part, tmp_path, capsys):
     assert f"\n{part}\n" in capsys.readouterr().out
     with open(tmp_path / f"bench_{part}.csv", newline="") as file:
         rows = list(csv.reader(file))
-    assert tuple(rows[0]) == HEADS[part]
     assert len(rows) > 1
+    assert {len(row) for row in rows} == {len(set(rows[0]))}
     assert (tmp_path / "bench_machine.csv").read_text().startswith("what,value\ncpu,")
 
 
@@ -119,8 +101,7 @@ def test_a_ledger_counts_every_second_once_for_the_innermost_call():
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo"])
 def test_shares_of_training_are_a_whole_and_every_part_has_some(agent):
     pytest.importorskip("sb3_contrib")
-    row = bench_training.ours("it", {"agent": agent}, quick=True)
-    found = dict(zip(bench_training.HEAD, row, strict=True))
+    found = bench_training.ours("it", {"agent": agent}, quick=True)
     assert found["steps"] == 360
     shares = [found[f"{part}_percent"] for part in bench_training.PARTS]
     assert sum(shares) == pytest.approx(100.0, abs=0.1)

@@ -20,6 +20,7 @@ from experiments.output import new_figure
 
 SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
 QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
+DAY = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
 SMALL = {
     "chiron-fig03": ("kv_watermark", {"batch_limits": (8, 16), "queued": 4000, "warm_up_s": 30,
                                       "measured_s": 60}),
@@ -84,9 +85,19 @@ SMALL = {
                             "average_batch": ("profiled",), "solve_time_s": 0.0}),
     "qlm-fig20": ("method", {"llms": ("mistral-7b",), "queues": (3000,), "gpus": 4,
                              "programme_groups": 3}),
+    "sageserve-fig01": (None, {}),
+    "sageserve-fig02": (None, {"gpus": ("a100-80gb",), "requests": 100}),
+    "sageserve-fig04": (None, {"rate_scale": 0.01}),
+    "sageserve-fig05": ("policy", DAY),
+    "sageserve-fig10": (None, {"rate_scale": 0.002}),
+    "sageserve-fig11": ("policy", DAY),
+    "sageserve-fig16": ("policy", {**DAY, "bursts_h": (0.25,), "minutes": 15.0}),
+    "sageserve-fig17": ("policy", {**DAY, "from_h": 108.0}),
 }  # fmt: skip
 """By figure the columns of a case, or the one, by which its rows differ in kind; parameters in small; and
-what is changed in the cases where these do not make them small enough."""
+what is changed in the cases where these do not make them small enough.
+
+sageserve-tableF, which is slow, has a test of its own (test_sageserve_figures)."""
 
 
 def of(name):
@@ -94,7 +105,7 @@ def of(name):
 
 
 @pytest.mark.parametrize(
-    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm")]
+    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm", "sageserve")]
 )
 def test_cases_say_all_and_each_once(name):
     experiment = of(name)
@@ -132,7 +143,9 @@ def small_run(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_a_figure_runs_in_small_judges_and_draws(name):
     experiment, settings, frame = of(name), small(name), small_run(name)
-    for claim in experiment.claims(frame, settings):
+    claims = experiment.claims(frame, settings)
+    assert len({claim.sentence for claim in claims}) == len(claims)
+    for claim in claims:
         assert isinstance(claim, Claim)
         assert claim.sentence
         assert claim.paper

@@ -80,7 +80,6 @@ def test_figure_1():
     found = fig01.claims(frame, parameters)
     assert [claim.ours.mean for claim in found[:4]] == [10, 15, 5, 25]
     assert all(claim.verdict == "reproduced" for claim in found)
-    fig01.plot(frame, parameters)
     calm = parameters.model_copy(update={"burst_tps": 0.0})
     claims = fig01.claims(frame_of(fig01, calm), calm)
     assert claims[3].verdict == "not measured"
@@ -120,7 +119,6 @@ def test_figure_2_in_small():
     assert [claim.verdict for claim in fig02.claims(frame, parameters)] == ["reproduced"] * 4
     alike = frame.assign(tokens_per_s=1000.0)
     assert all(c.verdict == "not reproduced" for c in fig02.claims(alike, parameters))
-    fig02.plot(frame, parameters)
 
 
 # ---- Figure 4 ----
@@ -156,7 +154,6 @@ def test_week_in_small():
     flat = frame.assign(requests_per_s=1.0, tokens_per_s=1.0)
     for claim in fig04.claims(flat, parameters)[1:4:2]:
         assert claim.verdict == "not reproduced"
-    fig04.plot(frame, parameters)
 
 
 # ---- Figure 10 ----
@@ -177,7 +174,6 @@ def test_tokens_in_small():
     assert claims[1].ours.mean == pytest.approx(
         100 * (1 - by.loc[("all", "all", "output"), "above_1000"])
     )
-    fig10.plot(frame, parameters)
 
 
 # ---- the forecasts' errors ----

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agents.statistics import Interval, shown
 from experiments.harness.claims import Claim
 from experiments.harness.fingerprint import ROOT
+from llmscale_env._reading import read_json
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,20 +97,9 @@ def write_result(
                 )
                 writer.writeheader()
                 writer.writerows({k: cell(v) for k, v in row.items()} for row in rows)
-        record = {
-            "name": result.name,
-            "scale": result.scale,
-            "figure": result.figure,
-            "claims": [claim.as_dict() for claim in result.claims],
-            "parameters": {k: list(v) for k, v in result.parameters.items()},
-            "command": result.command,
-            "runs": result.runs,
-            "wall_s": round(result.wall_s, 1),
-            "code": result.code,
-            "versions": dict(result.versions),
-            "pictures": list(result.pictures),
-            "tables": list(result.tables),
-        }
+        record = {name: value for name, value in vars(result).items() if name != "folder"}
+        record["claims"] = [claim.as_dict() for claim in result.claims]
+        record["wall_s"] = round(result.wall_s, 1)
         (part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(result.folder, ignore_errors=True)
         part.replace(result.folder)
@@ -184,7 +174,7 @@ def read_result(folder: Path) -> Result | None:
     if not path.is_file():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         return Result(
             **{
                 **data,

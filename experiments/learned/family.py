@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator
 
+from experiments.harness.parameters import known
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.workload.families import common_data, members
@@ -58,6 +60,17 @@ def workloads(split: str) -> tuple[Workload, ...]:
         )
         for m in members(FAMILY, split)
     )
+
+
+def tested(names: Sequence[str]) -> list[Workload]:
+    """Workloads of the test with these names; without any, all."""
+    return [w for w in workloads("test") if not names or w.name in names]
+
+
+TestWorkloads = Annotated[
+    tuple[str, ...], AfterValidator(lambda names: known(names, [w.name for w in workloads("test")]))
+]
+"""Names of some, as a parameter of a study."""
 
 
 def dropped_in(path: str, rate_per_s: float | None) -> Workload:

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from pydantic import AfterValidator
 
 from baselines import PolicyError, make_policy
 from baselines.catalogue import TUNABLE
 from baselines.tuned_settings import read_settings, settings_path
+from experiments.harness.parameters import known
 from experiments.learned.family import FAMILY, SCENARIO
+from llmscale_env._reading import read_yaml
 from llmscale_env.scenarios.schema import Scenario
 
 HEURISTICS = tuple(
     name for name, kind in TUNABLE.items() if hasattr(kind, "GRID") or hasattr(kind, "grid_of")
 )
 """Every policy with a grid of settings: those that start and stop instances of pools."""
+
+Heuristics = Annotated[tuple[str, ...], AfterValidator(lambda names: known(names, HEURISTICS))]
+"""Some of them, as a parameter of a study."""
 
 DIVIDED: dict[str, tuple[str, ...]] = {
     "llumnix": ("low", "high"),
@@ -74,8 +79,9 @@ def base_of(policy: str, workload: str | None = None) -> Base:
             return Base(f"tuned on {workload}", read_settings(policy, SCENARIO, workload=name))
     path = settings_path(policy, SCENARIO)
     if path.exists():
-        of = yaml.safe_load(path.read_text(encoding="utf-8")).get("workload")
-        return Base(f"tuned on {of}" if of else "tuned", read_settings(policy, SCENARIO))
+        parameters = read_settings(policy, SCENARIO)
+        of = read_yaml(path).get("workload")
+        return Base(f"tuned on {of}" if of else "tuned", parameters)
     return Base("defaults", {})
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.harness.figure import dress
 from experiments.learned.choices import base_on, episodes_of, settings_of, trainings_in
 from experiments.learned.family import shape_of
 from experiments.learned.matched import TARGET
@@ -74,14 +75,11 @@ def pareto(frame: DataFrame, found: Sequence[Standing], target: float = TARGET) 
         said = f"{percent(target)} on time"
         axis.axhline(100 * (1 - target), color="gray", ls="--", lw=1, label=said)
         _draw_bound(axis, mean_bound(frame, workload))
-        axis.set_yscale("log")
-        axis.set_ylim(100, _LEAST_MISSED * 0.8)
+        label = "arrivals of the worst class not on time, %"
+        ends = (100, _LEAST_MISSED * 0.8)
+        title = f"{workload} ({shape_of(workload)})"
+        dress(axis, title=title, log="y", xlabel="GPU-hours per window", ylabel=label, ylim=ends)
         axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
-        axis.set_title(f"{workload} ({shape_of(workload)})", fontsize=10)
-        axis.set_xlabel("GPU-hours per window")
-        axis.grid(alpha=0.3)
-    for axis in axes:
-        axis.set_ylabel("arrivals of the worst class not on time, %")
     _legend(figure, axes)
     return figure
 

@@ -13,7 +13,7 @@ not their changes; policies are to be compared on the same workloads, which colu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from pydantic import field_validator
 
 from agents.statistics import Interval
 from experiments.harness.claims import Claim, less
+from experiments.harness.figure import claimed
 from experiments.harness.parameters import Parameters, known, ours
 from experiments.learned.ablations import ABLATIONS
-from experiments.learned.family import workloads
-from experiments.learned.knobs import HEURISTICS
+from experiments.learned.family import TestWorkloads, tested
+from experiments.learned.knobs import Heuristics
 from experiments.learned.protocol import (
     heuristic_cases,
     learned_cases,
@@ -33,7 +34,7 @@ from experiments.learned.protocol import (
 from experiments.learned.runs import find_runs
 from experiments.learned.standings import mean_of
 from experiments.learned.statistics import stratified_interval
-from experiments.learned.verdicts import why_not, with_interval
+from experiments.learned.verdicts import NOTHING, why_not, with_interval
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -50,28 +51,18 @@ class Settings(Parameters):
 
     seeds: Annotated[int, ours("windows of each workload", ge=1, le=1000)] = 10
     policies: Annotated[
-        Names,
+        Heuristics,
         ours("heuristics of different kinds: none, of load and deadlines, of use, of backpressure"),
     ] = ("static", "paced", "llumnix", "chiron")
     learned: Annotated[Names, ours('as in learned-mixed-slo-v0; "pretrained": all that ship')] = (
         "pretrained",
     )
     ablations: Annotated[Names, ours("all, with the world as it is")] = tuple(ABLATIONS)
-    workloads: Annotated[Names, ours("the bursty ones of the test")] = (
+    workloads: Annotated[TestWorkloads, ours("the bursty ones of the test")] = (
         "test-code",
         "test-spikes",
         "test-mmpp",
     )
-
-    @field_validator("policies")
-    @classmethod
-    def _heuristics(cls, names: Names) -> Names:
-        return known(names, HEURISTICS)
-
-    @field_validator("workloads")
-    @classmethod
-    def _shipped(cls, names: Names) -> Names:
-        return known(names, [w.name for w in workloads("test")])
 
     @field_validator("ablations")
     @classmethod
@@ -93,10 +84,10 @@ PARAMETERS = {
 
 def cases(parameters: Settings) -> list[dict[str, Any]]:
     """Every policy under every ablation that it notices."""
-    tests = [w for w in workloads("test") if w.name in parameters.workloads]
-    windows = {"test": parameters.seeds, "validation": 0}
-    if not tests:
+    if not parameters.workloads:
         raise ValueError("workloads: there must be one")
+    tests = tested(parameters.workloads)
+    windows = {"test": parameters.seeds, "validation": 0}
     made = heuristic_cases(parameters.policies, (1.0,), tests, (), windows)
     made += learned_cases(find_runs(parameters.learned, "mixed-slo-v0"), tests, (), windows)
     return [
@@ -228,38 +219,37 @@ def _percent(change: Interval) -> Interval:
     return Interval(100 * change.mean, 100 * change.low, 100 * change.high)
 
 
-def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
     """What neighbouring projects report, and what the learned policy's forecast is worth.
 
     Nothing holds without an interval, and a learned policy that has seen the test claims nothing.
     """
     fair = frame[~frame["base"].str.startswith("leaks")]
     reward = changes(fair)
-    made = []
+
+    def lower(sentence: str, change: Interval, reason: str) -> Claim:
+        return with_interval(less(sentence, 0.0, change, unit="reward", reason=reason))
+
     for policy in parameters.policies:
         change = reward.get((policy, "load-300"))
         if change is not None:
-            sentence = (
+            yield lower(
                 f"{policy} has a lower reward when weights take 300 s to load (users report a cliff "
-                "beyond 100 s)"
+                "beyond 100 s)",
+                change,
+                why_not(change),
             )
-            made.append(less(sentence, 0.0, change, unit="reward", reason=why_not(change)))
     mine = {
         name: change
         for (name, ablation), change in reward.items()
         if ablation == "forecast-none" and name not in parameters.policies
     }
     for name, change in mine.items():
-        sentence = f"without its forecast {name} has a lower reward"
-        made.append(less(sentence, 0.0, change, unit="reward", reason=why_not(change)))
+        yield lower(f"without its forecast {name} has a lower reward", change, why_not(change))
     if not mine and "forecast-none" in parameters.ablations:
-        made.append(
-            less(
-                "without its forecast the learned policy has a lower reward",
-                0.0,
-                Interval(np.nan, np.nan, np.nan),
-                unit="reward",
-                reason="no learned policy that was compared sees a forecast",
-            )
+        yield lower(
+            "without its forecast the learned policy has a lower reward",
+            NOTHING,
+            "no learned policy that was compared sees a forecast",
         )
-    return [with_interval(claim) for claim in made]

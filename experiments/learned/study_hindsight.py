@@ -13,16 +13,17 @@ A search that is given more episodes finds cheaper schedules, so the numbers are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_most
-from experiments.harness.parameters import Parameters, known, ours
-from experiments.learned.family import scenario_of, shape_of, workloads
+from experiments.harness.figure import claimed, plain
+from experiments.harness.parameters import Parameters, ours
+from experiments.learned.family import TestWorkloads, scenario_of, shape_of, tested
 from experiments.learned.hindsight import MIXED, best_fixed, player, trimmed
 from experiments.learned.protocol import place
 from experiments.learned.verdicts import with_interval
@@ -34,14 +35,12 @@ if TYPE_CHECKING:
 NAME = "learned-hindsight"
 FIGURE = "Foresight"
 
-Names = tuple[str, ...]
-
 
 class Settings(Parameters):
     """Attributes are explained where they are declared."""
 
     seeds: Annotated[int, ours("test windows, the first ones of learned-mixed-slo-v0", ge=1)] = 5
-    workloads: Annotated[Names, ours("test workloads; empty: all")] = ()
+    workloads: Annotated[TestWorkloads, ours("test workloads; empty: all")] = ()
     episodes: Annotated[int, ours("schedules that a search tries", ge=1)] = 500
     slot_control_s: Annotated[float, ours("of a schedule", gt=0)] = 30.0
     limits: Annotated[
@@ -58,11 +57,6 @@ class Settings(Parameters):
             raise ValueError(f"must make 3 to 1000 slots of an episode of {horizon:g} s")
         return seconds
 
-    @field_validator("workloads")
-    @classmethod
-    def _shipped(cls, names: Names) -> Names:
-        return known(names, [w.name for w in workloads("test")])
-
 
 PARAMETERS = {
     "quick": Settings(seeds=1, workloads=("test-spikes",), episodes=60, limits=(48, 96)),
@@ -72,19 +66,11 @@ PARAMETERS = {
 
 def cases(parameters: Settings) -> list[dict[str, Any]]:
     """A search each."""
-    tests = [
-        w for w in workloads("test") if not parameters.workloads or w.name in parameters.workloads
-    ]
-    what = {
-        "episodes": parameters.episodes,
-        "slot_control_s": parameters.slot_control_s,
-        "limits": list(parameters.limits),
-        "attainment": parameters.attainment,
-        "slot_s": parameters.slot_s,
-    }
+    names = ("episodes", "slot_control_s", "limits", "attainment", "slot_s")
+    what = {name: plain(getattr(parameters, name)) for name in names}
     return [
         {**place(w, 1), **what, "seed": seed, "windows": [seed]}
-        for w in tests
+        for w in tested(parameters.workloads)
         for seed in place(w, parameters.seeds)["windows"]
     ]
 
@@ -126,10 +112,6 @@ def _of(frame: DataFrame, workload: str) -> Any:
     return frame.loc[frame["workload"] == workload, columns].astype(float).dropna().to_numpy().T
 
 
-def _interval(values: Any) -> Interval:
-    return mean_interval(values) if len(values) else Interval(np.nan, np.nan, np.nan)
-
-
 def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, Any]]]:
     """GPU-hours of all three, and the share of the distance that is left."""
     rows = []
@@ -139,10 +121,10 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
             {
                 "workload": workload,
                 "windows": len(bound),
-                "bound GPU-h": _interval(bound),
-                "known schedule GPU-h": _interval(schedule),
-                "fixed fleet GPU-h": _interval(fixed),
-                "distance left": _interval((schedule - bound) / (fixed - bound)),
+                "bound GPU-h": mean_interval(bound),
+                "known schedule GPU-h": mean_interval(schedule),
+                "fixed fleet GPU-h": mean_interval(fixed),
+                "distance left": mean_interval((schedule - bound) / (fixed - bound)),
             }
         )
     return {"windows": rows}
@@ -159,7 +141,7 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
         "best fixed fleet, window known",
     )
     for k, label in enumerate(labels):
-        found = [_interval(_of(frame, name)[k]) for name in names]
+        found = [mean_interval(_of(frame, name)[k]) for name in names]
         x = np.arange(len(names)) + 0.27 * (k - 1)
         axis.bar(x, [i.mean for i in found], width=0.25, label=label, color=f"C{k}")
         low, high = ([getattr(i, side) for i in found] for side in ("low", "high"))
@@ -171,23 +153,21 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Settings) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
     """Whether a schedule made for a known window halves a fixed fleet's distance to the bound."""
-    made = []
     for workload in dict.fromkeys(frame["workload"]):
         bound, schedule, fixed = _of(frame, workload)
-        made.append(
-            at_most(
-                f"on {workload}, a schedule that knows the window has half of a fixed fleet's distance "
-                "to the bound",
-                0.5,
-                _interval((schedule - bound) / (fixed - bound)),
-                nothing=1.0,
-                unit="of the fixed fleet's GPU-hours above the bound",
-                reason=f"the best of {parameters.episodes} schedules leaves more of it"
-                if len(bound)
-                else "no window has a bound and a fleet that attains",
-                note=f"{len(bound)} windows, each with the fixed fleet that is best for it.",
-            )
+        claim = at_most(
+            f"on {workload}, a schedule that knows the window has half of a fixed fleet's distance "
+            "to the bound",
+            0.5,
+            mean_interval((schedule - bound) / (fixed - bound)),
+            nothing=1.0,
+            unit="of the fixed fleet's GPU-hours above the bound",
+            reason=f"the best of {parameters.episodes} schedules leaves more of it"
+            if len(bound)
+            else "no window has a bound and a fleet that attains",
+            note=f"{len(bound)} windows, each with the fixed fleet that is best for it.",
         )
-    return [with_interval(claim) for claim in made]
+        yield with_interval(claim)

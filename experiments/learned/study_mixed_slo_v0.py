@@ -25,11 +25,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from experiments.harness.parameters import Parameters, known, ours
-from experiments.learned.family import Workload, dropped_in, workloads
-from experiments.learned.knobs import HEURISTICS
+from experiments.harness.parameters import Parameters, ours
+from experiments.learned.family import TestWorkloads, Workload, dropped_in, tested, workloads
+from experiments.learned.knobs import HEURISTICS, Heuristics
 from experiments.learned.pictures import bars, distances, pareto
 from experiments.learned.protocol import (
     CLASSES,
@@ -60,7 +60,7 @@ class Settings(Parameters):
     seeds: Annotated[int, ours("test windows; the issue asks for at least 20", ge=1, le=1000)] = 40
     skip: Annotated[int, ours("test windows that are left out before them", ge=0, le=1000)] = 0
     validation_windows: Annotated[int, ours("by which settings are chosen", ge=1, le=1000)] = 8
-    policies: Annotated[Names, ours("every heuristic with settings to tune")] = HEURISTICS
+    policies: Annotated[Heuristics, ours("every heuristic with settings to tune")] = HEURISTICS
     learned: Annotated[
         Names, ours('run folders, folders of runs, or "pretrained": all that ship for mixed-slo-v0')
     ] = ("pretrained",)
@@ -72,7 +72,7 @@ class Settings(Parameters):
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         ours("of a learned policy's instance counts, beside the one of its run"),
     ] = (0.1, 0.15, 0.2, 0.3, 0.7, 0.85, 0.95, 0.98)
-    workloads: Annotated[Names, ours("test workloads; empty: all")] = ()
+    workloads: Annotated[TestWorkloads, ours("test workloads; empty: all")] = ()
     attainment: Annotated[float, ours("of both classes (issue 8)", gt=0, lt=1)] = 0.99
     bound: Annotated[bool, ours("whether the clairvoyant bound is computed")] = True
     slot_s: Annotated[
@@ -90,19 +90,9 @@ class Settings(Parameters):
         ours("with a trace: whether all networks compete, or one price and one seed per workload"),
     ] = True
 
-    @field_validator("policies")
-    @classmethod
-    def _known(cls, names: Names) -> Names:
-        return known(names, HEURISTICS)
-
-    @field_validator("workloads")
-    @classmethod
-    def _shipped(cls, names: Names) -> Names:
-        return known(names, [w.name for w in workloads("test")])
-
     def tests(self) -> list[Workload]:
         """The test workloads, with the dropped-in trace if there is one."""
-        found = [w for w in workloads("test") if not self.workloads or w.name in self.workloads]
+        found = tested(self.workloads)
         if self.workload_trace:
             found.append(dropped_in(self.workload_trace, self.trace_rate_per_s or None))
         return found

@@ -40,6 +40,8 @@ NAMES = {
 }
 STYLES = {"siloed": "C7", "reactive": "C3", "lt-i": "C1", "lt-u": "C0", "lt-ua": "C2", ORACLE: "k"}
 PLACES = {"us-east": "US-East", "us-central": "US-Central", "us-west": "US-West"}
+LATENCIES = {"ttft_s_p95": "TTFT", "e2e_s_p95": "E2E latency"}
+TIME = "hour of the day (UTC)"
 LLAMA_2 = "llama-2-70b"
 EVERYWHERE = "all"
 """Region of latency rows of all clients together."""
@@ -198,23 +200,32 @@ def by_seed(
     return mine.astype({column: float}).groupby("seed")[column].sum()
 
 
-def saved_percent(
-    frame: DataFrame,
-    policy: str,
-    than: str = "reactive",
-    column: str = "instance_hours",
-    **values: Any,
-) -> Interval:
-    """By how much a policy's sum is below another's, in percent of that."""
-    mine, other = (by_seed(frame, name, column, **values) for name in (policy, than))
-    return mean_interval((100 * (1 - mine / other)).to_numpy())
+def less_percent(mine: Any, other: Any) -> Interval:
+    """By how much one is below another, in percent of that; both by seed."""
+    return mean_interval(100 * (1 - mine / other))
+
+
+def more_percent(mine: Any, other: Any) -> Interval:
+    """By how much one is above another, in percent of that; both by seed."""
+    return mean_interval(100 * (mine / other - 1))
+
+
+def saved_percent(frame: DataFrame, policy: str, **values: Any) -> Interval:
+    """By how much a policy's instance-hours are below the reactive one's, in percent of those."""
+    return less_percent(*(by_seed(frame, name, **values) for name in (policy, "reactive")))
+
+
+def interactive(frame: DataFrame, policy: str, **values: Any) -> DataFrame:
+    """A policy's rows of interactive requests."""
+    values = {"policy": policy, "slo_class": "interactive", **values}
+    return chosen(frame, "latency", **values)
 
 
 def percentile(
     frame: DataFrame, policy: str, column: str, llm: str, region: str = EVERYWHERE
 ) -> Series[float]:
     """A latency of interactive requests, by seed: the mean over bins of their percentiles."""
-    mine = chosen(frame, "latency", policy=policy, llm=llm, region=region, slo_class="interactive")
+    mine = interactive(frame, policy, llm=llm, region=region)
     return mine.astype({column: float}).groupby("seed")[column].mean()
 
 
@@ -232,7 +243,13 @@ def utilisation(frame: DataFrame, policy: str, llm: str, region: str) -> DataFra
 
 def instances(frame: DataFrame, policy: str, llm: str, region: str | None = None) -> DataFrame:
     """Instances of an LLM in a region, or in all: a row per time, a column per seed."""
-    mine = chosen(frame, "series", policy=policy, llm=llm)
-    if region is not None:
-        mine = mine[mine["region"] == region]
+    there = {} if region is None else {"region": region}
+    mine = chosen(frame, "series", policy=policy, llm=llm, **there)
     return mine.astype({"instances": float}).groupby(["hour", "seed"])["instances"].sum().unstack()
+
+
+def stairs(axes: Any, rows: DataFrame, column: str, bin_h: float, **look: Any) -> None:
+    """A column of latency rows by the time of arrival, a step for each bin."""
+    rows = rows.sort_values("hour")
+    hour = rows["hour"].to_numpy(float)
+    axes.stairs(rows[column].astype(float), [*hour, hour[-1] + bin_h], baseline=None, **look)

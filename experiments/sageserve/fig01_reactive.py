@@ -12,13 +12,14 @@ show is that the rule then does what the caption says.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.harness.claims import Claim, about, at_least, exact
+from experiments.harness.figure import Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -35,12 +36,17 @@ class Thresholds(Parameters):
     thresholds: Annotated[tuple[float, ...], paper("Figure 1: 4000 and 3500")] = (4000.0, 3500.0)
     delay_min: Annotated[int, paper("Figure 1: ordered at 15, there at 20 minutes", ge=0)] = 5
     knots_min: Annotated[tuple[float, ...], ours("crosses thresholds when the caption says")] = (
-        0,
-        15,
-        22,
-        40,
+        0.0,
+        15.0,
+        22.0,
+        40.0,
     )
-    knots_tps: Annotated[tuple[float, ...], ours("see knots_min")] = (2500, 4000, 6800, 6800)
+    knots_tps: Annotated[tuple[float, ...], ours("see knots_min")] = (
+        2500.0,
+        4000.0,
+        6800.0,
+        6800.0,
+    )
     burst_min: Annotated[int, paper("Figure 1: over allocation at 25 minutes")] = 25
     burst_tps: Annotated[float, ours("small: two instances serve it", ge=0)] = 400.0
 
@@ -48,11 +54,13 @@ class Thresholds(Parameters):
 PARAMETERS = {"quick": Thresholds(seeds=1), "paper": Thresholds(seeds=1)}
 
 
-def cases(parameters: Thresholds) -> list[dict[str, Any]]:
-    """The ideal (threshold 0) and each threshold; nothing is drawn."""
-    common = parameters.model_dump(exclude={"seeds", "thresholds"}, mode="json")
-    seed = parameters.seed_list()[0]
-    return [{"threshold": t, "seed": seed, **common} for t in (0.0, *parameters.thresholds)]
+cases = Grid(
+    {
+        "threshold": lambda parameters, case: (0.0, *parameters.thresholds),  # 0: the ideal
+        "seed": lambda parameters, case: parameters.seed_list()[:1],  # nothing is drawn
+    },
+    keep=("capacity", "delay_min", "knots_min", "knots_tps", "burst_min", "burst_tps"),
+)
 
 
 def load_of(case: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -106,84 +114,54 @@ def plot(frame: DataFrame, parameters: Thresholds) -> Any:
     """A panel per threshold: load, what the ideal orders, what the rule orders and what serves."""
     figure = new_figure(9, 6)
     panels = figure.subplots(len(parameters.thresholds), 1, sharex=True, squeeze=False)[:, 0]
-    best = frame[frame["threshold"] == 0].sort_values("minute")
+    goal = _of(frame, 0.0)["serving"].to_numpy(float) * parameters.capacity
     for axes, threshold in zip(panels, parameters.thresholds, strict=True):
-        mine = frame[frame["threshold"] == threshold].sort_values("minute")
-        minutes = mine["minute"].to_numpy(dtype=float)
-        goal, have = (p["serving"].to_numpy(dtype=float) for p in (best, mine))
-        unit = parameters.capacity
-        axes.fill_between(
-            minutes, goal * unit, have * unit, step="post", color="0.8", label="difference"
-        )
-        axes.plot(minutes, mine["load"].astype(float), "k", lw=1.3, label="load")
-        axes.step(minutes, goal * unit, where="post", color="C0", label="capacity, ideal")
-        axes.step(
-            minutes,
-            have * unit,
-            where="post",
-            color="C3",
-            label=f"capacity, reactive at {threshold:,.0f}",
-        )
-        axes.set_ylabel("tokens per second")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="upper left")
+        mine = _of(frame, threshold)
+        minutes, have = mine["minute"], mine["serving"].to_numpy(float) * parameters.capacity
+        axes.fill_between(minutes, goal, have, step="post", color="0.8", label="difference")
+        axes.plot(minutes, mine["load"], "k", lw=1.3, label="load")
+        axes.step(minutes, goal, where="post", color="C0", label="capacity, ideal")
+        label = f"capacity, reactive at {threshold:,.0f}"
+        axes.step(minutes, have, where="post", color="C3", label=label)
+        dress(axes, ylabel="tokens per second", bottom=0, legend="upper left")
     panels[-1].set_xlabel("time (minutes)")
     return figure
 
 
-def claims(frame: DataFrame, parameters: Thresholds) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Thresholds) -> Iterator[Claim]:
     """What the caption says."""
 
-    def of(threshold: float) -> DataFrame:
-        return frame[frame["threshold"] == threshold].sort_values("minute")
-
-    def first(threshold: float, column: str, more_than: int = 1) -> float:
-        mine = of(threshold)
-        found = mine[mine[column].astype(int) > more_than]["minute"]
-        return float(found.iloc[0]) if len(found) else math.nan
+    def at_minute(sentence: str, number: float, threshold: float, more_than: int = 1) -> Claim:
+        mine = _of(frame, threshold)
+        found = mine[mine["ordered"] > more_than]["minute"]
+        ours_ = exact(float(found.iloc[0]) if len(found) else math.nan)
+        note = "by construction of the load"
+        return about(sentence, number, ours_, nothing=None, unit="min", note=note)
 
     right, low = parameters.thresholds[0], parameters.thresholds[-1]
-    over = of(low)["serving"].astype(int).sum() - of(0.0)["serving"].astype(int).sum()
-    note = "by construction of the load"
-    return [
-        about(
-            "The ideal orders at minute 10",
-            10,
-            exact(first(0.0, "ordered")),
-            nothing=None,
-            unit="min",
-            note=note,
-        ),
-        about(
-            f"A threshold of {right:,.0f} orders at minute 15",
-            15,
-            exact(first(right, "ordered")),
-            nothing=None,
-            unit="min",
-            note=note,
-        ),
-        about(
-            "and has too few instances for 5 minutes",
-            5,
-            exact(float(of(right)["short"].astype(bool).sum())),
-            nothing=0,
-            unit="min",
-        ),
-        about(
-            f"A threshold of {low:,.0f} orders a further instance at minute 25, for a small burst",
-            25,
-            exact(first(low, "ordered", 2)),
-            nothing=None,
-            unit="min",
-            note=note,
-        ),
-        at_least(
-            "and has more instances than the ideal",
-            1,
-            exact(float(over)),
-            nothing=0,
-            unit="instance-minutes",
-            paper="over allocation",
-        ),
-    ]
+    yield at_minute("The ideal orders at minute 10", 10, 0.0)
+    yield at_minute(f"A threshold of {right:,.0f} orders at minute 15", 15, right)
+    yield about(
+        "and has too few instances for 5 minutes",
+        5,
+        exact(float(_of(frame, right)["short"].sum())),
+        nothing=0,
+        unit="min",
+    )
+    sentence = (
+        f"A threshold of {low:,.0f} orders a further instance at minute 25, for a small burst"
+    )
+    yield at_minute(sentence, 25, low, 2)
+    yield at_least(
+        "and has more instances than the ideal",
+        1,
+        exact(float(_of(frame, low)["serving"].sum() - _of(frame, 0.0)["serving"].sum())),
+        nothing=0,
+        unit="instance-minutes",
+        paper="over allocation",
+    )
+
+
+def _of(frame: DataFrame, threshold: float) -> DataFrame:
+    return where(frame, threshold=threshold).sort_values("minute")

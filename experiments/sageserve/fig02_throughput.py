@@ -11,7 +11,7 @@ small ones, which nobody has measured on 8 GPUs: an upper bound, without the eng
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from agents.statistics import mean_interval
 from baselines.sageserve.throughput import throughput
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, places, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.setting import SHOWN
@@ -46,15 +47,7 @@ class ByGpu(Parameters):
 PARAMETERS = {"quick": ByGpu(seeds=3, requests=3000), "paper": ByGpu()}
 
 
-def cases(parameters: ByGpu) -> list[dict[str, Any]]:
-    """A run per LLM, GPU and seed."""
-    common = {"tp": parameters.tp, "itl_s": parameters.itl_s, "requests": parameters.requests}
-    return [
-        {"llm": llm, "gpu": gpu, "seed": seed, **common}
-        for llm in parameters.llms
-        for gpu in parameters.gpus
-        for seed in parameters.seed_list()
-    ]
+cases = Grid({"llm": "llms", "gpu": "gpus", "seed": SEEDS}, keep=("tp", "itl_s", "requests"))
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -83,73 +76,53 @@ def plot(frame: DataFrame, parameters: ByGpu) -> Any:
     """Boxes by LLM, a colour per GPU."""
     figure = new_figure(9, 4.5)
     axes = figure.subplots()
-    width = 0.8 / len(parameters.gpus)
+    names = ("whislo", "q1", "med", "q3", "whishi")
     for k, gpu in enumerate(parameters.gpus):
-        for x, llm in enumerate(parameters.llms):
-            mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
-            low, first, middle, third, high = (
-                float(mine[f"p{p}"].astype(float).mean()) for p in PERCENTILES
-            )
-            box = {"whislo": low, "q1": first, "med": middle, "q3": third, "whishi": high}
-            at = x + (k - (len(parameters.gpus) - 1) / 2) * width
+        at, width = places(k, len(parameters.gpus), len(parameters.llms))
+        for x, llm in zip(at, parameters.llms, strict=True):
+            mean = where(frame, llm=llm, gpu=gpu).mean(numeric_only=True)
+            box = {name: mean[f"p{p}"] for name, p in zip(names, PERCENTILES, strict=True)}
             axes.bxp(
                 [{**box, "fliers": []}],
-                positions=[at],
+                positions=[x],
                 widths=0.8 * width,
                 patch_artist=True,
                 boxprops={"facecolor": f"C{k}", "alpha": 0.6},
                 medianprops={"color": "k"},
                 manage_ticks=False,
             )
-            theta = mine["tokens_per_s"].astype(float).mean()
-            axes.plot([at], [theta], "ko", ms=4)
-            axes.annotate(
-                f"{theta:,.0f}",
-                (at, high),
-                (0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-            )
+            theta, look = mean["tokens_per_s"], {"ha": "center", "fontsize": 8}
+            axes.plot([x], [theta], "ko", ms=4)
+            high = (x, box["whishi"])
+            axes.annotate(f"{theta:,.0f}", high, (0, 4), textcoords="offset points", **look)
     for k, gpu in enumerate(parameters.gpus):
         axes.plot([], [], "s", color=f"C{k}", alpha=0.6, label=f"{parameters.tp} x {gpu}")
     axes.plot([], [], "ko", ms=4, label="theta (number above)")
     axes.set_xticks(range(len(parameters.llms)), [SHOWN.get(llm, llm) for llm in parameters.llms])
-    axes.set_yscale("log")
-    axes.set_ylabel("tokens per second of an instance")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left")
+    dress(axes, log="y", ylabel="tokens per second of an instance", legend="upper left")
     return figure
 
 
-def claims(frame: DataFrame, parameters: ByGpu) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: ByGpu) -> Iterator[Claim]:
     """Throughput drops with model size and improves on newer GPUs."""
-    theta = frame.set_index(["llm", "gpu", "seed"])["tokens_per_s"].astype(float)
+    theta = frame.set_index(["llm", "gpu", "seed"])["tokens_per_s"]
 
-    def ratio(above: tuple[str, str], below: tuple[str, str]) -> Any:
-        return mean_interval((theta.loc[above] / theta.loc[below]).to_numpy())
+    def above(what: str, how: str, one: tuple[str, str], other: tuple[str, str]) -> Claim:
+        return at_least(
+            f"Throughput {what}",
+            1.05,
+            mean_interval(theta.loc[one] / theta.loc[other]),
+            nothing=1,
+            unit="times",
+            paper=f"{how}; ours: by 5 % or more",
+        )
 
+    large, small = "bloom-176b", "llama-2-70b"
     old, new = parameters.gpus[0], parameters.gpus[-1]
-    found = [
-        at_least(
-            f"Throughput drops with model size: {SHOWN['llama-2-70b']} over {SHOWN['bloom-176b']} on 8 {gpu}",
-            1.05,
-            ratio(("llama-2-70b", gpu), ("bloom-176b", gpu)),
-            nothing=1,
-            unit="times",
-            paper="drops; ours: by 5 % or more",
-        )
-        for gpu in parameters.gpus
-    ]
-    found += [
-        at_least(
-            f"Throughput improves on newer GPUs: {SHOWN[llm]}, {new} over {old}",
-            1.05,
-            ratio((llm, new), (llm, old)),
-            nothing=1,
-            unit="times",
-            paper="improves; ours: by 5 % or more",
-        )
-        for llm in ("bloom-176b", "llama-2-70b")
-    ]
-    return found
+    for gpu in parameters.gpus:
+        what = f"drops with model size: {SHOWN[small]} over {SHOWN[large]} on 8 {gpu}"
+        yield above(what, "drops", (small, gpu), (large, gpu))
+    for llm in (large, small):
+        what = f"improves on newer GPUs: {SHOWN[llm]}, {new} over {old}"
+        yield above(what, "improves", (llm, new), (llm, old))

@@ -12,7 +12,7 @@ the paper's own figure cannot be read off in the text at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, paper
 from experiments.output import new_figure
 from experiments.sageserve.setting import DAYS, binned
@@ -49,9 +50,7 @@ class WholeWeek(Parameters):
 PARAMETERS = {"quick": WholeWeek(seeds=3), "paper": WholeWeek(seeds=5)}
 
 
-def cases(parameters: WholeWeek) -> list[dict[str, Any]]:
-    """A draw per seed."""
-    return [{"seed": seed, "rate_scale": parameters.rate_scale} for seed in parameters.seed_list()]
+cases = Grid({"seed": SEEDS}, keep=("rate_scale",))
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -111,37 +110,19 @@ def plot(frame: DataFrame, parameters: WholeWeek) -> Any:
     top, bottom = figure.subplots(2, 1, sharex=True)
     scale = RAISED * parameters.rate_scale
     for kind, short, color in zip(KINDS, ("iw", "niw"), ("C0", "C1"), strict=True):
-        mine = hours[hours["kind"] == kind].sort_values("hour")
-        at = (mine["hour"].astype(float) + 0.5) / 24
+        mine = where(hours, kind=kind).sort_values("hour")
+        at = (mine["hour"] + 0.5) / 24
         edges = np.append(source["bin_start_h"], 168) / 24
-        for axes, column, theirs, unit in (
-            (top, "requests_per_s", f"{short}_rps", 1.0),
-            (bottom, "tokens_per_s", f"{short}_tokens_per_s", 1e3),
-        ):
-            axes.plot(
-                at,
-                mine[column].astype(float) / unit,
-                color=color,
-                lw=1.2,
-                label=f"{kind}, generated",
-            )
-            axes.stairs(
-                source[theirs] * scale / unit,
-                edges,
-                color=color,
-                ls="--",
-                lw=1,
-                alpha=0.7,
-                label=f"{kind}, published (4 h, raised {RAISED:.2f} times)",
-            )
-    top.set_ylabel("requests per second")
-    bottom.set_ylabel("thousand tokens per second")
+        label = f"{kind}, published (4 h, raised {RAISED:.2f} times)"
+        for axes, what, unit in ((top, "rps", 1.0), (bottom, "tokens_per_s", 1e3)):
+            rate = mine["requests_per_s" if what == "rps" else what] / unit
+            axes.plot(at, rate, color=color, lw=1.2, label=f"{kind}, generated")
+            theirs = source[f"{short}_{what}"] * scale / unit
+            axes.stairs(theirs, edges, color=color, ls="--", lw=1, alpha=0.7, label=label)
     bottom.set_xlabel("day of the week (UTC)")
     bottom.set_xticks(np.arange(7) + 0.5, DAYS)
-    for axes in (top, bottom):
-        axes.set_xlim(0, 7)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+    for axes, label in ((top, "requests per second"), (bottom, "thousand tokens per second")):
+        dress(axes, ylabel=label, xlim=(0, 7), bottom=0)
         for day in range(1, 7):
             axes.axvline(day, color="0.8", lw=0.8)
     top.legend(fontsize=8, ncols=2)
@@ -150,27 +131,28 @@ def plot(frame: DataFrame, parameters: WholeWeek) -> Any:
 
 def shape(hours: DataFrame) -> dict[str, float]:
     """The numbers that claims are about, of one draw (rows of hours)."""
-    by = {
-        kind: part.sort_values("hour")
-        for kind, part in hours.assign(hour=hours["hour"].astype(int)).groupby("kind")
-    }
-    rps = {kind: by[kind]["requests_per_s"].to_numpy(dtype=float) for kind in KINDS}
-    tps = {kind: by[kind]["tokens_per_s"].to_numpy(dtype=float) for kind in KINDS}
-    iw, niw = (rps[kind] for kind in KINDS)
-    days = {kind: rps[kind].reshape(7, 24).mean(axis=1) for kind in KINDS}
-    wave = iw.reshape(42, 4).mean(axis=1)[6:30].reshape(4, 6)
-    theirs = published()["iw_rps"].to_numpy(dtype=float)
+    columns = ["requests_per_s", "tokens_per_s"]
+    by = [where(hours, kind=kind).sort_values("hour")[columns].to_numpy(float).T for kind in KINDS]
+    (iw, iw_tps), (niw, niw_tps) = by
+    weekend, background = (_weekend(rps.reshape(7, 24).mean(axis=1)) for rps in (iw, niw))
     ours_4h = iw.reshape(42, 4).mean(axis=1)
+    wave = ours_4h[6:30].reshape(4, 6)
+    theirs = published()["iw_rps"].to_numpy(dtype=float)
     return {
         "requests": float((iw + niw).sum() * 3600),
-        "weekend": float(days[KINDS[0]][5:].mean() / days[KINDS[0]][:5].mean()),
-        "background_weekend": float(days[KINDS[1]][5:].mean() / days[KINDS[1]][:5].mean()),
+        "weekend": weekend,
+        "background_weekend": background,
         "peak_to_trough": float((wave.max(axis=1) / wave.min(axis=1)).mean()),
         "niw_share": float(niw.sum() / (iw + niw).sum()),
-        "niw_tokens": float(tps[KINDS[1]].sum() / (tps[KINDS[0]] + tps[KINDS[1]]).sum()),
+        "niw_tokens": float(niw_tps.sum() / (iw_tps + niw_tps).sum()),
         "daily": daily_wave(niw[24:120]) / daily_wave(iw[24:120]),
         "difference": float(np.abs(ours_4h / ours_4h.mean() - theirs / theirs.mean()).mean()),
     }
+
+
+def _weekend(days: NDArray[np.float64]) -> float:
+    """The mean of Saturday and Sunday over that of the five days before."""
+    return float(days[5:].mean() / days[:5].mean())
 
 
 def daily_wave(rates: NDArray[np.float64]) -> float:
@@ -179,112 +161,103 @@ def daily_wave(rates: NDArray[np.float64]) -> float:
     return float(2 * np.abs((rates * turn).mean()) / rates.mean())
 
 
-def claims(frame: DataFrame, parameters: WholeWeek) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: WholeWeek) -> Iterator[Claim]:
     """The paper's text, and statistics of its published notebooks."""
-    hours = frame[frame["row"] == "hour"]
-    shapes = [shape(part) for _, part in hours.groupby("seed")]
+    import pandas as pd
 
-    def of(name: str, unit: float = 1.0) -> Any:
-        return mean_interval([s[name] / unit for s in shapes])
-
-    textures = frame[frame["row"] == "texture"]
-
-    def minutes(model: str, name: str) -> Any:
-        return mean_interval(textures[textures["kind"] == model][name].astype(float))
-
+    hours = where(frame, row="hour")
+    of = pd.DataFrame([shape(part) for _, part in hours.groupby("seed")])
     notebooks = "released notebooks"
-    found = [
-        at_least(
-            "The week has over 10 million requests",
-            10,
-            of("requests", 1e6),
-            nothing=None,
-            unit="million",
-            paper="over 10 million",
-        ),
-        about(
-            "Interactive requests at the weekend, over those of weekdays",
-            0.23,
-            of("weekend"),
-            nothing=1,
-            paper=f"0.23 ({notebooks})",
-        ),
-        about(
-            "Non-interactive requests stay stable through the week: weekend over weekdays",
-            0.67,
-            of("background_weekend"),
-            nothing=None,
-            paper=f"0.67 ({notebooks})",
-        ),
-        about(
-            "Interactive requests are diurnal: highest over lowest 4 hours of a weekday",
-            3.5,
-            of("peak_to_trough"),
-            nothing=1,
-            paper=f"about 3.5 ({notebooks})",
-            reason="the published number is the largest of a day's ratios, this the mean of Tuesday to "
-            "Friday: the source's own 4-hour means have 2.0 on Tuesday, 3.2, 3.0 and 2.6 after it",
-        ),
-        about(
-            "Non-interactive requests are not periodic: daily wave, relative to their mean, over that of "
-            "interactive ones",
-            0.45,
-            of("daily"),
-            nothing=1,
-            paper="not periodic; 0.45 (4-hour means of the released notebooks)",
-            note="amplitudes of the sinusoid with a period of a day, Tuesday to Friday; what there is of it "
-            "in the source comes from higher days, Tuesday and Friday",
-            reason="bursts of model B's non-interactive requests are drawn anew for every week and add to it",
-        ),
-        about(
-            "Non-interactive requests are fewer",
-            18,
-            mean_interval([100 * s["niw_share"] for s in shapes]),
-            nothing=50,
-            unit="% of requests",
-            paper=f"lower; 18 % ({notebooks})",
-        ),
-        about(
-            "Non-interactive tokens",
-            13,
-            mean_interval([100 * s["niw_tokens"] for s in shapes]),
-            nothing=50,
-            unit="% of tokens",
-            paper=f"13 % ({notebooks})",
-        ),
-        at_most(
-            "Interactive 4-hour means follow the published ones",
-            0.1,
-            of("difference"),
-            nothing=1,
-            unit="of the mean",
-            paper="ours: within a tenth of the mean",
-            reason="the hourly table that the mix follows was read off a noisier figure than the "
-            "4-hour means",
-        ),
-    ]
-    for model, name, value, text in (
-        ("A", "ratio_p90", 1.24, "a minute over the one before, 90th percentile"),
-        ("A", "ratio_p99", 1.91, "a minute over the one before, 99th percentile"),
-        ("A", "level_p99", 2.6, "a minute over its hour's median, 99th percentile"),
-        ("A", "level_sd", 0.32, "standard deviation of a minute over its hour's median"),
-        ("C", "ratio_p90", 1.19, "a minute over the one before, 90th percentile"),
-        ("C", "level_p99", 1.5, "a minute over its hour's median, 99th percentile"),
-        ("C", "level_sd", 0.16, "standard deviation of a minute over its hour's median"),
+    yield at_least(
+        "The week has over 10 million requests",
+        10,
+        mean_interval(of["requests"] / 1e6),
+        nothing=None,
+        unit="million",
+        paper="over 10 million",
+    )
+    yield about(
+        "Interactive requests at the weekend, over those of weekdays",
+        0.23,
+        mean_interval(of["weekend"]),
+        nothing=1,
+        paper=f"0.23 ({notebooks})",
+    )
+    yield about(
+        "Non-interactive requests stay stable through the week: weekend over weekdays",
+        0.67,
+        mean_interval(of["background_weekend"]),
+        nothing=None,
+        paper=f"0.67 ({notebooks})",
+    )
+    yield about(
+        "Interactive requests are diurnal: highest over lowest 4 hours of a weekday",
+        3.5,
+        mean_interval(of["peak_to_trough"]),
+        nothing=1,
+        paper=f"about 3.5 ({notebooks})",
+        reason="the published number is the largest of a day's ratios, this the mean of Tuesday to "
+        "Friday: the source's own 4-hour means have 2.0 on Tuesday, 3.2, 3.0 and 2.6 after it",
+    )
+    yield about(
+        "Non-interactive requests are not periodic: daily wave, relative to their mean, over that of "
+        "interactive ones",
+        0.45,
+        mean_interval(of["daily"]),
+        nothing=1,
+        paper="not periodic; 0.45 (4-hour means of the released notebooks)",
+        note="amplitudes of the sinusoid with a period of a day, Tuesday to Friday; what there is of it "
+        "in the source comes from higher days, Tuesday and Friday",
+        reason="bursts of model B's non-interactive requests are drawn anew for every week and add to it",
+    )
+    for sentence, column, number, unit, said in (
+        ("Non-interactive requests are fewer", "niw_share", 18, "requests", "lower; 18 %"),
+        ("Non-interactive tokens", "niw_tokens", 13, "tokens", "13 %"),
     ):
-        found.append(
-            about(
-                f"Prompt tokens of model {model}: {text}",
-                value,
-                minutes(model, name),
-                nothing=0 if name == "level_sd" else 1,
-                paper=f"{value} ({notebooks})",
-                reason="spikes of the mix last one minute and are 1.2 % of all, so a little more than one "
-                "ratio in a hundred is 2 or more; those of the source build up over more than a minute or "
-                "are fewer"
-                if (model, name) == ("A", "ratio_p99")
-                else "noise of minutes, arrivals and log-normal prompts together; the mix sets the standard "
-                "deviation, not this quantile",
-            )
+        yield about(
+            sentence,
+            number,
+            mean_interval(100 * of[column]),
+            nothing=50,
+            unit=f"% of {unit}",
+            paper=f"{said} ({notebooks})",
         )
-    return found
+    yield at_most(
+        "Interactive 4-hour means follow the published ones",
+        0.1,
+        mean_interval(of["difference"]),
+        nothing=1,
+        unit="of the mean",
+        paper="ours: within a tenth of the mean",
+        reason="the hourly table that the mix follows was read off a noisier figure than the "
+        "4-hour means",
+    )
+    meaning = {
+        "ratio_p90": "a minute over the one before, 90th percentile",
+        "ratio_p99": "a minute over the one before, 99th percentile",
+        "level_p99": "a minute over its hour's median, 99th percentile",
+        "level_sd": "standard deviation of a minute over its hour's median",
+    }
+    for model, name, value in (
+        ("A", "ratio_p90", 1.24),
+        ("A", "ratio_p99", 1.91),
+        ("A", "level_p99", 2.6),
+        ("A", "level_sd", 0.32),
+        ("C", "ratio_p90", 1.19),
+        ("C", "level_p99", 1.5),
+        ("C", "level_sd", 0.16),
+    ):
+        yield about(
+            f"Prompt tokens of model {model}: {meaning[name]}",
+            value,
+            mean_interval(where(frame, row="texture", kind=model)[name]),
+            nothing=0 if name == "level_sd" else 1,
+            paper=f"{value} ({notebooks})",
+            reason="spikes of the mix last one minute and are 1.2 % of all, so a little more than one "
+            "ratio in a hundred is 2 or more; those of the source build up over more than a minute or "
+            "are fewer"
+            if (model, name) == ("A", "ratio_p99")
+            else "noise of minutes, arrivals and log-normal prompts together; the mix sets the standard "
+            "deviation, not this quantile",
+        )

@@ -13,18 +13,23 @@ Both start with 8 instances per LLM and region (ours).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agents.statistics import mean_interval
+from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.days import (
+    EVERYWHERE,
     STYLES,
+    TIME,
     by_seed,
     chosen,
     instances,
+    less_percent,
+    more_percent,
     percentile,
     run_days,
     utilisation,
@@ -64,14 +69,16 @@ class Siloed(Parameters):
 PARAMETERS = {"quick": Siloed(seeds=1), "paper": Siloed(seeds=5)}
 
 
-def cases(parameters: Siloed) -> list[dict[str, Any]]:
-    """A run per strategy and seed."""
-    common = parameters.model_dump(exclude={"seeds"}, mode="json")
-    return [
-        {"policy": policy, "bursts": [], "bin_h": parameters.hours, "seed": seed, **common}
-        for seed in parameters.seed_list()
-        for policy in STRATEGIES
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "policy": STRATEGIES,
+        "bursts": ([],),
+        "bin_h": lambda parameters, case: (parameters.hours,),
+    },
+    keep=("from_h", "hours", "history_h", "interval_s", "rate_scale"),
+    first=("policy", "bursts", "bin_h"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -87,180 +94,125 @@ def plot(frame: DataFrame, parameters: Siloed) -> dict[str, Any]:
         ("instances", COUNTED, instances, "instances"),
         ("memory", SEEN, utilisation, "effective memory utilisation"),
     ):
-        figure = new_figure(10, 6)
-        panels = figure.subplots(2, 2, sharex=True).ravel()
+        figures[key] = new_figure(10, 6)
+        panels = figures[key].subplots(2, 2, sharex=True).ravel()
         for axes, llm in zip(panels, SHOWN, strict=True):
             for policy, name in STRATEGIES.items():
-                line = get(frame, policy, llm, region)[seed]
+                values = get(frame, policy, llm, region)[seed]
                 text = name
                 if key == "instances":
                     hours = by_seed(frame, policy, llm=llm, region=region)[seed]
                     text = f"{name}: {hours:.0f} instance-hours"
-                axes.step(line.index, line, where="pre", color=STYLES[policy], label=text)
+                axes.step(values.index, values, where="pre", color=STYLES[policy], label=text)
             if key == "memory":
                 axes.axhline(0.7, color="0.5", ls=":", lw=1, label="thresholds 30 and 70 %")
                 axes.axhline(0.3, color="0.5", ls=":", lw=1)
-            axes.set_title(f"{SHOWN[llm]}, {region}", fontsize=10)
-            axes.set_ylabel(label)
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize=8)
+            dress(axes, title=f"{SHOWN[llm]}, {region}", ylabel=label, bottom=0, legend={})
         for axes in panels[2:]:
-            axes.set_xlabel("hour of the day (UTC)")
-        figures[key] = figure
+            axes.set_xlabel(TIME)
     return figures
 
 
-def claims(frame: DataFrame, parameters: Siloed) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Siloed) -> Iterator[Claim]:
     """Numbers of section 4 and of Table 1."""
-    found = [*_hours(frame), *_answered(frame), *_memory(frame)]
+    yield from _hours(frame)
+    yield from _answered(frame)
+    yield from _memory(frame)
     for llm, name in SHOWN.items():
-        for policy in STRATEGIES:
-            for column, shown, number in zip(
-                ("ttft_s_p95", "e2e_s_p95"), ("TTFT", "E2E"), TABLE[policy, llm], strict=True
-            ):
-                found.append(
-                    about(
-                        f"{name}, {STRATEGIES[policy]}: 95 % {shown}",
-                        number,
-                        mean_interval(percentile(frame, policy, column, llm).to_numpy()),
-                        nothing=None,
-                        unit="s",
-                        reason=_SLOWER.get(llm, _SHORTER),
-                    )
+        for policy, strategy in STRATEGIES.items():
+            for column, number in zip(("ttft_s_p95", "e2e_s_p95"), TABLE[policy, llm], strict=True):
+                yield about(
+                    f"{name}, {strategy}: 95 % {column.partition('_')[0].upper()}",
+                    number,
+                    mean_interval(percentile(frame, policy, column, llm)),
+                    nothing=None,
+                    unit="s",
+                    reason=_SLOWER.get(llm, _SHORTER),
                 )
-        ttft = [percentile(frame, policy, "ttft_s_p95", llm) for policy in STRATEGIES]
-        found.append(
-            at_most(
-                f"{name}: the change of the 95 % TTFT between both is 0 to 12 %",
-                12,
-                mean_interval((100 * (ttft[1] / ttft[0] - 1).abs()).to_numpy()),
-                nothing=None,
-                unit="%",
-                reason=_CHANGE,
-            )
+        siloed, unified = (percentile(frame, policy, "ttft_s_p95", llm) for policy in STRATEGIES)
+        yield at_most(
+            f"{name}: the change of the 95 % TTFT between both is 0 to 12 %",
+            12,
+            mean_interval((100 * (unified / siloed - 1)).abs()),
+            nothing=None,
+            unit="%",
+            reason=_CHANGE,
         )
-    return found
 
 
-def _hours(frame: DataFrame) -> list[Claim]:
-    def fewer(*llms: str) -> Any:
-        saved = sum(
-            by_seed(frame, "siloed", llm=llm, region=COUNTED)
-            - by_seed(frame, "reactive", llm=llm, region=COUNTED)
-            for llm in llms
-        )
-        return mean_interval(saved.to_numpy())
+def _hours(frame: DataFrame) -> Iterator[Claim]:
+    siloed, unified = (
+        {llm: by_seed(frame, policy, llm=llm, region=COUNTED) for llm in SHOWN}
+        for policy in STRATEGIES
+    )
 
-    unit = "instance-hours"
-    found = [
-        about(
-            "Unified uses 52 instance-hours a day fewer than siloed (US-Central, four LLMs)",
-            52,
-            fewer(*SHOWN),
-            nothing=0,
-            unit=unit,
-            reason=_MINIMA,
-        ),
-        about(
-            "The same of Bloom and Llama-2 alone, the others being called equal",
-            52,
-            fewer("bloom-176b", "llama-2-70b"),
-            nothing=0,
-            unit=unit,
-            reason=_MINIMA,
-        ),
-    ]
-    for llm in ("bloom-176b", "llama-2-70b"):
-        found.append(
-            at_least(
-                f"Unified uses fewer instance-hours for {SHOWN[llm]}",
-                1,
-                fewer(llm),
-                nothing=0,
-                unit=unit,
-                paper="fewer",
-            )
-        )
-    for llm in ("llama-3.1-8b", "llama-3.2-3b"):
-        found.append(
-            about(
-                f"{SHOWN[llm]} stays at the minimum: siloed has 2 instances more, all day",
-                48,
-                fewer(llm),
-                nothing=0,
-                unit=unit,
-                paper="2 + 2 against 2",
-            )
-        )
-    return found
+    def fewer(*llms: str) -> Interval:
+        return mean_interval(sum(siloed[llm] - unified[llm] for llm in llms))
+
+    words: Any = {"nothing": 0, "unit": "instance-hours"}
+    large, small = ("bloom-176b", "llama-2-70b"), ("llama-3.1-8b", "llama-3.2-3b")
+    for sentence, llms in (
+        ("Unified uses 52 instance-hours a day fewer than siloed (US-Central, four LLMs)", SHOWN),
+        ("The same of Bloom and Llama-2 alone, the others being called equal", large),
+    ):
+        yield about(sentence, 52, fewer(*llms), reason=_MINIMA, **words)
+    for llm in large:
+        sentence = f"Unified uses fewer instance-hours for {SHOWN[llm]}"
+        yield at_least(sentence, 1, fewer(llm), paper="fewer", **words)
+    for llm in small:
+        sentence = f"{SHOWN[llm]} stays at the minimum: siloed has 2 instances more, all day"
+        yield about(sentence, 48, fewer(llm), paper="2 + 2 against 2", **words)
 
 
-def _answered(frame: DataFrame) -> list[Claim]:
-    found = []
+def _answered(frame: DataFrame) -> Iterator[Claim]:
+    everywhere = chosen(frame, "latency", region=EVERYWHERE)
     for policy, name in STRATEGIES.items():
-        mine = chosen(frame, "latency", policy=policy, region="all")
-        sums = mine.astype({"requests": float, "unfinished": float}).groupby("seed")
-        sums = sums[["requests", "unfinished"]].sum()
-        found.append(
-            at_least(
-                f"{name}: answers all requests of the day",
-                99.9,
-                mean_interval((100 * (1 - sums["unfinished"] / sums["requests"])).to_numpy()),
-                nothing=None,
-                unit="%",
-                paper="all",
-                note="who came in the last minutes is still being served at midnight",
-            )
+        mine = where(everywhere, policy=policy).groupby("seed")[["requests", "unfinished"]].sum()
+        yield at_least(
+            f"{name}: answers all requests of the day",
+            99.9,
+            mean_interval(100 * (1 - mine["unfinished"] / mine["requests"])),
+            nothing=None,
+            unit="%",
+            paper="all",
+            note="who came in the last minutes is still being served at midnight",
         )
     for slo_class, number in (("interactive", 1.4), ("non-interactive", 0.2)):
-        mine = chosen(frame, "latency", policy="siloed", region="all", slo_class=slo_class)
-        millions = mine.astype({"requests": float}).groupby("seed")["requests"].sum() / 1e6
-        found.append(
-            about(
-                f"{slo_class} requests of the day",
-                number,
-                mean_interval(millions.to_numpy()),
-                nothing=None,
-                unit="million",
-                reason=_COUNTS,
-            )
+        mine = where(everywhere, policy="siloed", slo_class=slo_class)
+        yield about(
+            f"{slo_class} requests of the day",
+            number,
+            mean_interval(mine.groupby("seed")["requests"].sum() / 1e6),
+            nothing=None,
+            unit="million",
+            reason=_COUNTS,
         )
-    return found
 
 
-def _memory(frame: DataFrame) -> list[Claim]:
-    found = []
-    mean = {
-        (policy, llm): utilisation(frame, policy, llm, SEEN).mean()
+def _memory(frame: DataFrame) -> Iterator[Claim]:
+    siloed, unified = (
+        {llm: utilisation(frame, policy, llm, SEEN).mean() for llm in SHOWN}
         for policy in STRATEGIES
-        for llm in SHOWN
-    }
+    )
     for llm, name in SHOWN.items():
-        more = 100 * (mean["reactive", llm] / mean["siloed", llm] - 1)
-        found.append(
-            at_least(
-                f"{name}: unified uses more of its memory (US-West, mean over the day)",
-                1,
-                mean_interval(more.to_numpy()),
-                nothing=0,
-                unit="% more",
-                paper="higher",
-            )
+        yield at_least(
+            f"{name}: unified uses more of its memory (US-West, mean over the day)",
+            1,
+            more_percent(unified[llm], siloed[llm]),
+            nothing=0,
+            unit="% more",
+            paper="higher",
         )
-    for policy, name in STRATEGIES.items():
-        less = 100 * (1 - mean[policy, "llama-2-70b"] / mean[policy, "bloom-176b"])
-        found.append(
-            at_least(
-                f"{name}: Llama-2 uses less of its memory than Bloom",
-                1,
-                mean_interval(less.to_numpy()),
-                nothing=0,
-                unit="% less",
-                paper="generally less",
-            )
+    for name, mean in zip(STRATEGIES.values(), (siloed, unified), strict=True):
+        yield at_least(
+            f"{name}: Llama-2 uses less of its memory than Bloom",
+            1,
+            less_percent(mean["llama-2-70b"], mean["bloom-176b"]),
+            nothing=0,
+            unit="% less",
+            paper="generally less",
         )
-    return found
 
 
 _MINIMA = (

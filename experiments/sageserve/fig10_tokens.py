@@ -9,13 +9,14 @@ Bloom-176B, whose prompts end at B's 99th percentile, since an instance of it on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from experiments.sageserve.setting import SHOWN
@@ -47,9 +48,7 @@ class Tokens(Parameters):
 PARAMETERS = {"quick": Tokens(seeds=3, rate_scale=0.03), "paper": Tokens(seeds=5)}
 
 
-def cases(parameters: Tokens) -> list[dict[str, Any]]:
-    """A draw per seed."""
-    return [{"seed": seed, "rate_scale": parameters.rate_scale} for seed in parameters.seed_list()]
+cases = Grid({"seed": SEEDS}, keep=("rate_scale",))
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -96,125 +95,75 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def plot(frame: DataFrame, parameters: Tokens) -> Any:
     """A panel per quantity, a curve per LLM, tokens on a log scale."""
-    first = frame[(frame["seed"] == frame["seed"].min()) & (frame["kind"] == "all")]
+    first = where(frame, seed=frame["seed"].min(), kind="all")
     figure = new_figure(12, 4)
     for axes, quantity in zip(figure.subplots(1, 3, sharey=True), QUANTITIES, strict=True):
         for color, llm in enumerate(WEEK_LLMS):
-            row = first[(first["llm"] == llm) & (first["quantity"] == quantity)].iloc[0]
+            row = where(first, llm=llm, quantity=quantity).iloc[0]
             values = [float(row[f"q{level:g}"]) for level in LEVELS]
             axes.plot(values, LEVELS, color=f"C{color}", lw=1.4, label=SHOWN[llm])
         axes.axvline(1000, color="0.5", ls="--", lw=1)
-        axes.set_xscale("log")
-        axes.set_xlim(1, 2e5)
-        axes.set_ylim(0, 1)
-        axes.set_xlabel(f"{quantity} tokens")
-        axes.grid(alpha=0.3)
+        dress(axes, log="x", xlim=(1, 2e5), ylim=(0, 1), xlabel=f"{quantity} tokens")
     figure.axes[0].set_ylabel("share of requests")
     figure.axes[0].legend(fontsize=8)
     return figure
 
 
-def claims(frame: DataFrame, parameters: Tokens) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Tokens) -> Iterator[Claim]:
     """The paper's two sentences on the figure, and the means and quantiles of its notebooks."""
-    notebooks = "released notebooks"
 
-    def of(llm: str, kind: str, quantity: str, column: str, factor: float = 1.0) -> Any:
-        chosen = frame[
-            (frame["llm"] == llm) & (frame["kind"] == kind) & (frame["quantity"] == quantity)
-        ]
-        return mean_interval(factor * chosen[column].astype(float))
+    def of(llm: str, kind: str, quantity: str, column: str) -> Any:
+        return where(frame, llm=llm, kind=kind, quantity=quantity)[column].astype(float)
 
-    below = frame.assign(below=1 - frame["above_1000"].astype(float))
-    outputs = below[
-        (below["llm"] == "all") & (below["kind"] == "all") & (below["quantity"] == "output")
-    ]
-    found = [
-        at_least(
-            "The majority of requests has more than 1,000 prompt tokens",
+    long, most = (of("all", "all", quantity, "above_1000") for quantity in ("prompt", "output"))
+    for what, share in (("more than 1,000 prompt", long), ("fewer than 1,000 output", 1 - most)):
+        yield at_least(
+            f"The majority of requests has {what} tokens",
             50,
-            of("all", "all", "prompt", "above_1000", 100),
+            mean_interval(100 * share),
             nothing=None,
             unit="%",
             paper="the majority",
-        ),
-        at_least(
-            "The majority of requests has fewer than 1,000 output tokens",
-            50,
-            mean_interval(100 * outputs["below"].astype(float)),
-            nothing=None,
-            unit="%",
-            paper="the majority",
-        ),
-        about(
-            "Mean output",
-            222.2,
-            of("all", "all", "output", "mean"),
-            nothing=None,
-            unit="tokens",
-            paper=f"222.2 tokens ({notebooks})",
-        ),
-        about(
-            "Mean tokens of a non-interactive request",
-            4450,
-            of("all", "niw", "total", "mean"),
-            nothing=None,
-            unit="tokens",
-            paper=f"4,450 tokens ({notebooks})",
-        ),
-        about(
-            "Mean tokens of an interactive request",
-            6600,
-            of("all", "interactive", "total", "mean"),
-            nothing=None,
-            unit="tokens",
-            paper=f"6,600 tokens ({notebooks})",
-        ),
-    ]
-    for llm, letter, mean in (
+        )
+
+    def tokens(sentence: str, number: float, ours_: Any, **words: Any) -> Claim:
+        said = {"paper": f"{number:,} tokens (released notebooks)", **words}
+        return about(sentence, number, mean_interval(ours_), nothing=None, unit="tokens", **said)
+
+    yield tokens("Mean output", 222.2, of("all", "all", "output", "mean"))
+    for kind, short, number in (
+        ("a non-interactive", "niw", 4450),
+        ("an interactive", "interactive", 6600),
+    ):
+        values = of("all", short, "total", "mean")
+        yield tokens(f"Mean tokens of {kind} request", number, values)
+    for llm, letter, number in (
         ("llama-2-70b", "A", 8400),
         ("bloom-176b", "B", 7800),
         ("llama-3.1-8b", "C", 6300),
         ("llama-3.2-3b", "D", 4600),
     ):
-        found.append(
-            about(
-                f"Mean prompt of interactive requests for {SHOWN[llm]} (model {letter})",
-                mean,
-                of(llm, "interactive", "prompt", "mean"),
-                nothing=None,
-                unit="tokens",
-                paper=f"{mean:,} tokens ({notebooks})",
-            )
-        )
-    found += [
-        about(
-            "99th percentile of the prompts of model B",
-            49_424,
-            of("bloom-176b", "all", "prompt", "q0.99"),
-            nothing=None,
-            unit="tokens",
-            paper=f"49,424 tokens ({notebooks})",
-            note="clipped there",
-        ),
-        about(
-            "99th percentile of the outputs of model B",
-            2000,
-            of("bloom-176b", "all", "output", "q0.99"),
-            nothing=None,
-            unit="tokens",
-            paper=f"2,000 tokens ({notebooks})",
-            reason="outputs have one shape for all LLMs, which the mean of 222 fixes; a wider one for B "
-            "would need its own mean, which is not known",
-        ),
-        about(
-            "99th percentile of the non-interactive prompts of model A, on one day",
-            1840,
-            of("llama-2-70b", "niw", "prompt", "q0.99"),
-            nothing=None,
-            unit="tokens",
-            paper=f"1,840 tokens ({notebooks}; which day is not said)",
-            reason="the mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
-            "all (4,450 tokens); with so short ones for A, those of the other LLMs would be longer",
-        ),
-    ]
-    return found
+        what = f"Mean prompt of interactive requests for {SHOWN[llm]} (model {letter})"
+        yield tokens(what, number, of(llm, "interactive", "prompt", "mean"))
+    yield tokens(
+        "99th percentile of the prompts of model B",
+        49_424,
+        of("bloom-176b", "all", "prompt", "q0.99"),
+        note="clipped there",
+    )
+    yield tokens(
+        "99th percentile of the outputs of model B",
+        2000,
+        of("bloom-176b", "all", "output", "q0.99"),
+        reason="outputs have one shape for all LLMs, which the mean of 222 fixes; a wider one for B "
+        "would need its own mean, which is not known",
+    )
+    yield tokens(
+        "99th percentile of the non-interactive prompts of model A, on one day",
+        1840,
+        of("llama-2-70b", "niw", "prompt", "q0.99"),
+        paper="1,840 tokens (released notebooks; which day is not said)",
+        reason="the mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
+        "all (4,450 tokens); with so short ones for A, those of the other LLMs would be longer",
+    )

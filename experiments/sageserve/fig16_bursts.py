@@ -14,22 +14,27 @@ where many have queued, also after the hour in which LT-I gives its instances ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.days import (
     LLAMA_2,
     NAMES,
     STYLES,
-    chosen,
+    TIME,
     instances,
+    interactive,
+    less_percent,
     run_days,
+    stairs,
     utilisation,
 )
 from experiments.sageserve.setting import SHOWN
@@ -69,16 +74,18 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Bursts) -> list[dict[str, Any]]:
-    """A run per strategy and seed."""
-    left_out = {"seeds", "factor", "bursts_h", "minutes"}
-    common = parameters.model_dump(exclude=left_out, mode="json")
-    bursts = [[at, parameters.minutes, parameters.factor] for at in parameters.bursts_h]
-    return [
-        {"policy": policy, "bursts": bursts, "bin_h": BIN_H, "seed": seed, **common}
-        for seed in parameters.seed_list()
-        for policy in POLICIES
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "policy": POLICIES,
+        "bursts": lambda parameters, case: [
+            [[at, parameters.minutes, parameters.factor] for at in parameters.bursts_h]
+        ],
+        "bin_h": (BIN_H,),
+    },
+    keep=("from_h", "hours", "history_h", "interval_s", "rate_scale"),
+    first=("policy", "bursts", "bin_h"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -112,115 +119,88 @@ def plot(frame: DataFrame, parameters: Bursts) -> Any:
     panels = figure.subplots(3, 1, sharex=True)
     for policy in POLICIES:
         look = {"color": STYLES[policy], "label": NAMES[policy], "lw": 1.2}
-        line = utilisation(frame, policy, LLAMA_2, REGION)[seed]
-        panels[0].plot(line.index, line, **look)
-        line = instances(frame, policy, LLAMA_2, REGION)[seed]
-        panels[1].step(line.index, line, where="pre", **look)
-        mine = chosen(frame, "latency", policy=policy, seed=seed, slo_class="interactive")
-        mine = mine.sort_values("hour")
-        hour = mine["hour"].to_numpy(dtype=float)
-        edges = [*hour, hour[-1] + BIN_H]
-        panels[2].stairs(mine["ttft_s_p95"].astype(float), edges, baseline=None, **look)
+        values = utilisation(frame, policy, LLAMA_2, REGION)[seed]
+        panels[0].plot(values.index, values, **look)
+        values = instances(frame, policy, LLAMA_2, REGION)[seed]
+        panels[1].step(values.index, values, where="pre", **look)
+        stairs(panels[2], interactive(frame, policy, seed=seed), "ttft_s_p95", BIN_H, **look)
     panels[0].axhline(0.7, color="0.5", ls=":", lw=1)
     labels = ("memory in use", "instances", "95 % TTFT (s)\nof 15 min of arrivals")
     for axes, label in zip(panels, labels, strict=True):
-        axes.set_ylabel(label)
         for at in parameters.bursts_h:
             axes.axvspan(at, at + parameters.minutes / 60, color="C0", alpha=0.15, lw=0)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        dress(axes, ylabel=label, bottom=0, legend={})
     panels[0].set_title(f"{SHOWN[LLAMA_2]}, {REGION}; shaded: 8 times the load", fontsize=10)
-    panels[-1].set_xlabel("hour of the day (UTC)")
+    panels[-1].set_xlabel(TIME)
     return figure
 
 
-def claims(frame: DataFrame, parameters: Bursts) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Bursts) -> Iterator[Claim]:
     """The caption of Figure 16 and section 7.3.4."""
-    found = [
-        at_least(
+    of = {policy: _bursts(frame, parameters, policy) for policy in POLICIES}
+    for policy in POLICIES:
+        yield at_least(
             f"{NAMES[policy]}: a burst first makes memory utilisation spike",
             90,
-            _over_seeds(frame, parameters, policy, _peak),
+            mean_interval(of[policy]["peak"]),
             nothing=None,
             unit="% at most in use",
             paper="spike",
             reason=REASON,
         )
-        for policy in POLICIES
-    ]
-    used = {p: _by_seed(frame, parameters, p, _mean_used) for p in POLICIES}
-    slow = {p: _by_seed(frame, parameters, p, _recovery) for p in POLICIES}
-    late = {p: _by_seed(frame, parameters, p, _ttft(frame)) for p in POLICIES}
+    mine = of["lt-ua"]
     for policy in ("lt-i", "lt-u"):
-        found += [
-            at_least(
+        other = of[policy]
+        for sentence, ours_, unit, said in (
+            (
                 f"LT-UA's memory utilisation is below {NAMES[policy]}'s in the hour from a burst on",
-                1,
-                mean_interval(100 * (1 - used["lt-ua"] / used[policy])),
-                nothing=0,
-                unit="% less",
-                paper="remains low",
-                reason=REASON,
+                less_percent(mine["used"], other["used"]),
+                "% less",
+                "remains low",
             ),
-            at_least(
+            (
                 f"LT-UA is below 70 % again sooner than {NAMES[policy]}",
-                1,
-                mean_interval(slow[policy] - slow["lt-ua"]),
-                nothing=0,
-                unit="min",
-                paper="quickly, the others remain high",
-                reason=REASON,
+                mean_interval(other["recovery_min"] - mine["recovery_min"]),
+                "min",
+                "quickly, the others remain high",
             ),
-            at_least(
+            (
                 f"LT-UA's 95 % TTFT after a burst (worst quarter of an hour) is below {NAMES[policy]}'s",
-                1,
-                mean_interval(100 * (1 - late["lt-ua"] / late[policy])),
-                nothing=0,
-                unit="% less",
-                paper="peaking latency of the others",
-                reason=REASON,
+                less_percent(mine["ttft_s"], other["ttft_s"]),
+                "% less",
+                "peaking latency of the others",
             ),
-        ]
-    return found
+        ):
+            yield at_least(sentence, 1, ours_, nothing=0, unit=unit, paper=said, reason=REASON)
 
 
-def _by_seed(frame: DataFrame, parameters: Bursts, policy: str, what: Any) -> NDArray[np.float64]:
-    """(seeds,) means over the bursts."""
+def _bursts(frame: DataFrame, parameters: Bursts, policy: str) -> DataFrame:
+    """A row per seed, means over the bursts.
+
+    Columns: `peak` (% of the memory), `used` (mean in the hour from a burst on), `recovery_min` and `ttft_s`
+    (95th percentile of the worst bin).
+    """
+    import pandas as pd
+
     used = utilisation(frame, policy, LLAMA_2, REGION)
-    return np.array(
-        [
-            np.mean([what(used[seed].dropna(), policy, seed, at) for at in parameters.bursts_h])
-            for seed in parameters.seed_list()
-        ]
-    )
-
-
-def _over_seeds(frame: DataFrame, parameters: Bursts, policy: str, what: Any) -> Interval:
-    return mean_interval(_by_seed(frame, parameters, policy, what))
-
-
-def _peak(used: Any, policy: str, seed: int, at_h: float) -> float:
-    within = used[(used.index >= at_h) & (used.index <= at_h + AFTER_H)]
-    return float(100 * within.max())
-
-
-def _mean_used(used: Any, policy: str, seed: int, at_h: float) -> float:
-    return float(used[(used.index > at_h) & (used.index <= at_h + 1)].mean())
-
-
-def _recovery(used: Any, policy: str, seed: int, at_h: float) -> float:
-    return recovery_min(used.index.to_numpy(dtype=float), used.to_numpy(dtype=float), at_h)
-
-
-def _ttft(frame: DataFrame) -> Any:
-    def worst(used: Any, policy: str, seed: int, at_h: float) -> float:
-        mine = chosen(frame, "latency", policy=policy, seed=seed, slo_class="interactive")
-        hour = mine["hour"].astype(float)
-        within = mine[(hour >= at_h) & (hour < at_h + AFTER_H)]
-        return float(within["ttft_s_p95"].astype(float).max())
-
-    return worst
+    latency = interactive(frame, policy).astype({"hour": float, "ttft_s_p95": float})
+    rows = []
+    for seed, at_h in product(parameters.seed_list(), parameters.bursts_h):
+        its = used[seed].dropna()
+        hour, after_h = its.index.to_numpy(float), at_h + AFTER_H
+        late = where(latency, seed=seed)
+        late = late[late["hour"].between(at_h, after_h, inclusive="left")]
+        rows.append(
+            {
+                "seed": seed,
+                "peak": 100 * its[(hour >= at_h) & (hour <= after_h)].max(),
+                "used": its[(hour > at_h) & (hour <= at_h + 1)].mean(),
+                "recovery_min": recovery_min(hour, its.to_numpy(float), at_h),
+                "ttft_s": late["ttft_s_p95"].max(),
+            }
+        )
+    return pd.DataFrame(rows).groupby("seed").agg(lambda of: np.mean(of.to_numpy()))
 
 
 REASON = (

@@ -13,16 +13,19 @@ weeks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.figure import SEEDS, Grid, claimed, dress
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.days import (
+    EVERYWHERE,
+    LATENCIES,
     LLAMA_2,
     NAMES,
     ORACLE,
@@ -30,9 +33,12 @@ from experiments.sageserve.days import (
     STYLES,
     by_seed,
     chosen,
+    interactive,
+    less_percent,
     percentile,
     run_days,
     saved_percent,
+    stairs,
 )
 from experiments.sageserve.setting import DAYS, SHOWN
 
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
 FIGURE = "Figure 17"
 SERIES = ("series", "latency")
 WEEKS_A_MONTH = 52 / 12
-LATENCIES = {"ttft_s_p95": "TTFT", "e2e_s_p95": "E2E latency"}
 
 
 class Week(Parameters):
@@ -63,14 +68,11 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Week) -> list[dict[str, Any]]:
-    """A run per strategy and seed."""
-    common = parameters.model_dump(exclude={"seeds", "price"}, mode="json")
-    return [
-        {"policy": policy, "bursts": [], "seed": seed, **common}
-        for seed in parameters.seed_list()
-        for policy in (*POLICIES, ORACLE)
-    ]
+cases = Grid(
+    {"seed": SEEDS, "policy": (*POLICIES, ORACLE), "bursts": ([],)},
+    keep=("from_h", "hours", "history_h", "interval_s", "rate_scale", "bin_h"),
+    first=("policy", "bursts"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -85,28 +87,11 @@ def plot(frame: DataFrame, parameters: Week) -> Any:
     panels = figure.subplots(2, 1, sharex=True)
     for axes, (column, label) in zip(panels, LATENCIES.items(), strict=True):
         for policy in (*POLICIES, ORACLE):
-            mine = chosen(
-                frame,
-                "latency",
-                policy=policy,
-                seed=seed,
-                llm=LLAMA_2,
-                region="all",
-                slo_class="interactive",
-            ).sort_values("hour")
-            hour = parameters.from_h + mine["hour"].to_numpy(dtype=float)
-            axes.stairs(
-                mine[column].astype(float),
-                [*hour, hour[-1] + parameters.bin_h],
-                baseline=None,
-                color=STYLES[policy],
-                ls=":" if policy == ORACLE else "-",
-                label=NAMES[policy],
-            )
-        axes.set_ylabel(f"95 % {label} (s)")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+            look = {"color": STYLES[policy], "ls": ":" if policy == ORACLE else "-"}
+            mine = interactive(frame, policy, seed=seed, llm=LLAMA_2, region=EVERYWHERE)
+            mine = mine.assign(hour=parameters.from_h + mine["hour"].astype(float))
+            stairs(axes, mine, column, parameters.bin_h, label=NAMES[policy], **look)
+        dress(axes, ylabel=f"95 % {label} (s)", bottom=0, legend={})
     end = parameters.from_h + parameters.hours
     ticks = np.arange(np.ceil(parameters.from_h / 12) * 12, end + 1, 12)
     names = [f"{DAYS[int(t // 24) % 7]} {t % 24:.0f} h" for t in ticks]
@@ -116,90 +101,70 @@ def plot(frame: DataFrame, parameters: Week) -> Any:
     return figure
 
 
-def week_dollars(frame: DataFrame, policy: str, parameters: Week, llm: str = "") -> Series[float]:
+def week_dollars(frame: DataFrame, policy: str, parameters: Week, **which: str) -> Series[float]:
     """What a policy saves in a week against reactive by seed; a part of it is taken as typical."""
-    which = {"llm": llm} if llm else {}
     saved = by_seed(frame, "reactive", **which) - by_seed(frame, policy, **which)
     return saved * parameters.price * 168 / parameters.hours
 
 
-def claims(frame: DataFrame, parameters: Week) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
     """Numbers of section 7.3.5, of the introduction and of the abstract."""
-    found = []
+    ttft: dict[str, Any] = {}
     for policy in (*POLICIES[1:], ORACLE):
         name = NAMES[policy]
-        for llm, shown in (("", "all four LLMs"), (LLAMA_2, SHOWN[LLAMA_2])):
-            found.append(
-                about(
-                    f"{name} uses 25 % fewer GPU-hours over the week ({shown})",
-                    25,
-                    saved_percent(frame, policy, **({"llm": llm} if llm else {})),
-                    nothing=0,
-                    unit="%",
-                    paper="25 % (abstract: up to)",
-                    note="an ablation: sees the future" if policy == ORACLE else "",
-                    reason=HOURS_REASON,
-                )
+        note = "an ablation: sees the future" if policy == ORACLE else ""
+        for shown, which in (("all four LLMs", {}), (SHOWN[LLAMA_2], {"llm": LLAMA_2})):
+            yield about(
+                f"{name} uses 25 % fewer GPU-hours over the week ({shown})",
+                25,
+                saved_percent(frame, policy, **which),
+                nothing=0,
+                unit="%",
+                paper="25 % (abstract: up to)",
+                note=note,
+                reason=HOURS_REASON,
             )
         for column, label in LATENCIES.items():
-            mine = percentile(frame, policy, column, LLAMA_2)
-            other = percentile(frame, "reactive", column, LLAMA_2)
-            found.append(
-                at_least(
-                    f"{name}: 95 % {label} of {SHOWN[LLAMA_2]} is below reactive's (mean of bins)",
-                    1,
-                    mean_interval((100 * (1 - mine / other)).to_numpy()),
-                    nothing=0,
-                    unit="% less",
-                    paper="reduced",
-                    note="an ablation: sees the future" if policy == ORACLE else "",
-                    reason=LATENCY_REASON,
-                )
+            mine, other = (percentile(frame, p, column, LLAMA_2) for p in (policy, "reactive"))
+            ttft.setdefault(policy, mine)
+            yield at_least(
+                f"{name}: 95 % {label} of {SHOWN[LLAMA_2]} is below reactive's (mean of bins)",
+                1,
+                less_percent(mine, other),
+                nothing=0,
+                unit="% less",
+                paper="reduced",
+                note=note,
+                reason=LATENCY_REASON,
             )
-    found.append(
-        at_most(
-            "LT-U and LT-UA behave alike (difference of their 95 % TTFT, mean of bins)",
-            10,
-            mean_interval(
-                (
-                    100
-                    * (
-                        percentile(frame, "lt-ua", "ttft_s_p95", LLAMA_2)
-                        / percentile(frame, "lt-u", "ttft_s_p95", LLAMA_2)
-                        - 1
-                    ).abs()
-                ).to_numpy()
-            ),
-            nothing=None,
-            unit="%",
-            paper="similar on weekdays (read as within 10 %)",
-            reason=ALIKE_REASON,
-        )
+    yield at_most(
+        "LT-U and LT-UA behave alike (difference of their 95 % TTFT, mean of bins)",
+        10,
+        mean_interval((100 * (ttft["lt-ua"] / ttft["lt-u"] - 1)).abs()),
+        nothing=None,
+        unit="%",
+        paper="similar on weekdays (read as within 10 %)",
+        reason=ALIKE_REASON,
     )
-    dollars = week_dollars(frame, "lt-ua", parameters)
-    found.append(
-        about(
-            "LT-UA saves over $2 million a month (four LLMs)",
-            2e6,
-            mean_interval((dollars * WEEKS_A_MONTH).to_numpy()),
-            nothing=0,
-            unit="$",
-            paper="over $2M",
-            reason=DOLLARS_REASON,
-        )
+    yield about(
+        "LT-UA saves over $2 million a month (four LLMs)",
+        2e6,
+        mean_interval(week_dollars(frame, "lt-ua", parameters) * WEEKS_A_MONTH),
+        nothing=0,
+        unit="$",
+        paper="over $2M",
+        reason=DOLLARS_REASON,
     )
-    millions = chosen(frame, "latency", policy="reactive", region="all").astype({"requests": float})
-    found.append(
-        at_least(
-            "The week has more than 10 million requests",
-            10,
-            mean_interval((millions.groupby("seed")["requests"].sum() / 1e6).to_numpy()),
-            nothing=None,
-            unit="million",
-            reason="" if parameters.hours >= 168 else "Only a part of the week was run.",
-        )
+    all_of_it = chosen(frame, "latency", policy="reactive", region=EVERYWHERE)
+    yield at_least(
+        "The week has more than 10 million requests",
+        10,
+        mean_interval(all_of_it.groupby("seed")["requests"].sum() / 1e6),
+        nothing=None,
+        unit="million",
+        reason="" if parameters.hours >= 168 else "Only a part of the week was run.",
     )
-    return found
 
 
 HOURS_REASON = (

@@ -20,12 +20,12 @@ is large because it has hardly any requests left by then.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import mean_interval
+from agents.statistics import Interval, mean_interval
 from baselines.sageserve.forecast import (
     ForecastSettings,
     arima,
@@ -38,6 +38,7 @@ from baselines.sageserve.forecast import (
     windows_of,
 )
 from experiments.harness.claims import Claim, at_least, at_most, between
+from experiments.harness.figure import Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.setting import SHOWN, binned
@@ -104,15 +105,19 @@ _QUICK = tuple(name for name in NAMES if name not in (MLE, RELEASED))
 PARAMETERS = {"quick": Forecasts(seeds=1, names=_QUICK), "paper": Forecasts(seeds=3)}
 
 
-def cases(parameters: Forecasts) -> list[dict[str, Any]]:
-    """A run per forecaster and seed; the slow one with the first seed only."""
-    common = parameters.model_dump(exclude={"seeds", "names"}, mode="json")
-    seeds = parameters.seed_list()
-    return [
-        {"forecaster": name, "seed": seed, **common}
-        for name in parameters.names
-        for seed in (seeds[:1] if name == MLE else seeds)
-    ]
+cases = Grid(
+    {
+        "forecaster": "names",
+        # The slow one with the first seed only.
+        "seed": lambda parameters, case: parameters.seed_list()[
+            : 1 if case["forecaster"] == MLE else None
+        ],
+    },
+    keep=(
+        *("bin_s", "order", "train_days", "tokens", "skip_days", "earlier_weeks", "level_h"),
+        "rate_scale",
+    ),
+)
 
 
 def settings_of(case: Mapping[str, Any]) -> ForecastSettings:
@@ -237,92 +242,83 @@ def _share(true: NDArray[np.bool_]) -> float | None:
 
 def plot(frame: DataFrame, parameters: Forecasts) -> Any:
     """Error of the peak by forecaster, and of ARIMA by LLM."""
-    week = frame[(frame["part"] == "week") & (frame["llm"] == "all")]
+    week = where(frame, part="week", llm="all")
     names = [n for n in parameters.names if n in set(week["forecaster"]) and n != IN_SAMPLE_MINUTES]
     figure = new_figure(12, 4.5)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for k, (column, label) in enumerate(
-        (("windows", "each window"), ("peak", "hour's peak"), ("short", "peak forecast too low"))
-    ):
-        values = [100 * week[week["forecaster"] == n][column].astype(float).mean() for n in names]
-        left.barh(np.arange(len(names)) + 0.27 * (k - 1), values, 0.25, color=f"C{k}", label=label)
+    mean = 100 * week.groupby("forecaster")[["windows", "peak", "short"]].mean().loc[names]
+    labels = ("each window", "hour's peak", "peak forecast too low")
+    for k, (column, label) in enumerate(zip(mean, labels, strict=True)):
+        y = np.arange(len(names)) + 0.27 * (k - 1)
+        left.barh(y, mean[column], 0.25, color=f"C{k}", label=label)
     left.set_yticks(np.arange(len(names)), names, fontsize=8)
     left.invert_yaxis()
-    left.set_xlabel("error (% of what came)")
-    left.legend(fontsize=8)
-    mine = frame[(frame["forecaster"] == ARIMA_NAME) & (frame["llm"] != "all")]
+    dress(left, xlabel="error (% of what came)", legend={})
+    mine = where(frame, forecaster=ARIMA_NAME)
     for k, part in enumerate(("weekdays", "weekend")):
-        some = mine[mine["part"] == part]
-        values = [100 * some[some["llm"] == llm]["peak"].astype(float).mean() for llm in WEEK_LLMS]
+        values = 100 * where(mine, part=part).groupby("llm")["peak"].mean().loc[list(WEEK_LLMS)]
         right.bar(np.arange(4) + 0.36 * (k - 0.5), values, 0.34, color=f"C{k + 3}", label=part)
-    right.set_xticks(
-        np.arange(4), [SHOWN[llm].replace("-", "-\n", 1) for llm in WEEK_LLMS], fontsize=8
-    )
-    right.set_ylabel("ARIMA's error of the peak (%)")
-    right.legend(fontsize=8)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
+    ticks = [SHOWN[llm].replace("-", "-\n", 1) for llm in WEEK_LLMS]
+    right.set_xticks(np.arange(4), ticks, fontsize=8)
+    dress(right, ylabel="ARIMA's error of the peak (%)", legend={})
     return figure
 
 
-def claims(frame: DataFrame, parameters: Forecasts) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Forecasts) -> Iterator[Claim]:
     """Whether ARIMA is accurate enough, and the error that the released notebooks print."""
-    week = frame[(frame["part"] == "week") & (frame["llm"] == "all")]
+    week = where(frame, part="week", llm="all")
 
-    def of(name: str, column: str = "peak", factor: float = 100.0) -> Any:
-        values = week[week["forecaster"] == name].sort_values("seed")[column].astype(float)
-        return mean_interval(factor * values.to_numpy())
+    def of(name: str, column: str = "peak") -> Interval:
+        values = where(week, forecaster=name).sort_values("seed")[column]
+        return mean_interval(100 * values.astype(float))
 
-    def shown(name: str, column: str) -> str:
+    def shown(name: str, column: str = "peak") -> str:
         return f"{of(name, column).mean:.1f} %"
 
-    mine = frame[(frame["forecaster"] == ARIMA_NAME) & (frame["llm"] != "all")]
-    mine = mine.astype({"above": float, "below": float})
-    mine = mine.assign(apart=100 * (mine["above"] + mine["below"]))
-    weekdays = mine[mine["part"] == "weekdays"]
-    occasions = weekdays[weekdays["llm"] == "llama-2-70b"].set_index("seed")["apart"]
+    weekdays = where(frame, forecaster=ARIMA_NAME, part="weekdays")
+    weekdays = weekdays[weekdays["llm"] != "all"].astype({"above": float, "below": float})
+    llama_2 = where(weekdays, llm="llama-2-70b")
     apart = [
         f"{SHOWN[llm]}: {100 * one['above'].mean():.2f} % above, {100 * one['below'].mean():.2f} % below"
         for llm, one in weekdays.groupby("llm")
     ]
     named = ("last value", "same time yesterday", LAST_WEEK, LAST_WEEK_LEVEL, WEEKLY_SMOOTHING)
     others = [n for n in (*named, WEEKLY_ARIMA, MLE) if n in set(week["forecaster"])]
-    return [
-        between(
-            "One minute ahead, in sample, mean absolute error of the mean (all LLMs and regions)",
-            16,
-            24,
-            of(IN_SAMPLE_MINUTES, "windows"),
-            nothing=None,
-            unit="%",
-            paper="16 to 24 % (released notebooks, by LLM and region)",
-            reason="the error is that of the minutes' own noise, which was measured for two LLMs and is "
-            "ours for the others",
-        ),
-        at_most(
-            "ARIMA is accurate enough: out of sample, up to an hour ahead, it errs no more than the "
-            "released code in sample",
-            24,
-            of(ARIMA_NAME, "windows"),
-            nothing=None,
-            unit="%",
-            paper="accurate enough; at most 24 %",
-            note=f"in windows of {parameters.bin_s / 60:g} minutes; the hour's peak errs by "
-            f"{shown(ARIMA_NAME, 'peak')}, of which {shown(ARIMA_NAME, 'short')} too low. Error of the peak "
-            "by " + ", ".join(f"'{n}': {shown(n, 'peak')}" for n in others),
-        ),
-        at_least(
-            "LT-UA has occasions on weekdays to do other than LT-U: hours whose end brings at least 5 "
-            "times, or at most half, of the forecast peak (Llama-2)",
-            1,
-            mean_interval(occasions.to_numpy()),
-            nothing=0,
-            unit="% of hours",
-            paper="22.8 against 18.2 % saved on a peak day",
-            reason=OCCASIONS_REASON,
-            note="; ".join(apart),
-        ),
-    ]
+    yield between(
+        "One minute ahead, in sample, mean absolute error of the mean (all LLMs and regions)",
+        16,
+        24,
+        of(IN_SAMPLE_MINUTES, "windows"),
+        nothing=None,
+        unit="%",
+        paper="16 to 24 % (released notebooks, by LLM and region)",
+        reason="the error is that of the minutes' own noise, which was measured for two LLMs and is "
+        "ours for the others",
+    )
+    yield at_most(
+        "ARIMA is accurate enough: out of sample, up to an hour ahead, it errs no more than the "
+        "released code in sample",
+        24,
+        of(ARIMA_NAME, "windows"),
+        nothing=None,
+        unit="%",
+        paper="accurate enough; at most 24 %",
+        note=f"in windows of {parameters.bin_s / 60:g} minutes; the hour's peak errs by "
+        f"{shown(ARIMA_NAME)}, of which {shown(ARIMA_NAME, 'short')} too low. Error of the peak "
+        "by " + ", ".join(f"'{n}': {shown(n)}" for n in others),
+    )
+    yield at_least(
+        "LT-UA has occasions on weekdays to do other than LT-U: hours whose end brings at least 5 "
+        "times, or at most half, of the forecast peak (Llama-2)",
+        1,
+        mean_interval(100 * (llama_2["above"] + llama_2["below"])),
+        nothing=0,
+        unit="% of hours",
+        paper="22.8 against 18.2 % saved on a peak day",
+        reason=OCCASIONS_REASON,
+        note="; ".join(apart),
+    )
 
 
 OCCASIONS_REASON = (
