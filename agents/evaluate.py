@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.config import EVALUATION_SEED, environment_id
-from agents.files import provenance, said, write_csv, write_json
+from agents.configuration.config import EVALUATION_SEED, environment_id
+from agents.runs.files import provenance, said, write_csv, write_json
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
@@ -214,7 +214,7 @@ class _Model:
         import torch
 
         from agents.learned import LearnedPolicy
-        from agents.store import ModelError
+        from agents.models.store import ModelError
 
         torch.set_num_threads(1)  # nets this small only wait for each other's threads
         try:
@@ -244,16 +244,16 @@ def compare(
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
 
-    Arguments and errors are those of `agents.comparison.run_policies`, `wide` is that of its `table`. Without
-    matplotlib there is no picture. `engine` is that of `ClusterSimulation`, in this process only.
+    Arguments and errors are those of `agents.runs.comparison.run_policies`, `wide` is that of its `table`.
+    Without matplotlib there is no picture. `engine` is that of `ClusterSimulation`, in this process only.
 
     Returns:
         The table as text, and what was written where.
     """
     from tqdm import tqdm
 
-    from agents.comparison import run_policies, summarise, table
-    from agents.plots import comparison
+    from agents.runs.comparison import run_policies, summarise, table
+    from agents.runs.plots import comparison
     from llmscale_env.control.simulation import ClusterSimulation
 
     seeds = list(seeds)
@@ -296,7 +296,7 @@ def draw_episode(
     simulation: ClusterSimulation | None = None,
 ) -> Path:
     """Run one episode and draw it to `folder`/episode.png."""
-    from agents.comparison import forecaster_of
+    from agents.runs.comparison import forecaster_of
     from llmscale_env.control.run import run_episode
 
     result = run_episode(

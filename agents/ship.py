@@ -31,8 +31,7 @@ from typing import Any
 
 import yaml
 
-from agents.config import environment_id, read_config
-from agents.files import read_csv, read_json
+from agents.configuration.config import environment_id, read_config
 from agents.pretrained import (
     CARD,
     FOLDER,
@@ -47,6 +46,7 @@ from agents.pretrained import (
     shipped,
     sums_of,
 )
+from agents.runs.files import read_csv, read_json
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.result import on_time_share
@@ -57,7 +57,7 @@ _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip, named in one line."""
-    from agents.store import ModelError
+    from agents.models.store import ModelError
 
     return run_command("ship", __doc__, argv, _ship, slips=(ModelError, PretrainedError))
 
@@ -139,7 +139,8 @@ _OF_ONE_RUN = ("seed", "env_threads", "torch_threads", "references", "evaluation
 
 
 def _check_alike(runs: Sequence[Path]) -> None:
-    """Validations are compared by numbers that mean the same in runs alike alone (`agents.validation_score`).
+    """Validations are compared by numbers (`agents.learning.validation_score`) that mean the same in runs
+    alike alone.
 
     Raises:
         Slip: naming the first option in which two runs differ.
@@ -172,9 +173,9 @@ def _options(run: Path) -> dict[str, Any]:
 
 
 def best_worth(run: Path) -> float:
-    """What the best validation of a run is worth (`agents.validation_score`)."""
-    from agents.environments import make_scenario
-    from agents.validation_score import worth
+    """What the best validation of a run is worth (`agents.learning.validation_score`)."""
+    from agents.configuration.environments import make_scenario
+    from agents.learning.validation_score import worth
 
     config = read_config(run)
     scenario = make_scenario(config)
@@ -229,7 +230,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
         Slip: the folder is none of a training, its model was never validated, the model is too large, or the
             card is of another environment.
     """
-    from agents.store import contents_of, find_model, load_model, write
+    from agents.models.store import contents_of, find_model, load_model, write
 
     config = read_config(run)
     for name in ("run.json", "validation.csv"):

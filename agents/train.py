@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.config import (
+from agents.configuration.config import (
     TrainConfig,
     environment_id,
     environment_names,
@@ -39,15 +39,15 @@ from agents.config import (
     parse_words,
     read_config,
 )
-from agents.files import provenance, read_csv, read_json, said, write_csv, write_json
-from agents.folders import FolderTaken, held, is_unused
-from agents.settings import teacher_of
-from agents.store import LAST, cannot_resume
+from agents.configuration.settings import teacher_of
+from agents.models.store import LAST, cannot_resume
+from agents.runs.files import provenance, read_csv, read_json, said, write_csv, write_json
+from agents.runs.folders import FolderTaken, held, is_unused
 from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
 from llmscale_env._writing import write_text
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.control.simulation import ClusterSimulation
     from llmscale_env.scenarios import Scenario
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if any(word.startswith(("seeds=", "launcher=", "workers=", "ray.address=")) for word in words):
-        from agents.seeds import main as several
+        from agents.runs.seeds import main as several
 
         return several(words)
     return run_command("train", __doc__, words, _train)
@@ -74,7 +74,7 @@ def _train(words: Sequence[str]) -> int:
     needs("filelock", "safetensors", "torch", "stable_baselines3")
     config, folder, resumes = plan(words)
     scenario = check(config)
-    from agents.store import ModelError
+    from agents.models.store import ModelError
     from llmscale_env.scenarios import ScenarioError
 
     while True:
@@ -151,15 +151,15 @@ def check(config: TrainConfig) -> Scenario:
         Slip: an unknown scenario, field, policy, observation block, action head or forecaster, a policy
             that cannot run the scenario, or a quantile of instance counts where none are decided.
     """
-    from agents.environments import (
+    from agents.configuration.environments import (
         check_quantile,
         codec_of,
         evaluation_scenario,
         make_scenario,
         validation_scenarios,
     )
-    from agents.translation import TranslationError, Translator
-    from agents.variety import ScenarioSource, is_varied
+    from agents.learning.translation import TranslationError, Translator
+    from agents.learning.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy, misfit
     from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
@@ -232,7 +232,7 @@ def run(
 ) -> int:
     """Train, then compare. Writes the run folder (docs/training.md lists it).
 
-    `on_validation` and `wished` are those of `agents.learning.learn`.
+    `on_validation` and `wished` are those of `agents.learning.learner.learn`.
 
     Raises:
         KeyboardInterrupt: interrupted; whatever was saved can be taken up again.
@@ -240,7 +240,7 @@ def run(
     """
     import torch
 
-    from agents.learning import learn
+    from agents.learning.learner import learn
     from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)
@@ -262,8 +262,8 @@ def _reference_rows(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> list[Row]:
     """Validation rows of the references; read again where a run is taken up."""
-    from agents.comparison import run_on_each
-    from agents.environments import validation_scenarios
+    from agents.configuration.environments import validation_scenarios
+    from agents.runs.comparison import run_on_each
     from baselines import make_policy
     from llmscale_env.control.simulation import ClusterSimulation
 
@@ -290,11 +290,11 @@ def _finish(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> None:
     """Table on episodes that nothing was chosen by, pictures, and where everything is."""
-    from agents.environments import evaluation_scenario
+    from agents.configuration.environments import evaluation_scenario
     from agents.evaluate import compare, draw_episode
     from agents.learned import LearnedPolicy
-    from agents.plots import learning_curve
-    from agents.store import BEST
+    from agents.models.store import BEST
+    from agents.runs.plots import learning_curve
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
     from llmscale_env.control.reward import even_seeds
@@ -324,7 +324,7 @@ def _finish(
 
 def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> None:
     """Append command, code and versions to run.json; a run that is taken up has several."""
-    from agents.environments import evaluation_scenario, make_scenario
+    from agents.configuration.environments import evaluation_scenario, make_scenario
     from llmscale_env.control.reward import even_seeds
 
     path = folder / "run.json"

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from agents.config import TrainConfig, make_config, parse_words
-from agents.files import said, write_csv
-from agents.folders import held
-from agents.remote_folders import LOG, Files, packed, unpack, workplace
-from agents.settings import AGENTS, RangeConfig
-from agents.stopping import Stop
+from agents.configuration.config import TrainConfig, make_config, parse_words
+from agents.configuration.settings import AGENTS, RangeConfig
+from agents.runs.files import said, write_csv
+from agents.runs.folders import held
+from agents.runs.remote_folders import LOG, Files, packed, unpack, workplace
+from agents.runs.stopping import Stop
 from agents.train import RUNS, check
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_folder, flag, run_command, whole
@@ -46,7 +46,7 @@ from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_
 from llmscale_env._writing import write_text
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.scenarios import Scenario
 
 SPACE = Path(__file__).parent / "search.yaml"
@@ -312,10 +312,10 @@ def try_one(
     """Train with one trial's settings; the best value of its validations."""
     import torch
 
-    from agents import learning
-    from agents.callbacks import WentAstray
-    from agents.files import read_csv
-    from agents.validation_score import worth
+    from agents.learning import learner
+    from agents.learning.callbacks import WentAstray
+    from agents.learning.validation_score import worth
+    from agents.runs.files import read_csv
     from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)
@@ -332,7 +332,7 @@ def try_one(
         try:
             simulation = ClusterSimulation(scenario)
             wished = lambda: tell(None) == STOP  # noqa: E731
-            learning.learn(config, scenario, place.folder, simulation, [], True, report, wished)
+            learner.learn(config, scenario, place.folder, simulation, [], True, report, wished)
         except KeyboardInterrupt:
             return Tried("interrupted", None, place.news())
         except Pruned:

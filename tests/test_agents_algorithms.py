@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from agents import evaluate, train
-from agents.config import make_config, parse_words, read_config
-from agents.environments import codec_of, make_scenario, make_vector_env
+from agents.configuration.config import make_config, parse_words, read_config
+from agents.configuration.environments import codec_of, make_scenario, make_vector_env
 from agents.learned import LearnedPolicy
-from agents.store import LAST, steps_of
+from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.run import run_episode
@@ -87,7 +87,7 @@ def test_masks_reach_the_learner_through_the_adapter():
 
 def test_a_masked_policy_orders_only_what_is_possible():
     """Masks come from the codec when a policy runs, from the environment when it learns: the same ones."""
-    from agents.algorithms import make_model, takes_masks
+    from agents.models.algorithms import make_model, takes_masks
 
     config = config_of(*tiny("maskable-ppo"))
     scenario = make_scenario(config)
@@ -118,7 +118,7 @@ def test_a_masked_policy_orders_only_what_is_possible():
 
 
 def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them():
-    from agents.algorithms import is_recurrent, make_model
+    from agents.models.algorithms import is_recurrent, make_model
 
     config = config_of(*tiny("recurrent-ppo"))
     scenario = make_scenario(config)
@@ -148,7 +148,7 @@ def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them
 
 def untrained(agent: str, *words: str) -> tuple[Any, Any, Any]:
     """Configuration, scenario and a network that has learnt nothing."""
-    from agents.algorithms import make_model
+    from agents.models.algorithms import make_model
 
     config = config_of(*tiny(agent, *words))
     scenario = make_scenario(config)
@@ -207,7 +207,7 @@ def test_a_quantile_keeps_to_what_is_possible():
 
 
 def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
-    from agents.store import ModelError
+    from agents.models.store import ModelError
 
     for agent, quantile, error in (
         ("ppo", 0.0, ValueError),
@@ -226,7 +226,7 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
 
 
 def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
-    from agents.store import ModelError
+    from agents.models.store import ModelError
 
     config, scenario, model = untrained("ppo", "action=batch_limits,loading")
     policy = LearnedPolicy(model=model, config=config, quantile=0.8)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from agents import export
-from agents.algorithms import make_model
-from agents.config import make_config, parse_words
-from agents.decoding import decided
-from agents.environments import are_counts, make_scenario, make_vector_env
-from agents.held_noise import parts_of
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import are_counts, make_scenario, make_vector_env
+from agents.exploration.held_noise import parts_of
 from agents.learned import LearnedPolicy
+from agents.models.algorithms import make_model
+from agents.models.decoding import decided
+from agents.models.store import contents_of, find_model, write
 from agents.pretrained import find
-from agents.store import contents_of, find_model, write
 from agents.vec_adapter import NativeVecEnv
 from tests.warm_starts import SMALL
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.comparison import lacking
-from agents.config import make_config, parse_words
-from agents.environments import make_scenario
-from agents.files import read_csv
-from agents.lagrangian import LagrangianVecEnv
-from agents.settings import teacher_of
-from agents.store import LAST, read
-from agents.variety import ScenarioSource, VarietyVectorEnv
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import make_scenario
+from agents.configuration.settings import teacher_of
+from agents.learning.lagrangian import LagrangianVecEnv
+from agents.learning.variety import ScenarioSource, VarietyVectorEnv
+from agents.models.store import LAST, read
+from agents.runs.comparison import lacking
+from agents.runs.files import read_csv
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 

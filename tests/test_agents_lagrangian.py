@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.cloning import _SEEDS_OF_COPYING, watch
-from agents.config import make_config, parse_words
-from agents.environments import make_scenario, make_vector_env
-from agents.files import read_csv
-from agents.lagrangian import LagrangianVecEnv, misses, priced_rewards, prices
-from agents.settings import LagrangianConfig
-from agents.store import LAST, read
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import make_scenario, make_vector_env
+from agents.configuration.settings import LagrangianConfig
+from agents.learning.cloning import _SEEDS_OF_COPYING, watch
+from agents.learning.lagrangian import LagrangianVecEnv, misses, priced_rewards, prices
+from agents.models.store import LAST, read
+from agents.runs.files import read_csv
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env._cli import Slip
@@ -233,9 +233,9 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
 
 
 def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
-    from agents.callbacks import Validation
-    from agents.checkpoint import Keeper
-    from agents.stopping import Stop
+    from agents.learning.callbacks import Validation
+    from agents.learning.checkpoint import Keeper
+    from agents.runs.stopping import Stop
     from llmscale_env.control.simulation import ClusterSimulation
 
     config = config_of("lagrangian.attainment=0.99")
@@ -256,9 +256,9 @@ def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
 
 
 def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
-    from agents.callbacks import Validation
-    from agents.checkpoint import Keeper
-    from agents.stopping import Stop
+    from agents.learning.callbacks import Validation
+    from agents.learning.checkpoint import Keeper
+    from agents.runs.stopping import Stop
     from llmscale_env.control.simulation import ClusterSimulation
 
     words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "lagrangian.start=3"]
@@ -323,7 +323,7 @@ def test_an_unknown_class_is_a_slip():
 
 
 def test_what_will_be_late_costs_a_share_of_the_price():
-    from agents.environments import shaping_of
+    from agents.configuration.environments import shaping_of
 
     words = ["shaping=0.5", "ppo.gamma=0.98", "scenario.reward.violation_weight=2"]
     config = config_of(*words)

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from agents import evaluate, pictures, train
-from agents.config import read_config
-from agents.folders import LOCK
-from agents.store import LAST, steps_of
+from agents.configuration.config import read_config
+from agents.models.store import LAST, steps_of
+from agents.runs.folders import LOCK
 from tests.waiting import command, ended, until
 
 # Two minutes of a small cluster under a light load: an episode takes milliseconds.
@@ -158,7 +158,7 @@ def test_tensorboard_has_the_documented_tags(trained: SimpleNamespace, project_r
 
 def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
     """The curve, the table and a user's own call are one path."""
-    from agents.environments import make_scenario
+    from agents.configuration.environments import make_scenario
     from agents.learned import LearnedPolicy
     from llmscale_env.control.run import run_episode
 
@@ -176,7 +176,7 @@ def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
 def test_learned_policy_acts_as_the_network_does_in_the_environment(trained: SimpleNamespace):
     import gymnasium as gym
 
-    from agents.environments import make_scenario
+    from agents.configuration.environments import make_scenario
     from agents.learned import LearnedPolicy
     from llmscale_env.control.run import run_episode
 
@@ -373,7 +373,7 @@ def test_a_zip_is_converted_once_somebody_trusts_it(
     """Nothing of a zip is executed before; what comes of it is the same network."""
     from agents import convert
     from agents.learned import LearnedPolicy
-    from agents.store import BEST, read
+    from agents.models.store import BEST, read
 
     shutil.copy(trained.folder / "config.yaml", tmp_path)
     LearnedPolicy(trained.folder).model.save(tmp_path / "model_best.zip")
@@ -412,7 +412,7 @@ def test_loading_a_model_executes_nothing(trained: SimpleNamespace, tmp_path: Pa
     import zipfile
 
     from agents.learned import LearnedPolicy
-    from agents.store import BEST, ModelError
+    from agents.models.store import BEST, ModelError
 
     class Trap:
         def __reduce__(self) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agents.environments import codec_of, make_codec, make_scenario
-from agents.translation import TranslationError, Translator, share_exact
+from agents.configuration.environments import codec_of, make_codec, make_scenario
+from agents.learning.translation import TranslationError, Translator, share_exact
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario

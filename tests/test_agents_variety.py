@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.config import make_config, parse_words, read_config
-from agents.environments import make_scenario, make_vector_env
-from agents.settings import RangeConfig
-from agents.store import LAST, steps_of
-from agents.variety import ScenarioSource, VarietyVectorEnv, draw, fields_at, merged_infos
+from agents.configuration.config import make_config, parse_words, read_config
+from agents.configuration.environments import make_scenario, make_vector_env
+from agents.configuration.settings import RangeConfig
+from agents.learning.variety import ScenarioSource, VarietyVectorEnv, draw, fields_at, merged_infos
+from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 
@@ -230,7 +230,7 @@ def test_slips(words: list[str], said: str):
 
 
 def test_prices_are_those_of_the_groups_scenarios():
-    from agents.lagrangian import LagrangianVecEnv, prices
+    from agents.learning.lagrangian import LagrangianVecEnv, prices
 
     config, env = made(*RATES, "lagrangian.attainment=0.99")
     native = NativeVecEnv(env)
@@ -280,7 +280,7 @@ CHOICES = [
 
 def test_environments_that_wait_give_the_same_as_new_ones(monkeypatch):
     """Groups that go on in an environment used before, without episodes that nobody sees, or in a new one."""
-    import agents.variety as variety
+    import agents.learning.variety as variety
 
     def played(*words: str) -> tuple[list[Any], list[Any]]:
         seeds, made_of = [3, 4, 5, 6], []

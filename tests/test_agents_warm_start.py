@@ -14,14 +14,14 @@ from stable_baselines3 import PPO
 from torch.distributions import Categorical
 
 from agents import train
-from agents.algorithms import make_model
-from agents.anchor import Anchor, attach, kl_of_parts
-from agents.cloning import Demonstrations, _distribution, are_ordered, clone, watch
-from agents.environments import make_scenario, make_vector_env
-from agents.held_noise import parts_of
+from agents.configuration.environments import make_scenario, make_vector_env
+from agents.configuration.settings import WarmStartConfig
+from agents.exploration.anchor import Anchor, attach, kl_of_parts
+from agents.exploration.held_noise import parts_of
 from agents.learned import LearnedPolicy
-from agents.settings import WarmStartConfig
-from agents.store import LAST, steps_of
+from agents.learning.cloning import Demonstrations, _distribution, are_ordered, clone, watch
+from agents.models.algorithms import make_model
+from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env.control.command import Command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.config import make_config, parse_words
+from agents.configuration.config import make_config, parse_words
 
 SMALL = [
     "scenario.horizon_s=120",

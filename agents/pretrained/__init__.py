@@ -32,7 +32,7 @@ from typing import Any
 
 import yaml
 
-from agents.store import MODEL
+from agents.models.store import MODEL
 from llmscale_env._cli import closest
 
 FOLDER = Path(__file__).parent

@@ -15,9 +15,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from agents.config import TrainConfig
-from agents.environments import codec_of, make_vector_env
-from agents.settings import RangeConfig
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import codec_of, make_vector_env
+from agents.configuration.settings import RangeConfig
 from llmscale_env._cli import Slip
 from llmscale_env.envs.base import seeds_of
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario

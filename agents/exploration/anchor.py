@@ -15,7 +15,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.distributions import Categorical, kl_divergence
 
-from agents.algorithms import is_recurrent, takes_masks
+from agents.models.algorithms import is_recurrent, takes_masks
 
 
 class _Attached(torch.autograd.Function):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agents.files import read_csv
+from agents.runs.files import read_csv
 from agents.statistics import mean_interval
 from llmscale_env._writing import replace_file
 from llmscale_env.scenarios import Scenario

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agents.comparison import lacking
-from agents.config import TrainConfig
-from agents.environments import validation_scenarios
-from agents.lagrangian import fixed_multipliers, priced_return
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import validation_scenarios
+from agents.learning.lagrangian import fixed_multipliers, priced_return
+from agents.runs.comparison import lacking
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.scenarios import Scenario
 
 LACKING = 100.0

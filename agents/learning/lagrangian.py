@@ -27,7 +27,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from agents.settings import LagrangianConfig
+from agents.configuration.settings import LagrangianConfig
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.reward import violation_prices
 from llmscale_env.scenarios import Scenario

@@ -14,7 +14,7 @@ import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 import llmscale_env
-from agents.settings import (
+from agents.configuration.settings import (
     AGENTS,
     SECTIONS,
     SWITCHES,
@@ -34,8 +34,8 @@ from agents.settings import (
 from llmscale_env._cli import Slip, closest, environment_of, read_value
 from llmscale_env._reading import Unreadable, read_yaml
 
-_HERE = Path(__file__).parent / "configs"
-_RECIPES = Path(__file__).parent / "recipes"
+_HERE = Path(__file__).parent.parent / "configs"
+_RECIPES = Path(__file__).parent.parent / "recipes"
 
 VALIDATION_SEED = 20_000
 """First seed of the episodes that choose the best checkpoint and draw the learning curve."""
@@ -69,13 +69,13 @@ class TrainConfig(Frozen):
         reference: reference policy whose counts residual heads start from; None: no such head.
         same_arrivals: so many episodes side by side get the same requests; it divides `n_envs`.
         noise_hold_steps: decisions for which an episode's exploration noise stays the same, in the mean
-            (`agents.held_noise`); 1: each decision has its own.
-        sharpen: by what the policy's logits have been multiplied at the end (`agents.sharpening`), so that it
-            tries less and less; 1: by nothing.
-        group_baseline: advantages are compared among those (`agents.same_arrivals`).
+            (`agents.exploration.held_noise`); 1: each decision has its own.
+        sharpen: by what the policy's logits have been multiplied at the end
+            (`agents.exploration.sharpening`), so that it tries less and less; 1: by nothing.
+        group_baseline: advantages are compared among those (`agents.learning.same_arrivals`).
         as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
-            counts that leave the cluster as it is (`agents.prior`), or an instance's choice to stay with
-            its LLM; 0: all choices alike.
+            counts that leave the cluster as it is (`agents.exploration.prior`), or an instance's choice to
+            stay with its LLM; 0: all choices alike.
         as_is_bias_settings: the same for everything else: batch limits, shares, sources, eviction.
         quantile: of the instance counts, that the trained policy takes in place of the most probable ones
             (`agents.learned`), in validation and ever after; None: those.

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 import llmscale_env
-from agents.config import TrainConfig, environment_id
+from agents.configuration.config import TrainConfig, environment_id
 from llmscale_env._cli import Slip
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario

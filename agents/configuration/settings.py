@@ -32,7 +32,7 @@ class PPOConfig(Frozen):
     Attributes:
         learning_rate, learning_rate_end: the rate falls linearly from one to the other.
         net: hidden layers, the same for policy and value, not shared.
-        activation: of hidden layers; "norm-tanh" is `agents.activations.NormTanh`.
+        activation: of hidden layers; "norm-tanh" is `agents.models.activations.NormTanh`.
         (others): as in stable-baselines3.
     """
 
@@ -86,7 +86,7 @@ def teacher_of(policy: str, workload: str) -> str:
 
 
 class WarmStartConfig(Frozen):
-    """A network that begins as the copy of a handwritten policy (`agents.cloning`).
+    """A network that begins as the copy of a handwritten policy (`agents.learning.cloning`).
 
     Attributes:
         policy: name of a reference policy; None: no warm start. Where training draws workloads by name,
@@ -118,7 +118,7 @@ class WarmStartConfig(Frozen):
 
 
 class LagrangianConfig(Frozen):
-    """Prices of misses that move until an attainment is met (`agents.lagrangian`).
+    """Prices of misses that move until an attainment is met (`agents.learning.lagrangian`).
 
     Attributes:
         attainment: share of arrivals to be served in time, for every class or by class; None: prices stay
@@ -196,7 +196,7 @@ class RangeConfig(Frozen):
 
 
 class RandomiseConfig(Frozen):
-    """Training on many scenarios side by side, drawn anew now and then (`agents.variety`).
+    """Training on many scenarios side by side, drawn anew now and then (`agents.learning.variety`).
 
     Attributes:
         ranges: by dotted path of a field of the scenario; empty: one scenario for all.

@@ -13,15 +13,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from tqdm import tqdm
 
-from agents.checkpoint import Keeper
-from agents.comparison import Row, lacking, metrics_of, run_on_each
-from agents.config import TrainConfig
-from agents.environments import validation_scenarios
-from agents.files import read_csv, write_csv
-from agents.lagrangian import LagrangianVecEnv, priced_return
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import validation_scenarios
 from agents.learned import LearnedPolicy
-from agents.stopping import Stop
-from agents.store import BEST, ModelError, check_finite, contents_of, write
+from agents.learning.checkpoint import Keeper
+from agents.learning.lagrangian import LagrangianVecEnv, priced_return
+from agents.models.store import BEST, ModelError, check_finite, contents_of, write
+from agents.runs.comparison import Row, lacking, metrics_of, run_on_each
+from agents.runs.files import read_csv, write_csv
+from agents.runs.stopping import Stop
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.result import on_time_share
 from llmscale_env.control.simulation import ClusterSimulation
