@@ -51,7 +51,7 @@ from llmscale_env._cli import Slip, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.result import on_time_share
 
-_LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
+_LEFT_OUT = ("out", "resume", "env_threads", "torch_threads", "engine")
 """Words of a command that do not change what comes of it."""
 
 
@@ -134,7 +134,10 @@ def _recommended(runs: Sequence[Path], names: Sequence[str], home: Path) -> Path
     return max(runs, key=best_worth)
 
 
-_OF_ONE_RUN = ("seed", "env_threads", "torch_threads", "references", "evaluation_episodes")
+_OF_ONE_RUN = (
+    *("seed", "env_threads", "torch_threads", "engine"),
+    *("references", "evaluation_episodes"),
+)
 """Options in which runs may differ whose validations are ranked."""
 
 

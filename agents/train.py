@@ -8,6 +8,7 @@
                            of env= and agent=)
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N
+    engine=reference       the simulator in readable Python: the same numbers, about a hundred times slower
     references=A,B,C       policies to compare with, or none
     seeds=0,1,2 or 0..4    several runs side by side, each in a folder of its own below out= (default: runs);
                            workers=N of them at once; launcher=ray: on a Ray cluster (docs/clusters.md)
@@ -53,7 +54,10 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 
-CHANGES_ON_RESUME = ("total_timesteps", "env_threads", "torch_threads", "evaluation_episodes")
+CHANGES_ON_RESUME = (
+    *("total_timesteps", "env_threads", "torch_threads", "engine"),
+    "evaluation_episodes",
+)
 """Options that may differ when a run is taken up again; others would make it another run."""
 
 
@@ -240,8 +244,8 @@ def run(
     """
     import torch
 
+    from agents.configuration.environments import simulation_of
     from agents.learning.learner import learn
-    from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)
     folder.mkdir(parents=True, exist_ok=True)
@@ -250,7 +254,7 @@ def run(
     if resumes and not (folder / LAST).is_file():
         said(f"{folder}: stopped before its first model was written; it begins anew")
     said(f"run folder {folder}; curves: tensorboard --logdir {folder / 'tb'}")
-    simulation = ClusterSimulation(scenario)
+    simulation = simulation_of(config, scenario)
     references = _reference_rows(config, scenario, folder, simulation)
     learn(config, scenario, folder, simulation, references, resumes, on_validation, wished)
     _finish(config, scenario, folder, simulation)
@@ -262,19 +266,16 @@ def _reference_rows(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> list[Row]:
     """Validation rows of the references; read again where a run is taken up."""
-    from agents.configuration.environments import validation_scenarios
+    from agents.configuration.environments import simulations_of, validation_scenarios
     from agents.runs.comparison import run_on_each
     from baselines import make_policy
-    from llmscale_env.control.simulation import ClusterSimulation
 
     path = folder / "references.csv"
     if path.is_file():
         return read_csv(path)
     rows: list[Row] = []
     scenarios = validation_scenarios(config, scenario)
-    simulations = {
-        name: ClusterSimulation(other) if name else simulation for name, other in scenarios.items()
-    }
+    simulations = simulations_of(config, scenarios, simulation)
     from tqdm import tqdm
 
     for name in tqdm(config.references, "references", disable=None, leave=False):
@@ -290,7 +291,7 @@ def _finish(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> None:
     """Table on episodes that nothing was chosen by, pictures, and where everything is."""
-    from agents.configuration.environments import evaluation_scenario
+    from agents.configuration.environments import evaluation_scenario, simulation_of
     from agents.evaluate import compare, draw_episode
     from agents.learned import LearnedPolicy
     from agents.models.store import BEST
@@ -298,12 +299,11 @@ def _finish(
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
     from llmscale_env.control.reward import even_seeds
-    from llmscale_env.control.simulation import ClusterSimulation
 
     learned = LearnedPolicy(folder, name=config.agent)
     judged = evaluation_scenario(config, scenario)
     if judged is not scenario:
-        simulation = ClusterSimulation(judged)
+        simulation = simulation_of(config, judged)
     places = [("model", folder / BEST), ("TensorBoard", folder / "tb")]
     curve = learning_curve(folder, folder / "learning_curve.png", scenario)
     places += [("learning curve", curve)]
@@ -312,7 +312,8 @@ def _finish(
     if config.evaluation_episodes:
         policies = [learned, *(make_policy(name) for name in config.references)]
         # Whole days take longer than processes take to start.
-        side_by_side = Launcher(workers=config.env_threads) if judged is not scenario else ALONE
+        spreads = judged is not scenario and config.engine == "fast"
+        side_by_side = Launcher(workers=config.env_threads) if spreads else ALONE
         text, files = compare(policies, judged, seeds, folder, simulation, side_by_side)
         print(text, flush=True)
         places += files

@@ -312,11 +312,11 @@ def try_one(
     """Train with one trial's settings; the best value of its validations."""
     import torch
 
+    from agents.configuration.environments import simulation_of
     from agents.learning import learner
     from agents.learning.callbacks import WentAstray
     from agents.learning.validation_score import worth
     from agents.runs.files import read_csv
-    from llmscale_env.control.simulation import ClusterSimulation
 
     torch.set_num_threads(config.torch_threads)
     with workplace(home, files) as place:
@@ -330,7 +330,7 @@ def try_one(
                 raise Pruned
 
         try:
-            simulation = ClusterSimulation(scenario)
+            simulation = simulation_of(config, scenario)
             wished = lambda: tell(None) == STOP  # noqa: E731
             learner.learn(config, scenario, place.folder, simulation, [], True, report, wished)
         except KeyboardInterrupt:

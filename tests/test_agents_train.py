@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import signal
@@ -18,6 +17,8 @@ from agents import evaluate, pictures, train
 from agents.configuration.config import read_config
 from agents.models.store import LAST, steps_of
 from agents.runs.folders import LOCK
+from llmscale_env.sim.engine import make_engine
+from tests.small_runs import SMALL_RUN, rows
 from tests.waiting import command, ended, until
 
 # Two minutes of a small cluster under a light load: an episode takes milliseconds.
@@ -43,11 +44,6 @@ TINY = [
     "evaluation_episodes=3",
     "references=static,llumnix",
 ]
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +255,25 @@ def test_the_same_seed_gives_the_same_run(trained: SimpleNamespace, tmp_path: Pa
     words += ["evaluation_episodes=0", "references=none", "env_threads=2", f"out={folder}"]
     assert train.main(words) == 0
     assert rows(folder / "validation.csv") == rows(trained.folder / "validation.csv")
+
+
+def test_the_reference_engine_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    def noted(spec: Any, n: int, engine: str) -> Any:
+        made.append(engine)
+        return make_engine(spec, n, engine)
+
+    monkeypatch.setattr("llmscale_env.control.simulation.make_engine", noted)
+    words = [*SMALL_RUN, "ppo.n_steps=8", "references=static"]
+    words += ["total_timesteps=16", "validation_every=16", "validation_episodes=1"]
+    for engine in ("fast", "reference"):
+        out = tmp_path / engine
+        assert train.main([*words, "evaluation_episodes=1", f"engine={engine}", f"out={out}"]) == 0
+        assert set(made) == {engine}
+        made.clear()
+    for name in ("references.csv", "validation.csv", "evaluation.csv"):
+        assert rows(tmp_path / "fast" / name) == rows(tmp_path / "reference" / name)
 
 
 def test_an_untrained_network_leaves_things_as_they_are(trained: SimpleNamespace):

@@ -63,6 +63,7 @@ class TrainConfig(Frozen):
         total_timesteps: environment steps, over all episodes side by side.
         n_envs: episodes side by side, at most 100,000, and what memory has room for.
         env_threads: threads that advance them.
+        engine: "fast", or "reference": the simulator in readable Python, with the same numbers.
         torch_threads: threads of torch; more than one rarely helps nets this small.
         observation, action: names of observation blocks and action heads; None: the environment's own.
         forecaster: what the forecast entries show; None: nothing.
@@ -107,6 +108,7 @@ class TrainConfig(Frozen):
     total_timesteps: Count
     n_envs: Annotated[int, Field(ge=1, le=100_000)]
     env_threads: Annotated[int, Field(ge=1, le=1024)]
+    engine: Literal["fast", "reference"] = "fast"
     torch_threads: Annotated[int, Field(ge=1, le=1024)]
     observation: tuple[str, ...] | None = None
     action: tuple[str, ...] | None = None

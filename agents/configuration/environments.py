@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
@@ -14,6 +14,9 @@ from agents.configuration.config import TrainConfig, environment_id
 from llmscale_env._cli import Slip
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario
+
+if TYPE_CHECKING:
+    from llmscale_env.control.simulation import ClusterSimulation
 
 COUNTS = "/instances"
 """Parts of an action whose names end so are instance counts, or changes of them, in ascending order."""
@@ -89,6 +92,22 @@ def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, S
     }
 
 
+def simulation_of(config: TrainConfig, scenario: Scenario) -> ClusterSimulation:
+    """What episodes of a run are played on, one at a time."""
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    return ClusterSimulation(scenario, engine=config.engine)
+
+
+def simulations_of(
+    config: TrainConfig, scenarios: Mapping[str, Scenario], own: ClusterSimulation
+) -> dict[str, ClusterSimulation]:
+    """A simulation of each of `validation_scenarios`; `own` is that of the run's scenario."""
+    return {
+        name: simulation_of(config, other) if name else own for name, other in scenarios.items()
+    }
+
+
 def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any:
     """A vectorised environment (`gymnasium.vector.VectorEnv`), seen and steered as configured.
 
@@ -103,6 +122,7 @@ def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any
         vectorization_mode="vector_entry_point",
         scenario=scenario,
         threads=config.env_threads,
+        engine=config.engine,
         observation=config.observation or None,
         action=config.action or None,
         forecaster=config.forecaster,

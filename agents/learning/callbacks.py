@@ -14,7 +14,7 @@ from stable_baselines3.common.logger import TensorBoardOutputFormat
 from tqdm import tqdm
 
 from agents.configuration.config import TrainConfig
-from agents.configuration.environments import validation_scenarios
+from agents.configuration.environments import simulations_of, validation_scenarios
 from agents.learned import LearnedPolicy
 from agents.learning.checkpoint import Keeper
 from agents.learning.lagrangian import LagrangianVecEnv, priced_return
@@ -110,10 +110,7 @@ class Validation(BaseCallback):
         self.stop = stop
         self.keeper = keeper
         self.scenarios = validation_scenarios(config, scenario)
-        self.simulations = {
-            name: ClusterSimulation(other) if name else simulation
-            for name, other in self.scenarios.items()
-        }
+        self.simulations = simulations_of(config, self.scenarios, simulation)
         self.levels = _mean_rewards(references)
         self.rows: list[Row] = []
         self.best: tuple[float, ...] = (-np.inf,)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.configuration.config import TrainConfig
-from agents.configuration.environments import are_counts, codec_of
+from agents.configuration.environments import are_counts, codec_of, simulation_of
 from agents.configuration.settings import WarmStartConfig
 from agents.exploration.held_noise import parts_of
 from agents.learning.lagrangian import priced_rewards
@@ -136,7 +136,7 @@ def watch(
         Recorder(policy, codec_of(config, scenario), scenario) for scenario, policy in plays
     ]
     simulations = [simulation] if simulation is not None else []
-    simulations += [ClusterSimulation(scenario) for scenario, _ in plays[len(simulations) :]]
+    simulations += [simulation_of(config, scenario) for scenario, _ in plays[len(simulations) :]]
     rewards: list[float] = []
     priced: list[float] = []
     lengths = []
