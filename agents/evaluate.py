@@ -39,6 +39,7 @@ from llmscale_env._cli import (
     check_folder,
     closest,
     flag,
+    number,
     one_of,
     parse_scenario_words,
     run_command,
@@ -171,10 +172,10 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
                 policy = make_policy(name)  # one without an episode behind it can be pickled
         except PolicyError as error:
             raise Slip(f"policies: {misfit(name, scenario, error)}") from None
-        plain, number = policy.name, 1
+        plain, times = policy.name, 1
         while policy.name in found:
-            number += 1
-            policy.name = f"{plain}-{number}"
+            times += 1
+            policy.name = f"{plain}-{times}"
         found[policy.name] = policy
     return list(found.values())
 
@@ -194,12 +195,9 @@ def _quantile(name: str) -> tuple[str, float | None]:
     if not word:
         return name, None
     try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 < found < 1:
-        raise Slip(f"policies: {name!r}: quantile = {text!r}: must be a number above 0 and below 1")
-    return plain, found
+        return plain, number({"quantile": text}, "quantile", 0, 0, 1, above=True, below=True)
+    except Slip as error:
+        raise Slip(f"policies: {name!r}: {error}") from None
 
 
 @dataclass(frozen=True)

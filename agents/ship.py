@@ -46,7 +46,7 @@ from agents.pretrained import (
     shipped,
     sums_of,
 )
-from agents.runs.files import read_csv, read_json
+from agents.runs.files import read_csv, read_json, read_yaml
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.result import on_time_share
@@ -202,26 +202,18 @@ def read_card(path: Path) -> dict[str, Any]:
     Raises:
         Slip: no such file, not valid, or it says too little.
     """
-    if not path.is_file():
-        raise Slip(f"card = {str(path)!r}: there is no such file")
-    try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise Slip(f"card = {str(path)!r}: not valid YAML") from None
+    where = f"card = {str(path)!r}"
+    said = read_yaml(path, where)
     if not isinstance(said, dict):
-        raise Slip(f"card = {str(path)!r}: must be keys and what they say")
+        raise Slip(f"{where}: must be keys and what they say")
     made_here = ("environment", "id", "seeds", "command", "figures")
     missing = [key for key in KEYS if key not in made_here and not said.get(key)]
     if missing:
-        raise Slip(f"card = {str(path)!r}: lacks {missing}")
+        raise Slip(f"{where}: lacks {missing}")
     if not isinstance(said.get("recommended", False), bool):
-        raise Slip(
-            f"card = {str(path)!r}: recommended = {said['recommended']!r}: must be true or false"
-        )
+        raise Slip(f"{where}: recommended = {said['recommended']!r}: must be true or false")
     if not isinstance(said.get("figures") or {}, dict):
-        raise Slip(
-            f"card = {str(path)!r}: figures = {said['figures']!r}: must be names and what they say"
-        )
+        raise Slip(f"{where}: figures = {said['figures']!r}: must be names and what they say")
     return said
 
 

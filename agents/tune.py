@@ -35,13 +35,14 @@ import yaml
 
 from agents.configuration.config import TrainConfig, make_config, parse_words
 from agents.configuration.settings import AGENTS, RangeConfig
-from agents.runs.files import said, write_csv
+from agents.runs.files import read_yaml, said, write_csv
 from agents.runs.folders import held
 from agents.runs.remote_folders import LOG, Files, packed, unpack, workplace
 from agents.runs.stopping import Stop
 from agents.train import RUNS, check
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_folder, flag, run_command, whole
+from llmscale_env._reading import parse_yaml
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
 from llmscale_env._writing import write_text
 
@@ -243,7 +244,7 @@ def search_space(agent: str, fixed: Mapping[str, Any] = {}) -> dict[str, RangeCo
     Raises:
         Slip: the file names an option that there is not.
     """
-    data = yaml.safe_load(SPACE.read_text(encoding="utf-8"))
+    data = read_yaml(SPACE, str(SPACE))
     unknown = set(data) - {*AGENTS, "common"}
     if unknown:
         raise Slip(f"{SPACE.name}: unknown sections {sorted(unknown)}")
@@ -395,7 +396,7 @@ def _write(study: Any, optuna: Any, search: Search, words: Sequence[str]) -> Non
         return
     best = study.best_trial
     found = {
-        key: yaml.safe_load(value) if isinstance(value, str) else value
+        key: parse_yaml(value) if isinstance(value, str) else value
         for key, value in best.params.items()
     }
     elsewhere = ("resume", *_spread.WORDS)

@@ -31,8 +31,8 @@ from agents.configuration.settings import (
     StageConfig,
     WarmStartConfig,
 )
+from agents.runs.files import read_yaml
 from llmscale_env._cli import Slip, closest, environment_of, read_value
-from llmscale_env._reading import Unreadable, read_yaml
 
 _HERE = Path(__file__).parent.parent / "configs"
 _RECIPES = Path(__file__).parent.parent / "recipes"
@@ -258,7 +258,8 @@ def environment_id(env: str) -> str:
 
 def _defaults(env: str) -> dict[str, Any]:
     """Options of an environment; a file with `like: NAME` has those of that one but for its own."""
-    data: dict[str, Any] = yaml.safe_load((_HERE / f"{env}.yaml").read_text(encoding="utf-8"))
+    path = _HERE / f"{env}.yaml"
+    data: dict[str, Any] = read_yaml(path, str(path))
     like = data.pop("like", None)
     return data if like is None else {**_defaults(like), **data}
 
@@ -336,13 +337,8 @@ def read_config(folder: Path) -> TrainConfig:
         Slip: it has none, or not a valid one.
     """
     path = folder / "config.yaml"
-    if not path.is_file():
-        raise Slip(f"{path}: there is no such file; {folder} is no run folder")
-    try:
-        data = read_yaml(path)
-    except Unreadable as error:
-        raise Slip(f"{path}: {error}") from None
-    return parse_config(data, f"{path}: ")
+    missing = f"there is no such file; {folder} is no run folder"
+    return parse_config(read_yaml(path, str(path), missing), f"{path}: ")
 
 
 _RANGES = "randomise.ranges."
@@ -436,12 +432,8 @@ def read_recipe(name: str) -> dict[str, Any]:
         Slip: no such recipe; a file that is not valid, or names what is no option.
     """
     path = _RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
-    if not path.is_file():
-        raise Slip(f"recipe = {name!r}: no such file, nor one of {list(recipe_names())}")
-    try:
-        data = read_yaml(path)
-    except Unreadable as error:
-        raise Slip(f"recipe = {name!r}: {error}") from None
+    missing = f"no such file, nor one of {list(recipe_names())}"
+    data = read_yaml(path, f"recipe = {name!r}", missing)
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
     changes: dict[str, Any] = {}

@@ -12,12 +12,13 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
+    return is_number(value) and 0 <= value <= 1
 
 
 class Frozen(BaseModel):
@@ -173,7 +174,7 @@ class RangeConfig(Frozen):
     def _pair(cls, value: Any) -> Any:
         """`[low, high]` is short for the interval."""
         is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-        if is_pair and all(_is_number(end) for end in value):
+        if is_pair and all(is_number(end) for end in value):
             return {"low": value[0], "high": value[1]}
         if not isinstance(value, (dict, RangeConfig)):
             raise ValueError(
