@@ -49,7 +49,6 @@ from agents.pretrained import (
 from agents.runs.files import read_csv, read_json, read_yaml
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
-from llmscale_env.control.result import on_time_share
 
 _LEFT_OUT = ("out", "resume", "env_threads", "torch_threads", "engine")
 """Words of a command that do not change what comes of it."""
@@ -178,14 +177,11 @@ def _options(run: Path) -> dict[str, Any]:
 def best_worth(run: Path) -> float:
     """What the best validation of a run is worth (`agents.learning.validation_score`)."""
     from agents.configuration.environments import make_scenario
-    from agents.learning.validation_score import worth
+    from agents.learning import validation_score
 
     config = read_config(run)
     scenario = make_scenario(config)
-    by_step: dict[Any, list[dict[str, Any]]] = {}
-    for row in _validation(run):
-        by_step.setdefault(row["timesteps"], []).append(row)
-    return max(worth(rows, config, scenario) for rows in by_step.values())
+    return validation_score.best_worth(_validation(run), config, scenario)
 
 
 def _validation(run: Path) -> list[dict[str, Any]]:
@@ -284,6 +280,8 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     Raises:
         Slip: there was no validation then.
     """
+    from agents.runs.comparison import judged_shares
+
     rows = [row for row in _validation(run) if row["timesteps"] == steps]
     if not rows:
         raise Slip(f"runs: {run} was not validated after the {steps:,} steps of its model")
@@ -292,10 +290,8 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     found["gpu_hours"] = round(fmean(row["gpu_hours"] for row in rows), 3)
     for key in rows[0]:
         name, _, what = key.partition("/")
-        if what == "slo_attainment" and name != "joint":
-            judged = [share for row in rows if (share := on_time_share(row, name)) == share]
-            if judged:
-                found[f"{name}_on_time"] = round(100 * fmean(judged), 2)
+        if what == "slo_attainment" and name != "joint" and (judged := judged_shares(rows, name)):
+            found[f"{name}_on_time"] = round(100 * fmean(judged), 2)
     return found
 
 

@@ -316,7 +316,7 @@ def try_one(
     from agents.configuration.environments import simulation_of
     from agents.learning import learner
     from agents.learning.callbacks import WentAstray
-    from agents.learning.validation_score import worth
+    from agents.learning.validation_score import best_worth, worth
     from agents.runs.files import read_csv
 
     torch.set_num_threads(config.torch_threads)
@@ -340,10 +340,7 @@ def try_one(
             return Tried("pruned", None, place.news())
         except WentAstray:
             return Tried("astray", None, place.news())
-        by_step: dict[int, list[Row]] = {}
-        for row in read_csv(place.folder / "validation.csv"):
-            by_step.setdefault(row["timesteps"], []).append(row)
-        best = max(worth(rows, config, scenario) for rows in by_step.values())
+        best = best_worth(read_csv(place.folder / "validation.csv"), config, scenario)
         return Tried("done", best, place.news())
 
 

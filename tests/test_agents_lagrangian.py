@@ -13,12 +13,13 @@ from agents.configuration.config import make_config, parse_words
 from agents.configuration.environments import make_scenario, make_vector_env
 from agents.configuration.settings import LagrangianConfig
 from agents.learning.cloning import _SEEDS_OF_COPYING, watch
-from agents.learning.lagrangian import LagrangianVecEnv, misses, priced_rewards, prices
+from agents.learning.lagrangian import LagrangianVecEnv, misses, priced_rewards
 from agents.models.store import LAST, read
 from agents.runs.files import read_csv
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env._cli import Slip
+from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.run import run_episode
 
 # One instance for a load that needs more: misses are sure.
@@ -76,7 +77,7 @@ def test_with_multipliers_of_one_only_the_cut_off_are_charged_besides():
     inner = [step for step in range(12) if step not in ends]
     np.testing.assert_allclose(seen[inner], plain[inner] * 0.5, rtol=1e-6)
     assert (parts < 0).any()
-    price = prices(make_scenario(config_of()))
+    price = violation_prices(make_scenario(config_of()))
     for end, summary in zip(ends, summaries, strict=True):
         cut_off = np.zeros(2)
         for c, name in enumerate(["interactive", "batch"]):
@@ -101,7 +102,7 @@ def test_a_multiplier_is_the_price_of_every_miss(multiplier: float):
     inner = [step for step in range(12) if step not in ends]
     more = multiplier - 1.0
     np.testing.assert_allclose(extra[inner], more * parts[inner], rtol=1e-4, atol=1e-4)
-    price = prices(make_scenario(config_of()))
+    price = violation_prices(make_scenario(config_of()))
     for end, summary in zip(ends, summaries, strict=True):
         total = np.zeros(2)
         for c, name in enumerate(["interactive", "batch"]):
@@ -163,7 +164,7 @@ def test_under_prices_open_requests_are_no_misses():
         )
     own = np.sum(result.series["reward"])
     asked = priced_rewards(result, scenario, config.lagrangian)
-    assert own - asked.sum() == pytest.approx(2 * np.sum(prices(scenario) * missed))
+    assert own - asked.sum() == pytest.approx(2 * np.sum(violation_prices(scenario) * missed))
     # The environment counts the same way.
     still = np.array([[1, 0, 0, 3, 3, 3, 0, 0]])
     extra = 0.0
@@ -174,7 +175,7 @@ def test_under_prices_open_requests_are_no_misses():
     late = np.array([end[f"{name}/violations"][0] for name in env.class_names])
     native.close()
     assert late.sum() > 0
-    assert extra == pytest.approx(-2 * np.sum(prices(scenario) * late), rel=1e-4)
+    assert extra == pytest.approx(-2 * np.sum(violation_prices(scenario) * late), rel=1e-4)
     env.update()
     for c, name in enumerate(env.class_names):
         if late[c]:
@@ -244,7 +245,7 @@ def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
     env = LagrangianVecEnv(native, scenario, config.lagrangian)
     keeper = Keeper(env.venv, env)
     simulation = ClusterSimulation(scenario)
-    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper, env)
+    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper)
 
     def row(interactive: float, batch: float, hours: float) -> list[dict[str, Any]]:
         share = {"interactive/slo_attainment": interactive, "batch/slo_attainment": batch}
@@ -269,14 +270,14 @@ def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
     )
     keeper = Keeper(env.venv, env)
     simulation = ClusterSimulation(scenario)
-    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper, env)
+    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper)
     assert list(made.scenarios) == ["x0.5", "x1.5"]
     half, more = made.scenarios.values()
     assert (half.workload.rate_scale, more.workload.rate_scale) == (0.5, 1.5)
 
     def row(workload: str, gpu: float, missed: int) -> dict[str, Any]:
         """Of 100 interactive requests; the reward charges half of the missed ones (the rest is cut off)."""
-        own = 0.5 * missed * prices(made.scenarios[workload])[0]
+        own = 0.5 * missed * violation_prices(made.scenarios[workload])[0]
         return {
             "workload": workload,
             "reward": -gpu - own,
@@ -292,7 +293,7 @@ def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
         }
 
     assert made.score([row("x0.5", 7.0, 0)]) == (pytest.approx(-7.0),)
-    a, b = 3 * prices(half)[0], 3 * prices(more)[0]
+    a, b = 3 * violation_prices(half)[0], 3 * violation_prices(more)[0]
     assert a > 2 * b  # a miss weighs more where fewer requests are expected
     rows = [row("x0.5", 7.0, 2), row("x1.5", 9.0, 4)]
     assert made.score(rows) == (pytest.approx(-(7.0 + 2 * a + 9.0 + 4 * b) / 2),)

@@ -12,9 +12,9 @@ from agents import tune
 from agents.configuration.config import make_config, parse_words
 from agents.configuration.environments import make_scenario
 from agents.configuration.settings import AGENTS
-from agents.learning.lagrangian import prices
 from agents.learning.validation_score import worth
 from agents.tune import search_space
+from llmscale_env.control.reward import violation_prices
 from tests.small_runs import SMALL_RUN, rows
 
 TINY = [
@@ -176,7 +176,7 @@ def test_values_by_hand():
         for name, n in zip(CLASSES, both, strict=True)
     }
     row = {**made[0], "cost/violations": 4.0, **misses}
-    a_miss = prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
+    a_miss = violation_prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
     found = worth([row], at_prices, scenario)
     assert found == pytest.approx(-10.0 + 4.0 - 5 * a_miss * 3)
 

@@ -230,7 +230,8 @@ def test_slips(words: list[str], said: str):
 
 
 def test_prices_are_those_of_the_groups_scenarios():
-    from agents.learning.lagrangian import LagrangianVecEnv, prices
+    from agents.learning.lagrangian import LagrangianVecEnv
+    from llmscale_env.control.reward import violation_prices
 
     config, env = made(*RATES, "lagrangian.attainment=0.99")
     native = NativeVecEnv(env)
@@ -238,7 +239,7 @@ def test_prices_are_those_of_the_groups_scenarios():
     native.seed_each(config.training_seeds())
     wrapped.reset()
     first = wrapped._prices_now()
-    expected = np.repeat([prices(s) for s in env.scenarios], 2, axis=0)
+    expected = np.repeat([violation_prices(s) for s in env.scenarios], 2, axis=0)
     np.testing.assert_array_equal(first, expected)
     assert first[0, 0] != first[2, 0]
     for _ in range(4):

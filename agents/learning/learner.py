@@ -114,7 +114,6 @@ def learn(
                 stop,
                 references,
                 keeper,
-                prices,
                 on_validation,
             )
             if resumes:

@@ -9,8 +9,8 @@ import numpy as np
 
 from agents.configuration.config import TrainConfig
 from agents.configuration.environments import validation_scenarios
-from agents.learning.lagrangian import fixed_multipliers, priced_return
-from agents.runs.comparison import lacking
+from agents.learning.lagrangian import asked_of, fixed_multipliers, priced_return
+from agents.runs.comparison import grouped, lacking
 
 if TYPE_CHECKING:
     from agents.runs.comparison import Row
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 LACKING = 100.0
 """GPU-hours that the whole attainment is worth (ours: one hundredth is one hour)."""
+
+
+def has_fixed_prices(config: TrainConfig) -> bool:
+    """Whether a run has prices of misses that never move."""
+    return config.lagrangian.attainment is not None and config.lagrangian.rate == 0
 
 
 def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
@@ -31,15 +36,23 @@ def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float
         config: of the run.
         scenario: what it validates on.
     """
-    asked = config.lagrangian.attainment
-    if asked is None:
+    if config.lagrangian.attainment is None:
         return float(np.mean([row["reward"] for row in rows]))
-    if config.lagrangian.rate == 0:
+    if has_fixed_prices(config):
         price = fixed_multipliers(config.lagrangian, scenario)
         of = validation_scenarios(config, scenario)
         return float(
             np.mean([priced_return(row, of[row.get("workload", "")], price) for row in rows])
         )
-    targets = asked if isinstance(asked, dict) else {c.name: asked for c in scenario.classes}
     hours = float(np.mean([row["gpu_hours"] for row in rows]))
-    return -hours - LACKING * lacking(rows, targets)
+    return -hours - LACKING * lacking(rows, asked_of(config.lagrangian, scenario))
+
+
+def best_worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
+    """What the best of a run's validations is worth.
+
+    Args:
+        rows: of all of them (validation.csv).
+        config, scenario: see `worth`.
+    """
+    return max(worth(mine, config, scenario) for mine in grouped(rows, "timesteps").values())
