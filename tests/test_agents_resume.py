@@ -20,6 +20,7 @@ from agents.learning.callbacks import RolloutTags
 from agents.models.store import BEST, LAST, ModelError, read, write
 from agents.train import plan
 from llmscale_env._cli import Slip
+from tests.small_runs import UNWATCHED
 from tests.waiting import command, ended
 
 TINY = [
@@ -32,9 +33,7 @@ TINY = [
     "n_envs=4",
     "total_timesteps=96",
     "validation_every=24",
-    "validation_episodes=1",
-    "evaluation_episodes=0",
-    "references=none",
+    *UNWATCHED,
 ]
 NETS = {
     "ppo": ["n_steps=6", "batch_size=12", "n_epochs=2", "net=[8]"],

@@ -12,12 +12,13 @@ from agents.configuration.config import make_config, parse_words
 from agents.configuration.environments import make_scenario, make_vector_env
 from agents.learning.same_arrivals import GroupBaseline, minus_others
 from llmscale_env._cli import Slip
+from tests import small_runs
 
 SMALL = ["scenario.horizon_s=60", "scenario.workload=chat", "n_envs=4", "ppo.n_steps=6"]
 
 
 def config_of(*words: str) -> Any:
-    return make_config("mixed-slo-v0", parse_words([*SMALL, "ppo.batch_size=12", *words], ())[0])
+    return small_runs.config_of(*SMALL, "ppo.batch_size=12", *words)
 
 
 def test_neighbours_get_the_same_requests_in_every_episode():

@@ -18,18 +18,9 @@ from agents.configuration.config import read_config
 from agents.models.store import LAST, steps_of
 from agents.runs.folders import LOCK
 from llmscale_env.sim.engine import make_engine
-from tests.small_runs import SMALL_RUN, rows
+from tests.small_runs import SMALL, SMALL_RUN, rows
 from tests.waiting import command, ended, until
 
-# Two minutes of a small cluster under a light load: an episode takes milliseconds.
-SMALL = [
-    "env=mixed-slo-v0",
-    "scenario.horizon_s=120",
-    "scenario.workload=chat",
-    "scenario.fleet.max_gpus=6",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
-]
 TINY = [
     *SMALL,
     "total_timesteps=256",
