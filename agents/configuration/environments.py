@@ -50,11 +50,7 @@ def make_scenario(config: TrainConfig) -> Scenario:
 
 
 def evaluation_scenario(config: TrainConfig, scenario: Scenario) -> Scenario:
-    """What the table at the end of a run is about.
-
-    Args:
-        config: of the run.
-        scenario: its own.
+    """What the table at the end of a run is about, in place of the run's own scenario or equal to it.
 
     Raises:
         ScenarioError: there is no such scenario or workload, or it cannot have the changed fields.
@@ -71,10 +67,6 @@ def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, S
     """What a run is validated on, by workload and load, as "chat x1.2" or "x1.2".
 
     Where no others are named that is the scenario itself, as "".
-
-    Args:
-        config: of the run.
-        scenario: its own.
 
     Raises:
         ScenarioError: there is no such workload, or the scenario cannot have it, or not at this load.

@@ -26,15 +26,10 @@ def has_fixed_prices(config: TrainConfig) -> bool:
 
 
 def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
-    """The mean reward; where an attainment is asked for, what is chosen by then.
+    """Of one validation the mean reward; where an attainment is asked for, what is chosen by then.
 
     With prices that move that is minus the GPU-hours, minus what attainment lacks; at fixed prices it is
     the return.
-
-    Args:
-        rows: of one validation.
-        config: of the run.
-        scenario: what it validates on.
     """
     if config.lagrangian.attainment is None:
         return float(np.mean([row["reward"] for row in rows]))
@@ -49,10 +44,5 @@ def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float
 
 
 def best_worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
-    """What the best of a run's validations is worth.
-
-    Args:
-        rows: of all of them (validation.csv).
-        config, scenario: see `worth`.
-    """
+    """What the best of a run's validations is worth, by the rows of all of them (validation.csv)."""
     return max(worth(mine, config, scenario) for mine in grouped(rows, "timesteps").values())
