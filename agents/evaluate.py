@@ -104,9 +104,14 @@ def _evaluate(words: Sequence[str]) -> int:
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
-    width = max(len(what) for what, _ in places)
-    print("\n".join(f"{what:<{width}}  {place}" for what, place in places))
+    print(listed(places))
     return 0
+
+
+def listed(places: Places) -> str:
+    """What was written where, in lines."""
+    width = max(len(what) for what, _ in places)
+    return "\n".join(f"{what:<{width}}  {place}" for what, place in places)
 
 
 def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy]:

@@ -292,7 +292,7 @@ def _finish(
 ) -> None:
     """Table on episodes that nothing was chosen by, pictures, and where everything is."""
     from agents.configuration.environments import evaluation_scenario, simulation_of
-    from agents.evaluate import compare, draw_episode
+    from agents.evaluate import compare, draw_episode, listed
     from agents.learned import LearnedPolicy
     from agents.models.store import BEST
     from agents.runs.plots import learning_curve
@@ -319,8 +319,7 @@ def _finish(
         places += files
     path = draw_episode(learned, judged, seeds[0], folder, simulation)
     places += [("an episode", path)]
-    width = max(len(what) for what, _ in places)
-    print("\n".join(f"{what:<{width}}  {place}" for what, place in places), flush=True)
+    print(listed(places), flush=True)
 
 
 def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> None:

@@ -138,6 +138,11 @@ class LagrangianConfig(Frozen):
     start: NonNegative = 1.0
     most: Positive = 100.0
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether misses have prices that never move."""
+        return self.attainment is not None and self.rate == 0
+
     @field_validator("attainment", mode="before")
     @classmethod
     def _shares(cls, value: Any) -> Any:

@@ -18,7 +18,7 @@ from agents.configuration.environments import simulations_of, validation_scenari
 from agents.learned import LearnedPolicy
 from agents.learning.checkpoint import Keeper
 from agents.learning.lagrangian import asked_of
-from agents.learning.validation_score import has_fixed_prices, worth
+from agents.learning.validation_score import worth
 from agents.models.store import BEST, ModelError, check_finite, contents_of, write
 from agents.runs.comparison import (
     Row,
@@ -189,9 +189,10 @@ class Validation(BaseCallback):
         Where prices of misses move, it is the one that lacks least attainment, and of those the one with the
         fewest GPU-hours; where they are fixed, the one with the best return at these prices.
         """
-        if self.config.lagrangian.attainment is None or has_fixed_prices(self.config):
+        settings = self.config.lagrangian
+        if settings.attainment is None or settings.is_fixed:
             return (worth(rows, self.config, self.scenario),)
-        asked = asked_of(self.config.lagrangian, self.scenario)
+        asked = asked_of(settings, self.scenario)
         hours = float(np.mean([row["gpu_hours"] for row in rows]))
         return (-round(lacking(rows, asked), 6), -hours)
 
@@ -210,7 +211,7 @@ class Validation(BaseCallback):
             for name, shares in judged.items()
         )
         at_price = ""
-        if has_fixed_prices(self.config):
+        if self.config.lagrangian.is_fixed:
             at_price = f", at its price {worth(rows, self.config, self.scenario):.1f}"
         beaten = [name for name, level in self.levels.items() if mean["reward"] > level]
         decimals = 1 if abs(mean["reward"]) >= 10 else 3

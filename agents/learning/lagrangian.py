@@ -124,7 +124,6 @@ class LagrangianVecEnv(VecEnvWrapper):
     Attributes:
         class_names: in the order of the arrays.
         targets: (C,) attainment asked of each class; NaN: nothing.
-        fixed: whether multipliers never move.
         workloads: names of the W rows below; ("",): one for all.
         multipliers: (W, C) present ones; 1 for classes of which nothing is asked.
         attainment: (W, C) measured since the last `update` but one; NaN before, or without arrivals.
@@ -142,7 +141,6 @@ class LagrangianVecEnv(VecEnvWrapper):
         self._settings = settings
         self.class_names = [c.name for c in scenario.classes]
         self.targets = targets_of(settings, scenario)
-        self.fixed = settings.rate == 0
         self.workloads = tuple(workloads) or ("",)
         by_class = (len(self.workloads), len(self.class_names))
         self.multipliers = np.tile(fixed_multipliers(settings, scenario), (len(self.workloads), 1))

@@ -20,11 +20,6 @@ LACKING = 100.0
 """GPU-hours that the whole attainment is worth (ours: one hundredth is one hour)."""
 
 
-def has_fixed_prices(config: TrainConfig) -> bool:
-    """Whether a run has prices of misses that never move."""
-    return config.lagrangian.attainment is not None and config.lagrangian.rate == 0
-
-
 def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
     """Of one validation the mean reward; where an attainment is asked for, what is chosen by then.
 
@@ -33,7 +28,7 @@ def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float
     """
     if config.lagrangian.attainment is None:
         return float(np.mean([row["reward"] for row in rows]))
-    if has_fixed_prices(config):
+    if config.lagrangian.is_fixed:
         price = fixed_multipliers(config.lagrangian, scenario)
         of = validation_scenarios(config, scenario)
         return float(
