@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.config import read_config
-from agents.files import said
-from agents.store import SUFFIX, ModelError, contents_of, model_of, write
+from agents.configuration.config import read_config
+from agents.models.store import SUFFIX, ModelError, contents_of, model_of, write
+from agents.runs.files import said
 from llmscale_env._cli import Slip, flag, needs, parse_options, run_command
 
 
@@ -71,7 +71,7 @@ def convert(path: Path) -> Path:
 
 
 def _load(path: Path, agent: str) -> Any:
-    from agents.algorithms import algorithm_of
+    from agents.models.algorithms import algorithm_of
 
     try:
         return algorithm_of(agent).load(path, device="cpu")

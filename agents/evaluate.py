@@ -31,14 +31,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.config import EVALUATION_SEED, environment_id
-from agents.files import provenance, said, write_csv, write_json
+from agents.configuration.config import EVALUATION_SEED, environment_id
+from agents.runs.files import provenance, said, write_csv, write_json
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
     check_folder,
     closest,
     flag,
+    number,
     one_of,
     parse_scenario_words,
     run_command,
@@ -103,9 +104,14 @@ def _evaluate(words: Sequence[str]) -> int:
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
-    width = max(len(what) for what, _ in places)
-    print("\n".join(f"{what:<{width}}  {place}" for what, place in places))
+    print(listed(places))
     return 0
+
+
+def listed(places: Places) -> str:
+    """What was written where, in lines."""
+    width = max(len(what) for what, _ in places)
+    return "\n".join(f"{what:<{width}}  {place}" for what, place in places)
 
 
 def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy]:
@@ -171,10 +177,10 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
                 policy = make_policy(name)  # one without an episode behind it can be pickled
         except PolicyError as error:
             raise Slip(f"policies: {misfit(name, scenario, error)}") from None
-        plain, number = policy.name, 1
+        plain, times = policy.name, 1
         while policy.name in found:
-            number += 1
-            policy.name = f"{plain}-{number}"
+            times += 1
+            policy.name = f"{plain}-{times}"
         found[policy.name] = policy
     return list(found.values())
 
@@ -194,12 +200,9 @@ def _quantile(name: str) -> tuple[str, float | None]:
     if not word:
         return name, None
     try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 < found < 1:
-        raise Slip(f"policies: {name!r}: quantile = {text!r}: must be a number above 0 and below 1")
-    return plain, found
+        return plain, number({"quantile": text}, "quantile", 0, 0, 1, above=True, below=True)
+    except Slip as error:
+        raise Slip(f"policies: {name!r}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,7 @@ class _Model:
         import torch
 
         from agents.learned import LearnedPolicy
-        from agents.store import ModelError
+        from agents.models.store import ModelError
 
         torch.set_num_threads(1)  # nets this small only wait for each other's threads
         try:
@@ -244,16 +247,16 @@ def compare(
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
 
-    Arguments and errors are those of `agents.comparison.run_policies`, `wide` is that of its `table`. Without
-    matplotlib there is no picture. `engine` is that of `ClusterSimulation`, in this process only.
+    Arguments and errors are those of `agents.runs.comparison.run_policies`, `wide` is that of its `table`.
+    Without matplotlib there is no picture. `engine` is that of `ClusterSimulation`, in this process only.
 
     Returns:
         The table as text, and what was written where.
     """
     from tqdm import tqdm
 
-    from agents.comparison import run_policies, summarise, table
-    from agents.plots import comparison
+    from agents.runs.comparison import run_policies, summarise, table
+    from agents.runs.plots import comparison
     from llmscale_env.control.simulation import ClusterSimulation
 
     seeds = list(seeds)
@@ -296,7 +299,7 @@ def draw_episode(
     simulation: ClusterSimulation | None = None,
 ) -> Path:
     """Run one episode and draw it to `folder`/episode.png."""
-    from agents.comparison import forecaster_of
+    from agents.runs.comparison import forecaster_of
     from llmscale_env.control.run import run_episode
 
     result = run_episode(

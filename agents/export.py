@@ -49,8 +49,8 @@ def _export(words: Sequence[str]) -> int:
         except ImportError:
             raise Slip(f"{name} is missing: pip install 'llmscale[onnx]'") from None
     from agents.learned import LearnedPolicy
+    from agents.models.store import ModelError, find_model
     from agents.pretrained import PretrainedError, find, is_pretrained
-    from agents.store import ModelError, find_model
 
     try:
         if is_pretrained(options["model"]):
@@ -84,7 +84,7 @@ def write(policy: Any, path: Path) -> None:
     import onnx
     import torch
 
-    from agents.environments import codec_of, make_scenario
+    from agents.configuration.environments import codec_of, make_scenario
 
     model = policy.model
     codec = codec_of(policy.config, make_scenario(policy.config))
@@ -142,9 +142,9 @@ def network_of(model: Any, parts: Sequence[str], quantile: float | None) -> Any:
     """
     import torch
 
-    from agents.algorithms import is_recurrent, takes_masks
-    from agents.decoding import IMPOSSIBLE, decided
-    from agents.environments import are_counts
+    from agents.configuration.environments import are_counts
+    from agents.models.algorithms import is_recurrent, takes_masks
+    from agents.models.decoding import IMPOSSIBLE, decided
 
     counts = are_counts(parts)
     policy = model.policy
@@ -205,7 +205,7 @@ def compare(policy: Any, path: Path, n: int = COMPARED) -> int:
     """
     import onnxruntime
 
-    from agents.environments import make_scenario
+    from agents.configuration.environments import make_scenario
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     inputs = _random_inputs(policy.model, n, seed=1)
@@ -226,7 +226,7 @@ def compare(policy: Any, path: Path, n: int = COMPARED) -> int:
 
 def _random_inputs(model: Any, n: int, seed: int) -> dict[str, Any]:
     """Inputs by name, as arrays."""
-    from agents.algorithms import is_recurrent, takes_masks
+    from agents.models.algorithms import is_recurrent, takes_masks
 
     rng = np.random.default_rng(seed)
     space = model.observation_space

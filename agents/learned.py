@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.algorithms import is_recurrent, takes_masks
-from agents.config import TrainConfig, read_config
-from agents.environments import are_counts, check_quantile, codec_of
-from agents.store import ModelError, contents_of, dumps, find_model, load_model, loads, model_of
+from agents.configuration.config import TrainConfig, read_config
+from agents.configuration.environments import are_counts, check_quantile, codec_of
+from agents.models.algorithms import is_recurrent, takes_masks
+from agents.models.store import (
+    ModelError,
+    contents_of,
+    dumps,
+    find_model,
+    load_model,
+    loads,
+    model_of,
+)
 from llmscale_env.control.command import Command
 from llmscale_env.control.forecast import make_forecaster
 from llmscale_env.control.view import ClusterView
@@ -173,7 +181,7 @@ class LearnedPolicy:
         """Without stable-baselines3's distributions, whose making takes longer than the network."""
         import torch
 
-        from agents.decoding import IMPOSSIBLE, decided
+        from agents.models.decoding import IMPOSSIBLE, decided
 
         policy: Any = self.model.policy
         space: Any = self.model.action_space

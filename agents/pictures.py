@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.config import EVALUATION_SEED, read_config
+from agents.configuration.config import EVALUATION_SEED, read_config
 from llmscale_env._cli import Slip, check_folder, parse_options, run_command, whole
 
 
@@ -38,11 +38,11 @@ def draw(folder: Path, out: Path, seed: int) -> list[Path]:
     config = read_config(folder)
     if not (folder / "validation.csv").is_file():
         raise Slip(f"run = {str(folder)!r}: has no validation.csv; nothing was trained there")
-    from agents.environments import evaluation_scenario, make_scenario
+    from agents.configuration.environments import evaluation_scenario, make_scenario
     from agents.evaluate import draw_episode
     from agents.learned import LearnedPolicy
-    from agents.plots import learning_curve
-    from agents.store import ModelError
+    from agents.models.store import ModelError
+    from agents.runs.plots import learning_curve
 
     scenario = make_scenario(config)
     check_folder("out", out)

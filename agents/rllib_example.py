@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.config import environment_id
-from agents.files import said
+from agents.configuration.config import environment_id
+from agents.runs.files import said
 from llmscale_env._cli import (
     Slip,
     check_folder,

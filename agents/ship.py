@@ -31,8 +31,7 @@ from typing import Any
 
 import yaml
 
-from agents.config import environment_id, read_config
-from agents.files import read_csv, read_json
+from agents.configuration.config import environment_id, read_config
 from agents.pretrained import (
     CARD,
     FOLDER,
@@ -47,17 +46,17 @@ from agents.pretrained import (
     shipped,
     sums_of,
 )
+from agents.runs.files import read_csv, read_json, read_yaml
 from llmscale_env._cli import Slip, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
-from llmscale_env.control.results.result import on_time_share
 
-_LEFT_OUT = ("out", "resume", "env_threads", "torch_threads")
+_LEFT_OUT = ("out", "resume", "env_threads", "torch_threads", "engine")
 """Words of a command that do not change what comes of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 2 after a slip, named in one line."""
-    from agents.store import ModelError
+    from agents.models.store import ModelError
 
     return run_command("ship", __doc__, argv, _ship, slips=(ModelError, PretrainedError))
 
@@ -134,12 +133,16 @@ def _recommended(runs: Sequence[Path], names: Sequence[str], home: Path) -> Path
     return max(runs, key=best_worth)
 
 
-_OF_ONE_RUN = ("seed", "env_threads", "torch_threads", "references", "evaluation_episodes")
+_OF_ONE_RUN = (
+    *("seed", "env_threads", "torch_threads", "engine"),
+    *("references", "evaluation_episodes"),
+)
 """Options in which runs may differ whose validations are ranked."""
 
 
 def _check_alike(runs: Sequence[Path]) -> None:
-    """Validations are compared by numbers that mean the same in runs alike alone (`agents.validation_score`).
+    """Validations are compared by numbers (`agents.learning.validation_score`) that mean the same in runs
+    alike alone.
 
     Raises:
         Slip: naming the first option in which two runs differ.
@@ -172,16 +175,13 @@ def _options(run: Path) -> dict[str, Any]:
 
 
 def best_worth(run: Path) -> float:
-    """What the best validation of a run is worth (`agents.validation_score`)."""
-    from agents.environments import make_scenario
-    from agents.validation_score import worth
+    """What the best validation of a run is worth (`agents.learning.validation_score`)."""
+    from agents.configuration.environments import make_scenario
+    from agents.learning import validation_score
 
     config = read_config(run)
     scenario = make_scenario(config)
-    by_step: dict[Any, list[dict[str, Any]]] = {}
-    for row in _validation(run):
-        by_step.setdefault(row["timesteps"], []).append(row)
-    return max(worth(rows, config, scenario) for rows in by_step.values())
+    return validation_score.best_worth(_validation(run), config, scenario)
 
 
 def _validation(run: Path) -> list[dict[str, Any]]:
@@ -198,26 +198,18 @@ def read_card(path: Path) -> dict[str, Any]:
     Raises:
         Slip: no such file, not valid, or it says too little.
     """
-    if not path.is_file():
-        raise Slip(f"card = {str(path)!r}: there is no such file")
-    try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise Slip(f"card = {str(path)!r}: not valid YAML") from None
+    where = f"card = {str(path)!r}"
+    said = read_yaml(path, where)
     if not isinstance(said, dict):
-        raise Slip(f"card = {str(path)!r}: must be keys and what they say")
+        raise Slip(f"{where}: must be keys and what they say")
     made_here = ("environment", "id", "seeds", "command", "figures")
     missing = [key for key in KEYS if key not in made_here and not said.get(key)]
     if missing:
-        raise Slip(f"card = {str(path)!r}: lacks {missing}")
+        raise Slip(f"{where}: lacks {missing}")
     if not isinstance(said.get("recommended", False), bool):
-        raise Slip(
-            f"card = {str(path)!r}: recommended = {said['recommended']!r}: must be true or false"
-        )
+        raise Slip(f"{where}: recommended = {said['recommended']!r}: must be true or false")
     if not isinstance(said.get("figures") or {}, dict):
-        raise Slip(
-            f"card = {str(path)!r}: figures = {said['figures']!r}: must be names and what they say"
-        )
+        raise Slip(f"{where}: figures = {said['figures']!r}: must be names and what they say")
     return said
 
 
@@ -229,7 +221,7 @@ def ship(run: Path, folder: Path, said: dict[str, Any]) -> Path:
         Slip: the folder is none of a training, its model was never validated, the model is too large, or the
             card is of another environment.
     """
-    from agents.store import contents_of, find_model, load_model, write
+    from agents.models.store import contents_of, find_model, load_model, write
 
     config = read_config(run)
     for name in ("run.json", "validation.csv"):
@@ -288,6 +280,8 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     Raises:
         Slip: there was no validation then.
     """
+    from agents.runs.comparison import judged_shares
+
     rows = [row for row in _validation(run) if row["timesteps"] == steps]
     if not rows:
         raise Slip(f"runs: {run} was not validated after the {steps:,} steps of its model")
@@ -296,10 +290,8 @@ def validated(run: Path, steps: int) -> dict[str, float]:
     found["gpu_hours"] = round(fmean(row["gpu_hours"] for row in rows), 3)
     for key in rows[0]:
         name, _, what = key.partition("/")
-        if what == "slo_attainment" and name != "joint":
-            judged = [share for row in rows if (share := on_time_share(row, name)) == share]
-            if judged:
-                found[f"{name}_on_time"] = round(100 * fmean(judged), 2)
+        if what == "slo_attainment" and name != "joint" and (judged := judged_shares(rows, name)):
+            found[f"{name}_on_time"] = round(100 * fmean(judged), 2)
     return found
 
 

@@ -8,6 +8,7 @@
                            of env= and agent=)
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N
+    engine=reference       the simulator in readable Python: the same numbers, about a hundred times slower
     references=A,B,C       policies to compare with, or none
     seeds=0,1,2 or 0..4    several runs side by side, each in a folder of its own below out= (default: runs);
                            workers=N of them at once; launcher=ray: on a Ray cluster (docs/clusters.md)
@@ -31,7 +32,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.config import (
+from agents.configuration.config import (
     TrainConfig,
     environment_id,
     environment_names,
@@ -39,21 +40,24 @@ from agents.config import (
     parse_words,
     read_config,
 )
-from agents.files import provenance, read_csv, read_json, said, write_csv, write_json
-from agents.folders import FolderTaken, held, is_unused
-from agents.settings import teacher_of
-from agents.store import LAST, cannot_resume
+from agents.configuration.settings import teacher_of
+from agents.models.store import LAST, cannot_resume
+from agents.runs.files import provenance, read_csv, read_json, said, write_csv, write_json
+from agents.runs.folders import FolderTaken, held, is_unused
 from llmscale_env._cli import Slip, check_folder, closest, flag, needs, run_command
 from llmscale_env._writing import write_text
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.control.simulation import ClusterSimulation
     from llmscale_env.scenarios import Scenario
 
 RUNS = Path("runs")
 
-CHANGES_ON_RESUME = ("total_timesteps", "env_threads", "torch_threads", "evaluation_episodes")
+CHANGES_ON_RESUME = (
+    *("total_timesteps", "env_threads", "torch_threads", "engine"),
+    "evaluation_episodes",
+)
 """Options that may differ when a run is taken up again; others would make it another run."""
 
 
@@ -64,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if any(word.startswith(("seeds=", "launcher=", "workers=", "ray.address=")) for word in words):
-        from agents.seeds import main as several
+        from agents.runs.seeds import main as several
 
         return several(words)
     return run_command("train", __doc__, words, _train)
@@ -74,7 +78,7 @@ def _train(words: Sequence[str]) -> int:
     needs("filelock", "safetensors", "torch", "stable_baselines3")
     config, folder, resumes = plan(words)
     scenario = check(config)
-    from agents.store import ModelError
+    from agents.models.store import ModelError
     from llmscale_env.scenarios import ScenarioError
 
     while True:
@@ -151,15 +155,15 @@ def check(config: TrainConfig) -> Scenario:
         Slip: an unknown scenario, field, policy, observation block, action head or forecaster, a policy
             that cannot run the scenario, or a quantile of instance counts where none are decided.
     """
-    from agents.environments import (
+    from agents.configuration.environments import (
         check_quantile,
         codec_of,
         evaluation_scenario,
         make_scenario,
         validation_scenarios,
     )
-    from agents.translation import TranslationError, Translator
-    from agents.variety import ScenarioSource, is_varied
+    from agents.learning.translation import TranslationError, Translator
+    from agents.learning.variety import ScenarioSource, is_varied
     from baselines import POLICY_NAMES, PolicyError, make_policy, misfit
     from llmscale_env.control.forecast import make_forecaster
     from llmscale_env.scenarios import ScenarioError
@@ -232,7 +236,7 @@ def run(
 ) -> int:
     """Train, then compare. Writes the run folder (docs/training.md lists it).
 
-    `on_validation` and `wished` are those of `agents.learning.learn`.
+    `on_validation` and `wished` are those of `agents.learning.learner.learn`.
 
     Raises:
         KeyboardInterrupt: interrupted; whatever was saved can be taken up again.
@@ -240,8 +244,8 @@ def run(
     """
     import torch
 
-    from agents.learning import learn
-    from llmscale_env.control.simulation import ClusterSimulation
+    from agents.configuration.environments import simulation_of
+    from agents.learning.learner import learn
 
     torch.set_num_threads(config.torch_threads)
     folder.mkdir(parents=True, exist_ok=True)
@@ -250,7 +254,7 @@ def run(
     if resumes and not (folder / LAST).is_file():
         said(f"{folder}: stopped before its first model was written; it begins anew")
     said(f"run folder {folder}; curves: tensorboard --logdir {folder / 'tb'}")
-    simulation = ClusterSimulation(scenario)
+    simulation = simulation_of(config, scenario)
     references = _reference_rows(config, scenario, folder, simulation)
     learn(config, scenario, folder, simulation, references, resumes, on_validation, wished)
     _finish(config, scenario, folder, simulation)
@@ -262,19 +266,16 @@ def _reference_rows(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> list[Row]:
     """Validation rows of the references; read again where a run is taken up."""
-    from agents.comparison import run_on_each
-    from agents.environments import validation_scenarios
+    from agents.configuration.environments import simulations_of, validation_scenarios
+    from agents.runs.comparison import run_on_each
     from baselines import make_policy
-    from llmscale_env.control.simulation import ClusterSimulation
 
     path = folder / "references.csv"
     if path.is_file():
         return read_csv(path)
     rows: list[Row] = []
     scenarios = validation_scenarios(config, scenario)
-    simulations = {
-        name: ClusterSimulation(other) if name else simulation for name, other in scenarios.items()
-    }
+    simulations = simulations_of(config, scenarios, simulation)
     from tqdm import tqdm
 
     for name in tqdm(config.references, "references", disable=None, leave=False):
@@ -290,20 +291,19 @@ def _finish(
     config: TrainConfig, scenario: Scenario, folder: Path, simulation: ClusterSimulation
 ) -> None:
     """Table on episodes that nothing was chosen by, pictures, and where everything is."""
-    from agents.environments import evaluation_scenario
-    from agents.evaluate import compare, draw_episode
+    from agents.configuration.environments import evaluation_scenario, simulation_of
+    from agents.evaluate import compare, draw_episode, listed
     from agents.learned import LearnedPolicy
-    from agents.plots import learning_curve
-    from agents.store import BEST
+    from agents.models.store import BEST
+    from agents.runs.plots import learning_curve
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
     from llmscale_env.control.reward import even_seeds
-    from llmscale_env.control.simulation import ClusterSimulation
 
     learned = LearnedPolicy(folder, name=config.agent)
     judged = evaluation_scenario(config, scenario)
     if judged is not scenario:
-        simulation = ClusterSimulation(judged)
+        simulation = simulation_of(config, judged)
     places = [("model", folder / BEST), ("TensorBoard", folder / "tb")]
     curve = learning_curve(folder, folder / "learning_curve.png", scenario)
     places += [("learning curve", curve)]
@@ -312,19 +312,19 @@ def _finish(
     if config.evaluation_episodes:
         policies = [learned, *(make_policy(name) for name in config.references)]
         # Whole days take longer than processes take to start.
-        side_by_side = Launcher(workers=config.env_threads) if judged is not scenario else ALONE
+        spreads = judged is not scenario and config.engine == "fast"
+        side_by_side = Launcher(workers=config.env_threads) if spreads else ALONE
         text, files = compare(policies, judged, seeds, folder, simulation, side_by_side)
         print(text, flush=True)
         places += files
     path = draw_episode(learned, judged, seeds[0], folder, simulation)
     places += [("an episode", path)]
-    width = max(len(what) for what, _ in places)
-    print("\n".join(f"{what:<{width}}  {place}" for what, place in places), flush=True)
+    print(listed(places), flush=True)
 
 
 def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> None:
     """Append command, code and versions to run.json; a run that is taken up has several."""
-    from agents.environments import evaluation_scenario, make_scenario
+    from agents.configuration.environments import evaluation_scenario, make_scenario
     from llmscale_env.control.reward import even_seeds
 
     path = folder / "run.json"

@@ -33,20 +33,21 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from agents.config import TrainConfig, make_config, parse_words
-from agents.files import said, write_csv
-from agents.folders import held
-from agents.remote_folders import LOG, Files, packed, unpack, workplace
-from agents.settings import AGENTS, RangeConfig
-from agents.stopping import Stop
+from agents.configuration.config import TrainConfig, make_config, parse_words
+from agents.configuration.settings import AGENTS, RangeConfig
+from agents.runs.files import read_yaml, said, write_csv
+from agents.runs.folders import held
+from agents.runs.remote_folders import LOG, Files, packed, unpack, workplace
+from agents.runs.stopping import Stop
 from agents.train import RUNS, check
 from llmscale_env import _spread
 from llmscale_env._cli import Slip, check_folder, flag, run_command, whole
+from llmscale_env._reading import parse_yaml
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_workers, launcher_of
 from llmscale_env._writing import write_text
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.scenarios import Scenario
 
 SPACE = Path(__file__).parent / "search.yaml"
@@ -243,7 +244,7 @@ def search_space(agent: str, fixed: Mapping[str, Any] = {}) -> dict[str, RangeCo
     Raises:
         Slip: the file names an option that there is not.
     """
-    data = yaml.safe_load(SPACE.read_text(encoding="utf-8"))
+    data = read_yaml(SPACE, str(SPACE))
     unknown = set(data) - {*AGENTS, "common"}
     if unknown:
         raise Slip(f"{SPACE.name}: unknown sections {sorted(unknown)}")
@@ -312,11 +313,11 @@ def try_one(
     """Train with one trial's settings; the best value of its validations."""
     import torch
 
-    from agents import learning
-    from agents.callbacks import WentAstray
-    from agents.files import read_csv
-    from agents.validation_score import worth
-    from llmscale_env.control.simulation import ClusterSimulation
+    from agents.configuration.environments import simulation_of
+    from agents.learning import learner
+    from agents.learning.callbacks import WentAstray
+    from agents.learning.validation_score import best_worth, worth
+    from agents.runs.files import read_csv
 
     torch.set_num_threads(config.torch_threads)
     with workplace(home, files) as place:
@@ -330,19 +331,16 @@ def try_one(
                 raise Pruned
 
         try:
-            simulation = ClusterSimulation(scenario)
+            simulation = simulation_of(config, scenario)
             wished = lambda: tell(None) == STOP  # noqa: E731
-            learning.learn(config, scenario, place.folder, simulation, [], True, report, wished)
+            learner.learn(config, scenario, place.folder, simulation, [], True, report, wished)
         except KeyboardInterrupt:
             return Tried("interrupted", None, place.news())
         except Pruned:
             return Tried("pruned", None, place.news())
         except WentAstray:
             return Tried("astray", None, place.news())
-        by_step: dict[int, list[Row]] = {}
-        for row in read_csv(place.folder / "validation.csv"):
-            by_step.setdefault(row["timesteps"], []).append(row)
-        best = max(worth(rows, config, scenario) for rows in by_step.values())
+        best = best_worth(read_csv(place.folder / "validation.csv"), config, scenario)
         return Tried("done", best, place.news())
 
 
@@ -395,7 +393,7 @@ def _write(study: Any, optuna: Any, search: Search, words: Sequence[str]) -> Non
         return
     best = study.best_trial
     found = {
-        key: yaml.safe_load(value) if isinstance(value, str) else value
+        key: parse_yaml(value) if isinstance(value, str) else value
         for key, value in best.params.items()
     }
     elsewhere = ("resume", *_spread.WORDS)

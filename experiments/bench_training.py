@@ -107,7 +107,7 @@ class Ledger:
 
 def _config(changes: dict[str, Any], quick: bool) -> Any:
     """Defaults of `mixed-slo-v0` with changes, one engine thread; `hyper.` is the learner's section."""
-    from agents.config import make_config
+    from agents.configuration.config import make_config
 
     given = {"env_threads": 1, **changes, **(QUICK if quick else {})}
     if quick and "randomise.groups" in given:
@@ -123,7 +123,7 @@ def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
     learning = [(model, "train", "learner")]
     if not is_ours:
         return [*learning, *((venv, name, "python") for name in ("reset", "step_wait"))]
-    from agents import variety
+    from agents.learning import variety
     from llmscale_env.envs import core
     from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
 
@@ -176,9 +176,9 @@ def ours(what: str, changes: dict[str, Any], quick: bool) -> dict[str, Any]:
     """A learner of `agents.train` on `mixed-slo-v0`."""
     from stable_baselines3.common.logger import configure
 
-    from agents.callbacks import RolloutTags
-    from agents.environments import make_scenario
-    from agents.learning import _training_env, make_learner
+    from agents.configuration.environments import make_scenario
+    from agents.learning.callbacks import RolloutTags
+    from agents.learning.learner import _training_env, make_learner
     from agents.vec_adapter import NativeVecEnv
 
     config = _config(changes, quick)
@@ -199,7 +199,7 @@ def cartpole(quick: bool) -> dict[str, Any]:
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    from agents.algorithms import make_model
+    from agents.models.algorithms import make_model
 
     config = _config({}, quick)
     venv = DummyVecEnv([functools.partial(gym.make, CARTPOLE) for _ in range(config.n_envs)])

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
-from agents.config import environment_id
+from agents.configuration.config import environment_id
 from baselines.space import Space, Whole
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView

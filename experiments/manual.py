@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import llmscale_env
-from agents.config import environment_names
+from agents.configuration.config import environment_names
 from agents.pretrained import shipped
 from experiments.manual_forms import forms
 from llmscale_env import EnvironmentEntry

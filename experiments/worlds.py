@@ -259,7 +259,7 @@ def _learned(options: Mapping[str, str], envs: Sequence[str]) -> dict[str, list[
     models: set[Path] = set()
     for folder in options["learned"].split(",") if "learned" in options else ():
         from agents.learned import LearnedPolicy
-        from agents.store import ModelError, find_model
+        from agents.models.store import ModelError, find_model
 
         try:
             model = find_model(folder).resolve()

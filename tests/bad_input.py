@@ -40,7 +40,7 @@ COMMANDS = (
     Command(
         "agents.train",
         ("env=mixed-slo-v0", "references=none", "out=OUT"),
-        ("agents.train:run", "agents.seeds:train_all"),
+        ("agents.train:run", "agents.runs.seeds:train_all"),
         "env agent seed total_timesteps n_envs env_threads validation_every resume ppo.gamma ppo.batch_size "
         "warm_start.kl sharpen scenario.horizon_s randomise.groups seeds " + SPREAD,
         "quantile references observation action forecaster reference scenario.workload validation_workloads "

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
+
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import make_scenario, make_vector_env
 
 SMALL_RUN = (
     "env=mixed-slo-v0",
@@ -16,6 +20,56 @@ SMALL_RUN = (
     "ppo.n_epochs=1",
 )
 """Words of `agents.train`; how long and how it is validated is the test's."""
+
+SMALL = (
+    "env=mixed-slo-v0",
+    "scenario.horizon_s=120",
+    "scenario.workload=chat",
+    "scenario.fleet.max_gpus=6",
+    "scenario.fleet.pools.interactive.initial_instances=2",
+    "scenario.fleet.pools.mixed.initial_instances=1",
+)
+"""Two minutes of a small cluster under a light load: an episode takes milliseconds."""
+
+BUSY = (
+    "env=mixed-slo-v0",
+    "scenario.horizon_s=60",
+    "scenario.fleet.max_gpus=2",
+    "scenario.fleet.pools.interactive.initial_instances=1",
+    "scenario.fleet.pools.mixed.initial_instances=0",
+    "scenario.classes.interactive.ttft_s=1",
+)
+"""One instance; under a load that needs more, misses are sure."""
+
+UNWATCHED = ("validation_episodes=1", "evaluation_episodes=0", "references=none")
+"""A run that is about learning, and not about its tables."""
+
+
+def config_of(*words: str) -> Any:
+    """The configuration that words make; of those that are given twice the last one counts."""
+    last = {word.partition("=")[0]: word for word in words}
+    return make_config("mixed-slo-v0", parse_words(list(last.values()), ("env",))[0])
+
+
+def copying(*words: str, agent: str = "ppo") -> Any:
+    """The configuration of a small run that may begin as the copy of a policy."""
+    net = [f"{agent}.net=[16]", f"{agent}.batch_size=16", f"{agent}.n_steps=8"]
+    found = [*SMALL, f"agent={agent}", "n_envs=2", *net, *words]
+    given = {word.partition("=")[0] for word in words}
+    if any(key.startswith("warm_start.") for key in given) and "warm_start.policy" not in given:
+        found.append("warm_start.policy=static")  # tests bring teachers of their own
+    return config_of(*found)
+
+
+def network_of(config: Any) -> Any:
+    """A network that has learnt nothing."""
+    from agents.models.algorithms import make_model
+    from agents.vec_adapter import NativeVecEnv
+
+    env = NativeVecEnv(make_vector_env(config, make_scenario(config), config.n_envs))
+    model = make_model(config, env)
+    env.close()
+    return model
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agents.files import git_revision
+from agents.runs.files import git_revision
 from llmscale_env._cli import Slip, flag, parse_options, run_command, some_of, whole
 from llmscale_env._writing import write_text
 from llmscale_env.sim.custom_router import router

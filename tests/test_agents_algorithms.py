@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 
 from agents import evaluate, train
-from agents.config import make_config, parse_words, read_config
-from agents.environments import codec_of, make_scenario, make_vector_env
+from agents.configuration.config import make_config, read_config
+from agents.configuration.environments import codec_of, make_scenario, make_vector_env
 from agents.learned import LearnedPolicy
-from agents.store import LAST, steps_of
+from agents.models.algorithms import is_recurrent
+from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.run import run_episode
-
-SMALL = [
-    "env=mixed-slo-v0",
-    "scenario.horizon_s=120",
-    "scenario.workload=chat",
-    "scenario.fleet.max_gpus=6",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
-]
+from tests.small_runs import SMALL, UNWATCHED, config_of, network_of
 
 
 def tiny(agent: str, *words: str) -> list[str]:
@@ -39,16 +32,9 @@ def tiny(agent: str, *words: str) -> list[str]:
         f"{agent}.net=[8]",
         *(["recurrent-ppo.lstm_size=8"] if agent == "recurrent-ppo" else []),
         "validation_every=64",
-        "validation_episodes=1",
-        "evaluation_episodes=0",
-        "references=none",
+        *UNWATCHED,
         *words,
     ]
-
-
-def config_of(*words: str) -> Any:
-    changes, _ = parse_words(words, ("env",))
-    return make_config("mixed-slo-v0", changes)
 
 
 @pytest.mark.parametrize("agent", ["maskable-ppo", "recurrent-ppo"])
@@ -87,7 +73,7 @@ def test_masks_reach_the_learner_through_the_adapter():
 
 def test_a_masked_policy_orders_only_what_is_possible():
     """Masks come from the codec when a policy runs, from the environment when it learns: the same ones."""
-    from agents.algorithms import make_model, takes_masks
+    from agents.models.algorithms import make_model, takes_masks
 
     config = config_of(*tiny("maskable-ppo"))
     scenario = make_scenario(config)
@@ -118,12 +104,7 @@ def test_a_masked_policy_orders_only_what_is_possible():
 
 
 def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them():
-    from agents.algorithms import is_recurrent, make_model
-
-    config = config_of(*tiny("recurrent-ppo"))
-    scenario = make_scenario(config)
-    env = NativeVecEnv(make_vector_env(config, scenario, 1))
-    model = make_model(config, env)
+    config, scenario, model = untrained("recurrent-ppo")
     assert is_recurrent(model)
     policy = LearnedPolicy(model=model, config=config)
     memories = []
@@ -143,19 +124,12 @@ def test_a_recurrent_policy_remembers_within_an_episode_and_forgets_between_them
     assert memories[12][0] is None
     for before, again in zip(first[1:], memories[13:], strict=True):
         np.testing.assert_array_equal(before[0], again[0][0])
-    env.close()
 
 
 def untrained(agent: str, *words: str) -> tuple[Any, Any, Any]:
     """Configuration, scenario and a network that has learnt nothing."""
-    from agents.algorithms import make_model
-
     config = config_of(*tiny(agent, *words))
-    scenario = make_scenario(config)
-    env = NativeVecEnv(make_vector_env(config, scenario, 2))
-    model = make_model(config, env)
-    env.close()
-    return config, scenario, model
+    return config, make_scenario(config), network_of(config)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +181,7 @@ def test_a_quantile_keeps_to_what_is_possible():
 
 
 def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
-    from agents.store import ModelError
+    from agents.models.store import ModelError
 
     for agent, quantile, error in (
         ("ppo", 0.0, ValueError),
@@ -226,7 +200,7 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
 
 
 def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
-    from agents.store import ModelError
+    from agents.models.store import ModelError
 
     config, scenario, model = untrained("ppo", "action=batch_limits,loading")
     policy = LearnedPolicy(model=model, config=config, quantile=0.8)

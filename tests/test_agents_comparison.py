@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from agents.comparison import fleet_load_correlation, metrics_of, summarise, table
+from agents.runs.comparison import fleet_load_correlation, metrics_of, summarise, table
 from llmscale_env.scenarios import load_scenario
 
 SCENARIO = load_scenario("mixed-slo-v0")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from agents.config import (
+from agents.configuration.config import (
     EVALUATION_SEED,
     FIRST_TRAINING_SEED,
     VALIDATION_SEED,
@@ -21,7 +21,7 @@ from agents.config import (
     read_config,
     recipe_names,
 )
-from agents.settings import SWITCHES, WarmStartConfig
+from agents.configuration.settings import SWITCHES, WarmStartConfig
 from agents.statistics import (
     by_policy,
     interquartile_mean,
@@ -454,7 +454,7 @@ def test_policies_of_other_seeds_are_not_compared():
 
 
 def test_what_a_run_is_compared_on_may_be_another_scenario():
-    from agents.environments import evaluation_scenario, make_scenario
+    from agents.configuration.environments import evaluation_scenario, make_scenario
 
     config = make_config("mixed-slo", {"scenario.fleet.max_gpus": 12})
     trained = make_scenario(config)

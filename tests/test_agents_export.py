@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 
 from agents import export
-from agents.algorithms import make_model
-from agents.config import make_config, parse_words
-from agents.decoding import decided
-from agents.environments import are_counts, make_scenario, make_vector_env
-from agents.held_noise import parts_of
+from agents.configuration.environments import are_counts, make_scenario, make_vector_env
+from agents.exploration.held_noise import parts_of
 from agents.learned import LearnedPolicy
+from agents.models.decoding import decided
+from agents.models.store import contents_of, find_model, write
 from agents.pretrained import find
-from agents.store import contents_of, find_model, write
-from agents.vec_adapter import NativeVecEnv
-from tests.warm_starts import SMALL
+from tests.small_runs import copying, network_of
 
 AGENTS = ["ppo", "maskable-ppo", "recurrent-ppo"]
 
@@ -29,14 +26,11 @@ def run_of(agent: str, folder: Path, quantile: float | None = None) -> Path:
     """A run folder with an untrained network, its logits spread so that no two choices tie."""
     import torch
 
-    words = [*SMALL, f"agent={agent}", f"{agent}.net=[16]", "n_envs=1", f"{agent}.batch_size=8"]
-    words += [f"{agent}.n_steps=8", f"quantile={'null' if quantile is None else quantile}"]
-    config = make_config("mixed-slo-v0", parse_words(words, ())[0])
-    env = NativeVecEnv(make_vector_env(config, make_scenario(config), 1))
-    model = make_model(config, env)
+    asked = f"quantile={'null' if quantile is None else quantile}"
+    config = copying("n_envs=1", f"{agent}.batch_size=8", asked, agent=agent)
+    model = network_of(config)
     with torch.no_grad():
         torch.nn.init.normal_(model.policy.action_net.weight, std=1.0)
-    env.close()
     folder.mkdir()
     (folder / "config.yaml").write_text(config.to_yaml())
     write(folder / "model_best.safetensors", contents_of(model))

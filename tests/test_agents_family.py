@@ -10,33 +10,29 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.comparison import lacking
-from agents.config import make_config, parse_words
-from agents.environments import make_scenario
-from agents.files import read_csv
-from agents.lagrangian import LagrangianVecEnv
-from agents.settings import teacher_of
-from agents.store import LAST, read
-from agents.variety import ScenarioSource, VarietyVectorEnv
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import make_scenario
+from agents.configuration.settings import teacher_of
+from agents.learning.lagrangian import LagrangianVecEnv
+from agents.learning.variety import ScenarioSource, VarietyVectorEnv
+from agents.models.store import LAST, read
+from agents.runs.comparison import lacking
+from agents.runs.files import read_csv
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
+from tests import small_runs
+from tests.small_runs import BUSY, UNWATCHED
 
 DRAWN = "randomise.ranges.workload={choices: [chat, spike]}"
 SMALL = [
-    "scenario.horizon_s=60",
+    *BUSY,
     "scenario.workload=chat",
-    "scenario.fleet.max_gpus=2",
-    "scenario.fleet.pools.interactive.initial_instances=1",
-    "scenario.fleet.pools.mixed.initial_instances=0",
-    "scenario.classes.interactive.ttft_s=1",
     "n_envs=4",
     "ppo.n_steps=6",
     "ppo.batch_size=24",
     "ppo.net=[8]",
     "validation_every=24",
-    "validation_episodes=1",
-    "evaluation_episodes=0",
-    "references=none",
+    *UNWATCHED,
     "randomise.groups=4",
     DRAWN,
 ]
@@ -44,8 +40,7 @@ PRICES = ["lagrangian.attainment=0.99", "lagrangian.per=workload"]
 
 
 def config_of(*words: str) -> Any:
-    last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
-    return make_config("mixed-slo-v0", parse_words(list(last.values()), ())[0])
+    return small_runs.config_of(*SMALL, *words)
 
 
 def test_a_group_is_called_by_what_it_has_drawn():
@@ -59,7 +54,7 @@ def test_a_group_is_called_by_what_it_has_drawn():
         drawn = source.scenario(group, 0, 0)
         assert drawn.workload.streams == by_name[source.label(group, 0)].workload.streams
         assert drawn.workload.rate_scale != 1.0
-    plain = make_config("mixed-slo-v0", parse_words(SMALL[:-2], ())[0])
+    plain = small_runs.config_of(*SMALL[:-2])
     assert ScenarioSource(plain, scenario).label(0, 0) == ""
 
 
@@ -132,7 +127,7 @@ def test_a_share_of_no_judged_request_is_no_attainment():
 def test_a_run_on_a_family(tmp_path: Path):
     out = tmp_path / "run"
     words = [
-        *("env=mixed-slo-v0", *SMALL, *PRICES, "total_timesteps=24", f"out={out}"),
+        *(*SMALL, *PRICES, "total_timesteps=24", f"out={out}"),
         "validation_workloads=spike,chat",
         "warm_start.policy=static:{workload}=1",
         "warm_start.episodes=4",
@@ -171,4 +166,4 @@ def test_slips(words: list[str], said: str):
 )
 def test_what_wants_drawn_workloads_says_so(word: str):
     with pytest.raises(Slip, match=r"randomise\.ranges\.workload\.choices"):
-        make_config("mixed-slo-v0", parse_words([*SMALL[:-2], word], ())[0])
+        small_runs.config_of(*SMALL[:-2], word)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents import train, tune
-from agents.folders import LOCK, FolderTaken, held, is_unused
+from agents.runs.folders import LOCK, FolderTaken, held, is_unused
 from llmscale_env._cli import Slip
 from tests.small_runs import SMALL_RUN
 
@@ -26,7 +26,7 @@ TINY = [
 HOLDS = """
 import sys
 from pathlib import Path
-from agents.folders import held
+from agents.runs.folders import held
 with held(Path(sys.argv[1]), goes_on=False):
     print("held", flush=True)
     sys.stdin.read()

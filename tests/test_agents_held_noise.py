@@ -12,8 +12,8 @@ from sb3_contrib.common.maskable.distributions import MaskableMultiCategoricalDi
 from stable_baselines3.common.distributions import MultiCategoricalDistribution
 
 from agents import train
-from agents.held_noise import HeldNoise
-from agents.store import LAST, read
+from agents.exploration.held_noise import HeldNoise
+from agents.models.store import LAST, read
 
 LOGITS = torch.log(torch.tensor([[0.7, 0.2, 0.1, 0.5, 0.5]]))
 KINDS = [MultiCategoricalDistribution, MaskableMultiCategoricalDistribution]

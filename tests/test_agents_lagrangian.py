@@ -9,42 +9,34 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.cloning import _SEEDS_OF_COPYING, watch
-from agents.config import make_config, parse_words
-from agents.environments import make_scenario, make_vector_env
-from agents.files import read_csv
-from agents.lagrangian import LagrangianVecEnv, misses, priced_rewards, prices
-from agents.settings import LagrangianConfig
-from agents.store import LAST, read
+from agents.configuration.environments import make_scenario, make_vector_env, simulation_of
+from agents.configuration.settings import LagrangianConfig
+from agents.learning.cloning import _SEEDS_OF_COPYING, watch
+from agents.learning.lagrangian import LagrangianVecEnv, misses, priced_rewards
+from agents.models.store import LAST, read
+from agents.runs.files import read_csv
 from agents.vec_adapter import NativeVecEnv
 from baselines import make_policy
 from llmscale_env._cli import Slip
+from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.run import run_episode
+from tests import small_runs
+from tests.small_runs import BUSY, UNWATCHED
 
-# One instance for a load that needs more: misses are sure.
-SMALL = [
-    "scenario.horizon_s=60",
-    "scenario.workload.rate_scale=3",
-    "scenario.fleet.max_gpus=2",
-    "scenario.fleet.pools.interactive.initial_instances=1",
-    "scenario.fleet.pools.mixed.initial_instances=0",
-    "scenario.classes.interactive.ttft_s=1",
-]
 TINY = [
-    *SMALL,
+    *BUSY,
+    "scenario.workload.rate_scale=3",
     "n_envs=2",
     "ppo.n_steps=6",
     "ppo.batch_size=12",
     "ppo.net=[8]",
     "validation_every=12",
-    "validation_episodes=1",
-    "evaluation_episodes=0",
-    "references=none",
+    *UNWATCHED,
 ]
 
 
 def config_of(*words: str) -> Any:
-    return make_config("mixed-slo-v0", parse_words([*TINY, *words], ("env",))[0])
+    return small_runs.config_of(*TINY, *words)
 
 
 def play(settings: LagrangianConfig, multipliers: list[float], steps: int = 12) -> Any:
@@ -76,7 +68,7 @@ def test_with_multipliers_of_one_only_the_cut_off_are_charged_besides():
     inner = [step for step in range(12) if step not in ends]
     np.testing.assert_allclose(seen[inner], plain[inner] * 0.5, rtol=1e-6)
     assert (parts < 0).any()
-    price = prices(make_scenario(config_of()))
+    price = violation_prices(make_scenario(config_of()))
     for end, summary in zip(ends, summaries, strict=True):
         cut_off = np.zeros(2)
         for c, name in enumerate(["interactive", "batch"]):
@@ -101,7 +93,7 @@ def test_a_multiplier_is_the_price_of_every_miss(multiplier: float):
     inner = [step for step in range(12) if step not in ends]
     more = multiplier - 1.0
     np.testing.assert_allclose(extra[inner], more * parts[inner], rtol=1e-4, atol=1e-4)
-    price = prices(make_scenario(config_of()))
+    price = violation_prices(make_scenario(config_of()))
     for end, summary in zip(ends, summaries, strict=True):
         total = np.zeros(2)
         for c, name in enumerate(["interactive", "batch"]):
@@ -163,7 +155,7 @@ def test_under_prices_open_requests_are_no_misses():
         )
     own = np.sum(result.series["reward"])
     asked = priced_rewards(result, scenario, config.lagrangian)
-    assert own - asked.sum() == pytest.approx(2 * np.sum(prices(scenario) * missed))
+    assert own - asked.sum() == pytest.approx(2 * np.sum(violation_prices(scenario) * missed))
     # The environment counts the same way.
     still = np.array([[1, 0, 0, 3, 3, 3, 0, 0]])
     extra = 0.0
@@ -174,7 +166,7 @@ def test_under_prices_open_requests_are_no_misses():
     late = np.array([end[f"{name}/violations"][0] for name in env.class_names])
     native.close()
     assert late.sum() > 0
-    assert extra == pytest.approx(-2 * np.sum(prices(scenario) * late), rel=1e-4)
+    assert extra == pytest.approx(-2 * np.sum(violation_prices(scenario) * late), rel=1e-4)
     env.update()
     for c, name in enumerate(env.class_names):
         if late[c]:
@@ -216,7 +208,7 @@ def test_without_a_rate_the_price_is_fixed():
 
 def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
-    words = ["env=mixed-slo-v0", *TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
+    words = [*TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
     assert train.main([*words, f"out={folder}"]) == 0
     multipliers = read(folder / LAST)["run"]["prices"]["multipliers"]
     assert multipliers[0, 0] > 1.0
@@ -232,19 +224,20 @@ def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     assert used[2] == pytest.approx(multipliers[0, 0])  # where the first part ended
 
 
-def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
-    from agents.callbacks import Validation
-    from agents.checkpoint import Keeper
-    from agents.stopping import Stop
-    from llmscale_env.control.simulation import ClusterSimulation
+def validation_of(folder: Path, *words: str) -> Any:
+    """The validation of a run, which keeps nothing here."""
+    from agents.learning.callbacks import Validation
+    from agents.runs.stopping import Stop
 
-    config = config_of("lagrangian.attainment=0.99")
+    config = config_of("lagrangian.attainment=0.99", *words)
     scenario = make_scenario(config)
-    native = NativeVecEnv(make_vector_env(config, scenario, 2))
-    env = LagrangianVecEnv(native, scenario, config.lagrangian)
-    keeper = Keeper(env.venv, env)
-    simulation = ClusterSimulation(scenario)
-    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper, env)
+    keeper: Any = None
+    simulation = simulation_of(config, scenario)
+    return Validation(config, scenario, folder, simulation, Stop(), [], keeper)
+
+
+def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
+    made = validation_of(tmp_path)
 
     def row(interactive: float, batch: float, hours: float) -> list[dict[str, Any]]:
         share = {"interactive/slo_attainment": interactive, "batch/slo_attainment": batch}
@@ -252,31 +245,18 @@ def test_the_best_model_lacks_least_and_then_costs_least(tmp_path: Path):
 
     order = [row(0.9, 1.0, 1.0), row(0.98, 1.0, 4.0), row(0.99, 0.995, 3.0), row(1.0, 1.0, 2.0)]
     assert sorted(order, key=made.score) == order
-    native.close()
 
 
 def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
-    from agents.callbacks import Validation
-    from agents.checkpoint import Keeper
-    from agents.stopping import Stop
-    from llmscale_env.control.simulation import ClusterSimulation
-
-    words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "lagrangian.start=3"]
-    config = config_of(*words, "validation_rate_scales=0.5,1.5")
-    scenario = make_scenario(config)
-    env = LagrangianVecEnv(
-        NativeVecEnv(make_vector_env(config, scenario, 2)), scenario, config.lagrangian
-    )
-    keeper = Keeper(env.venv, env)
-    simulation = ClusterSimulation(scenario)
-    made = Validation(config, scenario, tmp_path, simulation, Stop(), [], keeper, env)
+    words = ["lagrangian.rate=0", "lagrangian.start=3", "validation_rate_scales=0.5,1.5"]
+    made = validation_of(tmp_path, *words)
     assert list(made.scenarios) == ["x0.5", "x1.5"]
     half, more = made.scenarios.values()
     assert (half.workload.rate_scale, more.workload.rate_scale) == (0.5, 1.5)
 
     def row(workload: str, gpu: float, missed: int) -> dict[str, Any]:
         """Of 100 interactive requests; the reward charges half of the missed ones (the rest is cut off)."""
-        own = 0.5 * missed * prices(made.scenarios[workload])[0]
+        own = 0.5 * missed * violation_prices(made.scenarios[workload])[0]
         return {
             "workload": workload,
             "reward": -gpu - own,
@@ -292,11 +272,10 @@ def test_at_fixed_prices_the_best_model_has_the_best_return(tmp_path: Path):
         }
 
     assert made.score([row("x0.5", 7.0, 0)]) == (pytest.approx(-7.0),)
-    a, b = 3 * prices(half)[0], 3 * prices(more)[0]
+    a, b = 3 * violation_prices(half)[0], 3 * violation_prices(more)[0]
     assert a > 2 * b  # a miss weighs more where fewer requests are expected
     rows = [row("x0.5", 7.0, 2), row("x1.5", 9.0, 4)]
     assert made.score(rows) == (pytest.approx(-(7.0 + 2 * a + 9.0 + 4 * b) / 2),)
-    env.close()
 
 
 def test_a_run_at_fixed_prices_and_several_loads(
@@ -305,7 +284,7 @@ def test_a_run_at_fixed_prices_and_several_loads(
     folder = tmp_path / "run"
     words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "validation_rate_scales=0.5,1.5"]
     words += ["total_timesteps=24", f"out={folder}"]
-    assert train.main(["env=mixed-slo-v0", *TINY, *words]) == 0
+    assert train.main([*TINY, *words]) == 0
     assert "at its price" in capsys.readouterr().err
     rows = read_csv(folder / "validation.csv")
     loads = {row["workload"]: row["joint/arrivals"] for row in rows if row["timesteps"] == 0}
@@ -323,7 +302,7 @@ def test_an_unknown_class_is_a_slip():
 
 
 def test_what_will_be_late_costs_a_share_of_the_price():
-    from agents.environments import shaping_of
+    from agents.configuration.environments import shaping_of
 
     words = ["shaping=0.5", "ppo.gamma=0.98", "scenario.reward.violation_weight=2"]
     config = config_of(*words)

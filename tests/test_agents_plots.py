@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents import plots
-from agents.files import write_csv
+from agents.runs import plots
+from agents.runs.files import write_csv
 from llmscale_env.scenarios import load_scenario
 
 SCENARIO = load_scenario("mixed-slo-hours")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agents.config import make_config, parse_words, read_config
+from agents.configuration.config import make_config, parse_words, read_config
 from agents.evaluate import make_policies
 from agents.pretrained import (
     FOLDER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.environments import make_codec
-from agents.prior import as_is_choices, lean_towards
+from agents.configuration.environments import make_codec
+from agents.exploration.prior import as_is_choices, lean_towards
 from llmscale_env.scenarios import load_scenario
 
 

@@ -16,10 +16,11 @@ import pytest
 
 import llmscale_env
 from agents import train
-from agents.callbacks import RolloutTags
-from agents.store import BEST, LAST, ModelError, read, write
+from agents.learning.callbacks import RolloutTags
+from agents.models.store import BEST, LAST, ModelError, read, write
 from agents.train import plan
 from llmscale_env._cli import Slip
+from tests.small_runs import UNWATCHED
 from tests.waiting import command, ended
 
 TINY = [
@@ -32,9 +33,7 @@ TINY = [
     "n_envs=4",
     "total_timesteps=96",
     "validation_every=24",
-    "validation_episodes=1",
-    "evaluation_episodes=0",
-    "references=none",
+    *UNWATCHED,
 ]
 NETS = {
     "ppo": ["n_steps=6", "batch_size=12", "n_epochs=2", "net=[8]"],
@@ -138,7 +137,7 @@ def test_tensorboard_shows_repeated_steps_once(tmp_path: Path, monkeypatch: pyte
                 raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("agents.learning.RolloutTags", Dies)
+        patched.setattr("agents.learning.learner.RolloutTags", Dies)
         with pytest.raises(Killed):
             run(words, tmp_path / "parts", False)
     run(words, tmp_path / "parts", True)
@@ -316,7 +315,7 @@ def test_a_run_that_is_killed_before_its_first_model_begins_anew(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("agents.learning.make_learner", kill)
+        patched.setattr("agents.learning.learner.make_learner", kill)
         with pytest.raises(Killed):
             run(words_of("plain"), folder, False)
     config, found, goes_on = plan(["env=mixed-slo-v0", "resume=true", "total_timesteps=24"])

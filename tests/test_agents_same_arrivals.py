@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.config import make_config, parse_words
-from agents.environments import make_scenario, make_vector_env
-from agents.same_arrivals import GroupBaseline, minus_others
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import make_scenario, make_vector_env
+from agents.learning.same_arrivals import GroupBaseline, minus_others
 from llmscale_env._cli import Slip
+from tests import small_runs
 
 SMALL = ["scenario.horizon_s=60", "scenario.workload=chat", "n_envs=4", "ppo.n_steps=6"]
 
 
 def config_of(*words: str) -> Any:
-    return make_config("mixed-slo-v0", parse_words([*SMALL, "ppo.batch_size=12", *words], ())[0])
+    return small_runs.config_of(*SMALL, "ppo.batch_size=12", *words)
 
 
 def test_neighbours_get_the_same_requests_in_every_episode():
@@ -76,7 +77,7 @@ def test_the_callback_changes_advantages_and_not_returns():
 
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
 def test_every_learner_gets_them(agent: str):
-    from agents.algorithms import make_model
+    from agents.models.algorithms import make_model
     from agents.vec_adapter import NativeVecEnv
 
     words = [f"agent={agent}", f"{agent}.n_steps=6", f"{agent}.batch_size=12", f"{agent}.net=[8]"]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.folders import LOCK
-from agents.remote_folders import packed, unpack, workplace
-from agents.seeds import seeds_of
-from agents.store import LAST, read
+from agents.models.store import LAST, read
+from agents.runs.folders import LOCK
+from agents.runs.remote_folders import packed, unpack, workplace
+from agents.runs.seeds import seeds_of
 from llmscale_env._cli import Slip
 from tests.small_runs import SMALL_RUN, rows
 from tests.waiting import command, ended, until
@@ -70,16 +70,16 @@ def test_seeds_side_by_side_are_those_one_by_one(tmp_path: Path, capsys):
 
 
 def test_a_run_that_fails_leaves_the_others(tmp_path: Path, capsys, monkeypatch):
-    import agents.learning
+    import agents.learning.learner
 
-    learn = agents.learning.learn
+    learn = agents.learning.learner.learn
 
     def fails(config, *rest):
         if config.seed == 0:
             raise RuntimeError("seed 0 is no good")
         return learn(config, *rest)
 
-    monkeypatch.setattr(agents.learning, "learn", fails)
+    monkeypatch.setattr(agents.learning.learner, "learn", fails)
     assert train.main([*TINY, "seeds=0..1", f"out={tmp_path}", "workers=1"]) == 1
     assert "seed0: RuntimeError: seed 0 is no good" in capsys.readouterr().err
     assert (tmp_path / "mixed-slo-v0-ppo-seed1" / "learning_curve.png").is_file()

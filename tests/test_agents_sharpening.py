@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from agents import train
-from agents.config import make_config
-from agents.sharpening import Sharpening
-from agents.store import LAST, read
+from agents.configuration.config import make_config
+from agents.exploration.sharpening import Sharpening
+from agents.models.store import LAST, read
 from llmscale_env._cli import Slip
 
 

@@ -44,6 +44,13 @@ def card(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def best(card: Path) -> Path:
+    """A card for the run that `pretrained` is to mean."""
+    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+    return card
+
+
 def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
     home = tmp_path / "home"
     assert ship.main([f"runs={run}", f"card={card}", "name=tiny", f"out={home}"]) == 0
@@ -128,24 +135,19 @@ def test_bad_cards_ship_nothing(
     assert not out.exists()
 
 
-def test_the_best_validated_seed_is_recommended(run: Path, tmp_path: Path, capsys):
-    better = tmp_path / "better"
-    shutil.copytree(run, better)
-    config = (better / "config.yaml").read_text()
-    (better / "config.yaml").write_text(config.replace("seed: 3", "seed: 4", 1))
+def test_the_best_validated_seed_is_recommended(run: Path, best: Path, tmp_path: Path, capsys):
+    better = copied(run, tmp_path / "better", ("seed: 3", "seed: 4"))
     validation = pd.read_csv(better / "validation.csv")
     validation["joint/slo_attainment"] = 1.0
     for name in ("interactive", "batch"):
         validation[f"{name}/slo_attainment"] = 1.0
     validation.to_csv(better / "validation.csv", index=False)
-    card = tmp_path / "said.yaml"
-    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
     home = tmp_path / "home"
-    assert ship.main([f"runs={run},{better}", f"card={card}", f"out={home}"]) == 0
+    assert ship.main([f"runs={run},{better}", f"card={best}", f"out={home}"]) == 0
     assert pretrained.find("pretrained", "mixed-slo-v0", home).name == "mixed-slo-v0-ppo-seed4"
     # Another one is not silently recommended beside it.
     capsys.readouterr()
-    assert ship.main([f"runs={run}", f"card={card}", f"out={home}", "name=other"]) == 2
+    assert ship.main([f"runs={run}", f"card={best}", f"out={home}", "name=other"]) == 2
     assert "'mixed-slo-v0-ppo-seed4' is recommended" in capsys.readouterr().err
     assert not (home / "other").exists()
 
@@ -176,34 +178,33 @@ def copied(run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
     ],
 )
 def test_only_seeds_of_one_training_are_ranked(
-    run: Path, tmp_path: Path, capsys, old: str, new: str, said: str
+    run: Path, best: Path, tmp_path: Path, capsys, old: str, new: str, said: str
 ):
     """The price of a miss is half as high: the same validation is worth more, and means no better policy."""
     other = copied(run, tmp_path / "other", ("seed: 3", "seed: 4"), (old, new))
-    card, home = tmp_path / "said.yaml", tmp_path / "home"
-    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
-    assert ship.main([f"runs={run},{other}", f"card={card}", f"out={home}"]) == 2
+    home = tmp_path / "home"
+    assert ship.main([f"runs={run},{other}", f"card={best}", f"out={home}"]) == 2
     assert capsys.readouterr().err == (
         f"ship: card: recommended = true: {run} and {other} may differ in their seeds alone; {said}\n"
     )
     assert not home.exists()
 
 
-def test_what_changes_nothing_may_differ_among_ranked_runs(run: Path, tmp_path: Path):
+def test_what_changes_nothing_may_differ_among_ranked_runs(run: Path, best: Path, tmp_path: Path):
     changes = [("seed: 3", "seed: 4"), ("env_threads: 2", "env_threads: 1")]
     changes += [("evaluation_episodes: 0", "evaluation_episodes: 5")]
     other = copied(run, tmp_path / "other", *changes)
-    card, home = tmp_path / "said.yaml", tmp_path / "home"
-    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
-    assert ship.main([f"runs={run},{other}", f"card={card}", f"out={home}"]) == 0
+    home = tmp_path / "home"
+    assert ship.main([f"runs={run},{other}", f"card={best}", f"out={home}"]) == 0
 
 
-def test_a_broken_policy_among_those_that_ship_is_told_in_a_line(run: Path, tmp_path: Path, capsys):
-    card, home = tmp_path / "said.yaml", tmp_path / "home"
-    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
+def test_a_broken_policy_among_those_that_ship_is_told_in_a_line(
+    run: Path, best: Path, tmp_path: Path, capsys
+):
+    home = tmp_path / "home"
     (home / "broken").mkdir(parents=True)
     (home / "broken" / "card.yaml").write_text("about: nothing")
-    assert ship.main([f"runs={run}", f"card={card}", f"out={home}"]) == 2
+    assert ship.main([f"runs={run}", f"card={best}", f"out={home}"]) == 2
     said = "ship: pretrained policy 'broken': model.safetensors is missing\n"
     assert capsys.readouterr().err == said
     assert [path.name for path in home.iterdir()] == ["broken"]
@@ -248,11 +249,10 @@ def test_a_model_of_an_older_version_gives_way(run: Path, card: Path, tmp_path: 
 
 @pytest.mark.parametrize("replaces", [False, True])
 def test_the_same_command_mends_what_an_interrupt_left(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
+    run: Path, best: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
 ):
-    home, card = tmp_path / "home", tmp_path / "said.yaml"
-    card.write_text(yaml.safe_dump({**SAID, "recommended": True}))
-    words = [f"runs={run}", f"card={card}", f"out={home}", "name=one"]
+    home = tmp_path / "home"
+    words = [f"runs={run}", f"card={best}", f"out={home}", "name=one"]
     if replaces:
         assert ship.main(words) == 0
         words.append("replace=true")

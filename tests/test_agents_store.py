@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from agents.algorithms import make_model
-from agents.config import TrainConfig, make_config
-from agents.store import (
+from agents.configuration.config import TrainConfig, make_config
+from agents.models.algorithms import make_model
+from agents.models.store import (
     LAST,
     ModelError,
     cannot_resume,
@@ -116,7 +116,9 @@ def test_no_network_is_made_that_weights_are_missing_for(
 ):
     """Also of an LSTM: one of 65,536 units would take 64 GB."""
     made: list[TrainConfig] = []
-    monkeypatch.setattr("agents.algorithms.make_model", lambda config, *_: made.append(config))
+    monkeypatch.setattr(
+        "agents.models.algorithms.make_model", lambda config, *_: made.append(config)
+    )
     for config in (recurrent(lstm_size=65536, net=[]), recurrent(lstm_size=65536, net=[1])):
         with pytest.raises(ModelError, match="fewer weights"):
             model_of(contents, config)

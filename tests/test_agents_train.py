@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import signal
@@ -15,20 +14,13 @@ import pytest
 import yaml
 
 from agents import evaluate, pictures, train
-from agents.config import read_config
-from agents.folders import LOCK
-from agents.store import LAST, steps_of
+from agents.configuration.config import read_config
+from agents.models.store import LAST, steps_of
+from agents.runs.folders import LOCK
+from llmscale_env.sim.engine import make_engine
+from tests.small_runs import SMALL, SMALL_RUN, rows
 from tests.waiting import command, ended, until
 
-# Two minutes of a small cluster under a light load: an episode takes milliseconds.
-SMALL = [
-    "env=mixed-slo-v0",
-    "scenario.horizon_s=120",
-    "scenario.workload=chat",
-    "scenario.fleet.max_gpus=6",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
-]
 TINY = [
     *SMALL,
     "total_timesteps=256",
@@ -43,11 +35,6 @@ TINY = [
     "evaluation_episodes=3",
     "references=static,llumnix",
 ]
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +145,7 @@ def test_tensorboard_has_the_documented_tags(trained: SimpleNamespace, project_r
 
 def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
     """The curve, the table and a user's own call are one path."""
-    from agents.environments import make_scenario
+    from agents.configuration.environments import make_scenario
     from agents.learned import LearnedPolicy
     from llmscale_env.control.run import run_episode
 
@@ -176,7 +163,7 @@ def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
 def test_learned_policy_acts_as_the_network_does_in_the_environment(trained: SimpleNamespace):
     import gymnasium as gym
 
-    from agents.environments import make_scenario
+    from agents.configuration.environments import make_scenario
     from agents.learned import LearnedPolicy
     from llmscale_env.control.run import run_episode
 
@@ -259,6 +246,25 @@ def test_the_same_seed_gives_the_same_run(trained: SimpleNamespace, tmp_path: Pa
     words += ["evaluation_episodes=0", "references=none", "env_threads=2", f"out={folder}"]
     assert train.main(words) == 0
     assert rows(folder / "validation.csv") == rows(trained.folder / "validation.csv")
+
+
+def test_the_reference_engine_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    def noted(spec: Any, n: int, engine: str) -> Any:
+        made.append(engine)
+        return make_engine(spec, n, engine)
+
+    monkeypatch.setattr("llmscale_env.control.simulation.make_engine", noted)
+    words = [*SMALL_RUN, "ppo.n_steps=8", "references=static"]
+    words += ["total_timesteps=16", "validation_every=16", "validation_episodes=1"]
+    for engine in ("fast", "reference"):
+        out = tmp_path / engine
+        assert train.main([*words, "evaluation_episodes=1", f"engine={engine}", f"out={out}"]) == 0
+        assert set(made) == {engine}
+        made.clear()
+    for name in ("references.csv", "validation.csv", "evaluation.csv"):
+        assert rows(tmp_path / "fast" / name) == rows(tmp_path / "reference" / name)
 
 
 def test_an_untrained_network_leaves_things_as_they_are(trained: SimpleNamespace):
@@ -373,7 +379,7 @@ def test_a_zip_is_converted_once_somebody_trusts_it(
     """Nothing of a zip is executed before; what comes of it is the same network."""
     from agents import convert
     from agents.learned import LearnedPolicy
-    from agents.store import BEST, read
+    from agents.models.store import BEST, read
 
     shutil.copy(trained.folder / "config.yaml", tmp_path)
     LearnedPolicy(trained.folder).model.save(tmp_path / "model_best.zip")
@@ -412,7 +418,7 @@ def test_loading_a_model_executes_nothing(trained: SimpleNamespace, tmp_path: Pa
     import zipfile
 
     from agents.learned import LearnedPolicy
-    from agents.store import BEST, ModelError
+    from agents.models.store import BEST, ModelError
 
     class Trap:
         def __reduce__(self) -> Any:

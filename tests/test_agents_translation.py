@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from agents.environments import codec_of, make_codec, make_scenario
-from agents.translation import TranslationError, Translator, share_exact
+from agents.configuration.environments import codec_of, make_codec, make_scenario
+from agents.learning.translation import TranslationError, Translator, share_exact
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
-from tests.warm_starts import config_of
+from tests.small_runs import copying
 
 
 class Script:
@@ -36,7 +36,7 @@ class Script:
 
 def translated(commands: list[Command], *words: str) -> tuple[list[dict[str, str]], list[Any]]:
     """Per command the choices by part, and the translations."""
-    config = config_of(*words)
+    config = copying(*words)
     scenario = make_scenario(config)
     codec = codec_of(config, scenario)
     script = Script(commands, Translator(codec, scenario))

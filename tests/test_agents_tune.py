@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from agents import tune
-from agents.config import make_config, parse_words
-from agents.environments import make_scenario
-from agents.lagrangian import prices
-from agents.settings import AGENTS
+from agents.configuration.config import make_config, parse_words
+from agents.configuration.environments import make_scenario
+from agents.configuration.settings import AGENTS
+from agents.learning.validation_score import worth
 from agents.tune import search_space
-from agents.validation_score import worth
+from llmscale_env.control.reward import violation_prices
 from tests.small_runs import SMALL_RUN, rows
 
 TINY = [
@@ -40,11 +40,11 @@ def test_what_is_searched_are_options(agent: str):
 
 def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("optuna")
-    import agents.learning
+    import agents.learning.learner
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert tune.main([*TINY, "trials=2", f"out={whole}"]) == 0
-    learn, calls = agents.learning.learn, []
+    learn, calls = agents.learning.learner.learn, []
 
     def interrupted(config: Any, scenario: Any, folder: Path, *rest: Any) -> None:
         calls.append(folder.name)
@@ -53,7 +53,7 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
         learn(config, scenario, folder, *rest)
 
-    monkeypatch.setattr(agents.learning, "learn", interrupted)
+    monkeypatch.setattr(agents.learning.learner, "learn", interrupted)
     assert tune.main([*TINY, "trials=2", f"out={cut}"]) == 130
     assert tune.main([*TINY, "trials=2", f"out={cut}", "resume=true"]) == 0
     assert calls == ["trial-000", "trial-001", "trial-001"]
@@ -115,17 +115,17 @@ def test_a_trial_that_goes_astray_does_not_end_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("optuna")
-    import agents.learning
-    from agents.callbacks import WentAstray
+    import agents.learning.learner
+    from agents.learning.callbacks import WentAstray
 
-    learn = agents.learning.learn
+    learn = agents.learning.learner.learn
 
     def astray(config: Any, scenario: Any, folder: Path, *rest: Any) -> None:
         if folder.name == "trial-000":
             raise WentAstray("NaN")
         learn(config, scenario, folder, *rest)
 
-    monkeypatch.setattr(agents.learning, "learn", astray)
+    monkeypatch.setattr(agents.learning.learner, "learn", astray)
     assert tune.main([*TINY, "trials=1", f"out={tmp_path / 'search'}"]) == 0
     assert "trial 0: learning went astray" in capsys.readouterr().err
     assert [row["state"] for row in rows(tmp_path / "search" / "trials.csv")] == [
@@ -176,7 +176,7 @@ def test_values_by_hand():
         for name, n in zip(CLASSES, both, strict=True)
     }
     row = {**made[0], "cost/violations": 4.0, **misses}
-    a_miss = prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
+    a_miss = violation_prices(scenario)[[c.name for c in scenario.classes].index("interactive")]
     found = worth([row], at_prices, scenario)
     assert found == pytest.approx(-10.0 + 4.0 - 5 * a_miss * 3)
 

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from agents import train
-from agents.config import make_config, parse_words, read_config
-from agents.environments import make_scenario, make_vector_env
-from agents.settings import RangeConfig
-from agents.store import LAST, steps_of
-from agents.variety import ScenarioSource, VarietyVectorEnv, draw, fields_at, merged_infos
+from agents.configuration.config import read_config
+from agents.configuration.environments import make_scenario, make_vector_env
+from agents.configuration.settings import RangeConfig
+from agents.learning.variety import ScenarioSource, VarietyVectorEnv, draw, fields_at, merged_infos
+from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
+from tests import small_runs
+from tests.small_runs import SMALL
 
-SMALL = [
+FEW = [
+    *(word for word in SMALL if not word.startswith("scenario.horizon_s")),
     "scenario.horizon_s=40",
-    "scenario.workload=chat",
-    "scenario.fleet.max_gpus=6",
-    "scenario.fleet.pools.interactive.initial_instances=2",
-    "scenario.fleet.pools.mixed.initial_instances=1",
     "n_envs=4",
     "ppo.n_steps=4",
     "ppo.batch_size=16",
@@ -33,8 +32,7 @@ STILL = np.array([[2, 1, 0, 3, 3, 3, 0, 0]] * 4)
 
 
 def config_of(*words: str) -> Any:
-    last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
-    return make_config("mixed-slo-v0", parse_words(list(last.values()), ())[0])
+    return small_runs.config_of(*FEW, *words)
 
 
 def made(*words: str) -> tuple[Any, VarietyVectorEnv]:
@@ -230,7 +228,8 @@ def test_slips(words: list[str], said: str):
 
 
 def test_prices_are_those_of_the_groups_scenarios():
-    from agents.lagrangian import LagrangianVecEnv, prices
+    from agents.learning.lagrangian import LagrangianVecEnv
+    from llmscale_env.control.reward import violation_prices
 
     config, env = made(*RATES, "lagrangian.attainment=0.99")
     native = NativeVecEnv(env)
@@ -238,7 +237,7 @@ def test_prices_are_those_of_the_groups_scenarios():
     native.seed_each(config.training_seeds())
     wrapped.reset()
     first = wrapped._prices_now()
-    expected = np.repeat([prices(s) for s in env.scenarios], 2, axis=0)
+    expected = np.repeat([violation_prices(s) for s in env.scenarios], 2, axis=0)
     np.testing.assert_array_equal(first, expected)
     assert first[0, 0] != first[2, 0]
     for _ in range(4):
@@ -250,8 +249,7 @@ def test_prices_are_those_of_the_groups_scenarios():
 @pytest.mark.slow
 def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     common = [
-        "env=mixed-slo-v0",
-        *SMALL,
+        *FEW,
         "total_timesteps=32",
         "validation_every=32",
         "validation_episodes=1",
@@ -280,7 +278,7 @@ CHOICES = [
 
 def test_environments_that_wait_give_the_same_as_new_ones(monkeypatch):
     """Groups that go on in an environment used before, without episodes that nobody sees, or in a new one."""
-    import agents.variety as variety
+    import agents.learning.variety as variety
 
     def played(*words: str) -> tuple[list[Any], list[Any]]:
         seeds, made_of = [3, 4, 5, 6], []

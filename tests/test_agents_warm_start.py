@@ -14,19 +14,17 @@ from stable_baselines3 import PPO
 from torch.distributions import Categorical
 
 from agents import train
-from agents.algorithms import make_model
-from agents.anchor import Anchor, attach, kl_of_parts
-from agents.cloning import Demonstrations, _distribution, are_ordered, clone, watch
-from agents.environments import make_scenario, make_vector_env
-from agents.held_noise import parts_of
+from agents.configuration.environments import make_scenario, make_vector_env
+from agents.configuration.settings import WarmStartConfig
+from agents.exploration.anchor import Anchor, attach, kl_of_parts
+from agents.exploration.held_noise import parts_of
 from agents.learned import LearnedPolicy
-from agents.settings import WarmStartConfig
-from agents.store import LAST, steps_of
-from agents.vec_adapter import NativeVecEnv
+from agents.learning.cloning import Demonstrations, _distribution, are_ordered, clone, watch
+from agents.models.store import LAST, steps_of
 from baselines import make_policy
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
-from tests.warm_starts import SMALL, config_of
+from tests.small_runs import SMALL, UNWATCHED, copying, network_of
 
 # ---- the copy ----
 
@@ -63,7 +61,7 @@ def test_returns_end_with_their_episode():
 
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
 def test_a_copy_acts_as_what_it_has_seen(agent: str):
-    config = config_of("action=instance_counts,batch_limits", "warm_start.episodes=3", agent=agent)
+    config = copying("action=instance_counts,batch_limits", "warm_start.episodes=3", agent=agent)
     scenario = make_scenario(config)
 
     class Sawtooth:
@@ -82,8 +80,7 @@ def test_a_copy_acts_as_what_it_has_seen(agent: str):
     seen = watch(config, [(scenario, Sawtooth())])
     assert seen.lengths == (12, 12, 12)
     assert seen.exact_commands == 1.0
-    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
-    model = make_model(config, env)
+    model = network_of(config)
     settings = WarmStartConfig(policy="x", epochs=150, batch_size=12, learning_rate=0.01)
     before = clone(model, seen, settings.model_copy(update={"epochs": 1}), 0.02, 0)
     after = clone(model, seen, settings, 0.02, 0)
@@ -95,19 +92,17 @@ def test_a_copy_acts_as_what_it_has_seen(agent: str):
     same = np.equal(alone["interactive/batch_limit"], copied["interactive/batch_limit"])
     assert set(copied["interactive/batch_limit"]) >= {32.0, 128.0}
     assert same.mean() > 0.7
-    env.close()
 
 
 def test_entropy_keeps_a_copy_trying_other_things():
-    config = config_of("action=instance_counts", "warm_start.episodes=2", agent="ppo")
+    config = copying("action=instance_counts", "warm_start.episodes=2", agent="ppo")
     scenario = make_scenario(config)
     policy = make_policy("static:interactive=2,mixed=1,batch=0")
     seen = watch(config, [(scenario, policy)])
-    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
     settings = WarmStartConfig(policy="x", epochs=400, batch_size=24, learning_rate=0.01)
     odds = {}
     for entropy in (0.0, 0.2):
-        model = make_model(config, env)
+        model = network_of(config)
         clone(model, seen, settings.model_copy(update={"entropy": entropy}), 0.02, 0)
         found = model.policy.get_distribution(torch.as_tensor(seen.observations))
         first = found.distribution[0].probs.detach().numpy()
@@ -115,16 +110,14 @@ def test_entropy_keeps_a_copy_trying_other_things():
         odds[entropy] = float(np.median(first[:, seen.actions[0, 0]] / others.mean(axis=1)))
     assert 75 < odds[0.2] < 300  # exp(1 / 0.2) is 148
     assert odds[0.0] > 4 * odds[0.2]
-    env.close()
 
 
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
 def test_a_spread_copy_tries_the_levels_beside_the_policys(agent: str):
-    config = config_of("action=instance_counts,batch_limits", "warm_start.episodes=2", agent=agent)
+    config = copying("action=instance_counts,batch_limits", "warm_start.episodes=2", agent=agent)
     scenario = make_scenario(config)
     seen = watch(config, [(scenario, make_policy("static:interactive=2,mixed=1,batch=0"))])
-    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
-    model = make_model(config, env)
+    model = network_of(config)
     settings = WarmStartConfig(policy="x", epochs=300, batch_size=24, entropy=0.0, spread=0.45)
     assert clone(model, seen, settings, 0.02, 0)["agreement"] == 1.0
     rows = np.arange(len(seen.actions))
@@ -134,18 +127,16 @@ def test_a_spread_copy_tries_the_levels_beside_the_policys(agent: str):
     # By hand: 1, exp(-1 / 0.405), exp(-4 / 0.405) of 1.1693.
     np.testing.assert_allclose(middle[1:4], [0.0724, 0.8551, 0.0724], atol=0.03)
     assert middle[0] < 0.01
-    env.close()
 
 
 def test_settings_may_be_spread_less_than_counts():
-    config = config_of("action=instance_counts,batch_limits", "warm_start.episodes=2", agent="ppo")
+    config = copying("action=instance_counts,batch_limits", "warm_start.episodes=2", agent="ppo")
     scenario = make_scenario(config)
     seen = watch(config, [(scenario, make_policy("static:interactive=2,mixed=1,batch=0"))])
     assert seen.counts == (True, True, True, False, False, False)
-    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
     tried = {}
     for others in (None, 0.3, 0.0):
-        model = make_model(config, env)
+        model = network_of(config)
         settings = WarmStartConfig(
             policy="x", epochs=300, batch_size=24, entropy=0.0, spread=0.45, spread_settings=others
         )
@@ -158,7 +149,6 @@ def test_settings_may_be_spread_less_than_counts():
         assert chosen[0] == pytest.approx(0.855, abs=0.05)  # a count is spread as before
         tried[others] = 1 - chosen[3]
     assert tried[None] > 3 * tried[0.3] > 9 * tried[0.0]
-    env.close()
 
 
 def test_choices_without_an_order_are_not_spread():
@@ -166,38 +156,34 @@ def test_choices_without_an_order_are_not_spread():
     assert are_ordered(["-4", "0", "+4"])
     assert are_ordered(["x0.5", "x2"])
     assert not are_ordered(["ssd", "host", "multicast"])
-    config = config_of("action=instance_counts,loading", "warm_start.episodes=2", agent="ppo")
+    config = copying("action=instance_counts,loading", "warm_start.episodes=2", agent="ppo")
     scenario = make_scenario(config)
     seen = watch(config, [(scenario, make_policy("paced:load_source=host"))])
     assert seen.ordered == (True, True, True, False)
-    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
-    model = make_model(config, env)
+    model = network_of(config)
     settings = WarmStartConfig(policy="x", epochs=300, batch_size=24, entropy=0.0, spread=0.45)
     clone(model, seen, settings, 0.02, 0)
     found = parts_of(_distribution(model, seen, np.arange(len(seen.actions)), len(seen.lengths)))
     source = np.median(found[3].probs.detach().numpy(), axis=0)
     assert source[1] > 0.99  # host, between ssd and multicast
-    env.close()
 
 
 def test_the_copy_of_a_policy_that_never_changes_can_still_learn_to():
     """Few units of the last hidden layer are where tanh is flat; all were, without the biases after it."""
-    config = config_of("action=instance_counts", "warm_start.episodes=4", agent="ppo")
+    config = copying("action=instance_counts", "warm_start.episodes=4", agent="ppo")
     scenario = make_scenario(config)
     seen = watch(config, [(scenario, make_policy("static:interactive=2,mixed=1,batch=0"))])
-    env = NativeVecEnv(make_vector_env(config, scenario, config.n_envs))
-    model = make_model(config, env)
+    model = network_of(config)
     settings = WarmStartConfig(policy="x", epochs=300, batch_size=12)
     told = clone(model, seen, settings, 0.02, 0)
     assert told["agreement"] == 1.0
     with torch.no_grad():
         units = model.policy.mlp_extractor.policy_net(torch.as_tensor(seen.observations))
     assert float((units.abs() > 0.97).float().mean()) < 0.2
-    env.close()
 
 
 def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
-    config = config_of("warm_start.episodes=2")
+    config = copying("warm_start.episodes=2")
     scenario = make_scenario(config)
     seen = watch(config, [(scenario, make_policy("llumnix"))])
     assert 0.5 < seen.exact_choices <= 1.0
@@ -338,7 +324,6 @@ def test_a_large_coefficient_draws_the_policy_to_the_copy(agent: str):
 def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
     words = [
-        "env=mixed-slo-v0",
         *SMALL,
         "n_envs=2",
         "ppo.n_steps=8",
@@ -346,9 +331,7 @@ def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
         "ppo.net=[8]",
         "total_timesteps=32",
         "validation_every=16",
-        "validation_episodes=1",
-        "evaluation_episodes=0",
-        "references=none",
+        *UNWATCHED,
         "warm_start.policy=llumnix",
         "warm_start.episodes=1",
         "warm_start.epochs=2",

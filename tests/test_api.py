@@ -77,7 +77,7 @@ def test_numbers_of_episodes_are_whole(num_envs):
 
 
 def test_more_episodes_than_any_memory_holds_are_refused():
-    from agents.config import make_config
+    from agents.configuration.config import make_config
     from llmscale_env._cli import Slip
     from llmscale_env.envs.base import MAX_EPISODES
 

@@ -266,7 +266,7 @@ def test_fingerprint_of_the_real_code_reaches_the_engine(function, monkeypatch):
     assert "llmscale_env.sim.fast.serving.boundary" in seen
     assert "llmscale_env.cluster.iteration_time" in seen
     assert "baselines.chiron" in seen
-    assert not any(name.startswith("agents.learning") for name in seen)
+    assert not any(name.startswith("agents.learning.learner") for name in seen)
 
 
 def result(folder: Path, code: str = "code", scale: str = "paper") -> Result:

@@ -13,7 +13,7 @@ import yaml
 import agents.tune
 import baselines.tune
 from agents import evaluate, train
-from agents.store import LAST, steps_of
+from agents.models.store import LAST, steps_of
 from experiments.harness.catalogue import load
 from experiments.harness.results import ROWS
 from experiments.run import RunsFailed, make_result

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
-from agents.config import read_config
+from agents.configuration.config import read_config
 from experiments.harness.catalogue import entries, load, matching
 from experiments.harness.claims import Verdict
 from experiments.learned import study_mixed_slo_v0

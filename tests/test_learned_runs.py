@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.store import contents_of, write
+from agents.models.store import contents_of, write
 from experiments.learned import study_ablations
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
@@ -25,9 +25,9 @@ from experiments.learned.verdicts import chosen_learned
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folders of networks that have learnt nothing: two seeds, and a price of their own."""
-    from agents.algorithms import make_model
-    from agents.config import make_config
-    from agents.environments import make_scenario, make_vector_env
+    from agents.configuration.config import make_config
+    from agents.configuration.environments import make_scenario, make_vector_env
+    from agents.models.algorithms import make_model
     from agents.vec_adapter import NativeVecEnv
 
     home = tmp_path_factory.mktemp("runs")
@@ -155,7 +155,7 @@ def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
 def test_what_a_run_has_seen(
     changes: dict[str, Any], made_for: str, leaks: tuple[str, ...], tmp_path: Path
 ):
-    from agents.config import make_config
+    from agents.configuration.config import make_config
     from experiments.learned.runs import run_of
 
     grouped = {"randomise.groups": 1} if "randomise.ranges" in changes else {}
@@ -203,7 +203,7 @@ def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
     ],
 )
 def test_a_setting_is_what_a_run_was_told_of_attainment(changes: dict[str, Any], setting: str):
-    from agents.config import make_config
+    from agents.configuration.config import make_config
     from experiments.learned.runs import setting_of
 
     assert setting_of(make_config("mixed-slo-v0", changes)) == setting
@@ -271,7 +271,7 @@ def test_one_network_of_each_workload():
 def test_quantiles_are_settings_of_networks_that_decide_counts(
     changes: dict[str, Any], turns: bool, tmp_path: Path
 ):
-    from agents.config import make_config
+    from agents.configuration.config import make_config
     from experiments.learned.protocol import learned_cases
     from experiments.learned.runs import run_of
 

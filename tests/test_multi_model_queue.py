@@ -379,8 +379,8 @@ def test_it_trains_and_its_model_is_a_policy(tmp_path, capsys):
 
 
 def test_an_untrained_network_leans_towards_keeping():
-    from agents.environments import make_codec
-    from agents.prior import as_is_choices
+    from agents.configuration.environments import make_codec
+    from agents.exploration.prior import as_is_choices
 
     scenario = load_scenario("multi-model-queue", **{"fleet.pools.gpu-1.evicts_in_order": False})
     decoder = make_codec("multi-model-queue", scenario).decoder

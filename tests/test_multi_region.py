@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.prior import as_is_choices
+from agents.exploration.prior import as_is_choices
 from llmscale_env.control.region_costs import RegionCosts
 from llmscale_env.envs.blocks.endpoints import WEEKDAYS
 from llmscale_env.envs.codec import Codec

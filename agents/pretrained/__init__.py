@@ -30,10 +30,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from agents.store import MODEL
+from agents.models.store import MODEL
 from llmscale_env._cli import closest
+from llmscale_env._reading import Unreadable, read_yaml
 
 FOLDER = Path(__file__).parent
 CARD, SUMS = "card.yaml", "SHA256SUMS"
@@ -199,9 +198,9 @@ def _read(folder: Path) -> Pretrained:
             f"pretrained policy {folder.name!r}: {MODEL} has {size:,} bytes; at most {MAX_BYTES:,}"
         )
     try:
-        card = yaml.safe_load((folder / CARD).read_text(encoding="utf-8"))
-    except yaml.YAMLError:
-        raise PretrainedError(f"pretrained policy {folder.name!r}: {CARD} is not YAML") from None
+        card = read_yaml(folder / CARD)
+    except Unreadable as error:
+        raise PretrainedError(f"pretrained policy {folder.name!r}: {CARD}: {error}") from None
     missing = [key for key in KEYS if not isinstance(card, dict) or card.get(key) is None]
     if missing:
         raise PretrainedError(f"pretrained policy {folder.name!r}: {CARD} lacks {missing}")

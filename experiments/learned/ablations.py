@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.config import read_config
-from agents.environments import blocks_seen
+from agents.configuration.config import read_config
+from agents.configuration.environments import blocks_seen
 
 BLINDED = (
     "clock",

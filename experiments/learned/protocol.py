@@ -254,7 +254,7 @@ def seen_by(policy: Policy, case: Mapping[str, Any]) -> Any:
         return case["forecaster"]
     if not case["learned"]:
         return None  # no heuristic reads it
-    from agents.comparison import forecaster_of
+    from agents.runs.comparison import forecaster_of
 
     return forecaster_of(policy)
 

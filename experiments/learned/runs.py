@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agents.config import TrainConfig, read_config
-from agents.environments import are_counts, codec_of
+from agents.configuration.config import TrainConfig, read_config
+from agents.configuration.environments import are_counts, codec_of
+from agents.models.store import find_model, steps_of
 from agents.pretrained import is_pretrained, shipped
-from agents.store import find_model, steps_of
 from experiments.learned.family import FAMILY, Workload, digest_of
 from llmscale_env._cli import closest
 from llmscale_env.scenarios import load_scenario

@@ -12,12 +12,13 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
+    return is_number(value) and 0 <= value <= 1
 
 
 class Frozen(BaseModel):
@@ -32,7 +33,7 @@ class PPOConfig(Frozen):
     Attributes:
         learning_rate, learning_rate_end: the rate falls linearly from one to the other.
         net: hidden layers, the same for policy and value, not shared.
-        activation: of hidden layers; "norm-tanh" is `agents.activations.NormTanh`.
+        activation: of hidden layers; "norm-tanh" is `agents.models.activations.NormTanh`.
         (others): as in stable-baselines3.
     """
 
@@ -86,7 +87,7 @@ def teacher_of(policy: str, workload: str) -> str:
 
 
 class WarmStartConfig(Frozen):
-    """A network that begins as the copy of a handwritten policy (`agents.cloning`).
+    """A network that begins as the copy of a handwritten policy (`agents.learning.cloning`).
 
     Attributes:
         policy: name of a reference policy; None: no warm start. Where training draws workloads by name,
@@ -118,7 +119,7 @@ class WarmStartConfig(Frozen):
 
 
 class LagrangianConfig(Frozen):
-    """Prices of misses that move until an attainment is met (`agents.lagrangian`).
+    """Prices of misses that move until an attainment is met (`agents.learning.lagrangian`).
 
     Attributes:
         attainment: share of arrivals to be served in time, for every class or by class; None: prices stay
@@ -136,6 +137,11 @@ class LagrangianConfig(Frozen):
     rate: NonNegative = 5.0
     start: NonNegative = 1.0
     most: Positive = 100.0
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether misses have prices that never move."""
+        return self.attainment is not None and self.rate == 0
 
     @field_validator("attainment", mode="before")
     @classmethod
@@ -173,7 +179,7 @@ class RangeConfig(Frozen):
     def _pair(cls, value: Any) -> Any:
         """`[low, high]` is short for the interval."""
         is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-        if is_pair and all(_is_number(end) for end in value):
+        if is_pair and all(is_number(end) for end in value):
             return {"low": value[0], "high": value[1]}
         if not isinstance(value, (dict, RangeConfig)):
             raise ValueError(
@@ -196,7 +202,7 @@ class RangeConfig(Frozen):
 
 
 class RandomiseConfig(Frozen):
-    """Training on many scenarios side by side, drawn anew now and then (`agents.variety`).
+    """Training on many scenarios side by side, drawn anew now and then (`agents.learning.variety`).
 
     Attributes:
         ranges: by dotted path of a field of the scenario; empty: one scenario for all.

@@ -13,17 +13,24 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from tqdm import tqdm
 
-from agents.checkpoint import Keeper
-from agents.comparison import Row, lacking, metrics_of, run_on_each
-from agents.config import TrainConfig
-from agents.environments import validation_scenarios
-from agents.files import read_csv, write_csv
-from agents.lagrangian import LagrangianVecEnv, priced_return
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import simulations_of, validation_scenarios
 from agents.learned import LearnedPolicy
-from agents.stopping import Stop
-from agents.store import BEST, ModelError, check_finite, contents_of, write
+from agents.learning.checkpoint import Keeper
+from agents.learning.lagrangian import asked_of
+from agents.learning.validation_score import worth
+from agents.models.store import BEST, ModelError, check_finite, contents_of, write
+from agents.runs.comparison import (
+    Row,
+    grouped,
+    judged_shares,
+    lacking,
+    metrics_of,
+    run_on_each,
+)
+from agents.runs.files import read_csv, write_csv
+from agents.runs.stopping import Stop
 from agents.vec_adapter import NativeVecEnv
-from llmscale_env.control.results.result import on_time_share
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import Scenario
 
@@ -85,9 +92,6 @@ class Validation(BaseCallback):
         stop: when to end.
         references: validation rows of the reference policies.
         keeper: writes down where the run is.
-        prices: the environment whose multipliers move, if there are any.
-            Where they move, the best model is the one that lacks least attainment, and of those the one with
-            the fewest GPU-hours; where they are fixed, the one with the best return at these prices.
         on_validation: called with the steps and the rows of every validation, after all is saved.
     """
 
@@ -100,21 +104,19 @@ class Validation(BaseCallback):
         stop: Stop,
         references: list[Row],
         keeper: Keeper,
-        prices: LagrangianVecEnv | None = None,
         on_validation: Callable[[int, list[Row]], object] | None = None,
     ) -> None:
         super().__init__()
         self._on_validation = on_validation
-        self.prices = prices
         self.config, self.scenario, self.folder = config, scenario, folder
         self.stop = stop
         self.keeper = keeper
         self.scenarios = validation_scenarios(config, scenario)
-        self.simulations = {
-            name: ClusterSimulation(other) if name else simulation
-            for name, other in self.scenarios.items()
+        self.simulations = simulations_of(config, self.scenarios, simulation)
+        self.levels = {
+            policy: float(np.mean([row["reward"] for row in mine]))
+            for policy, mine in grouped(references, "policy").items()
         }
-        self.levels = _mean_rewards(references)
         self.rows: list[Row] = []
         self.best: tuple[float, ...] = (-np.inf,)
         self.last_validation = -1
@@ -182,21 +184,17 @@ class Validation(BaseCallback):
             self._on_validation(steps, rows)
 
     def score(self, rows: list[Row]) -> tuple[float, ...]:
-        """What the best model has most of, in order."""
-        if self.prices is None:
-            return (_mean(rows, "reward"),)
-        if self.prices.fixed:
-            return (self._priced(rows),)
-        targets = zip(self.prices.class_names, self.prices.targets.tolist(), strict=True)
-        asked = {name: target for name, target in targets if not np.isnan(target)}
-        return (-round(lacking(rows, asked), 6), -_mean(rows, "gpu_hours"))
+        """What the best model has most of, in order.
 
-    def _priced(self, rows: list[Row]) -> float:
-        """Mean return at fixed prices."""
-        assert self.prices is not None
-        price = self.prices.multipliers[0]
-        found = [priced_return(r, self.scenarios[r.get("workload", "")], price) for r in rows]
-        return float(np.mean(found))
+        Where prices of misses move, it is the one that lacks least attainment, and of those the one with the
+        fewest GPU-hours; where they are fixed, the one with the best return at these prices.
+        """
+        settings = self.config.lagrangian
+        if settings.attainment is None or settings.is_fixed:
+            return (worth(rows, self.config, self.scenario),)
+        asked = asked_of(settings, self.scenario)
+        hours = float(np.mean([row["gpu_hours"] for row in rows]))
+        return (-round(lacking(rows, asked), 6), -hours)
 
     def save(self) -> None:
         """Write the last model, whole, and where the run is."""
@@ -207,17 +205,14 @@ class Validation(BaseCallback):
         mean = {
             key: float(np.mean([row[key] for row in rows])) for key in metrics_of(self.scenario)
         }
-        judged = {
-            name: [share for row in rows if (share := on_time_share(row, name)) == share]
-            for name in self.scenario.class_groups
-        }
+        judged = {name: judged_shares(rows, name) for name in self.scenario.class_groups}
         classes = ", ".join(
             f"{name} {100 * np.mean(shares):.1f} %" if shares else f"{name} -"
             for name, shares in judged.items()
         )
         at_price = ""
-        if self.prices is not None and self.prices.fixed:
-            at_price = f", at its price {self._priced(rows):.1f}"
+        if self.config.lagrangian.is_fixed:
+            at_price = f", at its price {worth(rows, self.config, self.scenario):.1f}"
         beaten = [name for name, level in self.levels.items() if mean["reward"] > level]
         decimals = 1 if abs(mean["reward"]) >= 10 else 3
         return (
@@ -303,20 +298,8 @@ def log_references(folder: Path, rows: list[Row], scenario: Scenario, until: int
     """
     from torch.utils.tensorboard import SummaryWriter
 
-    for policy in dict.fromkeys(row["policy"] for row in rows):
-        mine = [row for row in rows if row["policy"] == policy]
+    for policy, mine in grouped(rows, "policy").items():
         # In place of the lines of earlier sessions, which may have been shorter.
         with SummaryWriter(str(folder / f"reference_{policy}"), purge_step=0) as writer:
             for step in (0, until):
                 log_levels(writer, mine, scenario, step)
-
-
-def _mean(rows: list[Row], key: str) -> float:
-    return float(np.mean([row[key] for row in rows]))
-
-
-def _mean_rewards(rows: list[Row]) -> Mapping[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        found[row["policy"]].append(row["reward"])
-    return {policy: float(np.mean(rewards)) for policy, rewards in found.items()}

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agents.config import TrainConfig
-from agents.settings import RecurrentPPOConfig
+from agents.configuration.config import TrainConfig
+from agents.configuration.settings import RecurrentPPOConfig
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -42,7 +42,7 @@ def make_model(
     import torch
     from torch import nn
 
-    from agents.activations import NormTanh
+    from agents.models.activations import NormTanh
 
     hyper = config.hyper
     layers = list(hyper.net)

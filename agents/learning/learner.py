@@ -10,9 +10,14 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from agents.algorithms import make_model
-from agents.anchor import Anchor
-from agents.callbacks import (
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import codec_of, make_vector_env
+from agents.configuration.settings import teacher_of
+from agents.exploration.anchor import Anchor
+from agents.exploration.held_noise import HeldNoise
+from agents.exploration.prior import as_is_choices, lean_towards
+from agents.exploration.sharpening import Sharpening
+from agents.learning.callbacks import (
     Progress,
     RolloutTags,
     Validation,
@@ -20,23 +25,26 @@ from agents.callbacks import (
     take_back_events,
     went_astray,
 )
-from agents.checkpoint import Keeper
-from agents.cloning import clone, watch
-from agents.comparison import Row
-from agents.config import TrainConfig
-from agents.environments import codec_of, make_vector_env
-from agents.files import said, write_json
-from agents.folders import clear_parts
-from agents.held_noise import HeldNoise
-from agents.lagrangian import DualAscent, LagrangianVecEnv
-from agents.prior import as_is_choices, lean_towards
-from agents.same_arrivals import GroupBaseline
-from agents.settings import teacher_of
-from agents.sharpening import Sharpening
-from agents.stopping import Stop
-from agents.store import COPY, LAST, ModelError, cannot_resume, contents_of, load_model, write
-from agents.translation import TranslationError
-from agents.variety import ScenarioSource, VarietyVectorEnv, is_varied
+from agents.learning.checkpoint import Keeper
+from agents.learning.cloning import clone, watch
+from agents.learning.lagrangian import DualAscent, LagrangianVecEnv
+from agents.learning.same_arrivals import GroupBaseline
+from agents.learning.translation import TranslationError
+from agents.learning.variety import ScenarioSource, VarietyVectorEnv, is_varied
+from agents.models.algorithms import make_model
+from agents.models.store import (
+    COPY,
+    LAST,
+    ModelError,
+    cannot_resume,
+    contents_of,
+    load_model,
+    write,
+)
+from agents.runs.comparison import Row
+from agents.runs.files import said, write_json
+from agents.runs.folders import clear_parts
+from agents.runs.stopping import Stop
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.simulation import ClusterSimulation
@@ -106,7 +114,6 @@ def learn(
                 stop,
                 references,
                 keeper,
-                prices,
                 on_validation,
             )
             if resumes:
@@ -152,7 +159,7 @@ def _training_env(config: TrainConfig, scenario: Scenario) -> Any:
 
 
 def make_learner(config: TrainConfig, env: VecEnv, scenario: Scenario) -> Any:
-    """An untrained model that mostly leaves the cluster as it is (`agents.prior`)."""
+    """An untrained model that mostly leaves the cluster as it is (`agents.exploration.prior`)."""
     model = make_model(config, env)
     decoder = codec_of(config, scenario).decoder
     choices = as_is_choices(decoder.parts, decoder.choices, scenario)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.remote_folders import LOG
+from agents.runs.remote_folders import LOG
 from llmscale_env._cli import Slip
 
 LOCK = ".lock"

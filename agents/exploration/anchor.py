@@ -15,7 +15,8 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.distributions import Categorical, kl_divergence
 
-from agents.algorithms import is_recurrent, takes_masks
+from agents.exploration.held_noise import parts_of
+from agents.models.algorithms import is_recurrent, takes_masks
 
 
 class _Attached(torch.autograd.Function):
@@ -97,13 +98,10 @@ class Anchor(BaseCallback):
         """The distributions of the parts of the action."""
         if takes_masks(self.model):
             masks = more.get("action_masks", rest[0] if rest else None)
-            found = policy.get_distribution(observations, masks)
-            return list(found.distributions)
+            return parts_of(policy.get_distribution(observations, masks))
         if is_recurrent(self.model):
             states, starts = rest
             # The copy's memory is its own: what it would remember is not stored, so it starts each
             # sequence with the learner's, of the same size.
-            found, _ = policy.get_distribution(observations, states.pi, starts)
-        else:
-            found = policy.get_distribution(observations)
-        return list(found.distribution)
+            return parts_of(policy.get_distribution(observations, states.pi, starts)[0])
+        return parts_of(policy.get_distribution(observations))

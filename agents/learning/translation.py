@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prior import as_is_choices
+from agents.exploration.prior import as_is_choices
 from llmscale_env.control.command import Command
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario
@@ -58,7 +58,7 @@ class Translator:
     """Follows one episode, since what a command leaves out stays as it was ordered before.
 
     Args:
-        codec: of the environment (`agents.environments.codec_of`).
+        codec: of the environment (`agents.configuration.environments.codec_of`).
         scenario: what is commanded.
 
     Raises:

@@ -47,6 +47,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_yaml(path: Path, what: str, missing: str = "there is no such file") -> Any:
+    """What a YAML file that somebody named holds.
+
+    Args:
+        path: where it is.
+        what: begins the message of an error, as "card = 'card.yaml'".
+        missing: says that there is no file.
+
+    Raises:
+        Slip: it is none, or cannot be read.
+    """
+    if not path.is_file():
+        raise Slip(f"{what}: {missing}")
+    try:
+        return reading.read_yaml(path)
+    except reading.Unreadable as error:
+        raise Slip(f"{what}: {error}") from None
+
+
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write rows as CSV, with the columns of the first and what later ones add (empty where missing)."""
     columns = dict.fromkeys(key for row in rows for key in row)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 import llmscale_env
-from agents.config import TrainConfig, environment_id
+from agents.configuration.config import TrainConfig, environment_id
 from llmscale_env._cli import Slip
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, load_scenario
+
+if TYPE_CHECKING:
+    from llmscale_env.control.simulation import ClusterSimulation
 
 COUNTS = "/instances"
 """Parts of an action whose names end so are instance counts, or changes of them, in ascending order."""
@@ -47,11 +50,7 @@ def make_scenario(config: TrainConfig) -> Scenario:
 
 
 def evaluation_scenario(config: TrainConfig, scenario: Scenario) -> Scenario:
-    """What the table at the end of a run is about.
-
-    Args:
-        config: of the run.
-        scenario: its own.
+    """What the table at the end of a run is about, in place of the run's own scenario or equal to it.
 
     Raises:
         ScenarioError: there is no such scenario or workload, or it cannot have the changed fields.
@@ -69,10 +68,6 @@ def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, S
 
     Where no others are named that is the scenario itself, as "".
 
-    Args:
-        config: of the run.
-        scenario: its own.
-
     Raises:
         ScenarioError: there is no such workload, or the scenario cannot have it, or not at this load.
     """
@@ -86,6 +81,22 @@ def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, S
         f"{name} x{scale:g}".strip(): load_scenario(each, **{"workload.rate_scale": scale})
         for name, each in found.items()
         for scale in config.validation_rate_scales
+    }
+
+
+def simulation_of(config: TrainConfig, scenario: Scenario) -> ClusterSimulation:
+    """What episodes of a run are played on, one at a time."""
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    return ClusterSimulation(scenario, engine=config.engine)
+
+
+def simulations_of(
+    config: TrainConfig, scenarios: Mapping[str, Scenario], own: ClusterSimulation
+) -> dict[str, ClusterSimulation]:
+    """A simulation of each of `validation_scenarios`; `own` is that of the run's scenario."""
+    return {
+        name: simulation_of(config, other) if name else own for name, other in scenarios.items()
     }
 
 
@@ -103,6 +114,7 @@ def make_vector_env(config: TrainConfig, scenario: Scenario, n_envs: int) -> Any
         vectorization_mode="vector_entry_point",
         scenario=scenario,
         threads=config.env_threads,
+        engine=config.engine,
         observation=config.observation or None,
         action=config.action or None,
         forecaster=config.forecaster,

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.algorithms import is_recurrent
-from agents.files import said
-from agents.held_noise import HeldNoise
-from agents.lagrangian import LagrangianVecEnv
-from agents.store import LAST, ModelError, contents_of, model_of, read, write
+from agents.exploration.held_noise import HeldNoise
+from agents.learning.lagrangian import LagrangianVecEnv
+from agents.models.algorithms import is_recurrent
+from agents.models.store import LAST, ModelError, contents_of, model_of, read, write
+from agents.runs.files import said
 from agents.vec_adapter import NativeVecEnv
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agents.comparison import lacking
-from agents.config import TrainConfig
-from agents.environments import validation_scenarios
-from agents.lagrangian import fixed_multipliers, priced_return
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import validation_scenarios
+from agents.learning.lagrangian import asked_of, fixed_multipliers, priced_return
+from agents.runs.comparison import grouped, lacking
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.scenarios import Scenario
 
 LACKING = 100.0
@@ -21,25 +21,23 @@ LACKING = 100.0
 
 
 def worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
-    """The mean reward; where an attainment is asked for, what is chosen by then.
+    """Of one validation the mean reward; where an attainment is asked for, what is chosen by then.
 
     With prices that move that is minus the GPU-hours, minus what attainment lacks; at fixed prices it is
     the return.
-
-    Args:
-        rows: of one validation.
-        config: of the run.
-        scenario: what it validates on.
     """
-    asked = config.lagrangian.attainment
-    if asked is None:
+    if config.lagrangian.attainment is None:
         return float(np.mean([row["reward"] for row in rows]))
-    if config.lagrangian.rate == 0:
+    if config.lagrangian.is_fixed:
         price = fixed_multipliers(config.lagrangian, scenario)
         of = validation_scenarios(config, scenario)
         return float(
             np.mean([priced_return(row, of[row.get("workload", "")], price) for row in rows])
         )
-    targets = asked if isinstance(asked, dict) else {c.name: asked for c in scenario.classes}
     hours = float(np.mean([row["gpu_hours"] for row in rows]))
-    return -hours - LACKING * lacking(rows, targets)
+    return -hours - LACKING * lacking(rows, asked_of(config.lagrangian, scenario))
+
+
+def best_worth(rows: Sequence[Row], config: TrainConfig, scenario: Scenario) -> float:
+    """What the best of a run's validations is worth, by the rows of all of them (validation.csv)."""
+    return max(worth(mine, config, scenario) for mine in grouped(rows, "timesteps").values())

@@ -1,8 +1,8 @@
 """A warm start: a network that copies a handwritten policy before it learns by itself (behaviour cloning).
 
 The policy plays through the environment's codec: its commands are translated to the nearest actions
-(`agents.translation`), and those are carried out, so what is recorded is what a network can do, with the
-states and rewards that it leads to. The network then learns the actions by cross-entropy over possible
+(`agents.learning.translation`), and those are carried out, so what is recorded is what a network can do, with
+the states and rewards that it leads to. The network then learns the actions by cross-entropy over possible
 choices and the value function by squared error. AWARE (USENIX ATC 2023) starts its autoscalers so.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.algorithms import is_recurrent, takes_masks
-from agents.config import TrainConfig
-from agents.environments import are_counts, codec_of
-from agents.held_noise import parts_of
-from agents.lagrangian import priced_rewards
-from agents.settings import WarmStartConfig
-from agents.translation import Translated, Translator, share_exact
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import are_counts, codec_of, simulation_of
+from agents.configuration.settings import WarmStartConfig
+from agents.exploration.held_noise import parts_of
+from agents.learning.lagrangian import priced_rewards
+from agents.learning.translation import Translated, Translator, share_exact
+from agents.models.algorithms import is_recurrent, takes_masks
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.run import run_episode
@@ -43,7 +43,7 @@ class Demonstrations:
         actions: (N, parts).
         masks: (N, sum of choices) possible choices.
         rewards: (N,) unscaled, the scenario's.
-        priced: (N,) unscaled, with what training charges for misses (`agents.lagrangian`).
+        priced: (N,) unscaled, with what training charges for misses (`agents.learning.lagrangian`).
         lengths: decisions of each episode.
         own_return: mean reward of an episode when the policy plays the same ones with its own commands.
         exact_choices, exact_commands: shares of them that the action space can express exactly.
@@ -136,7 +136,7 @@ def watch(
         Recorder(policy, codec_of(config, scenario), scenario) for scenario, policy in plays
     ]
     simulations = [simulation] if simulation is not None else []
-    simulations += [ClusterSimulation(scenario) for scenario, _ in plays[len(simulations) :]]
+    simulations += [simulation_of(config, scenario) for scenario, _ in plays[len(simulations) :]]
     rewards: list[float] = []
     priced: list[float] = []
     lengths = []

@@ -15,9 +15,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from agents.config import TrainConfig
-from agents.environments import codec_of, make_vector_env
-from agents.settings import RangeConfig
+from agents.configuration.config import TrainConfig
+from agents.configuration.environments import codec_of, make_vector_env
+from agents.configuration.settings import RangeConfig, is_number
 from llmscale_env._cli import Slip
 from llmscale_env.envs.base import seeds_of
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
@@ -133,7 +133,7 @@ class ScenarioSource:
         # Each on what those before it have made.
         for (path, spec), value in zip(ranges.items(), values, strict=True):
             found = fields_at(scenario.model_dump(), path.split("."))
-            if spec.times and (not found or any(not _is_number(old) for _, old in found)):
+            if spec.times and (not found or any(not is_number(old) for _, old in found)):
                 raise Slip(
                     f"randomise.ranges.{path}: is no number in the scenario, so nothing can be multiplied"
                 )
@@ -141,7 +141,7 @@ class ScenarioSource:
             for name, old in found or [(path, None)]:
                 new = value * old if spec.times else value
                 is_whole = isinstance(old, int) and not isinstance(old, bool)
-                overrides[name] = round(new) if is_whole and _is_number(new) else new
+                overrides[name] = round(new) if is_whole and is_number(new) else new
             scenario = load_scenario(scenario, **overrides)
         return scenario
 
@@ -179,10 +179,6 @@ def fields_at(data: Any, path: Sequence[str], before: str = "") -> list[tuple[st
     for name, member in members:
         found += fields_at(member, rest, f"{before}.{name}" if before else str(name))
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_varied(config: TrainConfig) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.files import read_csv
+from agents.runs.comparison import grouped
+from agents.runs.files import read_csv
 from agents.statistics import mean_interval
 from llmscale_env._writing import replace_file
 from llmscale_env.scenarios import Scenario
@@ -53,8 +54,8 @@ def learning_curve(folder: Path, path: Path, scenario: Scenario) -> Path:
     """
     rows = read_csv(folder / "validation.csv")
     references = folder / "references.csv"
-    levels = _by(read_csv(references), "policy") if references.is_file() else {}
-    steps = _by(rows, "timesteps")
+    levels = grouped(read_csv(references), "policy") if references.is_file() else {}
+    steps = grouped(rows, "timesteps")
     learner = str(rows[0]["policy"])
     panels = [("reward", "reward per episode", 1.0)]
     panels += [
@@ -163,13 +164,6 @@ def comparison(summary: Sequence[Mapping[str, Any]], scenario: Scenario, path: P
 def _error(row: Mapping[str, Any], key: str, factor: float) -> list[list[float]]:
     mean, low, high = (row[k] * factor for k in (key, f"{key}/low", f"{key}/high"))
     return [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]
-
-
-def _by(rows: Sequence[Mapping[str, Any]], key: str) -> dict[Any, list[Mapping[str, Any]]]:
-    found: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        found[row[key]].append(row)
-    return dict(found)
 
 
 def _figure(width: float, height: float) -> Any:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.config import TrainConfig, parse_words
-from agents.files import read_csv, said
-from agents.folders import held
-from agents.remote_folders import LOG, Files, packed, unpack, workplace
-from agents.stopping import Stop
-from agents.store import LAST, ModelError, steps_of
+from agents.configuration.config import TrainConfig, parse_words
+from agents.runs.files import read_csv, said
+from agents.runs.folders import held
+from agents.runs.remote_folders import LOG, Files, packed, unpack, workplace
+from agents.runs.stopping import Stop
+from agents.models.store import LAST, ModelError, steps_of
 from agents.train import RUNS, check, folder_name, is_finished, plan
 from llmscale_env import _spread
 from llmscale_env._cli import HELP_WORDS, Slip, flag, run_command
@@ -25,7 +25,7 @@ from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, default_
 from llmscale_env.control.results.result import on_time_share
 
 if TYPE_CHECKING:
-    from agents.comparison import Row
+    from agents.runs.comparison import Row
     from llmscale_env.scenarios import Scenario
 
 MOST_SEEDS = 1000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from agents.files import said
+from agents.runs.files import said
 
 
 class Stop:

@@ -9,8 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from agents.statistics import FEW, by_policy, interquartile_mean, mean_interval, paired_difference
-from agents.statistics import share_better as _share_better
+from agents.statistics import (
+    FEW,
+    by_policy,
+    interquartile_mean,
+    mean_interval,
+    paired_difference,
+    share_better,
+    shown,
+)
 from llmscale_env._spread import ALONE, Launcher, spread
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.results.result import EpisodeResult, on_time_share
@@ -172,7 +179,21 @@ def run_on_each(
     return rows
 
 
-def lacking(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> float:
+def grouped(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
+    """Rows by what they have at `key` ("" where they have nothing), in the order in which it comes."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.get(key, ""), []).append(row)
+    return found
+
+
+def judged_shares(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    """Shares on time of a class (`on_time_share`), without the episodes in which none was judged."""
+    shares = [on_time_share(row, name) for row in rows]
+    return [share for share in shares if not np.isnan(share)]
+
+
+def lacking(rows: Sequence[Row], targets: Mapping[str, float]) -> float:
     """How much mean attainment falls short of its targets: over classes the sum, over workloads the mean.
 
     Episodes without judged requests of a class are left out (`on_time_share`). Where no episode has one, the
@@ -182,13 +203,11 @@ def lacking(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> 
         rows: of one policy.
         targets: attainment asked, by class.
     """
-    by_workload: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_workload.setdefault(row.get("workload", ""), []).append(row)
+    by_workload = grouped(rows, "workload")
     short = []
     for mine in by_workload.values():
         for name, target in targets.items():
-            judged = [share for row in mine if (share := on_time_share(row, name)) == share]
+            judged = judged_shares(mine, name)
             some_came = any(row.get(f"{name}/arrivals", 1) for row in mine)
             seen = np.mean(judged) if judged else 0.0 if some_came else target
             short.append(max(0.0, target - float(seen)))
@@ -258,7 +277,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], scenario: Scenario) -> list[Row
             "reward/difference": difference.mean,
             "reward/difference/low": difference.low,
             "reward/difference/high": difference.high,
-            "reward/share_better": _share_better(reward, rewards[first]),
+            "reward/share_better": share_better(reward, rewards[first]),
         }
         summary.append(row)
     return summary
@@ -327,6 +346,4 @@ def _interval(row: Mapping[str, Any], key: str, factor: float, mean: str | None 
 
 
 def _shown(value: float) -> str:
-    if np.isnan(value):
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "-" if np.isnan(value) else shown(value)

@@ -27,7 +27,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from agents.settings import LagrangianConfig
+from agents.configuration.settings import LagrangianConfig
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env.control.reward import violation_prices
 from llmscale_env.scenarios import Scenario
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
     from llmscale_env.control.results.result import EpisodeResult
 
 
+def asked_of(settings: LagrangianConfig, scenario: Scenario) -> dict[str, float]:
+    """Attainment asked, by class; without the classes of which nothing is asked."""
+    asked = settings.attainment
+    if asked is None:
+        return {}
+    return asked if isinstance(asked, dict) else {c.name: asked for c in scenario.classes}
+
+
 def targets_of(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.float64]:
     """(C,) attainment asked of each class; NaN: nothing is asked of it."""
-    names = [c.name for c in scenario.classes]
-    asked = settings.attainment
-    if not isinstance(asked, dict):
-        return np.full(len(names), np.nan if asked is None else asked)
-    return np.array([asked.get(name, np.nan) for name in names])
+    asked = asked_of(settings, scenario)
+    return np.array([asked.get(c.name, np.nan) for c in scenario.classes])
 
 
 def fixed_multipliers(settings: LagrangianConfig, scenario: Scenario) -> NDArray[np.float64]:
     """(C,) multipliers that training begins with, and with `rate = 0` ends with."""
     return np.where(np.isnan(targets_of(settings, scenario)), 1.0, settings.start)
-
-
-def prices(scenario: Scenario) -> NDArray[np.float64]:
-    """(C,) what the scenario's reward takes for one violation of each class."""
-    return violation_prices(scenario)
 
 
 def misses(row: Mapping[str, Any], scenario: Scenario) -> NDArray[np.float64]:
@@ -78,7 +78,7 @@ def priced_return(
             here, though training does not charge it.
     """
     others = row["reward"] + row["cost/violations"]
-    return float(others - np.sum(multipliers * prices(scenario) * misses(row, scenario)))
+    return float(others - np.sum(multipliers * violation_prices(scenario) * misses(row, scenario)))
 
 
 def priced_rewards(
@@ -96,14 +96,14 @@ def priced_rewards(
         return rewards
     asked = ~np.isnan(targets_of(settings, scenario))
     missed = misses(result.summary, scenario)
-    for c, (slo_class, price) in enumerate(zip(scenario.classes, prices(scenario), strict=True)):
+    prices = violation_prices(scenario)
+    for c, name in enumerate(slo_class.name for slo_class in scenario.classes):
         if not asked[c]:
             continue
-        name = slo_class.name
         late = np.asarray(result.series[f"{name}/violations"], np.float64)
         # The scenario's own reward has charged the late ones once, and the horizon's none.
-        rewards -= price * (settings.start - 1.0) * late
-        rewards[-1] -= price * settings.start * (missed[c] - late.sum())
+        rewards -= prices[c] * (settings.start - 1.0) * late
+        rewards[-1] -= prices[c] * settings.start * (missed[c] - late.sum())
     return rewards
 
 
@@ -122,8 +122,8 @@ class LagrangianVecEnv(VecEnvWrapper):
             its own; empty: one for all.
 
     Attributes:
+        class_names: in the order of the arrays.
         targets: (C,) attainment asked of each class; NaN: nothing.
-        fixed: whether multipliers never move.
         workloads: names of the W rows below; ("",): one for all.
         multipliers: (W, C) present ones; 1 for classes of which nothing is asked.
         attainment: (W, C) measured since the last `update` but one; NaN before, or without arrivals.
@@ -139,16 +139,15 @@ class LagrangianVecEnv(VecEnvWrapper):
         super().__init__(venv)
         self._native = venv
         self._settings = settings
-        self._names = [c.name for c in scenario.classes]
+        self.class_names = [c.name for c in scenario.classes]
         self.targets = targets_of(settings, scenario)
-        self.fixed = settings.rate == 0
         self.workloads = tuple(workloads) or ("",)
-        by_class = (len(self.workloads), len(self._names))
+        by_class = (len(self.workloads), len(self.class_names))
         self.multipliers = np.tile(fixed_multipliers(settings, scenario), (len(self.workloads), 1))
         self.attainment = np.full(by_class, np.nan)
         self._scenario = scenario
         self._prices: dict[int, tuple[Scenario, NDArray[np.float64]]] = {}
-        shape = (venv.num_envs, len(self._names))
+        shape = (venv.num_envs, len(self.class_names))
         self._late_before, self._arrived_before = np.zeros(shape), np.zeros(shape)
         self._missed, self._arrived = np.zeros(by_class), np.zeros(by_class)
 
@@ -160,11 +159,6 @@ class LagrangianVecEnv(VecEnvWrapper):
         """Go on from where `state` was called."""
         for name in _MOVING:
             getattr(self, name)[:] = state[name]
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes, in the order of the arrays."""
-        return self._names
 
     def reset(self) -> Any:
         """Begin all episodes anew."""
@@ -198,13 +192,13 @@ class LagrangianVecEnv(VecEnvWrapper):
         """(n, C) violations of the interval, and (n, C) what else is not on time at the horizon."""
         infos = self._native.native_infos
         metrics = infos["metrics"]
-        late = np.stack([metrics[f"{name}/violations"] for name in self._names], axis=1)
-        arrived = np.stack([metrics[f"{name}/arrived"] for name in self._names], axis=1)
+        late = np.stack([metrics[f"{name}/violations"] for name in self.class_names], axis=1)
+        arrived = np.stack([metrics[f"{name}/arrived"] for name in self.class_names], axis=1)
         violations, came = late - self._late_before, arrived - self._arrived_before
         cut_off = np.zeros_like(violations)
         if dones.any():
             summary = infos["episode_summary"]
-            share = np.stack([summary[f"{n}/slo_attainment"] for n in self._names], axis=1)
+            share = np.stack([summary[f"{n}/slo_attainment"] for n in self.class_names], axis=1)
             if self._scenario.reward.prices is None:
                 # Rounded, since the share is a quotient of whole numbers.
                 in_all = np.rint(arrived * (1.0 - share))
@@ -243,7 +237,7 @@ class LagrangianVecEnv(VecEnvWrapper):
 
     def _prices_of(self, scenario: Scenario) -> NDArray[np.float64]:
         if id(scenario) not in self._prices:
-            self._prices[id(scenario)] = (scenario, prices(scenario))
+            self._prices[id(scenario)] = (scenario, violation_prices(scenario))
         return self._prices[id(scenario)][1]
 
 

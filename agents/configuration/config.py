@@ -14,7 +14,7 @@ import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 import llmscale_env
-from agents.settings import (
+from agents.configuration.settings import (
     AGENTS,
     SECTIONS,
     SWITCHES,
@@ -31,11 +31,11 @@ from agents.settings import (
     StageConfig,
     WarmStartConfig,
 )
+from agents.runs.files import read_yaml
 from llmscale_env._cli import Slip, closest, environment_of, read_value
-from llmscale_env._reading import Unreadable, read_yaml
 
-_HERE = Path(__file__).parent / "configs"
-_RECIPES = Path(__file__).parent / "recipes"
+_HERE = Path(__file__).parent.parent / "configs"
+_RECIPES = Path(__file__).parent.parent / "recipes"
 
 VALIDATION_SEED = 20_000
 """First seed of the episodes that choose the best checkpoint and draw the learning curve."""
@@ -63,19 +63,20 @@ class TrainConfig(Frozen):
         total_timesteps: environment steps, over all episodes side by side.
         n_envs: episodes side by side, at most 100,000, and what memory has room for.
         env_threads: threads that advance them.
+        engine: "fast", or "reference": the simulator in readable Python, with the same numbers.
         torch_threads: threads of torch; more than one rarely helps nets this small.
         observation, action: names of observation blocks and action heads; None: the environment's own.
         forecaster: what the forecast entries show; None: nothing.
         reference: reference policy whose counts residual heads start from; None: no such head.
         same_arrivals: so many episodes side by side get the same requests; it divides `n_envs`.
         noise_hold_steps: decisions for which an episode's exploration noise stays the same, in the mean
-            (`agents.held_noise`); 1: each decision has its own.
-        sharpen: by what the policy's logits have been multiplied at the end (`agents.sharpening`), so that it
-            tries less and less; 1: by nothing.
-        group_baseline: advantages are compared among those (`agents.same_arrivals`).
+            (`agents.exploration.held_noise`); 1: each decision has its own.
+        sharpen: by what the policy's logits have been multiplied at the end
+            (`agents.exploration.sharpening`), so that it tries less and less; 1: by nothing.
+        group_baseline: advantages are compared among those (`agents.learning.same_arrivals`).
         as_is_bias: how much likelier (natural logarithm) an untrained network finds the instance
-            counts that leave the cluster as it is (`agents.prior`), or an instance's choice to stay with
-            its LLM; 0: all choices alike.
+            counts that leave the cluster as it is (`agents.exploration.prior`), or an instance's choice to
+            stay with its LLM; 0: all choices alike.
         as_is_bias_settings: the same for everything else: batch limits, shares, sources, eviction.
         quantile: of the instance counts, that the trained policy takes in place of the most probable ones
             (`agents.learned`), in validation and ever after; None: those.
@@ -107,6 +108,7 @@ class TrainConfig(Frozen):
     total_timesteps: Count
     n_envs: Annotated[int, Field(ge=1, le=100_000)]
     env_threads: Annotated[int, Field(ge=1, le=1024)]
+    engine: Literal["fast", "reference"] = "fast"
     torch_threads: Annotated[int, Field(ge=1, le=1024)]
     observation: tuple[str, ...] | None = None
     action: tuple[str, ...] | None = None
@@ -256,7 +258,8 @@ def environment_id(env: str) -> str:
 
 def _defaults(env: str) -> dict[str, Any]:
     """Options of an environment; a file with `like: NAME` has those of that one but for its own."""
-    data: dict[str, Any] = yaml.safe_load((_HERE / f"{env}.yaml").read_text(encoding="utf-8"))
+    path = _HERE / f"{env}.yaml"
+    data: dict[str, Any] = read_yaml(path, str(path))
     like = data.pop("like", None)
     return data if like is None else {**_defaults(like), **data}
 
@@ -334,13 +337,8 @@ def read_config(folder: Path) -> TrainConfig:
         Slip: it has none, or not a valid one.
     """
     path = folder / "config.yaml"
-    if not path.is_file():
-        raise Slip(f"{path}: there is no such file; {folder} is no run folder")
-    try:
-        data = read_yaml(path)
-    except Unreadable as error:
-        raise Slip(f"{path}: {error}") from None
-    return parse_config(data, f"{path}: ")
+    missing = f"there is no such file; {folder} is no run folder"
+    return parse_config(read_yaml(path, str(path), missing), f"{path}: ")
 
 
 _RANGES = "randomise.ranges."
@@ -434,12 +432,8 @@ def read_recipe(name: str) -> dict[str, Any]:
         Slip: no such recipe; a file that is not valid, or names what is no option.
     """
     path = _RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
-    if not path.is_file():
-        raise Slip(f"recipe = {name!r}: no such file, nor one of {list(recipe_names())}")
-    try:
-        data = read_yaml(path)
-    except Unreadable as error:
-        raise Slip(f"recipe = {name!r}: {error}") from None
+    missing = f"no such file, nor one of {list(recipe_names())}"
+    data = read_yaml(path, f"recipe = {name!r}", missing)
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
     changes: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from gymnasium import spaces
 from llmscale_env._writing import replace_file
 
 if TYPE_CHECKING:
-    from agents.config import TrainConfig
+    from agents.configuration.config import TrainConfig
 
 SUFFIX = ".safetensors"
 BEST, LAST, COPY = (f"model_{which}{SUFFIX}" for which in ("best", "last", "copy"))
@@ -88,7 +88,7 @@ def model_of(contents: dict[str, Any], config: TrainConfig, env: Any = None) -> 
     """
     import torch
 
-    from agents.algorithms import make_model
+    from agents.models.algorithms import make_model
 
     try:
         found = contents["spaces"]
