@@ -64,7 +64,7 @@ def of(name):
 
 
 @pytest.mark.parametrize(
-    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm")]
+    "name", [e.name for e in entries() if e.paper in ("chiron", "qlm", "aladdin", "blitzscale")]
 )
 def test_cases_say_all_and_each_once(name):
     experiment = of(name)
