@@ -18,6 +18,7 @@ from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, lines,
 from experiments.harness.parameters import Parameters
 from experiments.output import new_figure
 
+PAPERS = ("chiron", "qlm", "sageserve", "aladdin", "blitzscale")
 SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
 QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
 DAY = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
@@ -104,9 +105,7 @@ def of(name):
     return load(next(entry for entry in entries() if entry.name == name))
 
 
-@pytest.mark.parametrize(
-    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm", "sageserve")]
-)
+@pytest.mark.parametrize("name", [entry.name for entry in entries() if entry.paper in PAPERS])
 def test_cases_say_all_and_each_once(name):
     experiment = of(name)
     for scale in SCALES:

@@ -10,6 +10,7 @@ from pydantic import Field
 from agents.statistics import Interval, mean_interval
 from experiments.aladdin.serving import capacity_per_worker, four_gpus, serve
 from experiments.aladdin.setting import DEGREES, SLOS_S, shown
+from experiments.harness.figure import SEEDS, Grid, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -53,25 +54,20 @@ class EndToEnd(Parameters):
     ] = "conditional_mean"
 
 
-def cases(parameters: EndToEnd) -> list[dict[str, Any]]:
-    """A run per LLM, load, policy and seed."""
-    common = parameters.model_dump(
-        include={"gpu", "degrees", "arrivals_s", "patience_s", "heartbeat_s", "predictor"}
-    )
-    return [
-        {
-            **common,
-            "llm": llm,
-            "load": load,
-            "rate_per_s": load * fluid_rate(llm, parameters.gpu),
-            "policy": policy,
-            "seed": seed,
-        }
-        for llm in parameters.llms
-        for load in parameters.loads
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
-    ]
+KEPT = ("gpu", "degrees", "arrivals_s", "patience_s", "heartbeat_s", "predictor")
+cases = Grid(
+    {
+        "llm": "llms",
+        "load": "loads",
+        "rate_per_s": lambda parameters, case: [
+            case["load"] * fluid_rate(case["llm"], parameters.gpu)
+        ],
+        "policy": "policies",
+        "seed": SEEDS,
+    },
+    keep=KEPT,
+    first=KEPT,
+)
 
 
 def fluid_rate(llm: str, gpu: str) -> float:
@@ -97,7 +93,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
         ttft_s, itl_s = SLOS_S[llm, parameters.gpu]
         for policy in parameters.policies:
             name, colour, marker, line = STYLES.get(policy, (policy, None, "x", "-"))
-            mine = frame[(frame["llm"] == llm) & (frame["policy"] == policy)]
+            mine = where(frame, llm=llm, policy=policy)
             by_rate = mine.groupby("rate_per_s")
             for axes, column, scale in ((top, "attainment", 100), (bottom, "atgt_p99_s", 1e3)):
                 part = scale * by_rate[column].agg(["mean", "min", "max"])
@@ -133,9 +129,9 @@ def compared(
     frame: DataFrame, llm: str, column: str, first: str, second: str
 ) -> tuple[DataFrame, DataFrame]:
     """A column under two policies, by seed (rows) and load (columns)."""
-    mine = frame[frame["llm"] == llm]
+    mine = where(frame, llm=llm)
     one, two = (
-        mine[mine["policy"] == policy].pivot_table(index="seed", columns="load", values=column)
+        where(mine, policy=policy).pivot_table(index="seed", columns="load", values=column)
         for policy in (first, second)
     )
     return one, two

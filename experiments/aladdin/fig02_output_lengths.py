@@ -12,7 +12,7 @@ the paper has Llama-2-13b-chat answer the prompts. Ranges are ours: the paper's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,7 @@ from agents.statistics import mean_interval
 from baselines.aladdin.prediction import PROMPT_EDGES, ConditionalMean
 from experiments.aladdin.setting import lengths
 from experiments.harness.claims import Claim, at_least, at_most, between
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -65,15 +66,9 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: OutputLengths) -> list[dict[str, Any]]:
-    """A run per seed and table."""
-    common = parameters.model_dump(include={"edges", "history", "requests", "claimed_batch"})
-    common["edges"] = list(common["edges"])
-    return [
-        {"seed": seed, "table": table, **common}
-        for seed in parameters.seed_list()
-        for table in parameters.tables
-    ]
+cases = Grid(
+    {"seed": SEEDS, "table": "tables"}, keep=("edges", "history", "requests", "claimed_batch")
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -164,7 +159,7 @@ def plot(frame: DataFrame, parameters: OutputLengths) -> Any:
     colours = colormaps["viridis"](np.linspace(0, 0.95, len(parameters.edges) + 1))
     places = {low: k for k, low in enumerate([0, *parameters.edges])}
     for axes, table in zip(panels, parameters.tables, strict=True):
-        mine = frame[(frame["table"] == table) & (frame["kind"] == "cdf")]
+        mine = where(frame, table=table, kind="cdf")
         mine = mine.astype({"low": float, "tokens": float, "share": float})
         for low, part in mine.groupby("low"):
             high = part["high"].iloc[0]
@@ -175,15 +170,17 @@ def plot(frame: DataFrame, parameters: OutputLengths) -> Any:
             )
             mean = part.groupby("tokens")["share"].mean()
             axes.plot(mean.index, mean, color=colours[places[int(low)]], label=name)
-        axes.set_xlabel("output (tokens)")
-        axes.set_ylabel("share of outputs at most so long")
-        axes.set_title(f"{table}:\n{TABLES.get(table, '')}", fontsize=10)
-        axes.legend(title="prompt (tokens)", fontsize=8, title_fontsize=8, loc="lower right")
-        axes.grid(alpha=0.3)
-    errors = frame[frame["kind"] == "batch"].astype({"batch": float, "error": float})
+        dress(
+            axes,
+            title=f"{table}:\n{TABLES.get(table, '')}",
+            xlabel="output (tokens)",
+            ylabel="share of outputs at most so long",
+            legend={"title": "prompt (tokens)", "title_fontsize": 8, "loc": "lower right"},
+        )
+    errors = where(frame, kind="batch").astype({"batch": float, "error": float})
     for k, table in enumerate(parameters.tables):
         for (predictor, name), style in zip(PREDICTORS.items(), ("o-", "s:"), strict=True):
-            part = errors[(errors["table"] == table) & (errors["predictor"] == predictor)]
+            part = where(errors, table=table, predictor=predictor)
             mean = 100 * part.groupby("batch")["error"].mean()
             right.plot(mean.index, mean, style, color=f"C{k}", ms=4, label=f"{table}:\n{name}")
             if predictor == "mean":
@@ -201,57 +198,54 @@ def plot(frame: DataFrame, parameters: OutputLengths) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: OutputLengths) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: OutputLengths) -> Iterator[Claim]:
     """Without bias; a high error; which cancels in part over a batch."""
-    found = []
     batch = parameters.claimed_batch
-    errors = frame[(frame["kind"] == "batch") & (frame["predictor"] == "mean")]
-    other = frame[(frame["kind"] == "batch") & (frame["predictor"] == "median")]
+    errors = where(frame, kind="batch", predictor="mean")
+    other = where(frame, kind="batch", predictor="median")
     for table in parameters.tables:
-        mine = errors[errors["table"] == table].astype({"batch": int, "error": float})
+        mine = where(errors, table=table).astype({"batch": int, "error": float})
         by = mine.pivot(index="seed", columns="batch", values="error")
         bias = mine.drop_duplicates("seed")["bias"].astype(float)
-        medians_ = other[other["table"] == table].astype({"batch": int, "error": float})
+        medians_ = where(other, table=table).astype({"batch": int, "error": float})
         medians_by = medians_.pivot(index="seed", columns="batch", values="error").mean()
         their_bias = float(medians_["bias"].astype(float).mean())
-        found += [
-            between(
-                f"The conditional mean of the history is not biased ({table})",
-                -2,
-                2,
-                mean_interval(100 * bias),
-                nothing=None,
-                unit="% of the actual tokens, too many",
-                paper="non-biased (read as within 2 %)",
-                reason=_worst_range(frame, table),
-                note=f"{_worst_range(frame, table)}; the median's bias is {100 * their_bias:.0f} %",
-            ),
-            at_least(
-                f"The error of a single prediction is high ({table})",
-                25,
-                mean_interval(100 * by[1]),
-                nothing=0,
-                unit="% of the mean output",
-                paper="may be high (no number; read as 25 % or more)",
-            ),
-            at_most(
-                f"Errors without bias cancel in part over the requests of a batch ({table})",
-                0.5,
-                mean_interval(by[batch] / by[1]),
-                nothing=1,
-                unit=f"times the relative error of one request, {batch} in a batch",
-                paper="partially cancel (no number; read as half or less)",
-                note=f"independent errors would give {batch**-0.5:.2f}; predicted by the median, "
-                f"the sum of {batch} is {100 * medians_by[batch]:.0f} % off, against "
-                f"{100 * by[batch].mean():.0f} %",
-            ),
-        ]
-    return found
+        yield between(
+            f"The conditional mean of the history is not biased ({table})",
+            -2,
+            2,
+            mean_interval(100 * bias),
+            nothing=None,
+            unit="% of the actual tokens, too many",
+            paper="non-biased (read as within 2 %)",
+            reason=_worst_range(frame, table),
+            note=f"{_worst_range(frame, table)}; the median's bias is {100 * their_bias:.0f} %",
+        )
+        yield at_least(
+            f"The error of a single prediction is high ({table})",
+            25,
+            mean_interval(100 * by[1]),
+            nothing=0,
+            unit="% of the mean output",
+            paper="may be high (no number; read as 25 % or more)",
+        )
+        yield at_most(
+            f"Errors without bias cancel in part over the requests of a batch ({table})",
+            0.5,
+            mean_interval(by[batch] / by[1]),
+            nothing=1,
+            unit=f"times the relative error of one request, {batch} in a batch",
+            paper="partially cancel (no number; read as half or less)",
+            note=f"independent errors would give {batch**-0.5:.2f}; predicted by the median, "
+            f"the sum of {batch} is {100 * medians_by[batch]:.0f} % off, against "
+            f"{100 * by[batch].mean():.0f} %",
+        )
 
 
 def _worst_range(frame: DataFrame, table: str) -> str:
     """The range of prompts whose mean is predicted worst."""
-    mine = frame[(frame["table"] == table) & (frame["kind"] == "range")]
+    mine = where(frame, table=table, kind="range")
     mean = mine.astype({"low": float, "actual": float, "predicted": float})
     mean = mean.groupby("low")[["actual", "predicted"]].mean()
     off = 100 * (mean["predicted"] / mean["actual"] - 1)

@@ -18,6 +18,7 @@ import numpy as np
 
 from baselines.aladdin.placement import best_fit, figure_3, shortest_queue, smallest_peak
 from experiments.harness.claims import Claim, at_most, exact, exactly
+from experiments.harness.figure import SEEDS, Grid, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -44,14 +45,7 @@ class WorkedExample(Parameters):
 PARAMETERS = {"quick": WorkedExample(), "paper": WorkedExample()}
 
 
-def cases(parameters: WorkedExample) -> list[dict[str, Any]]:
-    """One per placement."""
-    common = parameters.model_dump(include={"kv_capacity", "count_last_token"})
-    return [
-        {"seed": seed, "placement": placement, **common}
-        for seed in parameters.seed_list()
-        for placement in PLACEMENTS
-    ]
+cases = Grid({"seed": SEEDS, "placement": PLACEMENTS}, keep=("kv_capacity", "count_last_token"))
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,7 +76,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def peak(frame: DataFrame, placement: str) -> float:
     """KV memory that the fuller worker needs at its peak."""
-    mine = frame[frame["placement"] == placement].astype({"kv": float})
+    mine = where(frame, placement=placement).astype({"kv": float})
     return float(mine.groupby(["worker", "iteration"])["kv"].sum().max())
 
 
@@ -91,11 +85,11 @@ def plot(frame: DataFrame, parameters: WorkedExample) -> Any:
     figure = new_figure(11.0, 3.8)
     panels = figure.subplots(1, len(PLACEMENTS), sharey=True)
     for axes, (placement, name) in zip(panels, PLACEMENTS.items(), strict=True):
-        mine = frame[frame["placement"] == placement]
+        mine = where(frame, placement=placement)
         last = int(frame["iteration"].max())
         for worker in range(1, WORKERS + 1):
             below = np.zeros(last + 1)
-            for request, part in mine[mine["worker"] == worker].groupby("request"):
+            for request, part in where(mine, worker=worker).groupby("request"):
                 height = np.zeros(last + 1)
                 height[part["iteration"].to_numpy(int)] = part["kv"].to_numpy(float)
                 first = part.iloc[0]

@@ -13,7 +13,7 @@ validate nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from baselines.aladdin.performance import LinearFit
 from experiments.aladdin.measured import KINDS, NO_V100, SETS, check, points
 from experiments.aladdin.setting import SLOS_S, shown
 from experiments.harness.claims import Claim, at_most, exact
+from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -126,10 +127,10 @@ def plot(frame: DataFrame, parameters: PrefillModel) -> Any:
         ordered = mine.sort_values("total")
         line = ordered[ordered["used"]]
         for k, requests in enumerate(parameters.requests):
-            part = mine[mine["requests"] == requests]
+            part = where(mine, requests=requests)
             name = f"{requests} prompt{'s' if requests > 1 else ''}"
             for used, face in ((True, f"C{k}"), (False, "none")):
-                some = part[part["used"] == used]
+                some = where(part, used=used)
                 axes.plot(
                     some["total"], 1e3 * some["seconds"], "os^D"[k % 4], ms=4, mec=f"C{k}",
                     mfc=face, ls="none", label=name if used else None,
@@ -139,11 +140,14 @@ def plot(frame: DataFrame, parameters: PrefillModel) -> Any:
             line["total"], 1e3 * line["low_s"], 1e3 * line["high_s"], color="0.8", zorder=0,
             label=f"{parameters.level:.0%} prediction interval",
         )  # fmt: skip
-        axes.set_title(f"{shown(llm, gpu, tp)}\n{KINDS[kind]}", fontsize=9)
-        axes.set_xlim(0, parameters.most_tokens * 1.04)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.set_xlabel("input tokens of the batch")
+        dress(
+            axes,
+            title=f"{shown(llm, gpu, tp)}\n{KINDS[kind]}",
+            size=9,
+            xlim=(0, parameters.most_tokens * 1.04),
+            xlabel="input tokens of the batch",
+            bottom=0,
+        )
     for axes in panels[:: -(-len(SETS) // 2)]:
         axes.set_ylabel("prefill time (ms)")
     figure.legend(
@@ -152,57 +156,50 @@ def plot(frame: DataFrame, parameters: PrefillModel) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: PrefillModel) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: PrefillModel) -> Iterator[Claim]:
     """Errors below 4 %, no matter how many prompts; an interval within 10 tokens."""
-    found = []
     for llm, gpu, tp, kind in SETS:
         where = f"{shown(llm, gpu, tp)}, {kind}"
         mine = _of(frame, llm, gpu, tp, kind)
         used = mine[mine["used"]]
         measured = kind != "roofline"
         worst = float(100 * used["error"].abs().max())
-        found.append(
-            at_most(
-                f"Predicted prefill times are wrong by less than 4 % ({where})",
-                4,
-                exact(worst) if measured else NONE,
-                nothing=None,
-                unit="% at worst",
-                reason=_why(used) if measured else NO_V100,
-                note=_errors(mine)
-                if measured
-                else f"the line is within {worst:.0f} % of the roofline",
-            )
+        yield at_most(
+            f"Predicted prefill times are wrong by less than 4 % ({where})",
+            4,
+            exact(worst) if measured else NONE,
+            nothing=None,
+            unit="% at worst",
+            reason=_why(used) if measured else NO_V100,
+            note=_errors(mine) if measured else f"the line is within {worst:.0f} % of the roofline",
         )
         if not measured:
             continue
         spread = batch_spread(used)
-        found += [
-            at_most(
-                f"Batches of {_list(parameters.requests)} prompts with the same input tokens take "
-                f"the same time ({where})",
-                4,
-                exact(100 * spread.max()) if len(spread) else NONE,
-                nothing=None,
-                unit="% apart at worst",
-                paper="not related to the batch size (read as within the 4 % of the model)",
-                reason=_batches(spread, kind),
-            ),
-            at_most(
-                f"The prediction interval is within 10 tokens of the prediction ({where})",
-                10,
-                exact(float(used["interval_tokens"].iloc[0])),
-                nothing=None,
-                unit=f"tokens at the TTFT SLO, or {parameters.most_tokens:,} tokens if these keep it "
-                f"({parameters.level:.0%} interval)",
-                reason="points are off the line by "
-                f"{100 * used['error'].abs().mean():.1f} % on average, which is as many tokens as "
-                f"{_off_tokens(used):.0f} on average",
-                note="the line itself (its confidence interval) is known to "
-                f"{float(used['line_tokens'].iloc[0]):.0f} tokens there",
-            ),
-        ]
-    return found
+        yield at_most(
+            f"Batches of {_list(parameters.requests)} prompts with the same input tokens take "
+            f"the same time ({where})",
+            4,
+            exact(100 * spread.max()) if len(spread) else NONE,
+            nothing=None,
+            unit="% apart at worst",
+            paper="not related to the batch size (read as within the 4 % of the model)",
+            reason=_batches(spread, kind),
+        )
+        yield at_most(
+            f"The prediction interval is within 10 tokens of the prediction ({where})",
+            10,
+            exact(float(used["interval_tokens"].iloc[0])),
+            nothing=None,
+            unit=f"tokens at the TTFT SLO, or {parameters.most_tokens:,} tokens if these keep it "
+            f"({parameters.level:.0%} interval)",
+            reason="points are off the line by "
+            f"{100 * used['error'].abs().mean():.1f} % on average, which is as many tokens as "
+            f"{_off_tokens(used):.0f} on average",
+            note="the line itself (its confidence interval) is known to "
+            f"{float(used['line_tokens'].iloc[0]):.0f} tokens there",
+        )
 
 
 def batch_spread(used: DataFrame) -> Any:
@@ -238,7 +235,7 @@ def _errors(mine: DataFrame) -> str:
 def _why(used: DataFrame) -> str:
     """Where the worst point is, what a term for attention changes, and how uneven the points are."""
     worst = used.loc[used["error"].abs().idxmax()]
-    single = used[used["requests"] == 1].sort_values("total")
+    single = where(used, requests=1).sort_values("total")
     each = 1e3 * (single["seconds"].diff() / single["total"].diff()).dropna()
     return (
         f"worst at {worst['requests']:.0f} x {worst['tokens_each']:.0f} tokens "
@@ -254,8 +251,8 @@ def _off_tokens(used: DataFrame) -> float:
 
 
 def _of(frame: DataFrame, llm: str, gpu: str, tp: int, kind: str) -> DataFrame:
-    mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
-    return mine[(mine["tp"] == tp) & (mine["kind"] == kind)]
+    mine = where(frame, llm=llm, gpu=gpu)
+    return where(mine, tp=tp, kind=kind)
 
 
 def _list(values: Any) -> str:

@@ -13,7 +13,7 @@ Nobody measured batches of unequal contexts. The panels of V100 show a roofline 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from baselines.aladdin.performance import LinearFit
 from experiments.aladdin.measured import KINDS, NO_V100, SETS, check, points
 from experiments.aladdin.setting import SLOS_S, shown
 from experiments.harness.claims import Claim, at_most, exact
+from experiments.harness.figure import claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import gpu_card, llm_card
@@ -162,7 +163,7 @@ def plot(frame: DataFrame, parameters: DecodeModel) -> Any:
         above.set_ylim(bottom=0)
         above.set_title(f"{shown(llm, gpu, tp)}\n{KINDS[kind]}", fontsize=9)
         above.set_xlabel("context of the batch (1,000 tokens)", fontsize=8)
-        _limit_lines(below, mine[mine["row"] == "limit"], hollow=kind == "roofline")
+        _limit_lines(below, where(mine, row="limit"), hollow=kind == "roofline")
         below.set_xlabel(f"requests in the batch; decode SLO {1e3 * slo_s:g} ms", fontsize=8)
         if k % across == 0:
             above.set_ylabel("decode iteration (ms)", fontsize=9)
@@ -218,9 +219,9 @@ def _legend(axes: Any, colours: Mapping[int, Any], level: float) -> tuple[list[A
     return handles, [name for *_, name in marks]
 
 
-def claims(frame: DataFrame, parameters: DecodeModel) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: DecodeModel) -> Iterator[Claim]:
     """Errors below 5 %, an interval within 300 tokens, less context in larger batches."""
-    found = []
     for llm, gpu, tp, kind in SETS:
         where = f"{shown(llm, gpu, tp)}, {kind}"
         mine = _of(frame, llm, gpu, tp, kind)
@@ -229,60 +230,51 @@ def claims(frame: DataFrame, parameters: DecodeModel) -> list[Claim]:
         limits = mine[mine["row"] == "limit"]
         worst = 100 * float(used["error"].astype(float).abs().max())
         measured = kind != "roofline"
-        found.append(
-            at_most(
-                f"Predicted decode times are wrong by less than 5 % ({where})",
-                5,
-                exact(worst) if measured else NONE,
-                nothing=None,
-                unit="% at worst",
-                reason=_why(used) if measured else NO_V100,
-                note=_errors(all_points) + f"; {BY_FORMULA}" * (kind == "composed")
-                if measured
-                else f"the line is within {worst:.1f} % of the roofline, which is one itself",
-            )
+        yield at_most(
+            f"Predicted decode times are wrong by less than 5 % ({where})",
+            5,
+            exact(worst) if measured else NONE,
+            nothing=None,
+            unit="% at worst",
+            reason=_why(used) if measured else NO_V100,
+            note=_errors(all_points) + f"; {BY_FORMULA}" * (kind == "composed")
+            if measured
+            else f"the line is within {worst:.1f} % of the roofline, which is one itself",
         )
         if not measured:
             continue
         if kind != "end-to-end":
             off = interval_tokens(limits, parameters.most_context)
-            found += [
-                at_most(
-                    f"The prediction interval is within 300 tokens of the predicted context ({where})",
-                    300,
-                    exact(off),
-                    nothing=None,
-                    unit=f"tokens at most over the batches ({parameters.level:.0%} interval)",
-                    reason=_interval(used),
-                ),
-                _falls(limits, all_points, where),
-            ]
-        single = all_points[all_points["requests"] == 1].sort_values("total")
-        found.append(
-            at_most(
-                f"The iteration of a single request is nearly constant in its context ({where})",
-                1.05,
-                exact(float(single["seconds"].max() / single["seconds"].min())),
+            yield at_most(
+                f"The prediction interval is within 300 tokens of the predicted context ({where})",
+                300,
+                exact(off),
                 nothing=None,
-                unit=f"times the shortest, from {single['total'].min():.0f} to "
-                f"{single['total'].max():.0f} tokens",
-                paper="nearly constant (read as within 5 %)",
-                reason=LEVELS[tp] if kind == "end-to-end" else _reading(single, llm, gpu, tp),
+                unit=f"tokens at most over the batches ({parameters.level:.0%} interval)",
+                reason=_interval(used),
             )
-        )
-    found.append(
-        at_most(
-            "Batches of one size and one context in all take the same time, however the context is "
-            "spread over their requests",
-            5,
-            NONE,
+            yield _falls(limits, all_points, where)
+        single = all_points[all_points["requests"] == 1].sort_values("total")
+        yield at_most(
+            f"The iteration of a single request is nearly constant in its context ({where})",
+            1.05,
+            exact(float(single["seconds"].max() / single["seconds"].min())),
             nothing=None,
-            unit="% apart at worst",
-            paper="the same (read as within the 5 % of the model)",
-            reason="no source measured batches of requests with unequal contexts",
+            unit=f"times the shortest, from {single['total'].min():.0f} to "
+            f"{single['total'].max():.0f} tokens",
+            paper="nearly constant (read as within 5 %)",
+            reason=LEVELS[tp] if kind == "end-to-end" else _reading(single, llm, gpu, tp),
         )
+    yield at_most(
+        "Batches of one size and one context in all take the same time, however the context is "
+        "spread over their requests",
+        5,
+        NONE,
+        nothing=None,
+        unit="% apart at worst",
+        paper="the same (read as within the 5 % of the model)",
+        reason="no source measured batches of requests with unequal contexts",
     )
-    return found
 
 
 def interval_tokens(limits: DataFrame, most_context: float) -> float:
@@ -361,5 +353,5 @@ def _reading(single: DataFrame, llm: str, gpu: str, tp: int) -> str:
 
 
 def _of(frame: DataFrame, llm: str, gpu: str, tp: int, kind: str) -> DataFrame:
-    mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
-    return mine[(mine["tp"] == tp) & (mine["kind"] == kind)]
+    mine = where(frame, llm=llm, gpu=gpu)
+    return where(mine, tp=tp, kind=kind)

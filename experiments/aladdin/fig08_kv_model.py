@@ -9,7 +9,7 @@ and judged on the other, and on batches. With `page_tokens=1` the line is exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from agents.statistics import Interval, mean_interval
 from baselines.aladdin.performance import fit_kv
 from experiments.aladdin.setting import LENGTHS, SHORT, lengths
 from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.figure import SEEDS, Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
@@ -50,14 +51,19 @@ class KvModel(Parameters):
 PARAMETERS = {"quick": KvModel(seeds=4), "paper": KvModel(seeds=20)}
 
 
-def cases(parameters: KvModel) -> list[dict[str, Any]]:
-    """One per seed and LLM."""
-    common = parameters.model_dump(exclude={"seeds", "llms"})
-    return [
-        {"seed": seed, "llm": llm, **common}
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-    ]
+cases = Grid(
+    {"seed": SEEDS, "llm": "llms"},
+    keep=(
+        "page_tokens",
+        "most_context",
+        "least_context",
+        "requests",
+        "batches",
+        "batch",
+        "lengths",
+        "level",
+    ),
+)
 
 
 def paged_bytes(llm: str, tokens: ArrayLike, page_tokens: int) -> NDArray[np.float64]:
@@ -105,9 +111,9 @@ def plot(frame: DataFrame, parameters: KvModel) -> Any:
     """Left: lines through single requests. Right: errors, of requests and of batches."""
     figure = new_figure(10.0, 4.2)
     left, right = figure.subplots(1, 2)
-    first = frame[frame["seed"] == frame["seed"].min()]
+    first = where(frame, seed=frame["seed"].min())
     for k, llm in enumerate(parameters.llms):
-        mine = first[(first["llm"] == llm) & (first["row"] == "request")].sort_values("tokens")
+        mine = where(first, llm=llm, row="request").sort_values("tokens")
         left.plot(
             mine["tokens"], mine["bytes"] / 1e9, "o", ms=3, color=f"C{k}", alpha=0.6,
             label=f"{SHORT[llm]}: pages taken",
@@ -115,7 +121,7 @@ def plot(frame: DataFrame, parameters: KvModel) -> Any:
         left.plot(mine["tokens"], mine["predicted"] / 1e9, color=f"C{k}", lw=1, label="Eq. 1")
     llm = parameters.llms[0]
     for row, marker in (("request", "."), ("batch", "x")):
-        mine = first[(first["llm"] == llm) & (first["row"] == row)]
+        mine = where(first, llm=llm, row=row)
         name = "a request" if row == "request" else f"a batch of {parameters.batch}"
         right.plot(
             mine["tokens"], 100 * (mine["predicted"] / mine["bytes"] - 1), marker, ms=5, label=name
@@ -138,55 +144,48 @@ def plot(frame: DataFrame, parameters: KvModel) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: KvModel) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: KvModel) -> Iterator[Claim]:
     """Errors below 1 %, a narrow interval, more for the 13B than for the 70B."""
-    found = []
     # In shares of the prediction the LLMs are alike, so one stands for all.
     llm = parameters.llms[0]
     for row, name in (("request", "a request"), ("batch", f"a batch of {parameters.batch}")):
-        mine = frame[(frame["llm"] == llm) & (frame["row"] == row)]
+        mine = where(frame, llm=llm, row=row)
         error = 100 * (mine["predicted"] / mine["bytes"] - 1).abs()
-        found.append(
-            at_most(
-                f"The predicted KV memory of {name} is wrong by less than 1 % (every LLM)",
-                1,
-                _by_seed(mine, error, "max"),
-                nothing=None,
-                unit="% at worst",
-                reason=f"pages of {parameters.page_tokens} tokens: worst at "
-                f"{mine.loc[error.idxmax(), 'tokens']} tokens; from "
-                f"{_from(mine, error, 1):,} tokens on all are within 1 %",
-                note=f"{error.mean():.2f} % on average; against pages by construction, nothing "
-                "was measured",
-            )
-        )
-    mine = frame[(frame["llm"] == llm) & (frame["row"] == "request")]
-    width = 100 * mine["interval"].astype(float) / mine["predicted"]
-    found.append(
-        at_most(
-            "The prediction interval lies on the prediction (every LLM)",
+        yield at_most(
+            f"The predicted KV memory of {name} is wrong by less than 1 % (every LLM)",
             1,
-            _by_seed(mine, width, "mean"),
+            _by_seed(mine, error, "max"),
             nothing=None,
-            unit=f"% of the prediction to either side, on average ({parameters.level:.0%} interval)",
-            paper="just aligned (read as within 1 %)",
-            reason=f"pages of {parameters.page_tokens} tokens",
+            unit="% at worst",
+            reason=f"pages of {parameters.page_tokens} tokens: worst at "
+            f"{mine.loc[error.idxmax(), 'tokens']} tokens; from "
+            f"{_from(mine, error, 1):,} tokens on all are within 1 %",
+            note=f"{error.mean():.2f} % on average; against pages by construction, nothing "
+            "was measured",
         )
+    mine = where(frame, llm=llm, row="request")
+    width = 100 * mine["interval"].astype(float) / mine["predicted"]
+    yield at_most(
+        "The prediction interval lies on the prediction (every LLM)",
+        1,
+        _by_seed(mine, width, "mean"),
+        nothing=None,
+        unit=f"% of the prediction to either side, on average ({parameters.level:.0%} interval)",
+        paper="just aligned (read as within 1 %)",
+        reason=f"pages of {parameters.page_tokens} tokens",
     )
     if {"llama-2-13b", "llama-2-70b"} <= set(parameters.llms):
         slopes = frame.groupby(["seed", "llm"])["per_token"].first().unstack()
-        found.append(
-            at_least(
-                "Llama-2-13b needs more KV memory for a context than Llama-2-70b",
-                1.01,
-                mean_interval(slopes["llama-2-13b"] / slopes["llama-2-70b"]),
-                nothing=1,
-                unit="times",
-                paper="more (multi-head against grouped-query attention)",
-                note="follows from the shapes: 40 layers of 40 KV heads against 80 of 8",
-            )
+        yield at_least(
+            "Llama-2-13b needs more KV memory for a context than Llama-2-70b",
+            1.01,
+            mean_interval(slopes["llama-2-13b"] / slopes["llama-2-70b"]),
+            nothing=1,
+            unit="times",
+            paper="more (multi-head against grouped-query attention)",
+            note="follows from the shapes: 40 layers of 40 KV heads against 80 of 8",
         )
-    return found
 
 
 def _from(mine: DataFrame, error: Any, limit: float) -> int:

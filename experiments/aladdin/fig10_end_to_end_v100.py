@@ -10,6 +10,7 @@ the same worker.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agents.statistics import mean_interval
@@ -27,6 +28,7 @@ from experiments.aladdin.end_to_end import (
     run,
 )
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import claimed, where
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,54 +50,47 @@ PARAMETERS = {
 }
 
 
-def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
     """Section 6.3, on V100."""
     if not {ALADDIN, JSQ, WIDE} <= set(parameters.policies):
-        return []
-    found = []
+        return
     lowest = min(parameters.loads)
     for llm in parameters.llms:
         name = llm.removeprefix("llama-2-").upper()
         for other, words in ((JSQ, "shortest queue"), (WIDE, "default vLLM")):
             up = gain(frame, llm, other)
             ours, load = largest(up)
-            found.append(
-                at_least(
-                    f"{name}: Aladdin's attainment is above that of {words}",
-                    1,
-                    ours,
-                    nothing=0,
-                    unit=f"percentage points at a load of {load:g}, the most",
-                    paper="above",
-                    note=f"by load: {by_load(up)}",
-                    reason="by the roofline one worker of 4 GPUs takes more than the workers of Table 3 "
-                    "(see its bars), so that default vLLM still keeps all SLOs where theirs are overloaded"
-                    if other == WIDE
-                    else "the gain is in overload, as in Figure 9, and differs between seeds by how far "
-                    "their arrivals go beyond what the workers take",
-                )
+            yield at_least(
+                f"{name}: Aladdin's attainment is above that of {words}",
+                1,
+                ours,
+                nothing=0,
+                unit=f"percentage points at a load of {load:g}, the most",
+                paper="above",
+                note=f"by load: {by_load(up)}",
+                reason="by the roofline one worker of 4 GPUs takes more than the workers of Table 3 "
+                "(see its bars), so that default vLLM still keeps all SLOs where theirs are overloaded"
+                if other == WIDE
+                else "the gain is in overload, as in Figure 9, and differs between seeds by how far "
+                "their arrivals go beyond what the workers take",
             )
         wide, queue = compared(frame, llm, "atgt_p99_s", WIDE, JSQ)
-        found.append(
-            at_least(
-                f"{name}: at a low rate the p99 ATGT of default vLLM is below that with the best degree",
-                1,
-                mean_interval(100 * (1 - wide[lowest] / queue[lowest])),
-                nothing=0,
-                unit=f"% shorter at a load of {lowest:g}",
-                paper="shorter",
-            )
+        yield at_least(
+            f"{name}: at a low rate the p99 ATGT of default vLLM is below that with the best degree",
+            1,
+            mean_interval(100 * (1 - wide[lowest] / queue[lowest])),
+            nothing=0,
+            unit=f"% shorter at a load of {lowest:g}",
+            paper="shorter",
         )
-        kept = frame[(frame["llm"] == llm) & (frame["load"] == lowest)]
-        found.append(
-            at_least(
-                f"{name}: at that rate Aladdin and both baselines fulfil the SLOs of all requests",
-                99.9,
-                mean_interval(100 * kept.groupby("seed")["attainment"].min()),
-                nothing=None,
-                unit="% of the requests, the least of all policies",
-                paper="all",
-                reason="the misses are of the policy and SLO that the rows show",
-            )
+        kept = where(frame, llm=llm, load=lowest)
+        yield at_least(
+            f"{name}: at that rate Aladdin and both baselines fulfil the SLOs of all requests",
+            99.9,
+            mean_interval(100 * kept.groupby("seed")["attainment"].min()),
+            nothing=None,
+            unit="% of the requests, the least of all policies",
+            paper="all",
+            reason="the misses are of the policy and SLO that the rows show",
         )
-    return found

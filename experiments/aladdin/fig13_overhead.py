@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,6 +31,7 @@ from experiments.aladdin.serving import large
 from experiments.aladdin.setting import DEGREES, LENGTHS, SHORT, rules_of, shown
 from experiments.bench_placement import timed
 from experiments.harness.claims import Claim, at_most
+from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.reward import draw_requests
@@ -228,9 +229,9 @@ def plot(frame: DataFrame, parameters: Overhead) -> Any:
     figure = new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
     for k, llm in enumerate(parameters.llms):
-        mine = frame[frame["llm"] == llm]
+        mine = where(frame, llm=llm)
         for name, (words, style) in STYLES.items():
-            part = mine[mine["scheduler"] == name].groupby("rate_per_s")
+            part = where(mine, scheduler=name).groupby("rate_per_s")
             mean, worst = 1e3 * part["seconds"].mean(), 1e3 * part["seconds"].max()
             if len(mean) == 0:
                 continue
@@ -252,18 +253,19 @@ def plot(frame: DataFrame, parameters: Overhead) -> Any:
     left.set_ylabel("ms per round: mean, and up to the slowest (shaded)")
     right.set_ylabel("workers of the fleet")
     for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_xticks(parameters.rates_per_s, [f"{rate:g}" for rate in parameters.rates_per_s])
-        axes.minorticks_off()
-        axes.set_xlabel(f"requests per second; a round every {parameters.heartbeat_s:g} s")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        dress(
+            axes,
+            log="x",
+            ticks=parameters.rates_per_s,
+            xlabel=f"requests per second; a round every {parameters.heartbeat_s:g} s",
+            legend={},
+        )
     return figure
 
 
-def claims(frame: DataFrame, parameters: Overhead) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Overhead) -> Iterator[Claim]:
     """Below 50 ms at 25 requests/s; O(n log n)."""
-    found = []
     at, most = parameters.claimed_rate_per_s, max(parameters.rates_per_s)
     for scheduler in parameters.schedulers:
         for llm in parameters.llms:
@@ -273,34 +275,29 @@ def claims(frame: DataFrame, parameters: Overhead) -> list[Claim]:
             if at not in seconds:
                 continue
             here = mine[mine["rate_per_s"] == at]
-            found.append(
-                at_most(
-                    f"At {at:g} requests/s a scheduling round takes less than "
-                    f"{1e3 * parameters.claimed_s:g} ms ({where})",
-                    1e3 * parameters.claimed_s,
-                    mean_interval(1e3 * seconds[at]),
-                    nothing=None,
-                    unit="ms",
-                    reason=_work(here),
-                    note=f"{_work(here)}; the slowest round took {1e3 * here['seconds'].max():.1f} ms",
-                )
+            yield at_most(
+                f"At {at:g} requests/s a scheduling round takes less than "
+                f"{1e3 * parameters.claimed_s:g} ms ({where})",
+                1e3 * parameters.claimed_s,
+                mean_interval(1e3 * seconds[at]),
+                nothing=None,
+                unit="ms",
+                reason=_work(here),
+                note=f"{_work(here)}; the slowest round took {1e3 * here['seconds'].max():.1f} ms",
             )
             if most <= at:
                 continue
             ratio = steps(most * parameters.heartbeat_s) / steps(at * parameters.heartbeat_s)
-            found.append(
-                at_most(
-                    f"Scheduling time grows as n log n ({where})",
-                    1.25,
-                    mean_interval(seconds[most] / seconds[at] / ratio),
-                    nothing=None,
-                    unit=f"times the growth of n log n, from {at:g} to {most:g} requests/s",
-                    paper="O(n log n) (read as at most 25 % more)",
-                    reason="workers and what they hold grow with the rate, and each request is compared "
-                    f"with all of it: {_work(here)}, {_work(mine[mine['rate_per_s'] == most])}",
-                )
+            yield at_most(
+                f"Scheduling time grows as n log n ({where})",
+                1.25,
+                mean_interval(seconds[most] / seconds[at] / ratio),
+                nothing=None,
+                unit=f"times the growth of n log n, from {at:g} to {most:g} requests/s",
+                paper="O(n log n) (read as at most 25 % more)",
+                reason="workers and what they hold grow with the rate, and each request is compared "
+                f"with all of it: {_work(here)}, {_work(mine[mine['rate_per_s'] == most])}",
             )
-    return found
 
 
 def _work(mine: DataFrame) -> str:

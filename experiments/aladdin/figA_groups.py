@@ -11,7 +11,7 @@ as printed. Rates are ours: the paper gives none for its appendix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from experiments.aladdin.fig13_overhead import least_s
 from experiments.aladdin.population import arriving, ongoing
 from experiments.aladdin.setting import DEGREES, LENGTHS, rules_of, shown
 from experiments.harness.claims import Claim, about, at_most
+from experiments.harness.figure import claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -120,7 +121,7 @@ def _without(worker: Worker, gone: set[int]) -> Worker:
 
 def scheduling_time(frame: DataFrame, heartbeat_s: float) -> SchedulingTime | None:
     """The line a n log n + b through the rounds of one group; None with fewer than three rates."""
-    one = frame[frame["n_groups"] == 1].groupby("rate_per_s")["round_s"].mean()
+    one = where(frame, n_groups=1).groupby("rate_per_s")["round_s"].mean()
     if len(one) < 3:
         return None
     return SchedulingTime.fit(one.index.to_numpy(), one.to_numpy(), heartbeat_s)
@@ -132,7 +133,7 @@ def plot(frame: DataFrame, parameters: Groups) -> Any:
     left, right = figure.subplots(1, 2)
     fit = scheduling_time(frame, parameters.heartbeat_s)
     for k, rate in enumerate(parameters.rates_per_s):
-        mine = frame[frame["rate_per_s"] == rate]
+        mine = where(frame, rate_per_s=rate)
         # Many groups exist only in runs that happen to have as many workers: those would be chosen.
         seeds = mine.groupby("n_groups")["seed"].nunique()
         mean = mine.groupby("n_groups").mean(numeric_only=True)[seeds == seeds.max()]
@@ -176,77 +177,73 @@ def plot(frame: DataFrame, parameters: Groups) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Groups) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Groups) -> Iterator[Claim]:
     """At most 10 % more with five workers a group; half a worker per group; shorter rounds."""
     rate = max(parameters.rates_per_s)
-    mine = frame[frame["rate_per_s"] == rate]
+    mine = where(frame, rate_per_s=rate)
     grouped = mine[mine["n_groups"] > 1]
     if len(grouped) == 0:
-        return []
+        return
     least = smallest_group(parameters.error)
     # Of each seed, the most groups that have enough workers each.
     enough = grouped[grouped["centralised"] / grouped["n_groups"] >= least]
     at = enough.loc[enough.groupby("seed")["n_groups"].idxmax()].set_index("seed")
-    one = mine[mine["n_groups"] == 1].set_index("seed")["round_s"]
+    one = where(mine, n_groups=1).set_index("seed")["round_s"]
     extra = grouped.assign(each=(grouped["workers"] - grouped["centralised"]) / grouped["n_groups"])
     by_groups = extra.groupby("n_groups")["each"].mean()
     fit = scheduling_time(frame, parameters.heartbeat_s)
-    found = [
-        at_most(
-            f"With {least} workers or more in each group, groups need at most "
-            f"{parameters.error:.0%} more workers than one scheduler",
-            100 * parameters.error,
-            mean_interval(100 * (at["workers"] / at["centralised"] - 1)),
-            nothing=None,
-            unit=f"% more, in {at['n_groups'].mean():.1f} groups" if len(at) else "% more",
-            reason=_each(by_groups),
-            note=f"at {rate:g} requests/s, {mine['centralised'].mean():.0f} workers in one group",
-        ),
-        about(
-            "Half of the groups need one worker more",
-            0.5,
-            mean_interval(extra.groupby("seed")["each"].mean()),
-            nothing=0,
-            unit="additional workers per group",
-            reason=_each(by_groups),
-            note=_each(by_groups),
-        ),
-        at_most(
-            "Grouped scheduling reduces the scheduling latency",
-            0.9,
-            mean_interval(at["round_s"] / one.reindex(at.index)),
-            nothing=1,
-            unit=f"times that of one scheduler, in {at['n_groups'].mean():.1f} groups"
-            if len(at)
-            else "times that of one scheduler",
-            paper="reduced (read as by a tenth or more)",
-            reason=f"{1e3 * one.mean():.1f} ms with one scheduler",
-            note=_plans(parameters, rate, float(mine["centralised"].mean()), fit),
-        ),
-    ]
+    yield at_most(
+        f"With {least} workers or more in each group, groups need at most "
+        f"{parameters.error:.0%} more workers than one scheduler",
+        100 * parameters.error,
+        mean_interval(100 * (at["workers"] / at["centralised"] - 1)),
+        nothing=None,
+        unit=f"% more, in {at['n_groups'].mean():.1f} groups" if len(at) else "% more",
+        reason=_each(by_groups),
+        note=f"at {rate:g} requests/s, {mine['centralised'].mean():.0f} workers in one group",
+    )
+    yield about(
+        "Half of the groups need one worker more",
+        0.5,
+        mean_interval(extra.groupby("seed")["each"].mean()),
+        nothing=0,
+        unit="additional workers per group",
+        reason=_each(by_groups),
+        note=_each(by_groups),
+    )
+    yield at_most(
+        "Grouped scheduling reduces the scheduling latency",
+        0.9,
+        mean_interval(at["round_s"] / one.reindex(at.index)),
+        nothing=1,
+        unit=f"times that of one scheduler, in {at['n_groups'].mean():.1f} groups"
+        if len(at)
+        else "times that of one scheduler",
+        paper="reduced (read as by a tenth or more)",
+        reason=f"{1e3 * one.mean():.1f} ms with one scheduler",
+        note=_plans(parameters, rate, float(mine["centralised"].mean()), fit),
+    )
     if fit is not None:
         ratio = grouped.assign(
             ratio=grouped["round_s"]
             / [fit.seconds(rate / groups) for groups in grouped["n_groups"]]
         )
-        found.append(
-            about(
-                "The scheduling latency of each group is predictable from its arrival rate as O(n log n)",
-                1,
-                mean_interval(ratio.groupby("seed")["ratio"].median()),
-                nothing=None,
-                unit="times the predicted round, median over numbers of groups",
-                paper="predictable",
-                reason="by groups: "
-                + ", ".join(
-                    f"{value:.2f} with {n}"
-                    for n, value in ratio.groupby("n_groups")["ratio"].mean().items()
-                )
-                + "; the slowest of several groups is compared, and a round's steps grow with its "
-                "workers as well (Figure 13)",
+        yield about(
+            "The scheduling latency of each group is predictable from its arrival rate as O(n log n)",
+            1,
+            mean_interval(ratio.groupby("seed")["ratio"].median()),
+            nothing=None,
+            unit="times the predicted round, median over numbers of groups",
+            paper="predictable",
+            reason="by groups: "
+            + ", ".join(
+                f"{value:.2f} with {n}"
+                for n, value in ratio.groupby("n_groups")["ratio"].mean().items()
             )
+            + "; the slowest of several groups is compared, and a round's steps grow with its "
+            "workers as well (Figure 13)",
         )
-    return found
 
 
 def _each(by_groups: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from experiments.aladdin.least import Search
 from experiments.aladdin.serving import capacity_per_worker, decode_only, large, serve
 from experiments.aladdin.setting import DEGREES, shown
 from experiments.harness.claims import Claim, about
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -61,27 +62,18 @@ class Fleets(Parameters):
     ] = "conditional_mean"
 
 
-def cases(parameters: Fleets) -> list[dict[str, Any]]:
-    """A search per LLM, rate, policy and seed."""
-    common = parameters.model_dump(
-        include={
-            "gpu", "study", "max_gpus", "arrivals_s", "patience_s", "heartbeat_s", "predictor",
-        }
-    )  # fmt: skip
-    return [
-        {
-            **common,
-            "llm": llm,
-            "rate_per_s": float(rate),
-            "policy": policy,
-            "targets": list(parameters.targets),
-            "seed": seed,
-        }
-        for llm in parameters.llms
-        for rate in parameters.rates_per_s
-        for policy in parameters.policies
-        for seed in parameters.seed_list()
-    ]
+KEPT = ("gpu", "study", "max_gpus", "arrivals_s", "patience_s", "heartbeat_s", "predictor")
+cases = Grid(
+    {
+        "llm": "llms",
+        "rate_per_s": lambda parameters, case: map(float, parameters.rates_per_s),
+        "policy": "policies",
+        "targets": lambda parameters, case: [parameters.targets],
+        "seed": SEEDS,
+    },
+    keep=KEPT,
+    first=KEPT,
+)
 
 
 def degree(case: Mapping[str, Any]) -> int:
@@ -147,7 +139,7 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
             mine = frame[(frame["llm"] == llm) & np.isclose(frame["target"], target)]
             for policy in parameters.policies:
                 name, colour, marker, style = STYLES.get(policy, (policy, None, "x", "-"))
-                part = mine[mine["policy"] == policy].groupby("rate_per_s")["gpus"]
+                part = where(mine, policy=policy).groupby("rate_per_s")["gpus"]
                 # A seed without an answer would make the mean look better than it is.
                 whole = part.count() == part.size()
                 mean, low, high = part.mean()[whole], part.min()[whole], part.max()[whole]
@@ -160,15 +152,15 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
                 mine.groupby("rate_per_s")["fluid_gpus"].first(), color="grey", lw=0.8, ls=":",
                 label=FLUID,
             )  # fmt: skip
-            axes.set_title(
-                f"{shown(llm, parameters.gpu, DEGREES[llm, parameters.gpu])} per worker; "
+            dress(
+                axes,
+                title=f"{shown(llm, parameters.gpu, DEGREES[llm, parameters.gpu])} per worker; "
                 f"{100 * target:g} % of requests",
-                fontsize=9,
+                size=9,
+                xlabel="requests/s",
+                bottom=0,
+                legend={"fontsize": 6},
             )
-            axes.set_ylim(bottom=0)
-            axes.set_xlabel("requests/s")
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize=6)
         line[0].set_ylabel("GPUs" if parameters.study == "mixed" else "GPUs of decode workers")
     return figure
 
@@ -219,13 +211,14 @@ def bound(frame: DataFrame, llm: str, target: float, other: str) -> float:
     return float((100 * (1 - means["fluid_gpus"] / means["gpus"])).max())
 
 
+@claimed
 def saving_claims(
     frame: DataFrame,
     parameters: Fleets,
     others: Mapping[str, tuple[str, float]],
     sentence: str,
     reason: str,
-) -> list[Claim]:
+) -> Iterator[Claim]:
     """Up to how many per cent fewer GPUs Aladdin needs than each of `others` (policy: its name, the number).
 
     Args:
@@ -237,7 +230,6 @@ def saving_claims(
     """
     there = set(frame["policy"])
     mine = [p for p in parameters.policies if p.startswith("aladdin") and p in there]
-    found = []
     for other, (name, percent) in others.items():
         if other not in there or not mine:
             continue
@@ -247,27 +239,24 @@ def saving_claims(
                 one, two = (gpus_of(frame, llm, target, p) for p in (setting, other))
                 ours, rate = most_saved(saved(frame, llm, target, setting, other))
                 short = llm.removeprefix("llama-2-").upper()
-                found.append(
-                    about(
-                        sentence.format(
-                            llm=short, target=f"{100 * target:g} %", percent=percent, name=name
-                        ),
-                        percent,
-                        ours,
-                        nothing=0,
-                        unit=f"% fewer at {rate:g} requests/s, the most",
-                        paper=f"up to {percent} %",
-                        note=f"GPUs, {STYLES[setting][0]} against the other: "
-                        + ", ".join(
-                            f"{_mean(one[r])} to {_mean(two[r])} at {r:g}/s" for r in one.columns
-                        ),
-                        reason=_unanswered(one, setting)
-                        + "a fluid at the nominal rate would need at most "
-                        f"{bound(frame, llm, target, other):.0f} % less than the other, at any rate "
-                        f"shown; {reason}",
-                    )
+                yield about(
+                    sentence.format(
+                        llm=short, target=f"{100 * target:g} %", percent=percent, name=name
+                    ),
+                    percent,
+                    ours,
+                    nothing=0,
+                    unit=f"% fewer at {rate:g} requests/s, the most",
+                    paper=f"up to {percent} %",
+                    note=f"GPUs, {STYLES[setting][0]} against the other: "
+                    + ", ".join(
+                        f"{_mean(one[r])} to {_mean(two[r])} at {r:g}/s" for r in one.columns
+                    ),
+                    reason=_unanswered(one, setting)
+                    + "a fluid at the nominal rate would need at most "
+                    f"{bound(frame, llm, target, other):.0f} % less than the other, at any rate "
+                    f"shown; {reason}",
                 )
-    return found
 
 
 def _mean(column: Series[float]) -> str:

@@ -13,7 +13,7 @@ out). GPU-hours are of the time in which requests come. Fleets that scale begin 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from baselines.aladdin.policy import AladdinPolicy
 from experiments.aladdin.least import Search
 from experiments.aladdin.serving import capacity_per_worker, measured
 from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.figure import claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.reward import draw_requests
@@ -204,7 +205,7 @@ def totals(frame: DataFrame, load: str) -> DataFrame:
 def column(frame: DataFrame, load: str, policy: str, name: str) -> Any:
     """By seed, as numbers; NaN where a search found nothing."""
     mine = totals(frame, load)
-    return mine[mine["policy"] == policy].set_index("seed")[name].astype(float)
+    return where(mine, policy=policy).set_index("seed")[name].astype(float)
 
 
 def plot(frame: DataFrame, parameters: Demand) -> Any:
@@ -215,7 +216,7 @@ def plot(frame: DataFrame, parameters: Demand) -> Any:
     for (top, bottom), load in zip(panels.T, parameters.loads, strict=True):
         mine = frame[(frame["load"] == load) & (frame["seed"] == first) & frame["time_s"].notna()]
         other = top.twinx()
-        part = mine[mine["policy"] == "arrivals"]
+        part = where(mine, policy="arrivals")
         other.fill_between(
             part["time_s"].astype(float), part["workers"].astype(float), step="pre", color="0.88", zorder=0
         )  # fmt: skip
@@ -224,7 +225,7 @@ def plot(frame: DataFrame, parameters: Demand) -> Any:
         top.set_zorder(other.get_zorder() + 1)
         top.patch.set_visible(False)
         for policy, (label, colour, line) in NAMES.items():
-            part = mine[mine["policy"] == policy]
+            part = where(mine, policy=policy)
             top.step(
                 part["time_s"].astype(float), part["workers"].astype(float), where="pre", color=colour,
                 ls=line, lw=1.2, label=label,
@@ -264,56 +265,49 @@ def ratio(frame: DataFrame, load: str, first: str, second: str) -> Interval:
     return mean_interval(values.dropna())
 
 
-def claims(frame: DataFrame, parameters: Demand) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Demand) -> Iterator[Claim]:
     """All ours: the paper has no numbers of this."""
-    found = []
     for load in parameters.loads:
         mean = {p: column(frame, load, p, "gpu_hours").mean() for p in NAMES}
         share = {p: 100 * column(frame, load, p, "attainment").mean() for p in NAMES}
         for other, label in ((FIXED, "the same placement"), (QUEUE, "the shortest queue")):
-            found.append(
-                at_most(
-                    f"Ours, {load}: workers that follow demand take a tenth fewer GPU-hours than the least "
-                    f"fixed fleet with {label} that attains as much",
-                    0.9,
-                    ratio(frame, load, LEARNT, other),
-                    nothing=1,
-                    unit="times its GPU-hours",
-                    paper="not in the paper",
-                    reason=f"{mean[LEARNT]:.3f} against {mean[other]:.3f} GPU-hours, at "
-                    f"{share[LEARNT]:.1f} and {share[other]:.1f} %",
-                    note=words(frame, load) if other == FIXED else "",
-                )
-            )
-        found.append(
-            at_most(
-                f"Ours, {load}: what is learnt makes Eq. 7 a tenth cheaper than models and history alone",
+            yield at_most(
+                f"Ours, {load}: workers that follow demand take a tenth fewer GPU-hours than the least "
+                f"fixed fleet with {label} that attains as much",
                 0.9,
-                ratio(frame, load, LEARNT, PRIOR),
+                ratio(frame, load, LEARNT, other),
                 nothing=1,
                 unit="times its GPU-hours",
                 paper="not in the paper",
-                reason=f"with {share[LEARNT]:.1f} against {share[PRIOR]:.1f} % within their SLOs; "
-                f"{column(frame, load, LEARNT, 'pairs').mean():.0f} periods to learn from, since the "
-                f"{column(frame, load, LEARNT, 'changes').mean():.0f} changes of a run hide those after them",
+                reason=f"{mean[LEARNT]:.3f} against {mean[other]:.3f} GPU-hours, at "
+                f"{share[LEARNT]:.1f} and {share[other]:.1f} %",
+                note=words(frame, load) if other == FIXED else "",
             )
+        yield at_most(
+            f"Ours, {load}: what is learnt makes Eq. 7 a tenth cheaper than models and history alone",
+            0.9,
+            ratio(frame, load, LEARNT, PRIOR),
+            nothing=1,
+            unit="times its GPU-hours",
+            paper="not in the paper",
+            reason=f"with {share[LEARNT]:.1f} against {share[PRIOR]:.1f} % within their SLOs; "
+            f"{column(frame, load, LEARNT, 'pairs').mean():.0f} periods to learn from, since the "
+            f"{column(frame, load, LEARNT, 'changes').mean():.0f} changes of a run hide those after them",
         )
         points = 100 * (
             column(frame, load, LEARNT, "attainment") - column(frame, load, WINDOW, "attainment")
         )
-        found.append(
-            at_least(
-                f"Ours, {load}: change points keep a point more of requests in their SLOs than the mean rate",
-                1,
-                mean_interval(points),
-                nothing=0,
-                unit="percentage points",
-                paper="not in the paper",
-                reason=f"a worker is opened for a request that waits (Algorithm 1) whatever the rate is: "
-                f"{column(frame, load, WINDOW, 'opened').mean():.0f} orders without change points, "
-                f"{column(frame, load, LEARNT, 'opened').mean():.0f} with them; GPU-hours "
-                f"{mean[WINDOW]:.3f} and {mean[LEARNT]:.3f}",
-                note=f"{column(frame, load, LEARNT, 'changes').mean():.1f} changes found per run",
-            )
+        yield at_least(
+            f"Ours, {load}: change points keep a point more of requests in their SLOs than the mean rate",
+            1,
+            mean_interval(points),
+            nothing=0,
+            unit="percentage points",
+            paper="not in the paper",
+            reason=f"a worker is opened for a request that waits (Algorithm 1) whatever the rate is: "
+            f"{column(frame, load, WINDOW, 'opened').mean():.0f} orders without change points, "
+            f"{column(frame, load, LEARNT, 'opened').mean():.0f} with them; GPU-hours "
+            f"{mean[WINDOW]:.3f} and {mean[LEARNT]:.3f}",
+            note=f"{column(frame, load, LEARNT, 'changes').mean():.1f} changes found per run",
         )
-    return found

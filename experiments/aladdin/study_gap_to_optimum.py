@@ -14,7 +14,7 @@ programme of line 22, as a share of what there was (0: all made good).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from agents.statistics import mean_interval
 from baselines.aladdin.gap import SCARCE, Kind, compare, compare_moves, generate, summary
 from baselines.solver import SolverSettings
 from experiments.harness.claims import Claim, at_most, exact
+from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 
@@ -163,7 +164,7 @@ def plot(frame: DataFrame, parameters: Gap) -> Any:
         ("exact", "programme", "k"),
     ):
         for new, line in zip(parameters.moves, ("-", "--", ":", "-."), strict=False):
-            values = np.sort([0.0, *share[share["new"] == new][name]])
+            values = np.sort([0.0, *where(share, new=new)[name]])
             shares = np.arange(len(values)) / max(len(values) - 1, 1)
             axes.step(
                 values,
@@ -173,12 +174,14 @@ def plot(frame: DataFrame, parameters: Gap) -> Any:
                 color=colour,
                 label=f"{new} requests: {label}",
             )
-    axes.set_xlabel("errors left after Algorithm 2, share of those before")
-    axes.set_ylabel("problems with at most that (%)")
-    axes.set_title(f"re-balancing: {len(share)} problems", fontsize=10)
-    axes.set_ylim(0, 102)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    dress(
+        axes,
+        title=f"re-balancing: {len(share)} problems",
+        xlabel="errors left after Algorithm 2, share of those before",
+        ylabel="problems with at most that (%)",
+        ylim=(0, 102),
+        legend={"fontsize": 7},
+    )
     return figure
 
 
@@ -203,40 +206,36 @@ def by_scarce(frame: DataFrame, kind: str, name: str = "best_fit") -> str:
     return ", ".join(f"{more[scarce]:.2f} with {scarce} scarce" for scarce in more.index)
 
 
-def claims(frame: DataFrame, parameters: Gap) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Gap) -> Iterator[Claim]:
     """Best fit approaches the optimum and needs fewer workers than the shortest queue; the rest is ours."""
-    found = []
     chat = placements(frame, "chat")
     if len(chat):
         percent = (100 * (chat["best_fit"] / chat["optimum"] - 1)).groupby(chat["seed"]).mean()
-        found.append(
-            at_most(
-                "The heuristic approaches optimal scheduling (chat)",
-                10,
-                mean_interval(percent),
-                nothing=None,
-                unit="% more workers than the optimum, on average",
-                paper='"approach" (read as 10 % more at most: ours)',
-                reason=f"workers more: {by_scarce(frame, 'chat')}",
-                note=table(frame, "chat"),
-            )
+        yield at_most(
+            "The heuristic approaches optimal scheduling (chat)",
+            10,
+            mean_interval(percent),
+            nothing=None,
+            unit="% more workers than the optimum, on average",
+            paper='"approach" (read as 10 % more at most: ours)',
+            reason=f"workers more: {by_scarce(frame, 'chat')}",
+            note=table(frame, "chat"),
         )
         both = chat[chat["shortest"] > 0]
         ratio = (
             both["best_fit"].groupby(both["seed"]).sum()
             / both["shortest"].groupby(both["seed"]).sum()
         )
-        found.append(
-            at_most(
-                "Best fit reduces the number of workers needed, compared with the shortest queue (chat)",
-                0.9,
-                mean_interval(ratio),
-                nothing=1,
-                unit="times its workers",
-                paper="fewer (read as by a tenth or more: ours)",
-                reason=f"shortest queue's workers beyond the optimum: {by_scarce(frame, 'chat', 'shortest')}",
-                note="the shortest queue is given the fewest workers on which it breaks no constraint",
-            )
+        yield at_most(
+            "Best fit reduces the number of workers needed, compared with the shortest queue (chat)",
+            0.9,
+            mean_interval(ratio),
+            nothing=1,
+            unit="times its workers",
+            paper="fewer (read as by a tenth or more: ours)",
+            reason=f"shortest queue's workers beyond the optimum: {by_scarce(frame, 'chat', 'shortest')}",
+            note="the shortest queue is given the fewest workers on which it breaks no constraint",
         )
     for kind, words in (
         ("triplets", "three requests fill a worker"),
@@ -244,33 +243,28 @@ def claims(frame: DataFrame, parameters: Gap) -> list[Claim]:
     ):
         mine = placements(frame, kind)
         if len(mine):
-            found.append(
-                at_most(
-                    f"Ours: where {words} ({kind}), best fit keeps its bound for bins of one dimension",
-                    BOUND,
-                    exact(float((mine["best_fit"] / mine["optimum"]).max())),
-                    nothing=None,
-                    unit="times the optimum at worst",
-                    paper="not in the paper (1.7: Dosa and Sgall, 2014)",
-                    reason=f"workers more: {by_scarce(frame, kind)}",
-                    note=table(frame, kind),
-                )
+            yield at_most(
+                f"Ours: where {words} ({kind}), best fit keeps its bound for bins of one dimension",
+                BOUND,
+                exact(float((mine["best_fit"] / mine["optimum"]).max())),
+                nothing=None,
+                unit="times the optimum at worst",
+                paper="not in the paper (1.7: Dosa and Sgall, 2014)",
+                reason=f"workers more: {by_scarce(frame, kind)}",
+                note=table(frame, kind),
             )
     share = left(frame)
     if len(share):
         more = 100 * (share["greedy"] - share["exact"])
-        found.append(
-            at_most(
-                "Ours: single moves leave little more of Algorithm 2's errors than the programme",
-                10,
-                mean_interval(more.groupby(share["seed"]).mean()),
-                nothing=None,
-                unit="% of the errors before, on average",
-                paper='not in the paper ("little" read as 10 %)',
-                reason=f"at worst {more.max():.0f} %: single moves end where only several at once would gain",
-                note=f"left: {100 * share['greedy'].mean():.0f} % by single moves, "
-                f"{100 * share['exact'].mean():.0f} % by the programme, of {len(share)} problems; "
-                f"more than the programme by {more.max():.0f} % at worst",
-            )
+        yield at_most(
+            "Ours: single moves leave little more of Algorithm 2's errors than the programme",
+            10,
+            mean_interval(more.groupby(share["seed"]).mean()),
+            nothing=None,
+            unit="% of the errors before, on average",
+            paper='not in the paper ("little" read as 10 %)',
+            reason=f"at worst {more.max():.0f} %: single moves end where only several at once would gain",
+            note=f"left: {100 * share['greedy'].mean():.0f} % by single moves, "
+            f"{100 * share['exact'].mean():.0f} % by the programme, of {len(share)} problems; "
+            f"more than the programme by {more.max():.0f} % at worst",
         )
-    return found

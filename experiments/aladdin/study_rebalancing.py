@@ -12,7 +12,7 @@ iteration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from baselines import make_policy
 from experiments.aladdin.end_to_end import fluid_rate
 from experiments.aladdin.serving import four_gpus, measured
 from experiments.harness.claims import Claim, at_least
+from experiments.harness.figure import SEEDS, Grid, claimed
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from llmscale_env.control.reward import draw_requests
@@ -67,16 +68,10 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Rebalancing) -> list[dict[str, Any]]:
-    """One per seed, load, predictor and variant."""
-    common = parameters.model_dump(include={"sigma", "arrivals_s", "patience_s"})
-    return [
-        {"seed": seed, "load": load, "predictor": predictor, "variant": variant, **common}
-        for seed in parameters.seed_list()
-        for load in parameters.loads
-        for predictor in parameters.predictors
-        for variant in VARIANTS
-    ]
+cases = Grid(
+    {"seed": SEEDS, "load": "loads", "predictor": "predictors", "variant": VARIANTS},
+    keep=("sigma", "arrivals_s", "patience_s"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -143,9 +138,9 @@ def plot(frame: DataFrame, parameters: Rebalancing) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Rebalancing) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Rebalancing) -> Iterator[Claim]:
     """Section 4.3 in words; the number is ours."""
-    found = []
     for load in parameters.loads:
         for predictor in parameters.predictors:
             others = "; ".join(
@@ -154,17 +149,14 @@ def claims(frame: DataFrame, parameters: Rebalancing) -> list[Claim]:
                 for name, (label, _) in VARIANTS.items()
                 if name != OFF
             )
-            found.append(
-                at_least(
-                    f"Re-balancing reduces the effect of prediction errors (load {load:g}, "
-                    f"{PREDICTORS[predictor]})",
-                    1,
-                    mean_interval(gains(frame, load, predictor, ON)),
-                    nothing=0,
-                    unit="points of attainment",
-                    paper="reduces (no number; read as a point of attainment: ours)",
-                    reason=f"{moved(frame, load, predictor, ON):.2f} moves per 100 requests",
-                    note=others,
-                )
+            yield at_least(
+                f"Re-balancing reduces the effect of prediction errors (load {load:g}, "
+                f"{PREDICTORS[predictor]})",
+                1,
+                mean_interval(gains(frame, load, predictor, ON)),
+                nothing=0,
+                unit="points of attainment",
+                paper="reduces (no number; read as a point of attainment: ours)",
+                reason=f"{moved(frame, load, predictor, ON):.2f} moves per 100 requests",
+                note=others,
             )
-    return found

@@ -16,7 +16,7 @@ fitted to one request alone, communication included (it has the same shape in N,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,6 +34,7 @@ from baselines.aladdin.configuration import (
 )
 from experiments.aladdin.setting import DEGREES, GPU_NAMES, LENGTHS, SHORT, SLOS_S, lengths
 from experiments.harness.claims import Claim, about, at_most, exact
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import gpu_card
@@ -83,25 +84,16 @@ class Configuration(Parameters):
 PARAMETERS = {"quick": Configuration(seeds=2), "paper": Configuration(seeds=5)}
 
 
-def cases(parameters: Configuration) -> list[dict[str, Any]]:
-    """One per seed, LLM, GPU and link."""
-    common = parameters.model_dump(include={"lengths", "demand", "requests"})
-    return [
-        {
-            "seed": seed,
-            "llm": llm,
-            "gpu": gpu,
-            "link": link,
-            "overhead_ms": overhead,
-            "degrees": list(parameters.degrees),
-            **common,
-        }
-        for seed in parameters.seed_list()
-        for llm in parameters.llms
-        for gpu in parameters.gpus
-        for link in parameters.links
-        for overhead in sorted({0.0, *map(float, parameters.overheads_ms)})
-    ]
+cases = Grid(
+    {
+        "seed": SEEDS,
+        "llm": "llms",
+        "gpu": "gpus",
+        "link": "links",
+        "overhead_ms": lambda parameters, case: sorted({0.0, *map(float, parameters.overheads_ms)}),
+    },
+    keep=("degrees", "lengths", "demand", "requests"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -162,12 +154,12 @@ def plot(frame: DataFrame, parameters: Configuration) -> Any:
     figure = new_figure(3.4 * len(parameters.llms), 3.1 * len(parameters.gpus))
     panels = figure.subplots(len(parameters.gpus), len(parameters.llms), squeeze=False)
     width = 0.8 / len(parameters.links)
-    frame = frame[frame["overhead_ms"] == 0]
+    frame = where(frame, overhead_ms=0)
     for line, gpu in zip(panels, parameters.gpus, strict=True):
         for axes, llm in zip(line, parameters.llms, strict=True):
-            mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
+            mine = where(frame, llm=llm, gpu=gpu)
             for k, link in enumerate(parameters.links):
-                part = mine[mine["link"] == link].groupby("tp")
+                part = where(mine, link=link).groupby("tp")
                 mean = part["throughput"].mean()
                 at = np.arange(len(mean)) + (k - (len(parameters.links) - 1) / 2) * width
                 axes.bar(at, mean, width, color=f"C{k}", label=LINKS[link])
@@ -176,9 +168,13 @@ def plot(frame: DataFrame, parameters: Configuration) -> Any:
                     axes.text(place, mean[tp], limit, ha="center", va="bottom", fontsize=7)
             names = [f"{tp}*" if tp == DEGREES.get((llm, gpu)) else f"{tp}" for tp in mean.index]
             axes.set_xticks(range(len(mean)), names)
-            axes.set_ylim(0, max(1.0, 1.15 * float(mine["throughput"].max())))
-            axes.set_title(f"{SHORT[llm]} on {GPU_NAMES[gpu]}, {_kind(mine)}", fontsize=9)
-            axes.grid(alpha=0.3, axis="y")
+            dress(
+                axes,
+                title=f"{SHORT[llm]} on {GPU_NAMES[gpu]}, {_kind(mine)}",
+                size=9,
+                ylim=(0, max(1.0, 1.15 * float(mine["throughput"].max()))),
+                lines="y",
+            )
     for axes in panels[-1]:
         axes.set_xlabel("GPUs per worker (*: the paper's best)")
     for axes in panels[:, 0]:
@@ -191,10 +187,10 @@ def plot(frame: DataFrame, parameters: Configuration) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: Configuration) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Configuration) -> Iterator[Claim]:
     """The degrees of Table 3, with the paper's links."""
-    found = []
-    plain = frame[frame["overhead_ms"] == 0]
+    plain = where(frame, overhead_ms=0)
     for gpu in parameters.gpus:
         link = OWN_LINK[gpu]
         if link not in parameters.links:
@@ -204,55 +200,48 @@ def claims(frame: DataFrame, parameters: Configuration) -> list[Claim]:
             degree = DEGREES.get((llm, gpu), 0)
             name = f"{SHORT[llm]} on {GPU_NAMES[gpu]} ({LINKS[link]}, {_kind(own)})"
             if degree == 0:
-                found.append(
-                    about(
-                        f"No worker of up to {max(parameters.degrees)} GPUs holds {name}",
-                        0,
-                        _best(own),
-                        nothing=None,
-                        unit="GPUs per worker at best",
-                        paper="N/A",
-                        reason=_degrees(own),
-                    )
+                yield about(
+                    f"No worker of up to {max(parameters.degrees)} GPUs holds {name}",
+                    0,
+                    _best(own),
+                    nothing=None,
+                    unit="GPUs per worker at best",
+                    paper="N/A",
+                    reason=_degrees(own),
                 )
                 continue
             slow = "" if _kind(own) == SOURCES["end-to-end"] else _slower(frame, llm, gpu, link)
-            found.append(
-                about(
-                    f"The best worker for {name} has",
-                    degree,
-                    _best(own),
-                    nothing=None,
-                    unit="GPUs",
-                    paper=f"{degree} GPU{'s' if degree > 1 else ''}",
-                    reason=f"{_degrees(own)}{slow}",
-                    note="; ".join(
-                        f"with {LINKS[other]} the best has "
-                        f"{_best(_of(plain, llm, gpu, other)).mean:g} GPUs"
-                        + (_slower(frame, llm, gpu, other) if slow else "")
-                        for other in parameters.links
-                        if other != link
-                    ),
-                )
+            yield about(
+                f"The best worker for {name} has",
+                degree,
+                _best(own),
+                nothing=None,
+                unit="GPUs",
+                paper=f"{degree} GPU{'s' if degree > 1 else ''}",
+                reason=f"{_degrees(own)}{slow}",
+                note="; ".join(
+                    f"with {LINKS[other]} the best has "
+                    f"{_best(_of(plain, llm, gpu, other)).mean:g} GPUs"
+                    + (_slower(frame, llm, gpu, other) if slow else "")
+                    for other in parameters.links
+                    if other != link
+                ),
             )
     plain_errors = plain["eq5_error"].astype(float).dropna().abs()
     if len(plain_errors):
         worst = plain.loc[plain_errors.idxmax()]
-        found.append(
-            at_most(
-                "Eq. 5 predicts the iteration time of every degree with an error below 10 %",
-                10,
-                exact(100 * float(plain_errors.max())),
-                nothing=None,
-                unit="% at worst",
-                paper="less than 10 % (section 6, of all performance metrics)",
-                reason=f"worst for {SHORT[worst['llm']]} on {GPU_NAMES[worst['gpu']]} over "
-                f"{LINKS[worst['link']]}: {_singles(plain, worst)}; the line falls half as much "
-                "from 2 to 4 GPUs as from 1 to 2, and those times do not",
-                note=f"mean {100 * float(plain_errors.mean()):.1f} %, of a line through three degrees",
-            )
+        yield at_most(
+            "Eq. 5 predicts the iteration time of every degree with an error below 10 %",
+            10,
+            exact(100 * float(plain_errors.max())),
+            nothing=None,
+            unit="% at worst",
+            paper="less than 10 % (section 6, of all performance metrics)",
+            reason=f"worst for {SHORT[worst['llm']]} on {GPU_NAMES[worst['gpu']]} over "
+            f"{LINKS[worst['link']]}: {_singles(plain, worst)}; the line falls half as much "
+            "from 2 to 4 GPUs as from 1 to 2, and those times do not",
+            note=f"mean {100 * float(plain_errors.mean()):.1f} %, of a line through three degrees",
         )
-    return found
 
 
 def _singles(plain: DataFrame, one: Any) -> str:
@@ -274,8 +263,8 @@ def _slower(frame: DataFrame, llm: str, gpu: str, link: str) -> str:
 
 
 def _of(frame: DataFrame, llm: str, gpu: str, link: str) -> DataFrame:
-    mine = frame[(frame["llm"] == llm) & (frame["gpu"] == gpu)]
-    return mine[mine["link"] == link]
+    mine = where(frame, llm=llm, gpu=gpu)
+    return where(mine, link=link)
 
 
 def _kind(mine: DataFrame) -> str:

@@ -23,6 +23,7 @@ from experiments.blitzscale.serving import (
     scenario_of,
 )
 from experiments.blitzscale.setting import SETTINGS, Workload, horizon_of, workload_of
+from experiments.harness.figure import SEEDS, Grid, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -61,17 +62,18 @@ class EndToEnd(Parameters):
     ] = "paper"
 
 
-def cases(parameters: EndToEnd) -> list[dict[str, Any]]:
-    """A run per column, system and seed."""
-    common = parameters.model_dump(include={"patience_s", "trigger"})
-    parts = {"burstgpt": parameters.bursty_arrivals_s}
-    return [
-        {**common, "column": column, "system": system, "seed": seed,
-         **span(column, parts.get(column, parameters.arrivals_s))}
-        for column in parameters.columns
-        for system in parameters.systems
-        for seed in parameters.seed_list()
-    ]  # fmt: skip
+def _span(parameters: EndToEnd, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For how long requests of a column come."""
+    bursty = case["column"] == "burstgpt"
+    return [span(case["column"], parameters.bursty_arrivals_s if bursty else parameters.arrivals_s)]
+
+
+KEPT = ("patience_s", "trigger")
+cases = Grid(
+    {"column": "columns", "system": "systems", "seed": SEEDS, "span": _span},
+    keep=KEPT,
+    first=KEPT,
+)
 
 
 def span(column: str, part_s: float) -> dict[str, Any]:
@@ -163,9 +165,7 @@ _LOOKED_AT = {"arrivals_s", "bursty_arrivals_s", "patience_s", "trigger"}
 
 def runs(frame: DataFrame, column: str, system: str, value: str) -> Any:
     """A value of every run, by seed; of runs with requests to speak of."""
-    mine = frame[
-        (frame["column"] == column) & (frame["system"] == system) & (frame["kind"] == "run")
-    ]
+    mine = where(frame, column=column, system=system, kind="run")
     mine = mine[mine["requests"].astype(float) >= FEW]
     return mine.set_index("seed")[value].dropna().astype(float)
 

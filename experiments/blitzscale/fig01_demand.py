@@ -23,6 +23,7 @@ from agents.statistics import mean_interval
 from experiments.blitzscale.demand import bounds, demand
 from experiments.blitzscale.setting import requests_of
 from experiments.harness.claims import Claim, about, at_least, exact
+from experiments.harness.figure import dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.kv import kv_capacity_tokens
@@ -126,7 +127,7 @@ def spread(values: NDArray[np.float64], within: int) -> float:
 
 def plot(frame: DataFrame, parameters: DemandOverTime) -> Any:
     """Three rows: requests, computation, memory; the hour and its steepest minute."""
-    first = frame[(frame["seed"] == frame["seed"].min()) & (frame["kind"] == "second")]
+    first = where(frame, seed=frame["seed"].min(), kind="second")
     first = first.sort_values("second")
     steepest = int(first["second"].to_numpy()[np.nanargmax(first["rise"].to_numpy(dtype=float))])
     capacity = kv_capacity_tokens(parameters.llm, parameters.gpu) * _kv_bytes(parameters) / GB
@@ -152,9 +153,7 @@ def plot(frame: DataFrame, parameters: DemandOverTime) -> Any:
             middle.legend(fontsize=8)
             bottom.legend(fontsize=8)
         for axes in (top, middle, bottom):
-            axes.set_xlim(low, high)
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
+            dress(axes, xlim=(low, high), bottom=0)
         bottom.set_xlabel("time (s)")
     grid[0, 0].set_title("the trace")
     rise = float(np.nanmax(first["rise"].to_numpy(dtype=float)))
@@ -170,9 +169,9 @@ def _kv_bytes(parameters: DemandOverTime) -> float:
 
 def claims(frame: DataFrame, parameters: DemandOverTime) -> list[Claim]:
     """The rise of requests, and the range of KV caches."""
-    seconds = frame[frame["kind"] == "second"]
+    seconds = where(frame, kind="second")
     rise = seconds.groupby("seed")["rise"].max().astype(float)
-    chance = frame[frame["kind"] == "poisson"].groupby("seed")["rise"].max().astype(float)
+    chance = where(frame, kind="poisson").groupby("seed")["rise"].max().astype(float)
     times = seconds[seconds["rise"].astype(float) >= 5].groupby("seed").size()
     at = seconds["second"].astype(float)
     inner = seconds[(at >= EDGE_S) & (at <= at.max() - EDGE_S)]

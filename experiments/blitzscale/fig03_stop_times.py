@@ -14,7 +14,7 @@ averaged over each second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from baselines import make_policy
 from experiments.blitzscale.serving import SYSTEMS, Watched, episode, measured, serve, with_stop
 from experiments.blitzscale.setting import HOUR_S, SCENARIOS, SETTINGS, Setting, scaled_workload
 from experiments.harness.claims import Claim, about, at_most
+from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
@@ -164,29 +165,34 @@ def plot(frame: DataFrame, parameters: StopTimes) -> Any:
             )  # fmt: skip
             axes.set_xscale("symlog", linthresh=0.25)
             ticks = [t for t in (0, 0.25, 0.5, 1, 2, 4, 11, 28) if t <= max(parameters.stops_s)]
-            axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
-            axes.minorticks_off()
-            axes.set_ylim(0, 103)
-            axes.set_xlabel("time that a scaling stops for (s)")
-            axes.set_ylabel(f"requests within {what.upper()} of {1e3 * target:g} ms (%)")
-            axes.set_title(f"Llama-2-{name}: {what.upper()}", fontsize=9)
-            axes.grid(alpha=0.3)
+            dress(
+                axes,
+                title=f"Llama-2-{name}: {what.upper()}",
+                size=9,
+                ticks=ticks,
+                ylim=(0, 103),
+                xlabel="time that a scaling stops for (s)",
+                ylabel=f"requests within {what.upper()} of {1e3 * target:g} ms (%)",
+            )
         if llm == LARGE:
             row[0].axvline(0.5, color="k", ls="--", lw=1, label="the paper: most need this or less")
         row[0].legend(fontsize=7, loc="lower left")
-        links = frame[(frame["llm"] == llm) & (frame["kind"] == "network")].dropna(subset=["use"])
+        links = where(frame, llm=llm, kind="network").dropna(subset=["use"])
         busiest = links.loc[links["use"].astype(float).idxmax(), "seed"] if len(links) else None
-        mine = links[links["seed"] == busiest].sort_values("second")
+        mine = where(links, seed=busiest).sort_values("second")
         axes = row[2]
         axes.bar(mine["second"], 100 * mine["use"].astype(float), width=1.0, color="C0",
                  label="run with the busiest second")  # fmt: skip
         axes.axhline(15, color="k", ls="--", lw=1, label="the paper: less than 15 %")
-        axes.set_xlabel("time (s)")
-        axes.set_ylabel("links between machines in use (%)")
-        axes.set_title(f"Llama-2-{name}: KV caches of a full cluster", fontsize=9)
-        axes.set_ylim(0, max(20.0, 110 * float(mine["use"].max())) if len(mine) else 20.0)
-        axes.legend(fontsize=7, loc="upper right")
-        axes.grid(alpha=0.3)
+        dress(
+            axes,
+            title=f"Llama-2-{name}: KV caches of a full cluster",
+            size=9,
+            xlabel="time (s)",
+            ylabel="links between machines in use (%)",
+            ylim=(0, max(20.0, 110 * float(mine["use"].max())) if len(mine) else 20.0),
+            legend={"fontsize": 7, "loc": "upper right"},
+        )
     return figure
 
 
@@ -195,7 +201,7 @@ def plot(frame: DataFrame, parameters: StopTimes) -> Any:
 
 def attained(frame: DataFrame, llm: str, column: str) -> DataFrame:
     """A column by seed (rows) and stop (columns), of episodes with requests."""
-    mine = frame[(frame["llm"] == llm) & (frame["kind"] == "stop")]
+    mine = where(frame, llm=llm, kind="stop")
     mine = mine[mine["requests"].astype(float) >= FEW]
     return mine.pivot_table(index="seed", columns="stop_s", values=column).astype(float)
 
@@ -227,9 +233,9 @@ def by_stop(table: DataFrame, scale: float = 1.0, shape: str = "{:.0f}") -> str:
     return ", ".join(f"{shape.format(scale * v)} at {k:g} s" for k, v in table.mean().items())
 
 
-def claims(frame: DataFrame, parameters: StopTimes) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
     """Section 3."""
-    found = []
     if LARGE in parameters.llms:
         kept = attained(frame, LARGE, "ttft_attainment")
         means = attained(frame, LARGE, "ttft_mean_s")
@@ -240,55 +246,46 @@ def claims(frame: DataFrame, parameters: StopTimes) -> list[Claim]:
             "loaded, and few come then, as one or two instances serve most of our requests, those "
             "between bursts; which hour the paper took, and how its bursts rise, is not known"
         )
-        found.append(
-            about(
-                "70B: most requests meet 1,250 ms only with stops up to some 500 ms",
-                0.5,
-                interval(crossings(kept, parameters.most)),
-                nothing=None,
-                unit=f"s, longest stop at which {100 * parameters.most:g} % do",
-                note=f"% of requests: {by_stop(kept, 100)}",
-                reason=why,
-            )
+        yield about(
+            "70B: most requests meet 1,250 ms only with stops up to some 500 ms",
+            0.5,
+            interval(crossings(kept, parameters.most)),
+            nothing=None,
+            unit=f"s, longest stop at which {100 * parameters.most:g} % do",
+            note=f"% of requests: {by_stop(kept, 100)}",
+            reason=why,
         )
         if 0.5 in kept.columns:
-            found.append(
-                about(
-                    "70B: the average TTFT with queueing is 771 ms",
-                    0.771,
-                    mean_interval(means[0.5]),
-                    nothing=None,
-                    unit="s with a stop of 0.5 s",
-                    note=f"s: {by_stop(means, 1, '{:.2f}')}",
-                    reason=why,
-                )
-            )
-        needed = crossings(means, 1.1, -1)
-        found.append(
-            about(
-                "70B: a TTFT below 1,100 ms needs 256 Gbps per GPU",
-                256,
-                interval([per_gpu_gbit / stop_s for stop_s in needed]),
+            yield about(
+                "70B: the average TTFT with queueing is 771 ms",
+                0.771,
+                mean_interval(means[0.5]),
                 nothing=None,
-                unit=f"Gbps: mean TTFT, stop of {interval(needed).mean:.2g} s",
+                unit="s with a stop of 0.5 s",
+                note=f"s: {by_stop(means, 1, '{:.2f}')}",
                 reason=why,
             )
+        needed = crossings(means, 1.1, -1)
+        yield about(
+            "70B: a TTFT below 1,100 ms needs 256 Gbps per GPU",
+            256,
+            interval([per_gpu_gbit / stop_s for stop_s in needed]),
+            nothing=None,
+            unit=f"Gbps: mean TTFT, stop of {interval(needed).mean:.2g} s",
+            reason=why,
         )
     for llm in parameters.llms:
-        links = frame[(frame["llm"] == llm) & (frame["kind"] == "network")].dropna(subset=["use"])
+        links = where(frame, llm=llm, kind="network").dropna(subset=["use"])
         use = links.assign(use=links["use"].astype(float)).groupby("seed")["use"]
-        found.append(
-            at_most(
-                f"{'70B' if llm == LARGE else '7B'}: serving uses less than 15 % of the network",
-                15,
-                mean_interval(100 * use.max()),
-                nothing=None,
-                unit="% in the busiest second",
-                paper="less than 15 %",
-                note=f"mean of seconds in which anything is sent: {100 * use.mean().mean():.2g} %",
-                reason="Llama-2-7B has 0.52 MB of KV cache per token (no grouped heads): the "
-                "prompts that come in the busiest second, times that, already are more than 15 % "
-                "of a second of all links",
-            )
+        yield at_most(
+            f"{'70B' if llm == LARGE else '7B'}: serving uses less than 15 % of the network",
+            15,
+            mean_interval(100 * use.max()),
+            nothing=None,
+            unit="% in the busiest second",
+            paper="less than 15 %",
+            note=f"mean of seconds in which anything is sent: {100 * use.mean().mean():.2g} %",
+            reason="Llama-2-7B has 0.52 MB of KV cache per token (no grouped heads): the "
+            "prompts that come in the busiest second, times that, already are more than 15 % "
+            "of a second of all links",
         )
-    return found

@@ -26,6 +26,7 @@ from agents.statistics import Interval, mean_interval
 from experiments.blitzscale.host_cache import published_count, simulate
 from experiments.blitzscale.setting import SETTINGS, Setting, scaled_demand
 from experiments.harness.claims import Claim, about, at_least, between
+from experiments.harness.figure import SEEDS, Grid, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -90,17 +91,10 @@ class CacheMisses(Parameters):
 PARAMETERS = {"quick": CacheMisses(seeds=20), "paper": CacheMisses(seeds=100)}
 
 
-def cases(parameters: CacheMisses) -> list[dict[str, Any]]:
-    """A run per seed, placement and keep-alive."""
-    common = parameters.model_dump(
-        include={"llm", "hosts", "idle_timeout_s", "hours", "warm_s", "window_s", "traces"}
-    )
-    return [
-        {"seed": seed, "variant": variant, "keep_alive_s": keep, **common}
-        for seed in parameters.seed_list()
-        for variant in parameters.variants
-        for keep in parameters.keep_alives_s
-    ]
+cases = Grid(
+    {"seed": SEEDS, "variant": "variants", "keep_alive_s": "keep_alives_s"},
+    keep=("llm", "hosts", "idle_timeout_s", "hours", "warm_s", "window_s", "traces"),
+)
 
 
 def setting_of(case: Mapping[str, Any]) -> Setting:
@@ -188,7 +182,7 @@ def window_rates(
 
 def rate_of(frame: DataFrame, variant: str, keep_alive_s: float) -> Interval:
     """Miss rate in %, of all starts of a seed, seeds without starts left out."""
-    mine = frame[(frame["kind"] == "hour") & (frame["variant"] == variant)]
+    mine = where(frame, kind="hour", variant=variant)
     mine = mine[mine["keep_alive_s"].astype(float) == keep_alive_s]
     started = mine["started"].astype(float)
     return mean_interval((100 * mine["missed"].astype(float) / started)[started > 0])
@@ -202,9 +196,9 @@ def plot(frame: DataFrame, parameters: CacheMisses) -> Any:
     top, bottom = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
     right = figure.add_subplot(grid[:, 1])
     mine = frame[(frame["variant"] == main) & (frame["keep_alive_s"].astype(float) == keep)]
-    hours = mine[mine["kind"] == "hour"]
+    hours = where(mine, kind="hour")
     middle = hours.iloc[(hours["started"].astype(float)).argsort().iloc[len(hours) // 2]]["seed"]
-    minutes = mine[(mine["kind"] == "minute") & (mine["seed"] == middle)].sort_values("minute")
+    minutes = where(mine, kind="minute", seed=middle).sort_values("minute")
     at = minutes["minute"].astype(float)
     top.bar(at, minutes["requests"].astype(float), width=1, align="edge", color="C0")
     top.set_ylabel("requests in the\nbusiest second")
@@ -245,10 +239,7 @@ def plot(frame: DataFrame, parameters: CacheMisses) -> Any:
         )
     right.axvspan(20, 46, color="C2", alpha=0.2, zorder=0, label="the paper's 20 to 46 %")
     right.set_yticks(places, [SHOWN[v] for v in parameters.variants], fontsize=9)
-    right.set_xlabel("starts without a copy (%)")
-    right.set_xlim(0, 100)
-    right.legend(fontsize=8, loc="lower right")
-    right.grid(alpha=0.3, axis="x")
+    dress(right, xlabel="starts without a copy (%)", xlim=(0, 100), lines="x", legend="lower right")
     return figure
 
 
@@ -273,7 +264,7 @@ COUNTED = (
 def claims(frame: DataFrame, parameters: CacheMisses) -> list[Claim]:
     """The miss rate, its range over time, and where misses occur."""
     keep = parameters.keep_alives_s[0]
-    mine = frame[(frame["kind"] == "hour") & (frame["variant"] == parameters.main)]
+    mine = where(frame, kind="hour", variant=parameters.main)
     mine = mine[mine["keep_alive_s"].astype(float) == keep]
     missed = mine["missed"].astype(float)
     several = (100 * mine["missed_several"].astype(float) / missed)[missed > 0]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from agents.statistics import mean_interval
 from baselines.blitzscale.zigzag import zigzag
 from baselines.solver import SolverSettings
 from experiments.harness.claims import Claim, about, at_most, exact
+from experiments.harness.figure import claimed, dress
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
@@ -125,53 +126,52 @@ def plot(frame: DataFrame, parameters: LoadingTimes) -> Any:
         )
         left.plot(LOADS[name][5], k, "k*", ms=10, label="the paper, measured" if k == 0 else None)
     left.set_yticks(range(len(names)), [LOADS[name][0] for name in names])
-    left.set_ylim(len(names) - 0.5, -0.5)
-    left.set_xscale("log")
-    left.set_xlabel("seconds until all weights are there")
-    left.legend(fontsize=8)
-    left.grid(alpha=0.3)
+    dress(
+        left,
+        log="x",
+        ylim=(len(names) - 0.5, -0.5),
+        xlabel="seconds until all weights are there",
+        legend={},
+    )
     programmes = frame[frame["kind"] == "programme"].sort_values("load_time")
     right.plot(
         programmes["load_time"], 1e3 * programmes["seconds"].astype(float), "o-", ms=4, label="here"
     )
     right.axhline(1e3 * ILP_S, color="k", ls="--", lw=1, label="the paper: less than this")
-    right.set_ylim(bottom=0)
-    right.set_xlabel("time to load a layer (executions of a layer)")
-    right.set_ylabel(f"ms to solve, {parameters.layers} layers, {parameters.batches} batches")
-    right.legend(fontsize=8)
-    right.grid(alpha=0.3)
+    dress(
+        right,
+        xlabel="time to load a layer (executions of a layer)",
+        ylabel=f"ms to solve, {parameters.layers} layers, {parameters.batches} batches",
+        bottom=0,
+        legend={},
+    )
     return figure
 
 
-def claims(frame: DataFrame, parameters: LoadingTimes) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: LoadingTimes) -> Iterator[Claim]:
     """Seconds to load, milliseconds to solve."""
     loads = frame[frame["kind"] == "load"].set_index("load")["seconds"]
-    found = []
     for name in parameters.loads:
         words, *_, seconds, section = LOADS[name]
-        found.append(
-            about(
-                f"Seconds to load: {words} (section {section})",
-                seconds,
-                exact(float(loads[name])),
-                nothing=None,
-                unit="s",
-                reason="ours is bytes over link speed alone: what the paper measures beyond is software",
-            )
+        yield about(
+            f"Seconds to load: {words} (section {section})",
+            seconds,
+            exact(float(loads[name])),
+            nothing=None,
+            unit="s",
+            reason="ours is bytes over link speed alone: what the paper measures beyond is software",
         )
     seconds = frame[frame["kind"] == "programme"]["seconds"].astype(float)
     proved = frame[frame["kind"] == "programme"]["optimal"].astype(bool)
-    found.append(
-        at_most(
-            f"The integer programme takes less than 40 ms for {parameters.layers} layers "
-            f"and {parameters.batches} batches (section 5.2)",
-            1e3 * ILP_S,
-            mean_interval(1e3 * seconds),
-            nothing=None,
-            unit="ms",
-            reason="time of PuLP and its solver on the machine that the result names",
-            note=f"median of {parameters.repeats} for each of {len(seconds)} load times; the slowest of them "
-            f"took {1e3 * seconds.max():.0f} ms; {int(proved.sum())} proved optimal",
-        )
+    yield at_most(
+        f"The integer programme takes less than 40 ms for {parameters.layers} layers "
+        f"and {parameters.batches} batches (section 5.2)",
+        1e3 * ILP_S,
+        mean_interval(1e3 * seconds),
+        nothing=None,
+        unit="ms",
+        reason="time of PuLP and its solver on the machine that the result names",
+        note=f"median of {parameters.repeats} for each of {len(seconds)} load times; the slowest of them "
+        f"took {1e3 * seconds.max():.0f} ms; {int(proved.sum())} proved optimal",
     )
-    return found

@@ -11,7 +11,7 @@ arrivals. `network=figure-5` has its 200 Gbps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from agents.statistics import mean_interval
 from baselines.blitzscale.trigger import prefill_tokens_per_s
 from experiments.blitzscale.serving import episode
 from experiments.harness.claims import Claim, about
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.command import Command
@@ -68,16 +69,12 @@ PARAMETERS = {
 }
 
 
-def cases(parameters: Interference) -> list[dict[str, Any]]:
-    """A run per workload, load, source and seed."""
-    common = parameters.model_dump(include={"network", "times", "every_s", "look_s"})
-    return [
-        {**common, "workload": workload, "load": load, "source": source, "seed": seed}
-        for workload in parameters.workloads
-        for load in parameters.loads
-        for source in SOURCES
-        for seed in parameters.seed_list()
-    ]
+KEPT = ("network", "times", "every_s", "look_s")
+cases = Grid(
+    {"workload": "workloads", "load": "loads", "source": SOURCES, "seed": SEEDS},
+    keep=KEPT,
+    first=KEPT,
+)
 
 
 def scenario_of(case: Mapping[str, Any]) -> Scenario:
@@ -208,58 +205,50 @@ def plot(frame: DataFrame, parameters: Interference) -> Any:
     panels[0].set_ylabel("time to load (s)")
     for axes in panels:
         axes.axvline(70, color="grey", lw=0.8, ls=":", label="the trigger scales here")
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("load of the prefill instance (%)")
-        axes.legend(fontsize=7)
-        axes.grid(alpha=0.3)
+        dress(axes, xlabel="load of the prefill instance (%)", bottom=0, legend={"fontsize": 7})
     return figure
 
 
 def by_load(frame: DataFrame, workload: str, source: str, column: str) -> DataFrame:
     """A column by seed (rows) and load (columns)."""
-    mine = frame[(frame["workload"] == workload) & (frame["source"] == source)]
+    mine = where(frame, workload=workload, source=source)
     return mine.pivot_table(index="seed", columns="load", values=column).astype(float)
 
 
-def claims(frame: DataFrame, parameters: Interference) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Interference) -> Iterator[Claim]:
     """Section 4, at the load where the trigger scales, and the largest of all."""
-    found = []
     at = min(parameters.loads, key=lambda x: abs(x - 0.7))
     for workload in parameters.workloads:
         name = WORKLOADS.get(workload, workload)
         slow, fast = (by_load(frame, workload, s, "load_s") for s in ("prefill", "decode"))
         longer = slow / fast
-        found.append(
-            about(
-                f"{name}: loading from a prefill instance takes 1.5 times as long",
-                1.5,
-                mean_interval(longer[at]),
-                nothing=1,
-                unit=f"times at a load of {100 * at:g} %",
-                note=f"by load: {_words(longer, '{:.2f}')}; s from decode: {_words(fast, '{:.2f}')}",
-                reason="the load gets what KV caches leave of the link, so the factor grows with "
-                "the load, which the paper does not name",
-            )
+        yield about(
+            f"{name}: loading from a prefill instance takes 1.5 times as long",
+            1.5,
+            mean_interval(longer[at]),
+            nothing=1,
+            unit=f"times at a load of {100 * at:g} %",
+            note=f"by load: {_words(longer, '{:.2f}')}; s from decode: {_words(fast, '{:.2f}')}",
+            reason="the load gets what KV caches leave of the link, so the factor grows with "
+            "the load, which the paper does not name",
         )
         bad, good = (by_load(frame, workload, s, "tbt_mean_s") for s in ("prefill", "decode"))
         worse = 100 * (bad / good - 1)
         bad, good = (by_load(frame, workload, s, "tbt_token_s") for s in ("prefill", "decode"))
         tokens = 100 * (bad / good - 1)
-        found.append(
-            about(
-                f"{name}: TBT is up to 32 % longer",
-                32,
-                mean_interval(worse[at]),
-                nothing=0,
-                unit=f"% at a load of {100 * at:g} %",
-                paper="32 %",
-                note=f"by load: {_words(worse, '{:+.0f}')}; over tokens: {_words(tokens, '{:+.0f}')}",
-                reason="looked at gap by gap (the same requests, from both sources), all that is "
-                "added is in the longest gap of a request, the one with its KV transfer, so the "
-                "shorter an answer the more its mean grows; the paper's lengths are not known",
-            )
+        yield about(
+            f"{name}: TBT is up to 32 % longer",
+            32,
+            mean_interval(worse[at]),
+            nothing=0,
+            unit=f"% at a load of {100 * at:g} %",
+            paper="32 %",
+            note=f"by load: {_words(worse, '{:+.0f}')}; over tokens: {_words(tokens, '{:+.0f}')}",
+            reason="looked at gap by gap (the same requests, from both sources), all that is "
+            "added is in the longest gap of a request, the one with its KV transfer, so the "
+            "shorter an answer the more its mean grows; the paper's lengths are not known",
         )
-    return found
 
 
 def _words(table: DataFrame, shape: str) -> str:

@@ -10,13 +10,14 @@ time until the last target has loaded and by the mean over the targets; the link
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, about, exact
+from experiments.harness.figure import claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
@@ -160,7 +161,7 @@ def _optimum(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def gaps(frame: DataFrame, aim: str) -> DataFrame:
     """Random clusters with `gap`, the time of Algorithm 1 over the least, and `naive_gap`."""
-    mine = frame[(frame["part"] == "optimum") & (frame["what"] == aim)]
+    mine = where(frame, part="optimum", what=aim)
     return mine.assign(
         gap=mine["seconds"].astype(float) / mine["best_s"].astype(float),
         naive_gap=mine["naive_s"].astype(float) / mine["best_s"].astype(float),
@@ -169,7 +170,7 @@ def gaps(frame: DataFrame, aim: str) -> DataFrame:
 
 def serving(frame: DataFrame, order: str) -> tuple[list[float], list[int]]:
     """Times at which another instance serves, and how many do from then on."""
-    mine = frame[(frame["part"] == "order") & (frame["what"] == order)]
+    mine = where(frame, part="order", what=order)
     times = sorted(mine["seconds"].astype(float))
     return [0.0, *times], list(range(len(times) + 1))
 
@@ -180,9 +181,9 @@ def plot(frame: DataFrame, parameters: ChainOrder) -> Any:
     left, middle, right = figure.subplots(1, 3)
     card = llm_card(parameters.llm)
     alone_s = card.weight_bytes / (parameters.link_gbps * GBIT_PER_S)
-    part = frame[frame["part"] == "targets"]
+    part = where(frame, part="targets")
     for name, words in PLANS.items():
-        mine = part[part["what"] == name].sort_values("n")
+        mine = where(part, what=name).sort_values("n")
         left.plot(mine["n"].astype(int), mine["seconds"].astype(float), "o-", ms=4, label=words)
     left.axhline(alone_s, color="k", ls="--", lw=1, label="|M| / B")
     left.set_yscale("log")
@@ -217,58 +218,51 @@ def plot(frame: DataFrame, parameters: ChainOrder) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: ChainOrder) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: ChainOrder) -> Iterator[Claim]:
     """Irrespective of the targets; half the downtime; near the optimum."""
-    part = frame[frame["part"] == "targets"].astype({"seconds": float})
+    part = where(frame, part="targets").astype({"seconds": float})
     of = part.set_index(["what", "n"])["seconds"].to_dict()
     card = llm_card(parameters.llm)
-    found = []
     for n in (parameters.few, parameters.many):
         if ("chain", n) not in of or ("chain", 1) not in of:
             continue
-        found.append(
-            about(
-                f"The time of a chain does not depend on the instances scaled: to {n} targets, over the "
-                "time to one",
-                1,
-                exact(of["chain", n] / of["chain", 1]),
-                nothing=of["fan-out", n] / of["fan-out", 1],
-                unit="times",
-                paper="irrespective of the instances scaled",
-                reason=f"every hop adds the time of one layer: 1 + (n - 1) / {card.layers} for equal links",
-                note=f"fan-out takes {of['fan-out', n] / of['fan-out', 1]:.3g} times as long as to one, a "
-                f"binary tree {of['tree', n] / of['tree', 1]:.3g} times",
-            )
+        yield about(
+            f"The time of a chain does not depend on the instances scaled: to {n} targets, over the "
+            "time to one",
+            1,
+            exact(of["chain", n] / of["chain", 1]),
+            nothing=of["fan-out", n] / of["fan-out", 1],
+            unit="times",
+            paper="irrespective of the instances scaled",
+            reason=f"every hop adds the time of one layer: 1 + (n - 1) / {card.layers} for equal links",
+            note=f"fan-out takes {of['fan-out', n] / of['fan-out', 1]:.3g} times as long as to one, a "
+            f"binary tree {of['tree', n] / of['tree', 1]:.3g} times",
         )
-    order = frame[frame["part"] == "order"].astype({"seconds": float})
-    times = order[order["target"] == 2].set_index("what")["seconds"]
-    found.append(
-        about(
-            "With the faster link first the faster target's downtime is half of what it is the other way",
-            0.5,
-            exact(times["fast-first"] / times["slow-first"]),
-            nothing=1,
-            unit="of the time",
-            note="Algorithm 1 makes that plan"
-            if order[order["what"] == "fast-first"]["greedy"].astype(bool).all()
-            else "Algorithm 1 makes another plan",
-        )
+    order = where(frame, part="order").astype({"seconds": float})
+    times = where(order, target=2).set_index("what")["seconds"]
+    yield about(
+        "With the faster link first the faster target's downtime is half of what it is the other way",
+        0.5,
+        exact(times["fast-first"] / times["slow-first"]),
+        nothing=1,
+        unit="of the time",
+        note="Algorithm 1 makes that plan"
+        if where(order, what="fast-first")["greedy"].astype(bool).all()
+        else "Algorithm 1 makes another plan",
     )
     for aim, words in AIMS.items():
         mine = gaps(frame, aim)
-        found.append(
-            about(
-                f"Greedy chains typically are optimal ({words}; random links)",
-                1,
-                mean_interval(mine["gap"]),
-                nothing=None,
-                unit="times the best plan's",
-                paper="typically is optimal in broadcast time",
-                reason="the target with the slowest link stands last in a chain and waits for a layer of "
-                "each hop before it; the best plan lets it begin at once, from a source",
-                note=f"{len(mine)} clusters, {mine['plans'].max()} plans each: at most "
-                f"{mine['gap'].max():.2f}, exactly the best in {int((mine['gap'] < 1 + 1e-9).sum())}; "
-                f"fan-out from the first source {mine['naive_gap'].mean():.2f} on average",
-            )
+        yield about(
+            f"Greedy chains typically are optimal ({words}; random links)",
+            1,
+            mean_interval(mine["gap"]),
+            nothing=None,
+            unit="times the best plan's",
+            paper="typically is optimal in broadcast time",
+            reason="the target with the slowest link stands last in a chain and waits for a layer of "
+            "each hop before it; the best plan lets it begin at once, from a source",
+            note=f"{len(mine)} clusters, {mine['plans'].max()} plans each: at most "
+            f"{mine['gap'].max():.2f}, exactly the best in {int((mine['gap'] < 1 + 1e-9).sum())}; "
+            f"fan-out from the first source {mine['naive_gap'].mean():.2f} on average",
         )
-    return found

@@ -12,13 +12,14 @@ of the layers, the most that live scaling lets the target do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from baselines.blitzscale.trigger import prefill_tokens_per_s
 from experiments.harness.claims import Claim, about, exact
+from experiments.harness.figure import SEEDS, Grid, claimed, dress
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
@@ -56,22 +57,13 @@ def kv_part(llm: str, link_gbps: float) -> float:
     return speed * llm_card(llm).kv_bytes_per_token / 2 / (link_gbps * GBIT_PER_S)
 
 
-def cases(parameters: SeveralChains) -> list[dict[str, Any]]:
-    """A run per plan and part of a link."""
-    (seed,) = parameters.seed_list()
+def _parts(parameters: SeveralChains, case: Mapping[str, Any]) -> list[float]:
+    """Equal steps of a link, and what an instance sends that executes half of the layers."""
     parts = {*np.linspace(0, 1, parameters.steps + 1).round(6).tolist()}
-    parts.add(round(kv_part(parameters.llm, parameters.link_gbps), 6))
-    return [
-        {
-            "seed": seed,
-            "chains": chains,
-            "kv_part": part,
-            "llm": parameters.llm,
-            "link_gbps": parameters.link_gbps,
-        }
-        for chains in CHAINS
-        for part in sorted(parts)
-    ]
+    return sorted({*parts, round(kv_part(parameters.llm, parameters.link_gbps), 6)})
+
+
+cases = Grid({"seed": SEEDS, "chains": CHAINS, "kv_part": _parts}, keep=("llm", "link_gbps"))
 
 
 def with_kv(found: Topology, part: float) -> tuple[Topology, list[Links]]:
@@ -139,48 +131,40 @@ def plot(frame: DataFrame, parameters: SeveralChains) -> Any:
         right.plot(first.index, first, lw=2, color=f"C{k}", ls=("-", "--")[k], label=words)
     for axes in (left, right):
         axes.axvline(part, color="k", ls=":", lw=1, label="half the layers at full prefill speed")
-        axes.set_xlabel("part of a link that a target's KV caches ask for")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        dress(axes, xlabel="part of a link that a target's KV caches ask for", bottom=0, legend={})
     left.set_ylabel(f"s until both have {llm_card(parameters.llm).name}")
     right.set_ylabel("part of a link that T1's KV caches get")
     return figure
 
 
-def claims(frame: DataFrame, parameters: SeveralChains) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: SeveralChains) -> Iterator[Claim]:
     """Who can scale live without interference."""
     part = round(kv_part(parameters.llm, parameters.link_gbps), 6)
     mine = frame[frame["kv_part"] == part].astype({"seconds": float, "alone_s": float})
-    found = []
     for chains, expected in ((1, 1), (2, 2)):
         rows = mine[mine["chains"] == chains]
         free = rows[~rows["disturbed"].astype(bool)]
         who = " and ".join(f"T{k}" for k in sorted(free["target"])) or "nobody"
         slower = (rows["seconds"] / rows["alone_s"]).max()
-        found.append(
-            about(
-                f"Targets that scale live without interference, with {CHAINS[chains]}",
-                expected,
-                exact(len(free)),
-                nothing=None,
-                unit="of 2",
-                paper="only T2" if chains == 1 else "both T1 and T2",
-                note=f"{who}; with KV caches on {100 * part:.0f} % of a link the last layer comes "
-                f"{slower:.2f} times as late as without",
-            )
+        yield about(
+            f"Targets that scale live without interference, with {CHAINS[chains]}",
+            expected,
+            exact(len(free)),
+            nothing=None,
+            unit="of 2",
+            paper="only T2" if chains == 1 else "both T1 and T2",
+            note=f"{who}; with KV caches on {100 * part:.0f} % of a link the last layer comes "
+            f"{slower:.2f} times as late as without",
         )
     alone = (
         frame[frame["kv_part"] == 0].astype({"seconds": float}).groupby("chains")["seconds"].max()
     )
-    found.append(
-        about(
-            "A single chain has a similar multicast time (nobody live), over that of two chains",
-            1,
-            exact(alone[1] / alone[2]),
-            nothing=None,
-            unit="times",
-            paper="similar",
-        )
+    yield about(
+        "A single chain has a similar multicast time (nobody live), over that of two chains",
+        1,
+        exact(alone[1] / alone[2]),
+        nothing=None,
+        unit="times",
+        paper="similar",
     )
-    return found

@@ -12,12 +12,13 @@ instance alone (section 4's example); an endless queue is cut off at the number 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from baselines.blitzscale.live import SOURCE, TARGET, Execution, execute, loaded_at
 from baselines.blitzscale.zigzag import best_effort, zigzag
 from experiments.harness.claims import Claim, about, exact, exactly, less
+from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
@@ -147,11 +148,11 @@ def plot(frame: DataFrame, parameters: Zigzag) -> Any:
     """What both execute by rule, and the throughput."""
     figure = new_figure(13.0, 4.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1))
-    example = frame[frame["part"] == "example"]
+    example = where(frame, part="example")
     end = float(example["end"].astype(float).max())
     for row, rule in enumerate(("best-effort", "pull")):
         axes = figure.add_subplot(grid[row, 0])
-        for step in example[example["rule"] == rule].itertuples():
+        for step in where(example, rule=rule).itertuples():
             y = {TARGET: 1, SOURCE: 0}[step.instance]
             wide = float(step.end) - float(step.begin)
             axes.barh(y, wide, left=float(step.begin), height=0.8, color=f"C{int(step.batch) - 1}",
@@ -174,25 +175,27 @@ def plot(frame: DataFrame, parameters: Zigzag) -> Any:
         else:
             axes.tick_params(labelbottom=False)
     axes = figure.add_subplot(grid[:, 1])
-    part = frame[frame["part"] == "throughput"].astype({"loaded": int, "per_time": float})
+    part = where(frame, part="throughput").astype({"loaded": int, "per_time": float})
     part = part.sort_values("loaded")
     alone = 1 / parameters.layers
     axes.plot(part["loaded"], part["per_time"] / alone, "o-", label="both instances, pulling")
     axes.axhline(1, color="k", ls="--", lw=1, label="the overloaded one alone")
     axes.axhline(2, color="k", ls=":", lw=1, label="doubled")
-    axes.set_ylim(0, 2.2)
-    axes.set_xlabel("layers that the new instance has")
-    axes.set_ylabel(f"throughput (times 1/{parameters.layers})")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="lower right")
+    dress(
+        axes,
+        ylim=(0, 2.2),
+        xlabel="layers that the new instance has",
+        ylabel=f"throughput (times 1/{parameters.layers})",
+        legend="lower right",
+    )
     return figure
 
 
 def last_latency(frame: DataFrame, rule: str, batch: int | None = None) -> float:
     """Latency of a batch, the last one if left out, from when it was first taken."""
-    mine = frame[(frame["part"] == "example") & (frame["rule"] == rule)].astype({"batch": int})
+    mine = where(frame, part="example", rule=rule).astype({"batch": int})
     batch = int(mine["batch"].max()) if batch is None else batch
-    return float(mine[mine["batch"] == batch]["latency"].astype(float).iloc[0])
+    return float(where(mine, batch=batch)["latency"].astype(float).iloc[0])
 
 
 def is_papers(parameters: Zigzag) -> bool:
@@ -200,84 +203,74 @@ def is_papers(parameters: Zigzag) -> bool:
     return (parameters.layers, parameters.load_time, parameters.batches) == (LAYERS, 6, 6)
 
 
-def _worked(frame: DataFrame) -> list[Claim]:
+@claimed
+def _worked(frame: DataFrame) -> Iterator[Claim]:
     """The numbers of the paper's example, which are exact."""
     unit = "executions of a layer"
-    found = [
-        exactly("With best effort request 6 takes", 32, exact(last_latency(frame, "best-effort")), unit=unit),
-        *(
-            exactly(f"With {RULES[rule]} it takes", 22, exact(last_latency(frame, rule)), unit=unit)
-            for rule in ("pull", "programme")
-        ),
-    ]  # fmt: skip
-    third = frame[(frame["part"] == "average") & (frame["form"] == "corrected")]["third"]
-    found.append(
-        exactly(
-            "Request 3's latency at the source is 17 (12 for requests 1 and 2, 5 for its own)",
-            17,
-            exact(float(third.iloc[0])),
-            unit=unit,
-            reason="the paper's sum has request 2 at (1, 6), so that requests 1 and 2 take 12; the figure "
-            "and the optimum have it at (2, 5), which makes that 11",
-        )
+    yield exactly(
+        "With best effort request 6 takes", 32, exact(last_latency(frame, "best-effort")), unit=unit
     )
-    return found
+    for rule in ("pull", "programme"):
+        yield exactly(
+            f"With {RULES[rule]} it takes", 22, exact(last_latency(frame, rule)), unit=unit
+        )
+    third = where(frame, part="average", form="corrected")["third"]
+    yield exactly(
+        "Request 3's latency at the source is 17 (12 for requests 1 and 2, 5 for its own)",
+        17,
+        exact(float(third.iloc[0])),
+        unit=unit,
+        reason="the paper's sum has request 2 at (1, 6), so that requests 1 and 2 take 12; the figure "
+        "and the optimum have it at (2, 5), which makes that 11",
+    )
 
 
-def claims(frame: DataFrame, parameters: Zigzag) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Zigzag) -> Iterator[Claim]:
     """32 and 22; averages; throughput; a layer's load time."""
-    found = _worked(frame) if is_papers(parameters) else []
-    average = frame[frame["part"] == "average"].set_index("form")
+    yield from _worked(frame) if is_papers(parameters) else []
+    average = where(frame, part="average").set_index("form")
     mean = average["average"].astype(float)
     for form, words in (("corrected", "with C3 as the text means it"), ("printed", "as printed")):
-        found.append(
-            less(
-                f"The programme makes the average latency small, {words}: over best effort's",
-                1,
-                exact(mean[form] / mean["best-effort"]),
-                unit="times",
-                paper="less than best effort's (its aim)",
-                reason="C3 as printed counts the target's executed layers as time and leaves the first batch "
-                f"free: T = ({average['target_layers'][form]}), which asks for layers that are not loaded, "
-                "and gives nothing to the others",
-                note=f"T = ({average['target_layers'][form]}): {mean[form]:g} on average; best effort "
-                f"{mean['best-effort']:g}",
-            )
+        yield less(
+            f"The programme makes the average latency small, {words}: over best effort's",
+            1,
+            exact(mean[form] / mean["best-effort"]),
+            unit="times",
+            paper="less than best effort's (its aim)",
+            reason="C3 as printed counts the target's executed layers as time and leaves the first batch "
+            f"free: T = ({average['target_layers'][form]}), which asks for layers that are not loaded, "
+            "and gives nothing to the others",
+            note=f"T = ({average['target_layers'][form]}): {mean[form]:g} on average; best effort "
+            f"{mean['best-effort']:g}",
         )
-    part = frame[frame["part"] == "throughput"].astype({"loaded": int, "per_time": float})
+    part = where(frame, part="throughput").astype({"loaded": int, "per_time": float})
     rate = part.set_index("loaded")["per_time"] * parameters.layers
     half = (parameters.layers + 1) // 2
     if parameters.layers == LAYERS:
-        found.append(
-            exactly(
-                "After one layer has been loaded throughput rises from 1/7 to 1/6 (section 4)",
-                7 / 6,
-                exact(rate[1]),
-                unit="times",
-            )
-        )
-    found.append(
-        about(
-            "Throughput has doubled after half of the layers (section 4)",
-            2,
-            exact(rate[half]),
-            nothing=1,
+        yield exactly(
+            "After one layer has been loaded throughput rises from 1/7 to 1/6 (section 4)",
+            7 / 6,
+            exact(rate[1]),
             unit="times",
         )
+    yield about(
+        "Throughput has doubled after half of the layers (section 4)",
+        2,
+        exact(rate[half]),
+        nothing=1,
+        unit="times",
     )
-    layer = frame[frame["part"] == "layer"].iloc[0]
+    layer = where(frame, part="layer").iloc[0]
     ratio = float(layer["load_s"]) / float(layer["execute_s"])
-    found.append(
-        about(
-            f"The load time of a layer of {parameters.llm} over {parameters.link_gbps:g} Gbps can do 6 "
-            f"layers of {parameters.tokens} tokens",
-            6,
-            exact(ratio),
-            nothing=1,
-            unit="layers",
-            reason=f"a layer's bytes take {1e3 * float(layer['load_s']):.1f} ms at full link speed and its "
-            f"execution {1e3 * float(layer['execute_s']):.1f} ms on the calibrated A100; the paper's own "
-            "figures elsewhere (0.65 s to load, 13,000 prefill tokens/s in its code) give 4.2",
-        )
+    yield about(
+        f"The load time of a layer of {parameters.llm} over {parameters.link_gbps:g} Gbps can do 6 "
+        f"layers of {parameters.tokens} tokens",
+        6,
+        exact(ratio),
+        nothing=1,
+        unit="layers",
+        reason=f"a layer's bytes take {1e3 * float(layer['load_s']):.1f} ms at full link speed and its "
+        f"execution {1e3 * float(layer['execute_s']):.1f} ms on the calibrated A100; the paper's own "
+        "figures elsewhere (0.65 s to load, 13,000 prefill tokens/s in its code) give 4.2",
     )
-    return found

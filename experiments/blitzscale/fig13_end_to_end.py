@@ -12,6 +12,7 @@ start-up). `trigger=code` is the rule of the released code.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from experiments.blitzscale.end_to_end import (
@@ -27,6 +28,7 @@ from experiments.blitzscale.end_to_end import (
 )
 from experiments.blitzscale.serving import SystemName
 from experiments.harness.claims import Claim, about, less
+from experiments.harness.figure import claimed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -56,53 +58,46 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     return panels(frame, parameters, "upper left")
 
 
-def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
     """Section 6.1."""
-    found = []
     for column in parameters.columns:
         name = COLUMNS[column].split(",")[0]
         for what, number in SHORTER[column].items():
             value = f"{what}_mean_s"
             seen = means(frame, column, parameters.systems, value)
             with_30_s = shorter(frame, column, "blitzscale", "serverlessllm-30s", value).mean
-            found.append(
-                about(
-                    f"{name}: {what.upper()} {number:g} % shorter than ServerlessLLM's",
-                    number,
-                    shorter(frame, column, "blitzscale", "serverlessllm", value),
-                    nothing=0,
-                    unit="%",
-                    note=f"ms: {seen}; {with_30_s:.0f} % shorter than with a keep-alive of 30 s",
-                    reason=looked_at(parameters, REASONS.get((column, what), "")),
-                )
+            yield about(
+                f"{name}: {what.upper()} {number:g} % shorter than ServerlessLLM's",
+                number,
+                shorter(frame, column, "blitzscale", "serverlessllm", value),
+                nothing=0,
+                unit="%",
+                note=f"ms: {seen}; {with_30_s:.0f} % shorter than with a keep-alive of 30 s",
+                reason=looked_at(parameters, REASONS.get((column, what), "")),
             )
         if column == FASTER:
             continue
         for what in ("ttft", "tbt"):
-            found.append(
-                about(
-                    f"{name}: {what.upper()} close to AllCache's",
-                    1.0,
-                    ratio(frame, column, "blitzscale", "allcache", f"{what}_mean_s"),
-                    nothing=None,
-                    unit="times AllCache's",
-                    paper="close",
-                    reason=looked_at(parameters, REASONS.get((column, f"{what}/allcache"), "")),
-                )
+            yield about(
+                f"{name}: {what.upper()} close to AllCache's",
+                1.0,
+                ratio(frame, column, "blitzscale", "allcache", f"{what}_mean_s"),
+                nothing=None,
+                unit="times AllCache's",
+                paper="close",
+                reason=looked_at(parameters, REASONS.get((column, f"{what}/allcache"), "")),
             )
     if FASTER in parameters.columns:
         for what in ("ttft", "tbt"):
-            found.append(
-                less(
-                    f"AzureCode: {what.upper()} shorter than AllCache's",
-                    1.0,
-                    ratio(frame, FASTER, "blitzscale", "allcache", f"{what}_mean_s"),
-                    unit="times AllCache's",
-                    paper="faster",
-                    reason=looked_at(parameters, REASONS.get((FASTER, f"{what}/allcache"), "")),
-                )
+            yield less(
+                f"AzureCode: {what.upper()} shorter than AllCache's",
+                1.0,
+                ratio(frame, FASTER, "blitzscale", "allcache", f"{what}_mean_s"),
+                unit="times AllCache's",
+                paper="faster",
+                reason=looked_at(parameters, REASONS.get((FASTER, f"{what}/allcache"), "")),
             )
-    return found
 
 
 _MEMORY = (

@@ -12,6 +12,7 @@ included. Ours: instances that load count in the trigger, and ServerlessLLM's st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from agents.statistics import mean_interval
@@ -28,6 +29,7 @@ from experiments.blitzscale.end_to_end import (
 from experiments.blitzscale.serving import DOING, SYSTEMS, SystemName, scenario_of
 from experiments.blitzscale.setting import Workload
 from experiments.harness.claims import Claim, about, at_most, more
+from experiments.harness.figure import claimed, where
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -64,8 +66,8 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     for k, name in enumerate(parameters.systems):
         system = SYSTEMS[name]
         style = {"color": system.colour, "ls": system.line, "lw": 1.2}
-        mine = frame[frame["system"] == name]
-        seen = mine[(mine["kind"] == "gpus") & (mine["seed"] == first)].sort_values("time_s")
+        mine = where(frame, system=name)
+        seen = where(mine, kind="gpus", seed=first).sort_values("time_s")
         gpus = seen["prefill_gpus"].astype(float) + seen["decode_gpus"].astype(float)
         over.plot(seen["time_s"], gpus, label=system.shown, **style)
         below = 0.0
@@ -76,7 +78,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
             below += hours
         total.annotate(f"{below:.2f}", (k, below), ha="center", va="bottom", fontsize=8)
         for axes, what in ((ttft, "ttft"), (tbt, "tbt")):
-            part = mine[(mine["kind"] == "quantile") & (mine["what"] == what)]
+            part = where(mine, kind="quantile", what=what)
             curve = part.astype({"q": float, "seconds": float}).groupby("q")["seconds"].mean()
             axes.plot(1e3 * curve, curve.index, label=system.shown, **style)
     over.set_xlabel("time (s), first run")
@@ -101,7 +103,8 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
     """Section 6.2."""
     names = parameters.systems
     hours = means(frame, CODE, names, "gpu_s", 1 / 3600)
@@ -109,66 +112,57 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
     logical = shorter(frame, CODE, "blitzscale", "serverlessllm-logical", "gpu_s").mean
     others = [name for name in names if name != "blitzscale"]
     nearest = min(others, key=lambda name: runs(frame, CODE, name, "gpu_s").mean())
-    found = [
-        about(
-            "40 % less GPU time than ServerlessLLM",
-            40,
-            shorter(frame, CODE, "blitzscale", "serverlessllm", "gpu_s"),
-            nothing=0,
-            unit="%",
-            note=f"hours: {hours}; {less:.0f} % less than with a keep-alive of 30 s, "
-            f"{logical:.0f} % less than on hosts of one GPU; {_spent(frame)}",
-            reason=looked_at(parameters, REASONS["gpu"]),
-        ),
-        more(
-            "BlitzScale has the lowest GPU time of all",
-            0,
-            shorter(frame, CODE, "blitzscale", nearest, "gpu_s"),
-            unit=f"% less than {SYSTEMS[nearest].shown}",
-            paper="the lowest",
-            reason=looked_at(parameters, REASONS["gpu"]),
-        ),
-    ]
+    yield about(
+        "40 % less GPU time than ServerlessLLM",
+        40,
+        shorter(frame, CODE, "blitzscale", "serverlessllm", "gpu_s"),
+        nothing=0,
+        unit="%",
+        note=f"hours: {hours}; {less:.0f} % less than with a keep-alive of 30 s, "
+        f"{logical:.0f} % less than on hosts of one GPU; {_spent(frame)}",
+        reason=looked_at(parameters, REASONS["gpu"]),
+    )
+    yield more(
+        "BlitzScale has the lowest GPU time of all",
+        0,
+        shorter(frame, CODE, "blitzscale", nearest, "gpu_s"),
+        unit=f"% less than {SYSTEMS[nearest].shown}",
+        paper="the lowest",
+        reason=looked_at(parameters, REASONS["gpu"]),
+    )
     for what, number in (("ttft", 35), ("tbt", 41)):
         value = f"{what}_mean_s"
-        found.append(
-            about(
-                f"{what.upper()} {number} % shorter than DistServe's with half of the GPUs",
-                number,
-                shorter(frame, CODE, "blitzscale", "distserve-half", value),
-                nothing=0,
-                unit="%",
-                note=f"ms: {means(frame, CODE, names, value)}",
-                reason=looked_at(parameters, REASONS[what]),
-            )
+        yield about(
+            f"{what.upper()} {number} % shorter than DistServe's with half of the GPUs",
+            number,
+            shorter(frame, CODE, "blitzscale", "distserve-half", value),
+            nothing=0,
+            unit="%",
+            note=f"ms: {means(frame, CODE, names, value)}",
+            reason=looked_at(parameters, REASONS[what]),
         )
     for what, target_s in targets_s().items():
         value = f"{what}_p99_s"
         seen = f"ms: {means(frame, CODE, names, value)}"
-        found.append(
-            at_most(
-                f"p99 {what.upper()} at most 2 % longer than DistServe's with all GPUs",
-                2,
-                longer(frame, CODE, "blitzscale", "distserve", value),
-                nothing=None,
-                unit="% longer",
-                paper="2 % longer",
-                note=seen,
-                reason=looked_at(parameters, REASONS[f"{what}/p99"]),
-            )
+        yield at_most(
+            f"p99 {what.upper()} at most 2 % longer than DistServe's with all GPUs",
+            2,
+            longer(frame, CODE, "blitzscale", "distserve", value),
+            nothing=None,
+            unit="% longer",
+            paper="2 % longer",
+            note=seen,
+            reason=looked_at(parameters, REASONS[f"{what}/p99"]),
         )
-        found.append(
-            at_most(
-                f"p99 {what.upper()} within the target of {1e3 * target_s:g} ms",
-                1e3 * target_s,
-                mean_interval(1e3 * runs(frame, CODE, "blitzscale", value).to_numpy()),
-                nothing=None,
-                unit="ms",
-                paper="no violation of the SLO",
-                reason=looked_at(parameters, REASONS[f"{what}/slo"]),
-            )
+        yield at_most(
+            f"p99 {what.upper()} within the target of {1e3 * target_s:g} ms",
+            1e3 * target_s,
+            mean_interval(1e3 * runs(frame, CODE, "blitzscale", value).to_numpy()),
+            nothing=None,
+            unit="ms",
+            paper="no violation of the SLO",
+            reason=looked_at(parameters, REASONS[f"{what}/slo"]),
         )
-    return found
 
 
 def _spent(frame: DataFrame) -> str:

@@ -12,7 +12,7 @@ BurstGPT-like hours are generated anew with each seed; the Azure traces have the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from agents.statistics import mean_interval
 from experiments.blitzscale.host_cache import Placement, simulate
 from experiments.blitzscale.setting import SETTINGS, Workload, horizon_of, scaled_demand
 from experiments.harness.claims import Claim, at_least, less
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -49,15 +50,10 @@ class HostCopies(Parameters):
 PARAMETERS = {"quick": HostCopies(seeds=5), "paper": HostCopies(seeds=30)}
 
 
-def cases(parameters: HostCopies) -> list[dict[str, Any]]:
-    """A run per seed, workload and keep-alive."""
-    common = parameters.model_dump(include={"placement", "idle_timeout_s", "traces"})
-    return [
-        {"seed": seed, "workload": name, "keep_alive_s": keep, **common}
-        for seed in parameters.seed_list()
-        for name in parameters.workloads
-        for keep in parameters.keep_alives_s
-    ]
+cases = Grid(
+    {"seed": SEEDS, "workload": "workloads", "keep_alive_s": "keep_alives_s"},
+    keep=("placement", "idle_timeout_s", "traces"),
+)
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -106,7 +102,7 @@ def plot(frame: DataFrame, parameters: HostCopies) -> Any:
     """A panel per workload."""
     figure = new_figure(4.6 * len(parameters.workloads), 4.2)
     panels = figure.subplots(1, len(parameters.workloads), squeeze=False)[0]
-    first = frame[(frame["seed"] == frame["seed"].min()) & (frame["kind"] == "bin")]
+    first = where(frame, seed=frame["seed"].min(), kind="bin")
     for k, (axes, name) in enumerate(zip(panels, parameters.workloads, strict=True)):
         setting = SETTINGS[name]
         for n, keep in enumerate(parameters.keep_alives_s):
@@ -121,61 +117,58 @@ def plot(frame: DataFrame, parameters: HostCopies) -> Any:
                 axes.fill_between(at, running, color="0.8", label="instances", step="post")
         axes.axhline(1, color="C2", lw=2, label="BlitzScale")
         axes.axhline(setting.hosts, color="0.4", ls="--", lw=1, label="hosts")
-        axes.set_title(f"{setting.shown},\n{setting.hosts} hosts", fontsize=10)
-        axes.set_xlabel("time (min)")
-        axes.set_ylim(0, setting.hosts * 1.08)
-        axes.set_xlim(0, float(at.max()))
-        axes.grid(alpha=0.3)
+        dress(
+            axes,
+            title=f"{setting.shown},\n{setting.hosts} hosts",
+            xlabel="time (min)",
+            ylim=(0, setting.hosts * 1.08),
+            xlim=(0, float(at.max())),
+        )
         if k == 0:
             axes.set_ylabel(f"copies in host memory (means of {BIN_S} s)")
             axes.legend(fontsize=8)
     return figure
 
 
-def claims(frame: DataFrame, parameters: HostCopies) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: HostCopies) -> Iterator[Claim]:
     """Copies against one, and what silence does to ServerlessLLM's on BurstGPT."""
     keep = parameters.keep_alives_s[0]
     whole = frame[(frame["kind"] == "whole") & (frame["keep_alive_s"].astype(float) == keep)]
-    found = []
     for name in parameters.workloads:
-        mine = whole[whole["workload"] == name]
+        mine = where(whole, workload=name)
         hosts = SETTINGS[name].hosts
         copies = mine["copies"].astype(float)
-        found.append(
-            at_least(
-                f"ServerlessLLM holds orders of magnitude more copies ({SETTINGS[name].shown})",
-                10,
-                mean_interval(copies),
-                nothing=1,
-                unit="times BlitzScale's one",
-                paper="orders of magnitude (read as 10 times or more)",
-                reason=f"the mean over time of at most {hosts} hosts: all have a copy for the keep-alive "
-                "after a peak, then only what later bursts took, and none in silences",
-                note=f"{mine['running'].astype(float).mean():.2f} instances run on average",
-            )
+        yield at_least(
+            f"ServerlessLLM holds orders of magnitude more copies ({SETTINGS[name].shown})",
+            10,
+            mean_interval(copies),
+            nothing=1,
+            unit="times BlitzScale's one",
+            paper="orders of magnitude (read as 10 times or more)",
+            reason=f"the mean over time of at most {hosts} hosts: all have a copy for the keep-alive "
+            "after a peak, then only what later bursts took, and none in silences",
+            note=f"{mine['running'].astype(float).mean():.2f} instances run on average",
         )
     if "burstgpt" not in parameters.workloads or len(parameters.workloads) < 2:
-        return found
-    burst = whole[whole["workload"] == "burstgpt"].set_index("seed")
+        return
+    burst = where(whole, workload="burstgpt").set_index("seed")
     others = whole[whole["workload"] != "burstgpt"].groupby("seed")["of_hosts"].mean()
     ratio = burst["of_hosts"].astype(float) / others.astype(float)
-    found += [
-        less(
-            "On BurstGPT ServerlessLLM caches somewhat less",
-            1,
-            mean_interval(ratio),
-            unit="times the share of hosts with a copy on the other two",
-            paper="slightly better overall cache usage (read as a smaller share of the hosts)",
-            reason="the BurstGPT-like hours have more bursts that reach many hosts than the code trace has",
-        ),
-        at_least(
-            "There are many times on BurstGPT at which no host has a copy",
-            5,
-            mean_interval(100 * burst["without"].astype(float)),
-            nothing=0,
-            unit="% of the time",
-            paper="many times (no number; read as 5 % or more)",
-            reason="silences of more than 5 minutes are rarer in the generated hours",
-        ),
-    ]
-    return found
+    yield less(
+        "On BurstGPT ServerlessLLM caches somewhat less",
+        1,
+        mean_interval(ratio),
+        unit="times the share of hosts with a copy on the other two",
+        paper="slightly better overall cache usage (read as a smaller share of the hosts)",
+        reason="the BurstGPT-like hours have more bursts that reach many hosts than the code trace has",
+    )
+    yield at_least(
+        "There are many times on BurstGPT at which no host has a copy",
+        5,
+        mean_interval(100 * burst["without"].astype(float)),
+        nothing=0,
+        unit="% of the time",
+        paper="many times (no number; read as 5 % or more)",
+        reason="silences of more than 5 minutes are rarer in the generated hours",
+    )

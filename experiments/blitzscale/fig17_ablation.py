@@ -11,6 +11,7 @@ weights (ours: the paper says both, section 5.3).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from experiments.blitzscale.end_to_end import (
@@ -25,6 +26,7 @@ from experiments.blitzscale.end_to_end import (
 )
 from experiments.blitzscale.serving import SystemName
 from experiments.harness.claims import Claim, about, between, more
+from experiments.harness.figure import claimed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -52,9 +54,9 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     return figure
 
 
-def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
     """Section 6.3."""
-    found = []
     for column in parameters.columns:
         name = COLUMNS[column].split(",")[0]
         for what in ("ttft", "tbt"):
@@ -62,57 +64,48 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> list[Claim]:
             seen = f"ms: {means(frame, column, parameters.systems, value)}"
             step = shorter(frame, column, "network", "serverlessllm", value)
             if (column, what) == ("azure-conv", "tbt"):
-                found.append(
-                    between(
-                        f"{name}: TBT stays as it is with the network",
-                        -5.0,
-                        5.0,
-                        step,
-                        nothing=None,
-                        unit="% shorter",
-                        paper="no improvement (within 5 %: ours)",
-                        note=seen,
-                        reason=looked_at(parameters, REASONS.get((column, what, "network"), "")),
-                    )
+                yield between(
+                    f"{name}: TBT stays as it is with the network",
+                    -5.0,
+                    5.0,
+                    step,
+                    nothing=None,
+                    unit="% shorter",
+                    paper="no improvement (within 5 %: ours)",
+                    note=seen,
+                    reason=looked_at(parameters, REASONS.get((column, what, "network"), "")),
                 )
             else:
-                found.append(
-                    more(
-                        f"{name}: the network shortens {what.upper()}",
-                        0.0,
-                        step,
-                        unit="% shorter",
-                        paper="shorter",
-                        note=seen,
-                        reason=looked_at(parameters, REASONS.get((column, what, "network"), "")),
-                    )
+                yield more(
+                    f"{name}: the network shortens {what.upper()}",
+                    0.0,
+                    step,
+                    unit="% shorter",
+                    paper="shorter",
+                    note=seen,
+                    reason=looked_at(parameters, REASONS.get((column, what, "network"), "")),
                 )
             for copy, words in (("", ""), ("-last", ", the copy last")):
-                found.append(
-                    between(
-                        f"{name}: an interference-free plan shortens {what.upper()} by 0.4 to 5 %{words}",
-                        0.4,
-                        5.0,
-                        shorter(frame, column, f"interference-free{copy}", f"network{copy}", value),
-                        nothing=0,
-                        unit="% shorter",
-                        reason=looked_at(parameters, _pruning(column, what, last=bool(copy))),
-                    )
+                yield between(
+                    f"{name}: an interference-free plan shortens {what.upper()} by 0.4 to 5 %{words}",
+                    0.4,
+                    5.0,
+                    shorter(frame, column, f"interference-free{copy}", f"network{copy}", value),
+                    nothing=0,
+                    unit="% shorter",
+                    reason=looked_at(parameters, _pruning(column, what, last=bool(copy))),
                 )
     if "azure-code" in parameters.columns:
-        found.append(
-            about(
-                "AzureCode: live scaling shortens TBT by up to 40 %",
-                40,
-                shorter(frame, "azure-code", "blitzscale", "interference-free", "tbt_mean_s"),
-                nothing=0,
-                unit="%",
-                paper="up to 40 %",
-                note=_live(frame, parameters),
-                reason=looked_at(parameters, REASONS.get(("azure-code", "tbt", "live"), "")),
-            )
+        yield about(
+            "AzureCode: live scaling shortens TBT by up to 40 %",
+            40,
+            shorter(frame, "azure-code", "blitzscale", "interference-free", "tbt_mean_s"),
+            nothing=0,
+            unit="%",
+            paper="up to 40 %",
+            note=_live(frame, parameters),
+            reason=looked_at(parameters, REASONS.get(("azure-code", "tbt", "live"), "")),
         )
-    return found
 
 
 def _live(frame: DataFrame, parameters: EndToEnd) -> str:

@@ -20,6 +20,7 @@ from agents.statistics import mean_interval
 from baselines.blitzscale.trigger import prefill_tokens_per_s
 from experiments.blitzscale.serving import episode
 from experiments.harness.claims import Claim, about, more
+from experiments.harness.figure import dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.control.command import Command
@@ -183,7 +184,7 @@ def plot(frame: DataFrame, parameters: OneToSixteen) -> Any:
     panels = figure.subplots(2, 2)
     for column, end_s in ((0, 3.0), (1, parameters.arrivals_s)):
         for system, (shown, colour, line) in SYSTEMS.items():
-            mine = frame[(frame["system"] == system) & (frame["kind"] == "bin")]
+            mine = where(frame, system=system, kind="bin")
             means = (
                 mine.astype({"time_s": float}).groupby("time_s")[["tokens_per_s", "active"]].mean()
             )
@@ -198,9 +199,7 @@ def plot(frame: DataFrame, parameters: OneToSixteen) -> Any:
         load = times(frame, STOP, "arriving_tokens_per_s").mean() / 1e3
         panels[0][column].axhline(load, color="grey", lw=0.8, label="what arrives")
         for axes in panels[:, column]:
-            axes.set_xlim(0, end_s)
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
+            dress(axes, xlim=(0, end_s), bottom=0)
         panels[1][column].set_xlabel("time from the order (s)")
         panels[0][column].set_ylabel("prefill throughput (1,000 tokens/s)")
         panels[1][column].set_ylabel("prefill instances that serve")
@@ -211,13 +210,13 @@ def plot(frame: DataFrame, parameters: OneToSixteen) -> Any:
 
 def times(frame: DataFrame, system: str, column: str) -> Any:
     """A time of every run."""
-    mine = frame[(frame["system"] == system) & (frame["kind"] == "times")]
+    mine = where(frame, system=system, kind="times")
     return mine[column].dropna().astype(float)
 
 
 def throughput(frame: DataFrame, system: str, from_s: float, to_s: float) -> Any:
     """Mean tokens/s of every run between two times, of whole bins."""
-    mine = frame[(frame["system"] == system) & (frame["kind"] == "bin")]
+    mine = where(frame, system=system, kind="bin")
     mine = mine[(mine["time_s"] > from_s) & (mine["time_s"] < to_s)]
     return mine.astype({"tokens_per_s": float}).groupby("seed")["tokens_per_s"].mean()
 

@@ -8,7 +8,7 @@ of one, and keeps BlitzScale at 2 s. Everything else is Figure 14's: AzureCode, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from agents.statistics import Interval, mean_interval
@@ -17,6 +17,7 @@ from experiments.blitzscale.end_to_end import runs, span
 from experiments.blitzscale.serving import SYSTEMS, SystemName
 from experiments.blitzscale.setting import Workload
 from experiments.harness.claims import Claim, about, more
+from experiments.harness.figure import claimed, dress
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -98,47 +99,44 @@ def plot(frame: DataFrame, parameters: StopTimes) -> Any:
             axes.plot(parameters.stops_s, means, "o-", color=system.colour, label=system.shown)
         ours = scale * at(frame, "blitzscale", BLITZSCALE_STOP_S, value).mean()
         axes.axhline(ours, color=SYSTEMS["blitzscale"].colour, label="BlitzScale, 2 s")
-        axes.set_xlabel("ServerlessLLM's instances stop after (s)")
-        axes.set_ylabel(f"{label}, mean of the runs")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+        dress(
+            axes,
+            xlabel="ServerlessLLM's instances stop after (s)",
+            ylabel=f"{label}, mean of the runs",
+            bottom=0,
+        )
     panels[0].legend(fontsize=7)
     return figure
 
 
-def claims(frame: DataFrame, parameters: StopTimes) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
     """Section 6.2, by stop time and kind of host."""
-    found = []
     for name in HOSTS:
         shown = SYSTEMS[name].shown
         for stop in parameters.stops_s:
             ttft = 1e3 * at(frame, name, stop, "ttft_mean_s").mean()
             less = 1e3 * at(frame, "blitzscale", BLITZSCALE_STOP_S, "ttft_mean_s").mean()
-            found.append(
-                about(
-                    f"40 % less GPU time than {shown}, that stops after {stop:g} s",
-                    40,
-                    saved(frame, name, stop),
-                    nothing=0,
-                    unit="%",
-                    paper="40 % (its stop time is not given)",
-                    note=f"mean TTFT {less:.0f} ms, ServerlessLLM {ttft:.0f} ms",
-                    reason=REASON,
-                )
+            yield about(
+                f"40 % less GPU time than {shown}, that stops after {stop:g} s",
+                40,
+                saved(frame, name, stop),
+                nothing=0,
+                unit="%",
+                paper="40 % (its stop time is not given)",
+                note=f"mean TTFT {less:.0f} ms, ServerlessLLM {ttft:.0f} ms",
+                reason=REASON,
             )
         short, long = min(parameters.stops_s), max(parameters.stops_s)
         growth = 100 * (at(frame, name, long, "gpu_s") / at(frame, name, short, "gpu_s") - 1)
-        found.append(
-            more(
-                f"{shown}: GPU time grows with the stop time ({short:g} to {long:g} s)",
-                0.0,
-                mean_interval(growth.dropna().to_numpy()),
-                unit="%",
-                paper="not in the paper",
-                reason="an instance that stays longer saves starts, and in this load more than it costs",
-            )
+        yield more(
+            f"{shown}: GPU time grows with the stop time ({short:g} to {long:g} s)",
+            0.0,
+            mean_interval(growth.dropna().to_numpy()),
+            unit="%",
+            paper="not in the paper",
+            reason="an instance that stays longer saves starts, and in this load more than it costs",
         )
-    return found
 
 
 REASON = (
