@@ -11,9 +11,9 @@ from baselines.fleet import class_pool
 from baselines.parameters import BatchLimit, Count, NamedPolicy, Parameters, PolicyError
 from baselines.space import Real, Space, Whole
 from llmscale_env.control.command import RULES, Command
-from llmscale_env.control.leftover import full_batch_cost_gpu_s
 from llmscale_env.control.regions import ScalingOrder
 from llmscale_env.control.reward import draw_requests, seed_of_each_day
+from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.pools import PoolConfig
 from llmscale_env.scenarios.schema import Scenario

@@ -8,8 +8,8 @@ import pytest
 
 import llmscale_env  # noqa: F401
 from llmscale_env import load_scenario
-from llmscale_env.control.leftover import seconds_per_token
 from llmscale_env.control.reward import expected_arrivals
+from llmscale_env.control.unfinished_work import seconds_per_token
 
 QUIET = {
     "workload.streams.documents.rate_per_s": 1e-9,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmscale_env.sim import checked, jit
+from llmscale_env.sim import checked_kernels as checked
+from llmscale_env.sim import jit
 
 ROOT = Path(__file__).resolve().parents[1]
 

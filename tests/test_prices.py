@@ -9,8 +9,12 @@ import pytest
 import llmscale_env  # noqa: F401
 from llmscale_env import RequestTable, load_scenario, run_episode
 from llmscale_env.control.command import Command
-from llmscale_env.control.leftover import full_batch_cost_gpu_s, leftover_gpu_s, lost_at_horizon
 from llmscale_env.control.reward import RewardModel, serving_cost_gpu_s, violation_prices
+from llmscale_env.control.unfinished_work import (
+    full_batch_cost_gpu_s,
+    leftover_gpu_s,
+    lost_at_horizon,
+)
 from llmscale_env.scenarios import Scenario, ScenarioError
 from llmscale_env.sim.compile import ps
 from llmscale_env.sim.observed import RESULT_DTYPE

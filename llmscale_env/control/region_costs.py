@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.control.leftover import leftover_gpu_s, lost_at_horizon
 from llmscale_env.control.reward import PARTS, RewardParts
 from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.control.unfinished_work import leftover_gpu_s, lost_at_horizon
 from llmscale_env.sim.metrics import Outcome, doomed, judge
 from llmscale_env.sim.picoseconds import seconds
 

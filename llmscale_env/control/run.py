@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import Forecaster, make_forecaster
-from llmscale_env.control.leftover import lost_at_horizon
 from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.results.region_result import has_regions, region_summary
@@ -20,6 +19,7 @@ from llmscale_env.control.results.streamed_columns import StreamedColumns
 from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.snapshot import FORECAST_QUANTILES
+from llmscale_env.control.unfinished_work import lost_at_horizon
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns

@@ -23,9 +23,9 @@ from llmscale_env.control.endpoints import (
     EndpointsSeen,
     see_endpoints,
 )
-from llmscale_env.control.leftover import leftover_gpu_s, lost_at_horizon
 from llmscale_env.control.reward import RewardModel, RewardParts
 from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.control.unfinished_work import leftover_gpu_s, lost_at_horizon
 from llmscale_env.control.view import ClusterView
 from llmscale_env.control.window import IntervalCounts, Window
 from llmscale_env.scenarios.schema import Scenario

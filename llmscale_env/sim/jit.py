@@ -10,7 +10,7 @@ with before the first function is compiled:
   that is *called from* another module would leave the old machine code in use. Hence the cache is
   bound to a fingerprint of all the kernels' sources: when it changes, the old code is dropped.
 
-Checked code (`LLMSCALE_CHECKED=1`, see `llmscale_env.sim.checked`) never lies beside the other.
+Checked code (`LLMSCALE_CHECKED=1`, see `llmscale_env.sim.checked_kernels`) never lies beside the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from llmscale_env.sim.checked import CHECKED, rewritten, teach_numba
+from llmscale_env.sim.checked_kernels import CHECKED, rewritten, teach_numba
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llmscale_env._writing import replace_files
-from llmscale_env.control.leftover import lost_at_horizon
+from llmscale_env.control.unfinished_work import lost_at_horizon
 from llmscale_env.control.results.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import ps

@@ -16,13 +16,13 @@ from llmscale_env.sim.fast.serving.batch import (
 from llmscale_env.sim.fast.serving.boundary import nothing_waits
 from llmscale_env.sim.fast.serving.controller import forget
 from llmscale_env.sim.fast.serving.itl import clear_items
-from llmscale_env.sim.fast.serving.pairs import let_go, wake_serving
+from llmscale_env.sim.fast.serving.live_pairs import let_go, wake_serving
+from llmscale_env.sim.fast.serving.next_request import head_at
 from llmscale_env.sim.fast.serving.queues import (
     enter_front,
 )
 from llmscale_env.sim.fast.serving.region_routing import stays_in_region
 from llmscale_env.sim.fast.serving.routing import route, route_gateway, to_instance
-from llmscale_env.sim.fast.serving.sources import head_at
 from llmscale_env.sim.fast.serving.timing import iterations_done, span_ps
 from llmscale_env.sim.fast.serving.wake import hand_over, wake
 from llmscale_env.sim.fast.state.lists import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmscale_env.sim.fast.fleet import spot
 from llmscale_env.sim.fast.fleet.lifecycle import acquire, activate, cancel, drain, fail, set_llm
 from llmscale_env.sim.fast.serving.batch import drop_copy
-from llmscale_env.sim.fast.serving.pairs import pair_up
+from llmscale_env.sim.fast.serving.live_pairs import pair_up
 from llmscale_env.sim.fast.serving.routing import requests_at
 from llmscale_env.sim.fast.serving.wake import call_for_changed, call_helper, look_up
 from llmscale_env.sim.fast.state.memory import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.serving.chance import quantile, splitmix64
+from llmscale_env.sim.fast.serving.hashing import quantile, splitmix64
 from llmscale_env.sim.fast.state.memory import (
     const_of,
     endpoint_at,

@@ -11,10 +11,10 @@ from llmscale_env.sim.fast.serving.batch import (
     restore,
     start_prefill,
 )
+from llmscale_env.sim.fast.serving.next_request import LANDED, NOBODY, OWN, PREEMPTED, next_place
 from llmscale_env.sim.fast.serving.queues import (
     leave,
 )
-from llmscale_env.sim.fast.serving.sources import LANDED, NOBODY, OWN, PREEMPTED, next_place
 from llmscale_env.sim.fast.state.lists import (
     landed_row,
     preempted_row,

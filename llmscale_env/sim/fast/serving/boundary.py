@@ -18,8 +18,14 @@ from llmscale_env.sim.fast.serving.batch import (
 from llmscale_env.sim.fast.serving.controller import forget, update_limit
 from llmscale_env.sim.fast.serving.handover import hand_over, reserve
 from llmscale_env.sim.fast.serving.itl import clear_items, close_gaps, push_item, push_pending
-from llmscale_env.sim.fast.serving.pairs import HELPER_HAS_IT, layers_ps, let_go, next_batch, take
-from llmscale_env.sim.fast.serving.sources import NOBODY, next_place, shared_place
+from llmscale_env.sim.fast.serving.live_pairs import (
+    HELPER_HAS_IT,
+    layers_ps,
+    let_go,
+    next_batch,
+    take,
+)
+from llmscale_env.sim.fast.serving.next_request import NOBODY, next_place, shared_place
 from llmscale_env.sim.fast.serving.timing import (
     decode_first_ps,
     decode_step_ps,

@@ -15,7 +15,7 @@ from llmscale_env.sim.fast.serving.batch import (
     demand,
     leave_unfinished,
 )
-from llmscale_env.sim.fast.serving.pairs import let_go
+from llmscale_env.sim.fast.serving.live_pairs import let_go
 from llmscale_env.sim.fast.serving.routing import pick, pick_custom
 from llmscale_env.sim.fast.serving.timing import kv_now
 from llmscale_env.sim.fast.serving.wake import call_helper, cut_at, look_up

@@ -8,7 +8,7 @@ from llmscale_env.sim.fast.serving.batch import (
     demand,
 )
 from llmscale_env.sim.fast.serving.best_fit import best_fit
-from llmscale_env.sim.fast.serving.chance import splitmix64
+from llmscale_env.sim.fast.serving.hashing import splitmix64
 from llmscale_env.sim.fast.serving.queues import (
     enter_back,
 )

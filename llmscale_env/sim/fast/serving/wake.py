@@ -12,10 +12,10 @@ from llmscale_env.sim.fast.serving.batch import (
     demand,
     later_victims,
 )
+from llmscale_env.sim.fast.serving.next_request import NOBODY, head_at, shared_place
 from llmscale_env.sim.fast.serving.queues import (
     mark_dirty,
 )
-from llmscale_env.sim.fast.serving.sources import NOBODY, head_at, shared_place
 from llmscale_env.sim.fast.serving.timing import boundary_is_done, iterations_within, span_ps
 from llmscale_env.sim.fast.state.lists import (
     preempted_row,

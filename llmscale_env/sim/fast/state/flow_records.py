@@ -50,7 +50,7 @@ LIVE = np.dtype(
         ("n_held", np.int64),
     ]
 )
-"""An instance slot's part in live pairs: see `pairs`, `live`."""
+"""An instance slot's part in live pairs: see `live_pairs`, `live`."""
 
 CO = np.dtype(
     [

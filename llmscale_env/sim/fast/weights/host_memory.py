@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.serving.sources import head_at
+from llmscale_env.sim.fast.serving.next_request import head_at
 from llmscale_env.sim.fast.state.memory import (
     const_of,
     host_ready_of,

@@ -10,7 +10,14 @@ from llmscale_env.sim.fast.serving.batch import (
     demand,
     leave_unfinished,
 )
-from llmscale_env.sim.fast.serving.pairs import append, hold, layers_ps, let_go, part, wake_serving
+from llmscale_env.sim.fast.serving.live_pairs import (
+    append,
+    hold,
+    layers_ps,
+    let_go,
+    part,
+    wake_serving,
+)
 from llmscale_env.sim.fast.serving.queues import (
     enter_front,
 )

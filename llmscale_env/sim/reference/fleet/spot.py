@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from llmscale_env.sim.reference.serving.chance import reclaim_ps
+from llmscale_env.sim.reference.serving.hashing import reclaim_ps
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.engine import ReferenceEngine

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llmscale_env.sim.reference.serving.chance import latency_ps
+from llmscale_env.sim.reference.serving.hashing import latency_ps
 from llmscale_env.sim.reference.state.clock import Due, Phase
 from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import InstanceState, RequestState, RouterKind

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmscale_env.sim.reference.serving.best_fit import BestFit
-from llmscale_env.sim.reference.serving.chance import splitmix64
+from llmscale_env.sim.reference.serving.hashing import splitmix64
 from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import InstanceState, RouterKind, RouteSpec
 
