@@ -1,14 +1,13 @@
-"""What every declared figure keeps: cases, runs in small, claims with a sentence and a verdict, pictures."""
+"""What every declared figure keeps: runs in small, claims with a sentence and a verdict, pictures."""
 
 from __future__ import annotations
 
 import io
-import json
 
 import pandas as pd
 import pytest
 
-from experiments.harness.catalogue import SCALES, entries, load
+from experiments.harness.catalogue import entries, load
 from experiments.harness.claims import Claim, Verdict
 from experiments.harness.execute import execute
 from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, listed, wide
@@ -72,20 +71,6 @@ sageserve-tableF, which is slow, has a test of its own (test_sageserve_figures).
 
 def of(name):
     return load(next(entry for entry in entries() if entry.name == name))
-
-
-@pytest.mark.parametrize(
-    "name", [entry.name for entry in entries() if entry.paper in ("chiron", "qlm", "sageserve")]
-)
-def test_cases_say_all_and_each_once(name):
-    experiment = of(name)
-    for scale in SCALES:
-        found = experiment.cases(experiment.parameters[scale])
-        texts = {json.dumps(case, sort_keys=True) for case in found}
-        assert len(texts) == len(found) > 0
-        assert {len(case.keys() & {"seed"}) for case in found} == {1}
-        if isinstance(experiment.cases, Grid):
-            assert all(set(experiment.cases.keep) <= case.keys() for case in found)
 
 
 @pytest.mark.parametrize("name", SMALL)
