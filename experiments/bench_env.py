@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -30,14 +30,10 @@ VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
 
 EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360, IDS[2]: 180, IDS[3]: 4_000, IDS[4]: 300, IDS[5]: 96}
 """Of the fourth: with a fifth of the choices at random to wait, some 3,000 and never more than this."""
-KERNEL_CALLS = ("advance_range", "close_windows", "order")
-"""Methods of `EngineBatch` that a step spends its time in."""
-
-GATEWAY_CALLS = ("see_gateways", "next_decisions", "assign_many")
-"""Functions of `sim.fast.gateways` likewise."""
 
 
 Clock = Callable[[], float]
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _clock(threads: int) -> Clock:
@@ -84,24 +80,38 @@ class Watches(NamedTuple):
 def watched(clock: Clock) -> Iterator[Watches]:
     """Stopwatches around the engine's work and the start of episodes, as long as the context lasts."""
     from llmscale_env.envs.core import ServingCore
-    from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
 
     watches = Watches(Stopwatch(clock), Stopwatch(clock))
-    plan: list[tuple[Any, str, Stopwatch]] = [
-        *((EngineBatch, name, watches.engine) for name in KERNEL_CALLS),
-        (virtual_queues, "see_many", watches.engine),
-        (virtual_queues, "order_many", watches.engine),
-        *((gateways, name, watches.engine) for name in GATEWAY_CALLS),
-        (ServingCore, "start", watches.new_episodes),
-    ]
-    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in plan]
-    for (owner, name, function), (_, _, watch) in zip(kept, plan, strict=True):
-        setattr(owner, name, watch.wrap(function))
-    try:
+    plan = [(owner, name, watches.engine.wrap) for owner, name in engine_calls()]
+    with wrapped([*plan, (ServingCore, "start", watches.new_episodes.wrap)]):
         yield watches
+
+
+def engine_calls() -> list[tuple[Any, str]]:
+    """(owner, name) of what a step spends its time in, in the fast engine."""
+    from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
+
+    return [
+        *((EngineBatch, name) for name in ("advance_range", "close_windows", "order")),
+        *((virtual_queues, name) for name in ("see_many", "order_many")),
+        *((gateways, name) for name in ("see_gateways", "next_decisions", "assign_many")),
+    ]
+
+
+@contextmanager
+def wrapped(plan: Sequence[tuple[Any, str, Wrapper]]) -> Iterator[None]:
+    """Calls of (owner, name) go through a wrapper as long as the context lasts."""
+    kept = [(owner, name, name in vars(owner), getattr(owner, name)) for owner, name, _ in plan]
+    for (owner, name, _, function), (_, _, wrap) in zip(kept, plan, strict=True):
+        setattr(owner, name, wrap(function))
+    try:
+        yield
     finally:
-        for owner, name, function in kept:
-            setattr(owner, name, function)
+        for owner, name, own, function in kept:
+            if own:
+                setattr(owner, name, function)
+            else:
+                delattr(owner, name)
 
 
 def _row(

@@ -21,11 +21,11 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from experiments.bench_env import CARTPOLE, GATEWAY_CALLS, KERNEL_CALLS
+from experiments.bench_env import CARTPOLE, Wrapper, engine_calls, wrapped
 
 PARTS = ("engine", "drawing", "starting", "python", "rollout", "learner")
 SECONDS = 20.0
@@ -79,30 +79,18 @@ class Ledger:
             self._turn()
             self._open.pop()
 
-    def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, with the time of every call noted."""
+    def wrapper(self, part: str) -> Wrapper:
+        """What makes of a function one whose calls are noted for a part."""
 
-        @functools.wraps(function)
-        def timed(*arguments: Any, **named: Any) -> Any:
-            with self.of(part):
-                return function(*arguments, **named)
+        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def timed(*arguments: Any, **named: Any) -> Any:
+                with self.of(part):
+                    return function(*arguments, **named)
 
-        return timed
+            return timed
 
-    @contextmanager
-    def watching(self, plan: Sequence[tuple[Any, str, str]]) -> Iterator[None]:
-        """Calls of (owner, attribute) are noted for their part as long as the context lasts."""
-        kept = [(owner, name, name in vars(owner), getattr(owner, name)) for owner, name, _ in plan]
-        for (owner, name, _, function), (_, _, part) in zip(kept, plan, strict=True):
-            setattr(owner, name, self.wrap(part, function))
-        try:
-            yield
-        finally:
-            for owner, name, own, function in kept:
-                if own:
-                    setattr(owner, name, function)
-                else:
-                    delattr(owner, name)
+        return wrap
 
 
 def _config(changes: dict[str, Any], quick: bool) -> Any:
@@ -125,14 +113,11 @@ def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
         return [*learning, *((venv, name, "python") for name in ("reset", "step_wait"))]
     from agents.learning import variety
     from llmscale_env.envs import core
-    from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
 
     return [
         *learning,
         *((venv.env, name, "python") for name in ("reset", "step", "action_masks")),
-        *((EngineBatch, name, "engine") for name in KERNEL_CALLS),
-        *((virtual_queues, name, "engine") for name in ("see_many", "order_many")),
-        *((gateways, name, "engine") for name in GATEWAY_CALLS),
+        *((owner, name, "engine") for owner, name in engine_calls()),
         (core, "draw_requests", "drawing"),
         (core.ServingCore, "start", "starting"),
         (variety, "make_vector_env", "starting"),
@@ -157,7 +142,8 @@ def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> 
     rollouts = episode * max(1, round(seconds / each_s / episode))
     before = int(model.num_timesteps)
     ledger = Ledger(clock)
-    with ledger.watching(_plan(venv, model, ours)), ledger.of("rollout"):
+    plan = [(owner, name, ledger.wrapper(part)) for owner, name, part in _plan(venv, model, ours)]
+    with wrapped(plan), ledger.of("rollout"):
         model.learn(rollouts * rollout, callback=callback, reset_num_timesteps=False)
     steps = int(model.num_timesteps) - before
     total_s = sum(ledger.spent_s.values())

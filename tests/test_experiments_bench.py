@@ -90,7 +90,8 @@ def test_a_ledger_counts_every_second_once_for_the_innermost_call():
             return self.inner()
 
     work = Work()
-    with ledger.watching([(Work, "inner", "a"), (work, "outer", "b")]), ledger.of("rest"):
+    plan = [(Work, "inner", ledger.wrapper("a")), (work, "outer", ledger.wrapper("b"))]
+    with bench_env.wrapped(plan), ledger.of("rest"):
         assert work.outer() == "done"
     assert ledger.spent_s == {"rest": 1.0 + 12.0, "b": 2.0 + 1.0, "a": 4.0}
     assert "outer" not in vars(work), "methods are as they were"

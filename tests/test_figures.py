@@ -1,9 +1,8 @@
-"""What every declared figure keeps: cases, runs in small, claims with a sentence and a verdict, pictures."""
+"""What every declared figure keeps: runs in small, claims with a sentence and a verdict, pictures."""
 
 from __future__ import annotations
 
 import io
-import json
 import math
 from functools import cache
 
@@ -11,14 +10,13 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from experiments.harness.catalogue import SCALES, entries, load
+from experiments.harness.catalogue import entries, load
 from experiments.harness.claims import Claim, Verdict
 from experiments.harness.execute import execute
 from experiments.harness.figure import SEEDS, Grid, by_seed, dress, line, lines, listed, wide
 from experiments.harness.parameters import Parameters
 from experiments.output import new_figure
 
-PAPERS = ("chiron", "qlm", "sageserve", "aladdin", "blitzscale")
 SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
 QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
 DAY = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
@@ -103,18 +101,6 @@ sageserve-tableF, which is slow, has a test of its own (test_sageserve_figures).
 
 def of(name):
     return load(next(entry for entry in entries() if entry.name == name))
-
-
-@pytest.mark.parametrize("name", [entry.name for entry in entries() if entry.paper in PAPERS])
-def test_cases_say_all_and_each_once(name):
-    experiment = of(name)
-    for scale in SCALES:
-        found = experiment.cases(experiment.parameters[scale])
-        texts = {json.dumps(case, sort_keys=True) for case in found}
-        assert len(texts) == len(found) > 0
-        assert {len(case.keys() & {"seed"}) for case in found} == {1}
-        if isinstance(experiment.cases, Grid):
-            assert all(set(experiment.cases.keep) <= case.keys() for case in found)
 
 
 def small(name):

@@ -14,6 +14,7 @@ from experiments.harness import catalogue
 from experiments.harness.cache import RunCache
 from experiments.harness.catalogue import Entry, Experiment, load
 from experiments.harness.execute import execute, plain_value
+from experiments.harness.figure import Grid
 from experiments.harness.results import ROWS, read_result
 from llmscale_env._sealed import opened
 from llmscale_env._spread import Launcher, WorkerLost
@@ -304,9 +305,13 @@ def test_every_shipped_experiment_keeps_the_contract():
         experiment = load(entry)
         assert entry.title.endswith(".")
         assert entry.text
+        kept = experiment.cases.keep if isinstance(experiment.cases, Grid) else ()
         for parameters in experiment.parameters.values():
             assert all(parameters.sources().values()), f"{entry.name}: a parameter has no source"
             cases = [dict(case) for case in experiment.cases(parameters)]
             assert cases
             texts = [json.dumps(case, sort_keys=True) for case in cases]
             assert len(set(texts)) == len(texts), f"{entry.name}: two runs are the same"
+            assert all(set(kept) <= case.keys() for case in cases)
+            # Cases of our own study are of several windows.
+            assert entry.paper == "learned" or all("seed" in case for case in cases)

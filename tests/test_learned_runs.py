@@ -16,8 +16,8 @@ from agents.models.store import contents_of, write
 from experiments.learned import study_ablations
 from experiments.learned.ablations import ABLATIONS
 from experiments.learned.family import workloads
-from experiments.learned.protocol import play
-from experiments.learned.runs import Run, one_each
+from experiments.learned.protocol import learned_cases, learned_who, play
+from experiments.learned.runs import Run, find_runs, one_each, run_of, setting_of
 from experiments.learned.standings import Choice
 from experiments.learned.verdicts import chosen_learned
 
@@ -55,8 +55,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_runs_are_settings_of_a_policy_with_seeds(runs: Path, tmp_path: Path):
-    from experiments.learned.runs import find_runs
-
     found = find_runs([str(runs / name) for name in "abc"], "mixed-slo-v0")
     assert [(r.policy, r.setting, r.training_seed) for r in found] == [
         ("ppo", "as configured", 0),
@@ -82,8 +80,6 @@ def test_runs_are_settings_of_a_policy_with_seeds(runs: Path, tmp_path: Path):
 
 
 def test_a_damaged_model_is_told_before_anything_runs(runs: Path, tmp_path: Path):
-    from experiments.learned.runs import find_runs
-
     shutil.copy(runs / "a" / "config.yaml", tmp_path)
     (tmp_path / "model_best.safetensors").write_bytes(b"junk")
     with pytest.raises(ValueError, match=r"model_best\.safetensors.*cannot be read"):
@@ -93,8 +89,6 @@ def test_a_damaged_model_is_told_before_anything_runs(runs: Path, tmp_path: Path
 def test_runs_that_were_trained_in_other_ways_are_no_seeds_of_one_setting(
     runs: Path, tmp_path: Path
 ):
-    from experiments.learned.runs import find_runs
-
     for name, changes in (("hasty", "gamma: 0.5"), ("priced", "seed: 7")):
         folder = tmp_path / name
         folder.mkdir()
@@ -156,7 +150,6 @@ def test_what_a_run_has_seen(
     changes: dict[str, Any], made_for: str, leaks: tuple[str, ...], tmp_path: Path
 ):
     from agents.configuration.config import make_config
-    from experiments.learned.runs import run_of
 
     grouped = {"randomise.groups": 1} if "randomise.ranges" in changes else {}
     config = make_config("mixed-slo-v0", {**changes, **grouped})
@@ -167,9 +160,6 @@ def test_what_a_run_has_seen(
 
 
 def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
-    from experiments.learned.protocol import learned_who
-    from experiments.learned.runs import find_runs
-
     fair, leak = find_runs([str(runs / "a"), str(runs / "f")], "mixed-slo-v0")
     assert (fair.policy, leak.policy) == ("ppo", "ppo")
     assert learned_who(fair)["policy"] == "ppo"
@@ -204,15 +194,11 @@ def test_a_policy_that_has_seen_the_test_has_a_name_of_its_own(runs: Path):
 )
 def test_a_setting_is_what_a_run_was_told_of_attainment(changes: dict[str, Any], setting: str):
     from agents.configuration.config import make_config
-    from experiments.learned.runs import setting_of
 
     assert setting_of(make_config("mixed-slo-v0", changes)) == setting
 
 
 def test_a_network_for_one_workload_competes_where_a_heuristic_tuned_there_does(runs: Path):
-    from experiments.learned.protocol import learned_cases
-    from experiments.learned.runs import find_runs
-
     found = find_runs([str(runs / name) for name in "de"], "mixed-slo-v0")
     assert [(r.policy, r.made_for, r.leaks) for r in found] == [
         ("ppo per workload", "val-mmpp", ()),
@@ -272,8 +258,6 @@ def test_quantiles_are_settings_of_networks_that_decide_counts(
     changes: dict[str, Any], turns: bool, tmp_path: Path
 ):
     from agents.configuration.config import make_config
-    from experiments.learned.protocol import learned_cases
-    from experiments.learned.runs import run_of
 
     config = make_config("mixed-slo-v0", {"scenario.workload": "mixed-slo-v0/val-code", **changes})
     (tmp_path / "config.yaml").write_text(config.to_yaml())
@@ -301,9 +285,6 @@ def test_the_learned_policy_that_is_judged_is_there_and_preferred_by_validation(
 
 
 def test_a_learned_policy_runs_under_the_protocol(runs: Path):
-    from experiments.learned.protocol import learned_cases
-    from experiments.learned.runs import find_runs
-
     tests = [w for w in workloads("test") if w.name == "test-mmpp"]
     found = find_runs([str(runs / "a")], "mixed-slo-v0")
     made = learned_cases(found, tests, workloads("validation"), {"test": 1, "validation": 1})
@@ -320,8 +301,6 @@ def test_what_a_policy_sees_without_a_forecast_with_an_oracles_and_blind(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from agents.learned import LearnedPolicy
-    from experiments.learned.protocol import learned_cases
-    from experiments.learned.runs import find_runs
 
     tests = [w for w in workloads("test") if w.name == "test-mmpp"]
     found = find_runs([str(runs / "a")], "mixed-slo-v0")

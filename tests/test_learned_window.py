@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from experiments.learned.family import workloads
+from experiments.learned.study_window import Settings, cases, seconds_of, shown
 
 
 def test_requests_by_second():
-    from experiments.learned.study_window import seconds_of
-
     # Four come: one is admitted at once, one after 2 s, one never, and one is turned away.
     none = float("nan")
     ends = ["on_time", "on_time", "unfinished", "rejected"]
@@ -24,10 +25,6 @@ def test_requests_by_second():
 
 
 def test_the_network_that_was_made_for_a_workload_is_shown():
-    from types import SimpleNamespace
-
-    from experiments.learned.study_window import shown
-
     def run(name: str, made_for: str, seed: int, setting: str = "a") -> SimpleNamespace:
         return SimpleNamespace(
             name=name,
@@ -63,7 +60,5 @@ def test_the_network_that_was_made_for_a_workload_is_shown():
 
 
 def test_a_window_ends_with_the_episode():
-    from experiments.learned.study_window import Settings, cases
-
     with pytest.raises(ValueError, match="must be below the episode's 1800 s"):
         cases(Settings(from_s=2000.0, until_s=3000.0))

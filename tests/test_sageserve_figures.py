@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from baselines.sageserve.throughput import throughput
-from experiments.harness.catalogue import entries, load
 from experiments.sageserve import fig01_reactive as fig01
 from experiments.sageserve import fig02_throughput as fig02
 from experiments.sageserve import fig04_week as fig04
@@ -19,14 +18,6 @@ from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, sageserve_week, 
 from tests.small_studies import frame_of
 
 DAY_S = 86_400.0
-
-
-def test_they_are_in_the_catalogue():
-    names = {entry.name for entry in entries() if entry.paper == "sageserve"}
-    assert {"sageserve-fig04", "sageserve-fig10", "sageserve-tableF"} <= names
-    for entry in entries():
-        if entry.paper == "sageserve":
-            load(entry)
 
 
 # ---- the setting ----
