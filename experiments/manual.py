@@ -37,6 +37,23 @@ MANY_REQUESTS = 1_000_000
 """An episode that brings so many is drawn for two hours only: the day takes minutes."""
 
 
+ARGUMENTS = """- `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
+  (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
+- `forecaster="ewma"`: what forecasts in the observation and in `view()` come from
+  (`llmscale_env.control.forecast`);
+- `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
+  of the reward for requests that will be late (docs/forms.md);
+- `engine="fast"`: or `"reference"`, the simulator in readable Python, with the same numbers
+  (docs/architecture.md);
+- `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances and
+  attainment over the episode so far).
+
+The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) takes `num_envs` and
+`threads` besides, advances all episodes in one call, and resets a finished one in the same step. Episode
+`e` of it equals a single environment reset with `seed + e`."""
+"""The arguments that all environments have, as a page lists them below its own."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line: 0 done, 1 a page is out of date, 2 a slip (named in one line)."""
     return run_command("manual", __doc__, argv, _make, wordless=True)
@@ -108,7 +125,7 @@ def page(entry: EnvironmentEntry) -> str:
     env = env_class()
     first, _, rest = inspect.cleandoc(env_class.__doc__).partition("\n")
     # The docstring names pages as seen from the root of the repository.
-    rest = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[docs/\1](../\1)", with_tables(rest, env))
+    rest = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[docs/\1](../\1)", completed(rest, env))
     picture = picture_path(entry, Path(".."))
     low, high = env.observation_space.low.min(), env.observation_space.high.max()
     nvec = [int(n) for n in env.action_space.nvec]
@@ -141,12 +158,21 @@ from those that are possible.
 """
 
 
-def with_tables(text: str, env: ServingEnv) -> str:
-    """A docstring with the parts of the action and the entries of the observation in their sections.
+def completed(text: str, env: ServingEnv) -> str:
+    """A docstring with what is declared elsewhere in its sections: tables, and what all environments share.
 
-    The parts follow the first paragraph of "## Action Space", the entries end "## Observation Space"; a
-    docstring without these sections, of a form of another environment, gets no tables.
+    The parts of the action follow the first paragraph of "## Action Space", the entries of the observation
+    end "## Observation Space". A form of another environment has no such sections, and gets none.
     """
+    shared = inspect.cleandoc(ServingEnv.__doc__ or "").partition("## Information\n\n")[2]
+    common = ARGUMENTS
+    if "- `forecaster" in text:  # it says itself what a forecaster is for there
+        common = re.sub(r"- `forecaster.*?;\n", "", ARGUMENTS, flags=re.DOTALL)
+    for said, meant in (
+        ("\n\nAll others are those of `ServingEnv`.", f"\n{common}"),
+        ("Everything else is as `ServingEnv` has it.", shared),
+    ):
+        text = text.replace(said, meant)
     sections = re.split(r"\n(?=## )", text)
     for k, section in enumerate(sections):
         if section.startswith("## Action Space\n"):

@@ -209,6 +209,22 @@ class ServingEnv(gym.Env, _Settings):
         ValueError: an unknown block, head, forecaster, engine or render mode, none at all, or a value of
             another kind.
         ModuleNotFoundError: `render_mode="rgb_array"` without the extra "plots".
+
+    ## Information
+
+    - `metrics`: of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
+      `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`, `POOL/loading`,
+      `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`;
+    - `reward_parts`: the parts of the reward with their sign; `clipped`: orders that were not possible;
+      `action_mask`: which choices are possible now;
+    - `cost`: violations since the last decision, for constrained RL, and `cost_by_class`;
+    - `episode_summary`: the metrics at the end of an episode. Attainment is there the share of all arrivals,
+      in `metrics` of those whose fate is known; requests that prices leave open are in no share.
+
+    `set_weights(gpu=, violations=, loads=)` moves the weights of the reward's parts, `violations` for all
+    classes or by class, as a Lagrangian needs; `metrics` keeps the reward by the scenario's own.
+    `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows it as a
+    handwritten policy sees it.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}

@@ -88,35 +88,14 @@ class BurstMulticastEnv(ServingEnv):
       `weights/live` is there if a pool has `phase: prefill`, `decode/by` if it has a decode twin;
     - `overrides={}`: its fields by dotted path, such as `{"network": "blitzscale-a",
       "workload.rate_scale": 0.5}`;
-    - `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
-      (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
-    - `forecaster="ewma"`: what the forecast entries show (`llmscale_env.control.forecast`);
-    - `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
-      of the reward for requests that will be late (docs/forms.md);
-    - `engine="fast"`: or `"reference"`, the simulator in readable Python, with the same numbers
-      (docs/architecture.md);
-    - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances
-      and attainment over the episode so far).
 
-    The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) takes
-    `num_envs` and `threads` besides, advances all episodes in one call, and resets a finished one
-    in the same step. Episode `e` of it equals a single environment reset with `seed + e`.
+    All others are those of `ServingEnv`.
 
     ## Information
 
-    - `metrics`: of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
-      `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`,
-      `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `reward`;
-    - `reward_parts`, `clipped`, `action_mask`: see above;
-    - `cost`: violations of the interval, for constrained RL, and `cost_by_class`;
-    - `episode_summary`: the metrics at the end of an episode, attainment as the share of all
-      arrivals (in `metrics`, of those whose fate is known).
+    There are no shared queues.
 
-    `set_weights(gpu=, violations=, loads=)` moves the weights of the reward's parts, `violations` for all
-    classes or by class, as a Lagrangian needs; `metrics` keeps the reward by the scenario's own.
-
-    `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows
-    it as a handwritten policy sees it.
+    Everything else is as `ServingEnv` has it.
 
     ## What is not as in BlitzScale
 
