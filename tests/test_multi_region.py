@@ -329,8 +329,10 @@ def test_pettingzoos_own_checks_pass() -> None:
     parallel_seed_test(parallel, num_cycles=4)
 
 
-def test_agents_together_are_the_whole_environment() -> None:
-    env = parallel()
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_agents_together_are_the_whole_environment(engine: str) -> None:
+    env = parallel(engine=engine)
+    assert env.env.core.sim.engine_name == engine
     whole = MultiRegionEnv(overrides={**QUIET, "workload.rate_scale": 0.025})
     observations, infos = env.reset(seed=3)
     observation, info = whole.reset(seed=3)
@@ -363,6 +365,15 @@ def test_agents_together_are_the_whole_environment() -> None:
         assert sum(i["action_mask"].sum() for i in infos.values()) == info["action_mask"].sum()
     assert truncated
     assert infos["us-west"]["episode_summary"] == info["episode_summary"]
+
+
+def test_options_of_a_reset_change_nothing() -> None:
+    env = parallel()
+    plain, _ = env.reset(seed=0)
+    given, _ = env.reset(seed=0, options={"anything": 1})
+    assert all((plain[agent] == given[agent]).all() for agent in env.agents)
+    with pytest.raises(ValueError, match="options = 3: must be a mapping"):
+        env.reset(seed=0, options=3)
 
 
 def test_agents_may_see_everything_and_must_act_together() -> None:

@@ -44,8 +44,8 @@ class MultiRegionParallelEnv(ParallelEnv):
     - `clipped`, `metrics`, and at the end `episode_summary`: the whole cluster's.
 
     Args:
-        scenario, overrides, observation, action, render_mode: as for `MultiRegionEnv`. Every part of the
-            action must belong to a region.
+        scenario, overrides, observation, action, render_mode, engine: as for `MultiRegionEnv`. Every part
+            of the action must belong to a region.
         sees: what an agent observes.
 
     Raises:
@@ -67,10 +67,13 @@ class MultiRegionParallelEnv(ParallelEnv):
         action: Sequence[str] | None = None,
         sees: Sees = "own",
         render_mode: str | None = None,
+        engine: str = "fast",
     ) -> None:
         if sees not in ("own", "all"):
             raise ValueError(f"sees = {sees!r}: must be 'own' or 'all'")
-        self.env = MultiRegionEnv(scenario, overrides, observation, action, render_mode=render_mode)
+        self.env = MultiRegionEnv(
+            scenario, overrides, observation, action, engine=engine, render_mode=render_mode
+        )
         self.render_mode = render_mode
         self.scenario = self.env.scenario
         self.possible_agents = list(self.scenario.region_names)
