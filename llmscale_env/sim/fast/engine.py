@@ -153,7 +153,10 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
                 had = getattr(self.states, name)
                 size = length(self.spec, name, capacity)
                 grown[name] = np.zeros((*had.shape[:-1], size), had.dtype)
-                grown[name][..., : had.shape[-1]] = had
+                for e, n in enumerate(self.states.glob["n_requests"][:, 0].tolist()):
+                    # No more than there is: to copy what nobody has written yet would make memory of it.
+                    used = length(self.spec, name, n)
+                    grown[name][e, ..., :used] = had[e, ..., :used]
         self.states = self.states._replace(**grown)
         self.states.glob["capacity"] = capacity
         self._locate()
