@@ -154,15 +154,23 @@ def test_figure_18_in_small():
 # ---- Figures 13, 14, 15 and 17 ----
 
 
+def runs(measured, **values):
+    """Runs of AzureCode: by system what is measured, a row for each seed."""
+    usual = {"kind": "run", "column": "azure-code", "requests": 100.0, **values}
+    return pd.DataFrame(
+        {**usual, "system": system, "seed": seed, **row}
+        for system, rows in measured.items()
+        for seed, row in enumerate(rows)
+    )
+
+
 def test_what_figures_compare_by_hand():
-    rows = [
-        {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-         "ttft_mean_s": seconds}
-        for system, times in (("blitzscale", (0.1, 0.3)), ("serverlessllm", (0.2, 0.4)))
-        for seed, seconds in enumerate(times)
-    ]  # fmt: skip
-    frame = pd.DataFrame(
-        [*rows, {**rows[0], "seed": 2, "requests": 3.0}, {**rows[2], "seed": 2, "requests": 3.0}]
+    few = {"ttft_mean_s": 9.0, "requests": 3.0}
+    frame = runs(
+        {
+            "blitzscale": [{"ttft_mean_s": 0.1}, {"ttft_mean_s": 0.3}, few],
+            "serverlessllm": [{"ttft_mean_s": 0.2}, {"ttft_mean_s": 0.4}, few],
+        }
     )
     names = ("blitzscale", "serverlessllm", "ttft_mean_s")
     assert end_to_end.shorter(frame, "azure-code", *names).mean == pytest.approx((50 + 25) / 2)
@@ -233,50 +241,42 @@ def test_reasons_say_where_they_were_looked_at():
 
 
 def test_equal_systems_reproduce_nothing():
-    frame = pd.DataFrame(
-        [
-            {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-             "gpu_s": 100.0 + seed, "gpu_loading_s": 10.0, "gpu_working_s": 50.0,
-             "gpu_idle_s": 40.0 + seed, "loads_ssd": 1, "loads_host": 2, "loads_multicast": 0,
-             "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5,
-             "tbt_p99_s": 0.1}
-            for system in fig14.COMPARED
-            for seed in range(3)
-        ]
-    )  # fmt: skip
-    found = {c.sentence: c.verdict for c in fig14.claims(frame, fig14.PARAMETERS["quick"])}
-    assert [v for s, v in found.items() if "shorter" in s or "less" in s] == 3 * [Verdict.NOT]
-    assert [v for s, v in found.items() if "lowest" in s] == [Verdict.NOT]
-    assert all(
-        c.reason.startswith("not looked at")
-        for c in fig14.claims(frame, fig14.PARAMETERS["quick"])
-        if c.reason
-    )
+    alike = [
+        {"gpu_s": 100.0 + seed, "gpu_loading_s": 10.0, "gpu_working_s": 50.0,
+         "gpu_idle_s": 40.0 + seed, "loads_ssd": 1, "loads_host": 2, "loads_multicast": 0,
+         "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5, "tbt_p99_s": 0.1}
+        for seed in range(3)
+    ]  # fmt: skip
+    frame = runs(dict.fromkeys(fig14.COMPARED, alike))
+    found = fig14.claims(frame, fig14.PARAMETERS["quick"])
+    lower = [c for c in found if "shorter" in c.sentence or "less" in c.sentence]
+    assert verdicts(lower) == 3 * [Verdict.NOT]
+    assert verdicts(c for c in found if "lowest" in c.sentence) == [Verdict.NOT]
+    assert all(c.reason.startswith("not looked at") for c in found if c.reason)
     paper = [c.reason for c in fig14.claims(frame, fig14.PARAMETERS["paper"]) if c.reason]
     assert paper
     assert not any(reason.startswith("not looked at") for reason in paper)
-    spent = fig14.claims(frame, fig14.PARAMETERS["quick"])[0].note
-    assert "BlitzScale: 10 % loading, 50 % working, 41 % idle, 3 loads, 1 from SSD" in spent
+    spent = "BlitzScale: 10 % loading, 50 % working, 41 % idle, 3 loads, 1 from SSD"
+    assert spent in found[0].note
 
 
 def test_shorter_needs_an_interval_that_is():
     """The network shortens TTFT by 24 % in the mean, but made it longer in a run."""
-    frame = pd.DataFrame(
-        [
-            {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-             "ttft_mean_s": seconds, "tbt_mean_s": seconds}
-            for system, times in (("serverlessllm", (1.0, 1.0, 1.0)), ("network", (0.3, 0.6, 1.3)),
-                                  ("interference-free", (0.3, 0.6, 1.3)), ("blitzscale", (0.3, 0.6, 1.3)),
-                                  ("allcache", (1.0, 1.0, 1.0)))
-            for seed, seconds in enumerate(times)
-        ]
-    )  # fmt: skip
+    fixed, uncertain = (
+        [{"ttft_mean_s": seconds, "tbt_mean_s": seconds} for seconds in times]
+        for times in ((1.0, 1.0, 1.0), (0.3, 0.6, 1.3))
+    )
+    frame = runs(
+        {
+            **dict.fromkeys(("serverlessllm", "allcache"), fixed),
+            **dict.fromkeys(("network", "interference-free", "blitzscale"), uncertain),
+        }
+    )
     for figure, word in ((fig17, "the network shortens"), (fig13, "shorter than AllCache's")):
         systems = figure.PARAMETERS["quick"].systems
         parameters = end_to_end.EndToEnd(columns=("azure-code",), systems=systems)
         found = [c for c in figure.claims(frame, parameters) if word in c.sentence]
-        assert len(found) == 2
-        assert {c.verdict for c in found} == {Verdict.NOT}
+        assert verdicts(found) == 2 * [Verdict.NOT]
 
 
 # ---- stop times ----
@@ -284,14 +284,12 @@ def test_shorter_needs_an_interval_that_is():
 
 def stops_frame(hours):
     """GPU time of each system and stop time, alike for three seeds but for a little."""
-    return pd.DataFrame(
-        [
-            {"kind": "run", "column": "azure-code", "system": system, "timeout_s": stop, "seed": seed,
-             "requests": 100.0, "gpu_s": gpu * (1 + 0.01 * seed), "ttft_mean_s": 0.2}
-            for (system, stop), gpu in hours.items()
-            for seed in range(3)
-        ]
-    )  # fmt: skip
+    return pd.concat(
+        runs(
+            {system: [{"gpu_s": gpu * k} for k in (1, 1.01, 1.02)]}, timeout_s=stop, ttft_mean_s=0.2
+        )
+        for (system, stop), gpu in hours.items()
+    )
 
 
 def test_the_saving_by_stop_time_by_hand():

@@ -22,10 +22,6 @@ PAPERS = ("chiron", "qlm", "sageserve", "aladdin", "blitzscale")
 SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
 QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
 DAY = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
-EPISODE = {"arrivals_s": 5.0, "patience_s": 60.0}
-FLEET = {"llms": ("llama-2-13b",), "rates_per_s": (4.0,), "targets": (0.5, 0.9), "max_gpus": 16,
-         "arrivals_s": 5.0, "patience_s": 45.0}  # fmt: skip
-SIDE_BY_SIDE = {"columns": ("azure-code",), "arrivals_s": 40.0, "patience_s": 30.0}
 SMALL = {
     "chiron-fig03": ("kv_watermark", {"batch_limits": (8, 16), "queued": 4000, "warm_up_s": 30,
                                       "measured_s": 60}),
@@ -105,16 +101,11 @@ SMALL = {
     "aladdin-fig07": (("llm", "gpu", "tp", "kind"), {}),
     "aladdin-fig08": (("seed", "llm"), {"seeds": 2, "requests": 100, "batches": 20,
                                         "page_tokens": 256}),
-    "aladdin-fig09": (("llm", "policy"), {"llms": ("llama-2-13b", "llama-2-70b"),
-                                          "gpu": "a100-80gb", **EPISODE, "loads": (0.3,)}),
-    "aladdin-fig10": (("llm", "policy"), {"llms": ("llama-2-7b", "llama-2-13b"),
-                                          "gpu": "v100-32gb", **EPISODE, "loads": (0.3,)}),
-    "aladdin-fig11": ("policy", {**FLEET, "study": "mixed",
-                                 "policies": ("aladdin", "aladdin:theta=0.7", "machine-wide",
-                                              "jsq")}),
-    "aladdin-fig12": ("policy", {**FLEET, "study": "decode",
-                                 "policies": ("aladdin", "aladdin:theta=0.7", "jsq",
-                                              "power-of-two")}),
+    **dict.fromkeys(("aladdin-fig09", "aladdin-fig10"), (
+        ("llm", "policy"), {"loads": (0.3,), "arrivals_s": 5.0, "patience_s": 60.0})),
+    **dict.fromkeys(("aladdin-fig11", "aladdin-fig12"), (
+        "policy", {"llms": ("llama-2-13b",), "rates_per_s": (4.0,), "targets": (0.5, 0.9),
+                   "max_gpus": 16, "arrivals_s": 5.0, "patience_s": 45.0})),
     "aladdin-fig13": (None, {"llms": ("llama-2-13b",), "rates_per_s": (4,), "rounds": 2,
                              "repeats": 1, "warm_up_s": 20.0}),
     "aladdin-figA": (None, {"rates_per_s": (25,), "groups": (2, 3, 100), "repeats": 1}),
@@ -138,16 +129,10 @@ SMALL = {
         "seeds": 2, "targets": (1, 3, 4), "many": 4, "random_targets": 2, "random_layers": 4}),
     "blitzscale-fig11": (("chains", "kv_part"), {"steps": 2}),
     "blitzscale-fig12": (("part", "rule", "loaded"), {"endless": 60}),
-    "blitzscale-fig13": ("system", {**SIDE_BY_SIDE, "systems": (
-        "blitzscale", "serverlessllm", "serverlessllm-30s", "allcache")}),
-    "blitzscale-fig14": ("system", {**SIDE_BY_SIDE, "systems": (
-        "blitzscale", "serverlessllm", "serverlessllm-30s", "serverlessllm-logical", "allcache",
-        "distserve", "distserve-half")}),
+    **dict.fromkeys(("blitzscale-fig13", "blitzscale-fig14", "blitzscale-fig17"), (
+        "system", {"columns": ("azure-code",), "arrivals_s": 40.0, "patience_s": 30.0})),
     "blitzscale-fig16": (("seed", "workload", "keep_alive_s"), {
         "seeds": 2, "workloads": ("burstgpt", "azure-code")}),
-    "blitzscale-fig17": ("system", {**SIDE_BY_SIDE, "systems": (
-        "serverlessllm", "network", "interference-free", "blitzscale", "network-last",
-        "interference-free-last")}),
     "blitzscale-fig18": ("system", {}),
     "blitzscale-stop-times": (("system", "timeout_s"), {
         "stops_s": (2.0, 20.0), "arrivals_s": 60.0, "patience_s": 30.0}),
@@ -176,8 +161,11 @@ def test_cases_say_all_and_each_once(name):
 
 
 def small(name):
-    """A figure's parameters in small."""
-    return type(of(name).parameters["quick"])(**{"seeds": 1, **SMALL[name][1]})
+    """A figure's parameters in small; those without a default are the quick ones."""
+    quick = of(name).parameters["quick"]
+    fields = type(quick).model_fields.items()
+    needed = {key: getattr(quick, key) for key, field in fields if field.is_required()}
+    return type(quick)(**{**needed, "seeds": 1, **SMALL[name][1]})
 
 
 @cache
