@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from baselines.aladdin.constraints import Request
 from experiments.aladdin import fig13_overhead as fig13
 from experiments.aladdin import population
 from experiments.aladdin.setting import LENGTHS, MAX_OUTPUT, lengths, rules_of
+from tests import small_studies
+from tests.test_figures import small_run
 
 LLM = "llama-2-13b"
 
@@ -82,9 +83,7 @@ def test_the_least_of_some_repetitions():
 
 
 def test_a_run():
-    parameters = fig13.Overhead(seeds=1, llms=(LLM,), rates_per_s=(4,), rounds=2, repeats=1)
-    (case,) = fig13.cases(parameters)
-    rows = fig13.run({**case, "warm_up_s": 20.0})
+    rows = small_run("aladdin-fig13").to_dict("records")
     python = [row for row in rows if row["scheduler"] == "python"]
     router = [row for row in rows if row["scheduler"] == "router"]
     assert [row["round"] for row in python] == [0, 1]
@@ -122,34 +121,27 @@ def test_n_log_n():
     assert fig13.steps(1) == 1
 
 
-def made_up(seconds_of) -> tuple[pd.DataFrame, fig13.Overhead]:
+def judged(seconds_of):
+    """Claims on rounds of the reference that take so long at 25 and at 100 requests/s."""
     parameters = fig13.Overhead(seeds=2, llms=(LLM,), rates_per_s=(25, 100), schedulers=("python",))
-    frame = pd.DataFrame(
-        {
-            **case,
-            "scheduler": scheduler,
-            "requests": case["rate_per_s"],
-            "workers": 7,
-            "ongoing": 270,
-            "tried": 2.0,
-            "seconds": seconds_of(case["rate_per_s"]),
-        }
-        for case in fig13.cases(parameters)
-        for scheduler in parameters.schedulers
-    )
-    return frame, parameters
+
+    def row(case):
+        rate = case["rate_per_s"]
+        fleet = {"workers": 7, "ongoing": 270, "tried": 2.0}
+        return {"scheduler": "python", "requests": rate, "seconds": seconds_of(rate), **fleet}
+
+    frame = small_studies.made_up(fig13, parameters, row)
+    return small_studies.judged(fig13, frame, parameters).values()
 
 
 def test_claims_on_made_up_rounds():
-    frame, parameters = made_up(lambda rate: 1e-4 * fig13.steps(rate))
-    time, growth = fig13.claims(frame, parameters)
+    time, growth = judged(lambda rate: 1e-4 * fig13.steps(rate))
     assert time.ours.mean == pytest.approx(0.1 * fig13.steps(25))
     assert growth.ours.mean == pytest.approx(1)
     assert {time.verdict, growth.verdict} == {"reproduced"}
-    fig13.plot(frame, parameters)
 
 
 def test_slow_rounds_and_squares_are_not_reproduced():
-    time, growth = fig13.claims(*made_up(lambda rate: 1e-4 * rate**2))
+    time, growth = judged(lambda rate: 1e-4 * rate**2)
     assert (time.verdict, growth.verdict) == ("not reproduced", "not reproduced")
     assert "270" in growth.reason

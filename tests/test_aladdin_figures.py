@@ -14,11 +14,8 @@ from experiments.aladdin import fig06_prefill_model as fig06
 from experiments.aladdin import fig07_decode_model as fig07
 from experiments.aladdin import fig08_kv_model as fig08
 from experiments.aladdin.measured import Points, points
-from tests.small_studies import frame_of, verdicts
-
-
-def made(module, parameters):
-    return frame_of(module, parameters), parameters
+from tests.small_studies import frame_of, judged, verdicts
+from tests.test_figures import small, small_run
 
 
 def changed(monkeypatch, module, change):
@@ -43,40 +40,29 @@ def test_medians_by_hand():
 
 
 def test_a_small_run_of_output_lengths():
-    frame, parameters = made(
-        fig02,
-        fig02.OutputLengths(
-            seeds=3, tables=("sharegpt",), history=4000, requests=4096, edges=(64,)
-        ),
-    )
+    frame = small_run("aladdin-fig02")
     cdf = frame[(frame["kind"] == "cdf") & (frame["seed"] == 30_000)]
     for low, part in cdf.groupby("low"):
         assert part["share"].is_monotonic_increasing
         assert part["share"].iloc[-1] == 1  # no output is longer than 1,024 tokens
         assert low in (0, 64)
     assert cdf.groupby("low")["count"].first().sum() == 4096
-    assert verdicts(fig02.claims(frame, parameters)) == ["reproduced"] * 3
-    fig02.plot(frame, parameters)
+    assert verdicts(fig02.claims(frame, small("aladdin-fig02"))) == ["reproduced"] * 3
 
 
 def test_a_biased_predictor_is_told():
-    frame, parameters = made(
-        fig02, fig02.OutputLengths(seeds=2, tables=("sharegpt",), history=1000, requests=2048)
-    )
+    frame = small_run("aladdin-fig02")
     # The median's rows as if they were the mean's: it is below the mean of these lengths.
-    frame["predictor"] = frame["predictor"].map({"median": "mean", "mean": "median"})
-    bias, *_ = fig02.claims(frame, parameters)
+    swapped = frame["predictor"].map({"median": "mean", "mean": "median"})
+    bias, *_ = fig02.claims(frame.assign(predictor=swapped), small("aladdin-fig02"))
     assert bias.verdict == "not reproduced"
     assert "prompt tokens" in bias.reason
 
 
 def test_errors_that_all_have_one_sign_do_not_cancel():
-    frame, parameters = made(
-        fig02, fig02.OutputLengths(seeds=2, tables=("sharegpt",), history=1000, requests=2048)
-    )
-    batches = frame["kind"] == "batch"
-    frame.loc[batches, "error"] = 0.4
-    *_, cancel = fig02.claims(frame, parameters)
+    frame = small_run("aladdin-fig02").copy()
+    frame.loc[frame["kind"] == "batch", "error"] = 0.4
+    *_, cancel = fig02.claims(frame, small("aladdin-fig02"))
     assert cancel.verdict == "not reproduced"
 
 
@@ -84,14 +70,13 @@ def test_errors_that_all_have_one_sign_do_not_cancel():
 
 
 def test_the_paper_s_numbers():
-    frame, parameters = made(fig03, fig03.WorkedExample())
+    frame = small_run("aladdin-fig03")
     assert [fig03.peak(frame, name) for name in fig03.PLACEMENTS] == [10, 7, 7]
-    assert verdicts(fig03.claims(frame, parameters)) == ["reproduced"] * 3
-    fig03.plot(frame, parameters)
+    assert verdicts(fig03.claims(frame, small("aladdin-fig03"))) == ["reproduced"] * 3
 
 
 def test_memory_by_hand():
-    frame, _ = made(fig03, fig03.WorkedExample())
+    frame = small_run("aladdin-fig03")
     one = frame[(frame["placement"] == "shortest") & (frame["request"] == 2)]
     # A prompt of 1 and an output of 4, and the moment after it.
     assert one["kv"].tolist() == [1, 2, 3, 4, 5]
@@ -100,13 +85,14 @@ def test_memory_by_hand():
 
 @pytest.mark.parametrize("capacity, placed", [(9, 4), (6, 2)])
 def test_what_fits_nowhere_is_on_no_worker(capacity, placed):
-    frame, _ = made(fig03, fig03.WorkedExample(kv_capacity=capacity))
+    frame = frame_of(fig03, fig03.WorkedExample(kv_capacity=capacity))
     mine = frame[(frame["placement"] == "best-fit") & frame["kv"].notna()]
     assert mine["request"].nunique() == placed
 
 
 def test_other_counting_gives_other_numbers():
-    frame, parameters = made(fig03, fig03.WorkedExample(count_last_token=False))
+    parameters = fig03.WorkedExample(count_last_token=False)
+    frame = frame_of(fig03, parameters)
     first, *_ = fig03.claims(frame, parameters)
     assert fig03.peak(frame, "shortest") == 8
     assert first.verdict == "not reproduced"
@@ -123,19 +109,17 @@ def exact_prefill(found: Points, key) -> Points:
 def test_points_on_a_line_are_reproduced(monkeypatch):
     parameters = fig06.PrefillModel()
     frame = frame_of(changed(monkeypatch, fig06, exact_prefill), parameters)
-    found = fig06.claims(frame, parameters)
+    found = list(judged(fig06, frame, parameters).values())
     assert verdicts(found) == ["reproduced"] * 18 + ["not measured"] * 2
     assert all(claim.ours.mean < 1e-6 for claim in found[:18])
     # What is shorter takes no part, and is predicted all the same.
     assert frame.loc[~frame["used"], "total"].max() < parameters.least_tokens
     assert frame["error"].abs().max() < 1e-9
-    fig06.plot(frame, parameters)
 
 
 def test_prefill_as_measured():
-    parameters = fig06.PrefillModel()
-    frame = frame_of(fig06, parameters)
-    found = fig06.claims(frame, parameters)
+    frame = small_run("aladdin-fig06")
+    found = fig06.claims(frame, small("aladdin-fig06"))
     assert all(claim.reason for claim in found if claim.verdict != "reproduced")
     one = frame[(frame["llm"] == "llama-2-13b") & (frame["tp"] == 1)]
     spread = fig06.batch_spread(one[one["used"]])
@@ -148,8 +132,7 @@ def test_the_interval_in_tokens_by_hand(monkeypatch):
         off = 0.005 * (-1.0) ** np.arange(len(found.total))
         return Points(found.requests, found.tokens_each, 1e-4 * found.total + 0.05 + off)
 
-    parameters = fig06.PrefillModel()
-    frame = frame_of(changed(monkeypatch, fig06, noisy), parameters)
+    frame = frame_of(changed(monkeypatch, fig06, noisy), fig06.PrefillModel())
     mine = frame[(frame["llm"] == "llama-2-7b") & (frame["gpu"] == "a100-80gb")]
     # 5 ms either way are 50 tokens; 95 % of further points, some two of those.
     assert 90 < mine["interval_tokens"].iloc[0] < 130
@@ -194,7 +177,7 @@ def test_the_interval_counts_only_where_requests_can_have_the_context():
 def test_decodes_on_a_line_are_reproduced(monkeypatch):
     parameters = fig07.DecodeModel()
     frame = frame_of(changed(monkeypatch, fig07, exact_decode), parameters)
-    found = fig07.claims(frame, parameters)
+    found = list(judged(fig07, frame, parameters).values())
     by = {claim.sentence.partition(" (")[0]: claim for claim in found}
     assert by["Predicted decode times are wrong by less than 5 %"].verdict == "not measured"  # V100
     assert [c.verdict for c in found if "wrong by" in c.sentence][:6] == ["reproduced"] * 6
@@ -202,24 +185,20 @@ def test_decodes_on_a_line_are_reproduced(monkeypatch):
     assert [c.verdict for c in found if "larger the batch" in c.sentence] == ["reproduced"] * 4
     # Context alone makes single requests 12.5 % slower here.
     assert {c.verdict for c in found if "single request" in c.sentence} == {"not reproduced"}
-    fig07.plot(frame, parameters)
 
 
 def test_decode_as_measured():
-    parameters = fig07.DecodeModel()
-    frame = frame_of(fig07, parameters)
-    found = fig07.claims(frame, parameters)
+    frame = small_run("aladdin-fig07")
+    found = fig07.claims(frame, small("aladdin-fig07"))
     assert all(claim.reason for claim in found if claim.verdict != "reproduced")
     limits = frame[(frame["row"] == "limit") & (frame["kind"] == "roofline")]
     off = limits["predicted_tokens"].astype(float) / limits["measured_tokens"].astype(float)
     assert off.dropna().to_numpy() == pytest.approx(1, rel=1e-6)  # the roofline is a line itself
-    fig07.plot(frame, parameters)
 
 
 # ---- Figure 8: pages and a line through them ----
 
 
-FEW = {"seeds": 2, "requests": 100, "batches": 20}
 TOKEN = {"llama-2-13b": 2 * 40 * 40 * 128 * 2, "llama-2-70b": 2 * 80 * 8 * 128 * 2}
 
 
@@ -230,17 +209,16 @@ def test_whole_pages_by_hand():
 
 
 def test_without_pages_the_line_is_exact():
-    frame, parameters = made(fig08, fig08.KvModel(page_tokens=1, **FEW))
+    parameters = small("aladdin-fig08").model_copy(update={"page_tokens": 1})
+    frame = frame_of(fig08, parameters)
     assert (frame["predicted"] / frame["bytes"] - 1).abs().max() < 1e-9
     assert verdicts(fig08.claims(frame, parameters)) == ["reproduced"] * 4
 
 
 def test_large_pages_are_no_line():
-    frame, parameters = made(fig08, fig08.KvModel(page_tokens=256, **FEW))
-    found = fig08.claims(frame, parameters)
+    found = fig08.claims(small_run("aladdin-fig08"), small("aladdin-fig08"))
     request, batch = found[:2]
     assert request.verdict == "not reproduced"
     assert "pages of 256 tokens" in request.reason
     assert request.ours.mean > batch.ours.mean  # a batch's errors cancel in part
     assert found[-1].ours.mean > 2
-    fig08.plot(frame, parameters)

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from experiments.aladdin import study_rebalancing as study
+from tests.small_studies import judged, made_up
+from tests.test_figures import small_run
 
 
 def test_a_run():
-    parameters = study.Rebalancing(
-        seeds=1, loads=(1.0,), predictors=("noisy",), arrivals_s=12.0, patience_s=40.0
-    )
-    cases = {case["variant"]: case for case in study.cases(parameters)}
-    assert list(cases) == list(study.VARIANTS)
-    (none,), (some,) = (study.run(cases[v]) for v in (study.OFF, "both"))
+    found = small_run("aladdin-rebalancing").set_index("variant")
+    assert list(found.index) == list(study.VARIANTS)
+    none, some = found.loc[study.OFF], found.loc["both"]
     assert none["moves"] == 0
     assert some["moves"] > 0
     assert some["requests"] == none["requests"] > 100
 
 
-def made_up(gain):
-    parameters = study.Rebalancing(seeds=3)
-    rows = [
-        {
-            **case, "requests": 200, "moves": 0 if case["variant"] == study.OFF else 5,
-            "attainment": 0.9 + 1e-4 * (case["seed"] % 3)
-            + (gain * (1 + 0.1 * (case["seed"] % 3)) if case["variant"] == study.ON else 0.0),
-        }
-        for case in study.cases(parameters)
-    ]  # fmt: skip
-    return pd.DataFrame(rows), parameters
-
-
 @pytest.mark.parametrize("gain, verdict", [(0.05, "reproduced"), (-0.05, "not reproduced")])
 def test_claims_on_made_up_gains(gain, verdict):
-    frame, parameters = made_up(gain)
-    found = study.claims(frame, parameters)
+    def row(case):
+        more = gain * (1 + 0.1 * (case["seed"] % 3)) if case["variant"] == study.ON else 0.0
+        moves = 0 if case["variant"] == study.OFF else 5
+        met = 0.9 + 1e-4 * (case["seed"] % 3) + more
+        return {"requests": 200, "moves": moves, "attainment": met}
+
+    parameters = study.Rebalancing(seeds=3)
+    found = list(judged(study, made_up(study, parameters, row), parameters).values())
     assert len(found) == 4
     assert {claim.verdict for claim in found} == {verdict}
     assert found[0].ours.mean == pytest.approx(110 * gain)
     assert "one heartbeat: 2.50 moves per 100 requests, +0.00 points" in found[0].note
-    study.plot(frame, parameters)

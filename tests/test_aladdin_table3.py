@@ -8,7 +8,8 @@ import pytest
 from baselines.aladdin.configuration import DegreeRow
 from experiments.aladdin import table3_configuration as table3
 from llmscale_env.cluster.iteration_time import iteration_time_model
-from tests.small_studies import frame_of
+from tests.small_studies import frame_of, judged
+from tests.test_figures import small, small_run
 
 
 def rows(**values) -> tuple[pd.DataFrame, table3.Configuration]:
@@ -28,26 +29,24 @@ def test_an_overhead_is_for_several_gpus_whose_kind_has_none():
 
 
 def test_a_run():
-    frame, parameters = rows(llms=("llama-2-13b",), gpus=("a100-80gb",))
+    frame = small_run("aladdin-table3")
     plain = frame[(frame["overhead_ms"] == 0) & (frame["seed"] == 30_000)]
     pcie, nvlink = (plain[plain["link"] == link] for link in ("pcie", "nvlink"))
     assert pcie["throughput"].iloc[0] == nvlink["throughput"].iloc[0]  # one GPU has no link
     assert (pcie["throughput"].iloc[1:].to_numpy() < nvlink["throughput"].iloc[1:].to_numpy()).all()
     slow = frame[(frame["overhead_ms"] == 8) & (frame["link"] == "nvlink")]
     assert slow["throughput"].iloc[1] < nvlink["throughput"].iloc[1]
-    claim, line = table3.claims(frame, parameters)
+    claim, line = table3.claims(frame, small("aladdin-table3"))
     assert claim.paper == "1 GPU"
     assert line.ours.mean == pytest.approx(100 * plain["eq5_error"].abs().max())
     assert "with NVLink" in claim.note
-    table3.plot(frame, parameters)
 
 
 def test_what_does_not_fit():
     frame, parameters = rows(llms=("llama-2-70b",), gpus=("v100-32gb",))
-    (claim,) = table3.claims(frame, parameters)
+    (claim,) = judged(table3, frame, parameters).values()
     assert (claim.ours.mean, claim.verdict) == (0, "reproduced")
     assert frame["reason"].str.startswith("does not fit").all()
-    table3.plot(frame, parameters)
 
 
 def test_claims_on_made_up_degrees():

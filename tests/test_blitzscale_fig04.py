@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from experiments.blitzscale import fig04_cache_misses as fig04
-from tests.small_studies import frame_of
+from tests.small_studies import verdicts
+from tests.test_figures import small, small_run
 
-
-def rows(**values):
-    parameters = fig04.CacheMisses(**{"hours": 0.5, "hosts": 6, "warm_s": 120, **values})
-    return frame_of(fig04, parameters), parameters
+NAME = "blitzscale-fig04"
 
 
 def test_rates_of_windows_by_hand():
@@ -22,13 +19,8 @@ def test_rates_of_windows_by_hand():
     assert all(np.isnan(fig04.window_rates(started, missed, 2, least=100)))
 
 
-@pytest.fixture(scope="module")
-def small():
-    return rows(seeds=3)
-
-
-def test_a_small_run(small):
-    frame, parameters = small
+def test_a_small_run():
+    frame = small_run(NAME)
     hours = frame[frame["kind"] == "hour"]
     assert len(hours) == 3 * 5 * 2
     assert (hours["missed"].astype(float) <= hours["started"].astype(float)).all()
@@ -38,7 +30,7 @@ def test_a_small_run(small):
         assert mine["running"].astype(float).max() <= 6
     long = fig04.rate_of(frame, "packed", 300).mean
     assert long < fig04.rate_of(frame, "packed", 30).mean
-    found = fig04.claims(frame, parameters)
+    found = fig04.claims(frame, small(NAME))
     assert len(found) == 5
     script, packed, *_ = found
     assert "the paper's script" in script.sentence
@@ -46,18 +38,15 @@ def test_a_small_run(small):
     assert "first free hosts" in packed.sentence
     assert packed.ours == fig04.rate_of(frame, "packed", 300)
     assert "any free host" in script.note
-    fig04.plot(frame, parameters)
 
 
-def test_no_misses_are_not_reproduced(small):
-    frame, parameters = small
-    never = frame.assign(missed=0, missed_several=0, lowest=0.0, highest=0.0)
-    verdicts = [claim.verdict for claim in fig04.claims(never, parameters)]
-    assert "reproduced" not in verdicts
+def test_no_misses_are_not_reproduced():
+    never = small_run(NAME).assign(missed=0, missed_several=0, lowest=0.0, highest=0.0)
+    assert "reproduced" not in verdicts(fig04.claims(never, small(NAME)))
 
 
-def test_the_same_seed_meets_the_same_demand(small):
-    frame, _ = small
+def test_the_same_seed_meets_the_same_demand():
+    frame = small_run(NAME)
     minutes = frame[(frame["kind"] == "minute") & (frame["keep_alive_s"] == 300)]
     by = minutes.pivot(index=["seed", "minute"], columns="variant", values="requests")
     assert (by["packed"] == by["random"]).all()

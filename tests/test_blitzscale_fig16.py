@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from experiments.blitzscale import fig16_host_cache as fig16
 from experiments.blitzscale.setting import SETTINGS
-from tests.small_studies import frame_of
+from tests.small_studies import verdicts
+from tests.test_figures import small, small_run
+
+NAME = "blitzscale-fig16"
 
 
-@pytest.fixture(scope="module")
-def small():
-    parameters = fig16.HostCopies(seeds=2, workloads=("burstgpt", "azure-code"))
-    return frame_of(fig16, parameters), parameters
-
-
-def test_a_small_run(small):
-    frame, parameters = small
+def test_a_small_run():
+    frame = small_run(NAME)
     bins = frame[frame["kind"] == "bin"]
     for name, mine in bins.groupby("workload"):
         assert mine["copies"].astype(float).max() <= SETTINGS[name].hosts
@@ -25,18 +20,11 @@ def test_a_small_run(small):
     mean = whole.groupby(["workload", "keep_alive_s"])["copies"].mean()
     assert mean["azure-code", 300] > mean["azure-code", 30] > 1
     assert mean["burstgpt", 300] > mean["burstgpt", 30]
-    assert len(fig16.claims(frame, parameters)) == 4
-    fig16.plot(frame, parameters)
+    assert len(fig16.claims(frame, small(NAME))) == 4
 
 
-def test_one_copy_is_no_reproduction(small):
-    frame, parameters = small
-    one = frame.assign(copies=1.0, of_hosts=1 / 16, without=0.0)
-    verdicts = [claim.verdict for claim in fig16.claims(one, parameters)]
-    assert verdicts[:2] == ["not reproduced"] * 2
-    assert verdicts[-1] == "not reproduced"
-
-
-def test_an_unknown_placement_is_named():
-    with pytest.raises(ValueError, match="'packed', 'cached' or 'random'"):
-        fig16.HostCopies(placement="best")
+def test_one_copy_is_no_reproduction():
+    one = small_run(NAME).assign(copies=1.0, of_hosts=1 / 16, without=0.0)
+    found = verdicts(fig16.claims(one, small(NAME)))
+    assert found[:2] == ["not reproduced"] * 2
+    assert found[-1] == "not reproduced"

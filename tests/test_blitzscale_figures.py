@@ -11,7 +11,8 @@ from experiments.blitzscale import fig10_chain_order as fig10
 from experiments.blitzscale import fig11_several_chains as fig11
 from experiments.blitzscale import fig12_zigzag as fig12
 from llmscale_env.cluster.cards import llm_card
-from tests.small_studies import frame_of, verdicts
+from tests.small_studies import frame_of, judged, verdicts
+from tests.test_figures import small, small_run
 
 pytest.importorskip("pulp")
 
@@ -33,17 +34,15 @@ def test_loads_are_bytes_over_links():
 
 
 def test_loading_times_and_the_programme():
-    parameters = fig05.LoadingTimes(layers=7, batches=6, load_times=(6,), repeats=1)
-    frame = frame_of(fig05, parameters)
+    frame, parameters = small_run("blitzscale-fig05").copy(), small("blitzscale-fig05")
     assert frame["optimal"].tolist()[-1] is True
     *loads, programme = fig05.claims(frame, parameters)
     assert verdicts(loads) == ["reproduced"] * 5
     frame.loc[frame["kind"] == "programme", "seconds"] = 0.05
     assert programme.unit == "ms"
-    slow = fig05.claims(frame, parameters)[-1]
+    slow = list(judged(fig05, frame, parameters).values())[-1]
     assert slow.verdict == "not reproduced"
     assert slow.ours.mean == pytest.approx(50)
-    fig05.plot(frame, parameters)
 
 
 def test_the_median_of_the_repetitions_is_measured_anew(monkeypatch):
@@ -58,16 +57,8 @@ def test_the_median_of_the_repetitions_is_measured_anew(monkeypatch):
 # ---- Figure 10 ----
 
 
-@pytest.fixture(scope="module")
-def chains():
-    parameters = fig10.ChainOrder(
-        seeds=2, targets=(1, 3, 4), many=4, random_targets=2, random_layers=4
-    )
-    return frame_of(fig10, parameters), parameters
-
-
-def test_chains_by_hand(chains):
-    frame, _ = chains
+def test_chains_by_hand():
+    frame = small_run("blitzscale-fig10")
     of = frame[frame["part"] == "targets"].set_index(["what", "n"])["seconds"]
     alone = BYTES / (100 * GBPS)
     assert of["chain", 1] == pytest.approx(alone, rel=1e-6)
@@ -79,8 +70,8 @@ def test_chains_by_hand(chains):
     assert of["tree", 3] == pytest.approx(alone * (2 + 1 / 32), rel=1e-6)
 
 
-def test_the_faster_target_first(chains):
-    frame, _ = chains
+def test_the_faster_target_first():
+    frame = small_run("blitzscale-fig10")
     alone = BYTES / (100 * GBPS)
     assert fig10.serving(frame, "fast-first") == (
         pytest.approx([0, alone / 2, alone * (1 + 1 / 64)], rel=1e-6),
@@ -89,28 +80,26 @@ def test_the_faster_target_first(chains):
     assert fig10.serving(frame, "slow-first")[0][1] == pytest.approx(alone, rel=1e-6)
 
 
-def test_nothing_beats_all_plans(chains):
-    frame, parameters = chains
+def test_nothing_beats_all_plans():
+    frame = small_run("blitzscale-fig10")
     for aim in fig10.AIMS:
         mine = fig10.gaps(frame, aim)
         assert len(mine) == 2
         assert (mine[["gap", "naive_gap"]] >= 1 - 1e-9).all().all()
         assert set(mine["plans"]) == {2 * (2 + 2)}
-    few, many, half, *optimum = fig10.claims(frame, parameters)
+    few, many, half, *optimum = fig10.claims(frame, small("blitzscale-fig10"))
     assert few.ours.mean == pytest.approx(1 + 2 / 32)
     assert many.ours.mean == pytest.approx(1 + 3 / 32)
     assert half.ours.mean == pytest.approx(0.5 / (1 + 1 / 32), rel=1e-6)
     assert "makes that plan" in half.note
     assert len(optimum) == 2
-    fig10.plot(frame, parameters)
 
 
 # ---- Figure 11 ----
 
 
 def test_kv_caches_in_the_way():
-    parameters = fig11.SeveralChains(steps=2)
-    frame = frame_of(fig11, parameters)
+    frame = small_run("blitzscale-fig11")
     alone = BYTES / (100 * GBPS)
     of = frame.set_index(["chains", "kv_part", "target"])
     # A chain whose first target shares its link fairly with what it sends.
@@ -120,20 +109,18 @@ def test_kv_caches_in_the_way():
     assert of.loc[(2, 1.0, 1), "kv_got"] == 1.0
     assert of.loc[(1, 0.0, 2), "seconds"] == pytest.approx(alone * (1 + 1 / 32), rel=1e-6)
     assert of["disturbed"].groupby("chains").sum().to_dict() == {1: 3, 2: 0}
-    assert verdicts(fig11.claims(frame, parameters)) == ["reproduced"] * 3
-    fig11.plot(frame, parameters)
+    assert verdicts(fig11.claims(frame, small("blitzscale-fig11"))) == ["reproduced"] * 3
 
 
 # ---- Figure 12 ----
 
 
 def test_figure_12():
-    parameters = fig12.Zigzag(endless=60)
-    frame = frame_of(fig12, parameters)
+    frame = small_run("blitzscale-fig12")
     assert fig12.last_latency(frame, "best-effort") == 32
     assert fig12.last_latency(frame, "pull") == fig12.last_latency(frame, "programme") == 22
     effort, pulling, programme, third, corrected, printed, one, half, _ = fig12.claims(
-        frame, parameters
+        frame, small("blitzscale-fig12")
     )
     assert verdicts([effort, pulling, programme, corrected, one]) == ["reproduced"] * 5
     assert third.verdict == "not reproduced"  # within 25 %, but the example is worked out
@@ -143,7 +130,6 @@ def test_figure_12():
     assert (corrected.ours.mean, printed.ours.mean) == pytest.approx((17 / 21, 21.5 / 21))
     assert third.ours.mean == 16
     assert (one.ours.mean, half.ours.mean) == pytest.approx((7 / 6, 2))
-    fig12.plot(frame, parameters)
 
 
 def test_other_examples_give_other_numbers():

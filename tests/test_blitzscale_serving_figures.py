@@ -22,7 +22,8 @@ from experiments.blitzscale.serving import DOING, measured, policy_of, scenario_
 from experiments.harness.claims import Verdict
 from llmscale_env.sim.compile import cluster_topology
 from llmscale_env.workload.tables import load_counts
-from tests.small_studies import frame_of
+from tests.small_studies import frame_of, judged, verdicts
+from tests.test_figures import small, small_run
 
 # ---- what is measured ----
 
@@ -87,20 +88,15 @@ def test_seconds_of_links():
 
 
 @pytest.mark.slow
-def test_figure_3_in_small():
+def test_figure_3_in_small(monkeypatch):
     parameters = fig03.StopTimes(
         seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0, network_s=60.0
     )
     frame = frame_of(fig03, parameters)
-    few = fig03.FEW
-    fig03.FEW = 1
-    try:
-        kept = fig03.attained(frame, fig03.LARGE, "ttft_attainment")
-        assert (kept[0.0] > kept[20.0]).any()
-        assert len(fig03.claims(frame, parameters)) == 3  # none about a stop of 0.5 s
-        fig03.plot(frame, parameters)
-    finally:
-        fig03.FEW = few
+    monkeypatch.setattr(fig03, "FEW", 1)
+    kept = fig03.attained(frame, fig03.LARGE, "ttft_attainment")
+    assert (kept[0.0] > kept[20.0]).any()
+    assert len(judged(fig03, frame, parameters)) == 3  # none about a stop of 0.5 s
 
 
 # ---- Figure 9 ----
@@ -119,26 +115,18 @@ def test_time_between_tokens_over_tokens():
     assert fig09.over_tokens(pd.Series([math.nan]), pd.Series([3])) is None
 
 
-@pytest.fixture(scope="module")
-def interference():
-    parameters = fig09.Interference(seeds=2, workloads=("azure-code",), loads=(0.7,), times=6)
-    return frame_of(fig09, parameters), parameters
-
-
-def test_a_load_from_who_sends_nothing_has_the_link_to_itself(interference):
-    frame, parameters = interference
+def test_a_load_from_who_sends_nothing_has_the_link_to_itself():
+    frame = small_run("blitzscale-fig09")
     fast = fig09.by_load(frame, "azure-code", "decode", "load_s")[0.7]
     alone = 13.5e9 / 12.5e9
-    assert fast.to_numpy() == pytest.approx(alone, abs=2 * parameters.look_s)
+    assert fast.to_numpy() == pytest.approx(alone, abs=2 * small("blitzscale-fig09").look_s)
     slow = fig09.by_load(frame, "azure-code", "prefill", "load_s")[0.7]
     assert (slow > 1.2 * fast).all()
-    fig09.plot(frame, parameters)
 
 
-def test_no_interference_is_not_reproduced(interference):
-    frame, parameters = interference
-    same = frame.assign(load_s=1.0, tbt_mean_s=0.02, tbt_token_s=0.02)
-    assert {c.verdict for c in fig09.claims(same, parameters)} == {Verdict.NOT}
+def test_no_interference_is_not_reproduced():
+    same = small_run("blitzscale-fig09").assign(load_s=1.0, tbt_mean_s=0.02, tbt_token_s=0.02)
+    assert set(verdicts(fig09.claims(same, small("blitzscale-fig09")))) == {Verdict.NOT}
 
 
 # ---- Figure 18 ----
@@ -149,17 +137,13 @@ def test_first_look_with_enough():
     assert fig18.when([0.0, 0.1, 0.2], [1, 8, 9], 16) is None
 
 
-@pytest.mark.slow
 def test_figure_18_in_small():
-    parameters = fig18.OneToSixteen(seeds=2)
-    frame = frame_of(fig18, parameters)
+    frame, parameters = small_run("blitzscale-fig18"), small("blitzscale-fig18")
     for system, done_s in ((fig18.LIVE, 1.2), (fig18.STOP, 1.1), (fig18.SLLM, 10.8)):
         assert fig18.times(frame, system, "done_s").to_numpy() == pytest.approx(done_s, abs=0.1)
     bins = frame[frame["kind"] == "bin"]
     assert bins["active"].astype(int).max() == 16
-    claims = fig18.claims(frame, parameters)
-    assert len(claims) == 5
-    fig18.plot(frame, parameters)
+    assert len(fig18.claims(frame, parameters)) == 5
     # What has been prefilled has come: nobody makes tokens.
     made = bins["tokens_per_s"].astype(float).groupby([bins["system"], bins["seed"]]).sum()
     came = frame[frame["kind"] == "times"].set_index(["system", "seed"])["arriving_tokens_per_s"]
@@ -170,15 +154,23 @@ def test_figure_18_in_small():
 # ---- Figures 13, 14, 15 and 17 ----
 
 
+def runs(measured, **values):
+    """Runs of AzureCode: by system what is measured, a row for each seed."""
+    usual = {"kind": "run", "column": "azure-code", "requests": 100.0, **values}
+    return pd.DataFrame(
+        {**usual, "system": system, "seed": seed, **row}
+        for system, rows in measured.items()
+        for seed, row in enumerate(rows)
+    )
+
+
 def test_what_figures_compare_by_hand():
-    rows = [
-        {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-         "ttft_mean_s": seconds}
-        for system, times in (("blitzscale", (0.1, 0.3)), ("serverlessllm", (0.2, 0.4)))
-        for seed, seconds in enumerate(times)
-    ]  # fmt: skip
-    frame = pd.DataFrame(
-        [*rows, {**rows[0], "seed": 2, "requests": 3.0}, {**rows[2], "seed": 2, "requests": 3.0}]
+    few = {"ttft_mean_s": 9.0, "requests": 3.0}
+    frame = runs(
+        {
+            "blitzscale": [{"ttft_mean_s": 0.1}, {"ttft_mean_s": 0.3}, few],
+            "serverlessllm": [{"ttft_mean_s": 0.2}, {"ttft_mean_s": 0.4}, few],
+        }
     )
     names = ("blitzscale", "serverlessllm", "ttft_mean_s")
     assert end_to_end.shorter(frame, "azure-code", *names).mean == pytest.approx((50 + 25) / 2)
@@ -195,14 +187,10 @@ def test_distserve_is_there_from_the_beginning():
 
 
 @pytest.mark.parametrize(
-    "figure, claims", [(fig13, 4), (fig14, 8), (fig17, 7)], ids=["fig13", "fig14", "fig17"]
+    "name, figure, claims", [("fig13", fig13, 4), ("fig14", fig14, 8), ("fig17", fig17, 7)]
 )
-def test_systems_side_by_side_in_small(figure, claims):
-    systems = figure.PARAMETERS["quick"].systems
-    parameters = end_to_end.EndToEnd(
-        seeds=1, columns=("azure-code",), systems=systems, arrivals_s=40.0, patience_s=30.0
-    )
-    frame = frame_of(figure, parameters)
+def test_systems_side_by_side_in_small(name, figure, claims):
+    frame = small_run(f"blitzscale-{name}")
     mine = frame[frame["kind"] == "run"].set_index("system")
     assert (mine["requests"] == mine["requests"].iloc[0]).all()  # the same requests for everybody
     assert (mine["gpu_s"].astype(float) <= 32 * 40.0).all()
@@ -213,8 +201,7 @@ def test_systems_side_by_side_in_small(figure, claims):
     )
     doing = sum(mine[f"gpu_{what}_s"].astype(float) for what in DOING)
     assert doing.to_dict() == pytest.approx(mine["gpu_s"].astype(float).to_dict())
-    assert len(figure.claims(frame, parameters)) == claims
-    figure.plot(frame, parameters)
+    assert len(figure.claims(frame, small(f"blitzscale-{name}"))) == claims
 
 
 def test_no_seconds_given_are_the_whole_trace_from_its_start():
@@ -254,50 +241,42 @@ def test_reasons_say_where_they_were_looked_at():
 
 
 def test_equal_systems_reproduce_nothing():
-    frame = pd.DataFrame(
-        [
-            {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-             "gpu_s": 100.0 + seed, "gpu_loading_s": 10.0, "gpu_working_s": 50.0,
-             "gpu_idle_s": 40.0 + seed, "loads_ssd": 1, "loads_host": 2, "loads_multicast": 0,
-             "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5,
-             "tbt_p99_s": 0.1}
-            for system in fig14.COMPARED
-            for seed in range(3)
-        ]
-    )  # fmt: skip
-    found = {c.sentence: c.verdict for c in fig14.claims(frame, fig14.PARAMETERS["quick"])}
-    assert [v for s, v in found.items() if "shorter" in s or "less" in s] == 3 * [Verdict.NOT]
-    assert [v for s, v in found.items() if "lowest" in s] == [Verdict.NOT]
-    assert all(
-        c.reason.startswith("not looked at")
-        for c in fig14.claims(frame, fig14.PARAMETERS["quick"])
-        if c.reason
-    )
+    alike = [
+        {"gpu_s": 100.0 + seed, "gpu_loading_s": 10.0, "gpu_working_s": 50.0,
+         "gpu_idle_s": 40.0 + seed, "loads_ssd": 1, "loads_host": 2, "loads_multicast": 0,
+         "ttft_mean_s": 0.1, "tbt_mean_s": 0.02, "ttft_p99_s": 0.5, "tbt_p99_s": 0.1}
+        for seed in range(3)
+    ]  # fmt: skip
+    frame = runs(dict.fromkeys(fig14.COMPARED, alike))
+    found = fig14.claims(frame, fig14.PARAMETERS["quick"])
+    lower = [c for c in found if "shorter" in c.sentence or "less" in c.sentence]
+    assert verdicts(lower) == 3 * [Verdict.NOT]
+    assert verdicts(c for c in found if "lowest" in c.sentence) == [Verdict.NOT]
+    assert all(c.reason.startswith("not looked at") for c in found if c.reason)
     paper = [c.reason for c in fig14.claims(frame, fig14.PARAMETERS["paper"]) if c.reason]
     assert paper
     assert not any(reason.startswith("not looked at") for reason in paper)
-    spent = fig14.claims(frame, fig14.PARAMETERS["quick"])[0].note
-    assert "BlitzScale: 10 % loading, 50 % working, 41 % idle, 3 loads, 1 from SSD" in spent
+    spent = "BlitzScale: 10 % loading, 50 % working, 41 % idle, 3 loads, 1 from SSD"
+    assert spent in found[0].note
 
 
 def test_shorter_needs_an_interval_that_is():
     """The network shortens TTFT by 24 % in the mean, but made it longer in a run."""
-    frame = pd.DataFrame(
-        [
-            {"kind": "run", "column": "azure-code", "system": system, "seed": seed, "requests": 100.0,
-             "ttft_mean_s": seconds, "tbt_mean_s": seconds}
-            for system, times in (("serverlessllm", (1.0, 1.0, 1.0)), ("network", (0.3, 0.6, 1.3)),
-                                  ("interference-free", (0.3, 0.6, 1.3)), ("blitzscale", (0.3, 0.6, 1.3)),
-                                  ("allcache", (1.0, 1.0, 1.0)))
-            for seed, seconds in enumerate(times)
-        ]
-    )  # fmt: skip
+    fixed, uncertain = (
+        [{"ttft_mean_s": seconds, "tbt_mean_s": seconds} for seconds in times]
+        for times in ((1.0, 1.0, 1.0), (0.3, 0.6, 1.3))
+    )
+    frame = runs(
+        {
+            **dict.fromkeys(("serverlessllm", "allcache"), fixed),
+            **dict.fromkeys(("network", "interference-free", "blitzscale"), uncertain),
+        }
+    )
     for figure, word in ((fig17, "the network shortens"), (fig13, "shorter than AllCache's")):
         systems = figure.PARAMETERS["quick"].systems
         parameters = end_to_end.EndToEnd(columns=("azure-code",), systems=systems)
         found = [c for c in figure.claims(frame, parameters) if word in c.sentence]
-        assert len(found) == 2
-        assert {c.verdict for c in found} == {Verdict.NOT}
+        assert verdicts(found) == 2 * [Verdict.NOT]
 
 
 # ---- stop times ----
@@ -305,14 +284,12 @@ def test_shorter_needs_an_interval_that_is():
 
 def stops_frame(hours):
     """GPU time of each system and stop time, alike for three seeds but for a little."""
-    return pd.DataFrame(
-        [
-            {"kind": "run", "column": "azure-code", "system": system, "timeout_s": stop, "seed": seed,
-             "requests": 100.0, "gpu_s": gpu * (1 + 0.01 * seed), "ttft_mean_s": 0.2}
-            for (system, stop), gpu in hours.items()
-            for seed in range(3)
-        ]
-    )  # fmt: skip
+    return pd.concat(
+        runs(
+            {system: [{"gpu_s": gpu * k} for k in (1, 1.01, 1.02)]}, timeout_s=stop, ttft_mean_s=0.2
+        )
+        for (system, stop), gpu in hours.items()
+    )
 
 
 def test_the_saving_by_stop_time_by_hand():
@@ -324,11 +301,11 @@ def test_the_saving_by_stop_time_by_hand():
     parameters = stop_times.StopTimes(seeds=3, stops_s=(2.0, 5.0))
     assert stop_times.saved(frame, one, 5.0).mean == pytest.approx(40.0)
     assert stop_times.saved(frame, logical, 2.0).mean == pytest.approx(25.0)
-    verdicts = [claim.verdict for claim in stop_times.claims(frame, parameters)]
+    found = verdicts(stop_times.claims(frame, parameters))
     # Of machines: 0 % with 2 s, 40 % with 5 s; GPU time grows. Of hosts of one: 25 % and 50 %.
-    assert verdicts[0] == Verdict.NOT
-    assert verdicts[1:3] == 2 * [Verdict.REPRODUCED]
-    assert verdicts[5] == Verdict.REPRODUCED
+    assert found[0] == Verdict.NOT
+    assert found[1:3] == 2 * [Verdict.REPRODUCED]
+    assert found[5] == Verdict.REPRODUCED
     equal = dict.fromkeys(
         [("blitzscale", 2.0), *((h, s) for h in (one, logical) for s in (2.0, 5.0))], 60.0
     )
@@ -336,18 +313,14 @@ def test_the_saving_by_stop_time_by_hand():
 
 
 def test_stop_times_in_small():
-    parameters = stop_times.StopTimes(
-        seeds=1, stops_s=(2.0, 20.0), arrivals_s=60.0, patience_s=30.0
-    )
-    cases = stop_times.cases(parameters)
+    cases = stop_times.cases(small("blitzscale-stop-times"))
     assert [(c["system"], c["timeout_s"]) for c in cases] == [
         ("blitzscale", 2.0), ("serverlessllm", 2.0), ("serverlessllm", 20.0),
         ("serverlessllm-logical", 2.0), ("serverlessllm-logical", 20.0),
     ]  # fmt: skip
-    frame = frame_of(stop_times, parameters)
+    frame = small_run("blitzscale-stop-times")
     seen = frame.set_index(["system", "timeout_s"])["gpu_s"].astype(float)
     assert (seen[:, 20.0] > seen[:, 2.0].drop("blitzscale")).all()
-    stop_times.plot(frame, parameters)
 
 
 def test_logical_hosts_hold_one_instance():

@@ -92,11 +92,54 @@ SMALL = {
     "sageserve-fig11": ("policy", DAY),
     "sageserve-fig16": ("policy", {**DAY, "bursts_h": (0.25,), "minutes": 15.0}),
     "sageserve-fig17": ("policy", {**DAY, "from_h": 108.0}),
+    "aladdin-fig02": ("seed", {"seeds": 3, "tables": ("sharegpt",), "history": 4000,
+                               "requests": 4096, "edges": (64,)}),
+    "aladdin-fig03": ("placement", {}),
+    "aladdin-fig06": (("llm", "gpu", "tp", "kind"), {}),
+    "aladdin-fig07": (("llm", "gpu", "tp", "kind"), {}),
+    "aladdin-fig08": (("seed", "llm"), {"seeds": 2, "requests": 100, "batches": 20,
+                                        "page_tokens": 256}),
+    **dict.fromkeys(("aladdin-fig09", "aladdin-fig10"), (
+        ("llm", "policy"), {"loads": (0.3,), "arrivals_s": 5.0, "patience_s": 60.0})),
+    **dict.fromkeys(("aladdin-fig11", "aladdin-fig12"), (
+        "policy", {"llms": ("llama-2-13b",), "rates_per_s": (4.0,), "targets": (0.5, 0.9),
+                   "max_gpus": 16, "arrivals_s": 5.0, "patience_s": 45.0})),
+    "aladdin-fig13": (None, {"llms": ("llama-2-13b",), "rates_per_s": (4,), "rounds": 2,
+                             "repeats": 1, "warm_up_s": 20.0}),
+    "aladdin-figA": (None, {"rates_per_s": (25,), "groups": (2, 3, 100), "repeats": 1}),
+    "aladdin-table3": (("seed", "link", "overhead_ms"), {
+        "seeds": 2, "requests": 2000, "overheads_ms": (8,), "llms": ("llama-2-13b",),
+        "gpus": ("a100-80gb",)}),
+    "aladdin-demand": (None, {"loads": ("step",), "arrivals_s": 15.0, "patience_s": 40.0,
+                              "period_s": 2.0}),
+    "aladdin-gap": (("kind", "scarce"), {"chat": (6,), "triplets": (6,), "gaps": (4,),
+                                         "moves": (4,), "problems": 2}),
+    "aladdin-rebalancing": ("variant", {"loads": (1.0,), "predictors": ("noisy",),
+                                        "arrivals_s": 12.0, "patience_s": 40.0}),
+    "blitzscale-fig01": (None, {}),
+    "blitzscale-fig04": (("seed", "variant", "keep_alive_s"), {"seeds": 3, "hours": 0.5,
+                                                               "hosts": 6, "warm_s": 120}),
+    "blitzscale-fig05": (("kind", "load"), {"layers": 7, "batches": 6, "load_times": (6,),
+                                            "repeats": 1}),
+    "blitzscale-fig09": (("seed", "source"), {"seeds": 2, "workloads": ("azure-code",),
+                                              "loads": (0.7,), "times": 6}),
+    "blitzscale-fig10": (("seed", "part", "n"), {
+        "seeds": 2, "targets": (1, 3, 4), "many": 4, "random_targets": 2, "random_layers": 4}),
+    "blitzscale-fig11": (("chains", "kv_part"), {"steps": 2}),
+    "blitzscale-fig12": (("part", "rule", "loaded"), {"endless": 60}),
+    **dict.fromkeys(("blitzscale-fig13", "blitzscale-fig14", "blitzscale-fig17"), (
+        "system", {"columns": ("azure-code",), "arrivals_s": 40.0, "patience_s": 30.0})),
+    "blitzscale-fig16": (("seed", "workload", "keep_alive_s"), {
+        "seeds": 2, "workloads": ("burstgpt", "azure-code")}),
+    "blitzscale-fig18": ("system", {}),
+    "blitzscale-stop-times": (("system", "timeout_s"), {
+        "stops_s": (2.0, 20.0), "arrivals_s": 60.0, "patience_s": 30.0}),
 }  # fmt: skip
 """By figure the columns of a case, or the one, by which its rows differ in kind; parameters in small; and
 what is changed in the cases where these do not make them small enough.
 
-sageserve-tableF, which is slow, has a test of its own (test_sageserve_figures)."""
+sageserve-tableF and blitzscale-fig03, which are slow, have tests of their own (test_sageserve_figures,
+test_blitzscale_serving_figures)."""
 
 
 def of(name):
@@ -104,8 +147,11 @@ def of(name):
 
 
 def small(name):
-    """A figure's parameters in small."""
-    return type(of(name).parameters["quick"])(**{"seeds": 1, **SMALL[name][1]})
+    """A figure's parameters in small; those without a default are the quick ones."""
+    quick = of(name).parameters["quick"]
+    fields = type(quick).model_fields.items()
+    needed = {key: getattr(quick, key) for key, field in fields if field.is_required()}
+    return type(quick)(**{**needed, "seeds": 1, **SMALL[name][1]})
 
 
 @cache
@@ -167,6 +213,7 @@ def test_a_figure_runs_in_small_judges_and_draws(name):
         ("chiron-fig17", {"horizon_s": 300.0}, "must leave something"),
         ("chiron-fig17", {"over_provisionings": (1.0,)}, "greater than 1"),
         ("chiron-fig18", {"configurations": ("small",)}, "one value for each of small"),
+        ("blitzscale-fig16", {"placement": "best"}, "'packed', 'cached' or 'random'"),
     ],
 )  # fmt: skip
 def test_parameters_that_make_no_figure_are_refused(name, changes, message):
