@@ -4,7 +4,7 @@
 """
 
 import llmscale_env._interrupt  # noqa: F401
+from baselines.make import POLICY_NAMES, make_policy, misfit, policies_for
 from baselines.parameters import PolicyError, split_policies
-from baselines.registry import POLICY_NAMES, make_policy, misfit, policies_for
 
 __all__ = ["POLICY_NAMES", "PolicyError", "make_policy", "misfit", "policies_for", "split_policies"]

@@ -57,7 +57,8 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from baselines.catalogue import (
+from baselines.parameters import PolicyError
+from baselines.registry import (
     TUNABLE,
     begins_with,
     grid_of,
@@ -65,7 +66,6 @@ from baselines.catalogue import (
     settings_of,
     space_of,
 )
-from baselines.parameters import PolicyError
 from baselines.space import Choice, Part, Real, Space, Whole
 from baselines.tuned_settings import settings_path
 from baselines.tuning.episodes import (

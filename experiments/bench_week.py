@@ -16,7 +16,7 @@ SCENARIO = "sageserve-week"
 
 
 def _run(name: str, days: float) -> dict[str, Any]:
-    from baselines.registry import make_policy
+    from baselines.make import make_policy
     from llmscale_env.control.run import run_streamed
     from llmscale_env.control.simulation import ClusterSimulation
     from llmscale_env.scenarios.load import load_scenario

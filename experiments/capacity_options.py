@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from baselines import PolicyError, make_policy
+from baselines.make import PLACEMENT_POLICIES
 from baselines.parameters import parse_policy, split_policies
-from baselines.registry import PLACEMENT_POLICIES
 from experiments.capacity_load import parts_of, stream_of, trace_of, window
 from experiments.capacity_serve import scenario_of
 from experiments.output import RESULTS

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 import llmscale_env
+from llmscale_env.envs.action_heads.size_free import Residual, ScaledChanges
 from llmscale_env.envs.actions import HEADS
-from llmscale_env.envs.heads.size_free import Residual, ScaledChanges
 from llmscale_env.envs.observations import BLOCKS
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import load_scenario

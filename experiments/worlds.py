@@ -44,8 +44,8 @@ import numpy as np
 
 from agents.statistics import mean_interval, paired_difference
 from baselines import make_policy, policies_for, tune
-from baselines.catalogue import TUNABLE
-from baselines.registry import TUNED_NAMES
+from baselines.make import TUNED_NAMES
+from baselines.registry import TUNABLE
 from baselines.tuned_settings import FOLDER, read_settings, settings_path
 from baselines.tuning.episodes import Episodes, default_folder, fingerprint
 from baselines.tuning.halving import plan

@@ -16,7 +16,7 @@ from baselines.aladdin.moves import Outlived, Seen, errors_of, moves
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.rebalance import PredictionErrors
 from baselines.aladdin.scaling import WorkerDemand, requests_per_worker
-from baselines.registry import PLACEMENT_POLICIES
+from baselines.make import PLACEMENT_POLICIES
 from llmscale_env.control.command import Command
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode

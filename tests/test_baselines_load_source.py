@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from baselines import PolicyError, make_policy
-from baselines.catalogue import TUNABLE, space_of
+from baselines.registry import TUNABLE, space_of
 from experiments.learned.knobs import HEURISTICS
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario

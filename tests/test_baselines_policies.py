@@ -9,8 +9,8 @@ import pytest
 
 from baselines import POLICY_NAMES, PolicyError, make_policy, policies_for
 from baselines.hpa import HpaPolicy
+from baselines.make import TUNED_NAMES
 from baselines.parameters import split_policies
-from baselines.registry import TUNED_NAMES
 from baselines.tuned_settings import read_settings, settings_path
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy

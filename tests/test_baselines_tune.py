@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from baselines import POLICY_NAMES, make_policy, policies_for, tune, tuned_settings
-from baselines.catalogue import TUNABLE, begins_with, grid_of, settings_of, space_of
 from baselines.llumnix import LlumnixPolicy
+from baselines.registry import TUNABLE, begins_with, grid_of, settings_of, space_of
 from baselines.space import Choice, Real, Whole
 from baselines.tune import FIRST_SEED, MAX_SEEDS, Trial, grid_points, main, table_text
 from baselines.tuning.halving import plan, seeds_by_round

@@ -10,8 +10,8 @@ from baselines import make_policy
 from baselines.blitzscale.distserve import DistServePolicy
 from baselines.blitzscale.monitor import capacity_of, pair_of
 from baselines.blitzscale.policy import BlitzScalePolicy
+from baselines.make import policies_for
 from baselines.parameters import PolicyError
-from baselines.registry import policies_for
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.scenarios import load_scenario

@@ -58,7 +58,7 @@ def run(
     "module, during",
     [
         ("agents.train", "gymnasium"),
-        ("baselines.tune", "baselines.registry"),
+        ("baselines.tune", "baselines.make"),
         ("experiments.worlds", "baselines.tune"),
         ("llmscale_env.traces", "yaml"),
     ],

@@ -155,7 +155,7 @@ def test_the_readme_is_a_screen_long_and_shows_one_picture():
 
 def test_the_guide_names_every_reference_policy():
     from baselines import POLICY_NAMES
-    from baselines.registry import TUNED_NAMES
+    from baselines.make import TUNED_NAMES
 
     text = GUIDE.read_text()
     names = [name for name in POLICY_NAMES if name not in TUNED_NAMES]

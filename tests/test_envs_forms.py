@@ -12,11 +12,11 @@ import pytest
 from baselines import make_policy
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
+from llmscale_env.envs.action_heads.pools import FineInstanceCounts, InstanceCounts
+from llmscale_env.envs.action_heads.size_free import times
 from llmscale_env.envs.actions import HEADS
-from llmscale_env.envs.blocks.size_free import binned_quantile
-from llmscale_env.envs.heads.fleet import FineInstanceCounts, InstanceCounts
-from llmscale_env.envs.heads.size_free import times
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
+from llmscale_env.envs.observation_blocks.size_free import binned_quantile
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.scenarios import load_scenario

@@ -10,7 +10,7 @@ import pytest
 from llmscale_env.control.forecast import FORECASTERS
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.envs import core
-from llmscale_env.envs.blocks import endpoints as endpoint_blocks
+from llmscale_env.envs.observation_blocks import endpoints as endpoint_blocks
 from llmscale_env.sim.compile import ps
 from tests.env_kinds import DAY, KINDS, MULTICAST, REGION, each_kind
 

@@ -11,10 +11,10 @@ import pytest
 
 from agents.exploration.prior import as_is_choices
 from llmscale_env.control.region_costs import RegionCosts
-from llmscale_env.envs.blocks.endpoints import WEEKDAYS
+from llmscale_env.envs.action_heads.endpoints import RELEASE, STEPS, THRESHOLDS
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.heads.endpoints import RELEASE, STEPS, THRESHOLDS
 from llmscale_env.envs.multi_region import MultiRegionEnv
+from llmscale_env.envs.observation_blocks.endpoints import WEEKDAYS
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.metrics import latencies
 from llmscale_env.workload.hourly import expected_rates

@@ -13,8 +13,8 @@ from llmscale_env.control.command import Command, CommandError
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode, true_rates
 from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.envs.action_heads.placing import Ranks
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.heads.placing import Ranks
 from llmscale_env.envs.placement_per_request import PlacementPerRequestEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times

@@ -13,8 +13,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
+from llmscale_env.envs.base import ServingEnv
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
+from llmscale_env.envs.vector import ServingVectorEnv
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.custom_router import router

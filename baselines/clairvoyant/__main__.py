@@ -20,8 +20,8 @@ import sys
 from collections.abc import Sequence
 
 from baselines.clairvoyant.bound import Bound, clairvoyant_bound
+from baselines.make import make_policy
 from baselines.parameters import split_policies
-from baselines.registry import make_policy
 from baselines.solver import SolverMissing
 from llmscale_env._cli import (
     Slip,

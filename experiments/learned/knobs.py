@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from baselines import PolicyError, make_policy
-from baselines.catalogue import TUNABLE
+from baselines.registry import TUNABLE
 from baselines.tuned_settings import read_settings, settings_path
 from experiments.harness.parameters import known
 from experiments.learned.family import FAMILY, SCENARIO

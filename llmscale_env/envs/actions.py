@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.blocks.entries import check_names
-from llmscale_env.envs.heads.endpoints import BackgroundRelease, Endpoints, RegionalRouting
-from llmscale_env.envs.heads.fleet import (
+from llmscale_env.envs.action_heads.endpoints import BackgroundRelease, Endpoints, RegionalRouting
+from llmscale_env.envs.action_heads.multicast import Multicast, PlannedLoads
+from llmscale_env.envs.action_heads.orders import ActionOrders, Head
+from llmscale_env.envs.action_heads.placing import Placement, PlaceRequest
+from llmscale_env.envs.action_heads.pools import (
     BatchLimits,
     FineBatchLimits,
     FineInstanceCounts,
@@ -24,11 +26,9 @@ from llmscale_env.envs.heads.fleet import (
     Loading,
     RoutingShare,
 )
-from llmscale_env.envs.heads.multicast import Multicast, PlannedLoads
-from llmscale_env.envs.heads.orders import ActionOrders, Head
-from llmscale_env.envs.heads.placing import Placement, PlaceRequest
-from llmscale_env.envs.heads.size_free import Residual, ScaledChanges
-from llmscale_env.envs.heads.virtual_queues import GroupOrder, MakeWay
+from llmscale_env.envs.action_heads.size_free import Residual, ScaledChanges
+from llmscale_env.envs.action_heads.virtual_queues import GroupOrder, MakeWay
+from llmscale_env.envs.observation_blocks.entries import check_names
 from llmscale_env.scenarios.schema import Scenario
 
 HEADS = {

@@ -23,8 +23,8 @@ from llmscale_env.control.run import forecast_quantiles, load_steps, true_rates
 from llmscale_env.control.simulation import ClusterSimulation, check_alike
 from llmscale_env.control.snapshot import FORECAST_QUANTILES, Snapshot
 from llmscale_env.control.view import ClusterView
+from llmscale_env.envs.action_heads.orders import ActionOrders
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.heads.orders import ActionOrders
 from llmscale_env.envs.reference import Reference, with_orders
 from llmscale_env.envs.shaping import LateBacklog, Shaping
 from llmscale_env.scenarios.schema import Scenario

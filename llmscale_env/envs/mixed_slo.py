@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmscale_env.control.reward import expected_arrivals
-from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
+from llmscale_env.envs.base import ServingEnv
+from llmscale_env.envs.vector import ServingVectorEnv
 
 
 class MixedSLOEnv(ServingEnv):

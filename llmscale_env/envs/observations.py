@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.blocks.days import DayClock, Deferrable, Felt, Load, Pools
-from llmscale_env.envs.blocks.endpoints import Endpoints, RegionalLoad, Tails, WeekClock
-from llmscale_env.envs.blocks.entries import (
+from llmscale_env.envs.observation_blocks.days import DayClock, Deferrable, Felt, Load, Pools
+from llmscale_env.envs.observation_blocks.endpoints import Endpoints, RegionalLoad, Tails, WeekClock
+from llmscale_env.envs.observation_blocks.entries import (
     Block,
     Entry,
     Floats,
     check_names,
 )
-from llmscale_env.envs.blocks.fleet import (
+from llmscale_env.envs.observation_blocks.placing import Gateway, Lengths, Request, Workers
+from llmscale_env.envs.observation_blocks.pools import (
     Arrivals,
     Backpressure,
     Clock,
@@ -30,10 +31,15 @@ from llmscale_env.envs.blocks.fleet import (
     Latency,
     Queues,
 )
-from llmscale_env.envs.blocks.placing import Gateway, Lengths, Request, Workers
-from llmscale_env.envs.blocks.size_free import ClassLoad, PoolState, SLOTails, Urgency, Wishes
-from llmscale_env.envs.blocks.virtual_queues import Groups, Instances
-from llmscale_env.envs.blocks.weights import Links, WeightsBlock
+from llmscale_env.envs.observation_blocks.size_free import (
+    ClassLoad,
+    PoolState,
+    SLOTails,
+    Urgency,
+    Wishes,
+)
+from llmscale_env.envs.observation_blocks.virtual_queues import Groups, Instances
+from llmscale_env.envs.observation_blocks.weights import Links, WeightsBlock
 from llmscale_env.scenarios.schema import Scenario
 
 

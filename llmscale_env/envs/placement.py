@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmscale_env.envs.base import ServingEnv, ServingVectorEnv
+from llmscale_env.envs.base import ServingEnv
+from llmscale_env.envs.vector import ServingVectorEnv
 
 
 class PlacementEnv(ServingEnv):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.control.view import ClusterView
-from llmscale_env.envs.heads.size_free import times
+from llmscale_env.envs.action_heads.size_free import times
 from llmscale_env.scenarios.schema import Scenario
 
 

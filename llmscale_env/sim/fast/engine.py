@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.custom_router import RAISED, features_buffer, no_router
 from llmscale_env.sim.fast import advance as kernels
-from llmscale_env.sim.fast import gateways, observe, ordered, shown, windows
+from llmscale_env.sim.fast import batch_observe as shown
+from llmscale_env.sim.fast import batch_orders as ordered
+from llmscale_env.sim.fast import gateways, observe, windows
 from llmscale_env.sim.fast.fleet.scaling import will_have
 from llmscale_env.sim.fast.fleet_orders import FleetOrders
 from llmscale_env.sim.fast.placement_orders import PlacementOrders

@@ -20,7 +20,8 @@ from llmscale_env.sim.observed import (
     Weights,
 )
 from llmscale_env.sim.orders import OrderBounds, Orders
-from llmscale_env.sim.reference import ordered, shown
+from llmscale_env.sim.reference import batch_observe as shown
+from llmscale_env.sim.reference import batch_orders as ordered
 from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.reference.windows import Watch
 from llmscale_env.sim.spec import ClusterSpec, RequestState

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import RULES
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.heads.orders import ActionOrders
+from llmscale_env.envs.action_heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.linear import worker_times_s

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
+from llmscale_env.envs.action_heads.orders import ActionOrders
 from llmscale_env.envs.groups import GroupLayout
-from llmscale_env.envs.heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.orders import AS_IS
 

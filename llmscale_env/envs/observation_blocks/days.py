@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.blocks.entries import Entry, Floats, log_scale, past_means, share
-from llmscale_env.envs.blocks.size_free import TOP_BATCH, binned_quantile
+from llmscale_env.envs.observation_blocks.entries import Entry, Floats, log_scale, past_means, share
+from llmscale_env.envs.observation_blocks.size_free import TOP_BATCH, binned_quantile
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.observed import SLACK_BOUNDS

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.blocks.entries import (
+from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
+from llmscale_env.envs.observation_blocks.entries import (
     Entry,
     Floats,
     log_scale,
     share,
 )
-from llmscale_env.envs.groups import SIZE_LIMIT, GroupLayout
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
