@@ -187,6 +187,15 @@ def test_a_figure_runs_in_small_judges_and_draws(name):
         figure.savefig(io.BytesIO())
 
 
+@pytest.mark.parametrize("number", ["05", "11", "16", "17"])
+def test_most_claims_of_a_small_day_can_be_measured(number):
+    """The others divide by what nothing in an hour so small uses."""
+    name = f"sageserve-fig{number}"
+    claims = list(of(name).claims(small_run(name), small(name)))
+    measured = [claim for claim in claims if claim.verdict is not Verdict.UNMEASURED]
+    assert len(measured) > len(claims) / 2
+
+
 @pytest.mark.parametrize(
     "name, changes, message",
     [
