@@ -77,9 +77,8 @@ class MultiModelQueueEnv(ServingEnv):
     | 18 | `vicuna-13b@a/batch-2/next` | put ahead: of these the next one whose deadline has not passed |
 
     `make_way`: with `evict`, requests of a group that comes earlier in the list evict running ones of
-    later groups when they do not fit beside them (the KV cache goes to host memory beside the
-    iterations, and comes back), and a swap flushes what runs (KV lost); with `finish`, what runs ends
-    first.
+    later groups when they do not fit beside them. The KV cache goes to host memory beside the iterations,
+    and comes back. A swap flushes what runs, and its KV is lost. With `finish`, what runs ends first.
 
     ## Observation Space
 
