@@ -26,7 +26,7 @@ class QueueProblem:
 
     Attributes:
         llm: (I,) LLM of each group.
-        slo_s: (I,) what is left of its SLO (`groups.remaining_slo_s`); negative when late.
+        slo_s: (I,) what is left of its SLO, of its oldest request; negative when late.
         requests: (I,) positive; weights of the penalties.
         work_s: (G, I) W: by how much a group delays the next one of the same LLM. Infinite: the instance
             cannot serve it (the LLM is larger than the GPU).
