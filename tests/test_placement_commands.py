@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from llmscale_env.sim.spec import ClusterSpec, RequestState, RouterKind, RouteSpec
-from tests.small_clusters import Engine, column, pool, profile, queued, run, seen, table, times
+from tests.small_clusters import (
+    Engine,
+    column,
+    pool,
+    profile,
+    queued,
+    run,
+    seen,
+    swapping,
+    table,
+    times,
+)
 from tests.test_split_phases import cluster as split_cluster
 
 
@@ -112,6 +123,20 @@ def test_who_may_not_be_assigned(engine_class: Engine) -> None:
     engine = run(engine_class, swaps, table((0, 10, 9)), 1)
     with pytest.raises(ValueError, match="is in no gateway"):
         engine.assign([0], [0])  # it was pulled from a shared queue
+
+
+def test_what_waits_moves_only_where_it_can_be_served(engine_class: Engine) -> None:
+    """An instance that swaps takes from shared queues only: what waits in its own would wait for ever."""
+    pools = (pool(pull=(), batch_limit=1), swapping(pull=(0,)), pool(llm=1, pull=()))
+    routes = tuple((RouteSpec(RouterKind.ROUND_ROBIN, (p,), queue=0),) for p in (0, 2))
+    spec = held(pools=pools, routes=routes, queue_llm=(-1,))
+    engine = run(engine_class, spec, table((0, 10, 9), (0, 10, 9), (0, 10, 9)), 10)
+    for to in (0, 1, 2):  # itself, one that swaps, one of another LLM
+        with pytest.raises(ValueError, match=f"to = {to}: serves .* instance 0, which serves"):
+            engine.move_waiting(0, to, 1)
+    with pytest.raises(ValueError, match="to = 0"):
+        engine.move_waiting(1, 0, 1)
+    assert engine.own_queue(0) == [1, 2]
 
 
 def test_predictions(engine_class: Engine) -> None:

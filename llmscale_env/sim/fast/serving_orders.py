@@ -23,6 +23,7 @@ from llmscale_env.sim.spec import (
 from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
     check_class,
+    check_move_waiting,
     check_operations,
     check_pull,
     check_range,
@@ -92,16 +93,7 @@ class ServingOrders(ABC):
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         check_range("to", to, 0, self.spec.n_instances - 1)
         check_range("count", count, 0, 2**31 - 1)
-        slots = self.states.inst[e]
-        for number in (instance, to):
-            state = InstanceState(int(slots[number]["state"]))
-            if state != InstanceState.ACTIVE:
-                raise ValueError(f"instance = {number}: is {state.name}, must be ACTIVE")
-            if self.spec.pools[int(slots[number]["pool"])].phase == PoolPhase.DECODE:
-                raise ValueError(f"instance = {number}: decodes only, use assign")
-        llms = [self.spec.pools[int(slots[number]["pool"])].llm for number in (instance, to)]
-        if instance == to or llms[0] != llms[1]:
-            raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
+        check_move_waiting(self.spec, instance, to, self.states.inst[e]["state"])
         kernels.move_waiting(int(self.handles[e]), instance, to, count)
 
     def set_pull(self, e: int, instance: int, queues: Sequence[int]) -> None:

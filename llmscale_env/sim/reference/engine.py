@@ -36,6 +36,7 @@ from llmscale_env.sim.spec import (
 )
 from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
+    check_move_waiting,
     check_operations,
     check_pull,
     check_regroup,
@@ -352,18 +353,10 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
 
     def move_waiting(self, instance: int, to: int, count: int) -> None:
         """Move the last `count` requests that wait at one active instance to the end of another's queue."""
-        source, target = (
-            self.all_instances[self._instance(instance)],
-            self.all_instances[self._instance(to)],
-        )
+        instance, to = self._instance(instance), self._instance(to)
         count = _checked_int("count", count, 0)
-        for which in (source, target):
-            if which.state != InstanceState.ACTIVE:
-                raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
-            if which.handover.decodes:
-                raise ValueError(f"instance = {which.index}: decodes only, use assign")
-        if source is target or source.pool.llm != target.pool.llm:
-            raise ValueError(f"to = {to}: must be another instance of the same LLM as {instance}")
+        check_move_waiting(self.spec, instance, to, [int(i.state) for i in self.all_instances])
+        source, target = self.all_instances[instance], self.all_instances[to]
         moving = [source.own_queue.pop() for _ in range(min(count, len(source.own_queue)))]
         for request in reversed(moving):
             target.take_in(request)

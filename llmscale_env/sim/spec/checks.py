@@ -286,6 +286,31 @@ def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None
     _check_needs(spec, route, rule, what)
 
 
+def check_move_waiting(spec: ClusterSpec, instance: int, to: int, states: Sequence[int]) -> None:
+    """Refuse to move what waits at one instance to another that could not serve it.
+
+    Args:
+        spec: the cluster.
+        instance, to: from where, and where.
+        states: `InstanceState` of every slot.
+
+    Raises:
+        ValueError: one of them is not `ACTIVE` or decodes only, both are the same, or their pools do not
+            serve one and the same LLM (a pool with `swaps` serves several, from shared queues only).
+    """
+    pools = [spec.pools[spec.pool_of_slot[i]] for i in (instance, to)]
+    for i, pool in zip((instance, to), pools, strict=True):
+        if states[i] != InstanceState.ACTIVE:
+            raise ValueError(f"instance = {i}: is {InstanceState(states[i]).name}, must be ACTIVE")
+        if pool.phase == PoolPhase.DECODE:
+            raise ValueError(f"instance = {i}: decodes only, use assign")
+    if instance == to or pools[0].llms != pools[1].llms or len(pools[0].llms) > 1:
+        raise ValueError(
+            f"to = {to}: serves {pools[1].llms}, must be another instance of the one LLM of instance "
+            f"{instance}, which serves {pools[0].llms}"
+        )
+
+
 def check_assign(
     spec: ClusterSpec,
     requests: Sequence[int],
