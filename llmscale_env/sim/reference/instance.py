@@ -11,6 +11,7 @@ from llmscale_env.sim.reference.fleet.lifecycle import HOLDING_WEIGHTS, SlotLife
 from llmscale_env.sim.reference.serving.controller import BatchController
 from llmscale_env.sim.reference.serving.handover import Handover, let_go
 from llmscale_env.sim.reference.serving.scheduler import Chunked, Iteration, PrefillFirst, Scheduler
+from llmscale_env.sim.reference.serving.vllm_v1 import VllmV1
 from llmscale_env.sim.reference.state.clock import Due, Phase
 from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.reference.weights.live import Helper, Leader
@@ -92,7 +93,10 @@ class Instance(SlotLife):
         self.failures = 0
         self.controller = BatchController(self)
         self.scheduler: Scheduler
-        self.scheduler = Chunked(self) if self.pool.chunk_tokens > 0 else PrefillFirst(self)
+        if self.pool.v1 is not None:
+            self.scheduler = VllmV1(self, self.pool.v1)
+        else:
+            self.scheduler = Chunked(self) if self.pool.chunk_tokens > 0 else PrefillFirst(self)
 
         self._iteration_end: Due | None = None
         self.under_way: Iteration | None = None
@@ -135,6 +139,9 @@ class Instance(SlotLife):
 
     def kv_of(self, requests: Iterable[Request]) -> int:
         """KV tokens that these occupy while they run."""
+        v1 = self.pool.v1
+        if v1 is not None:
+            return sum(v1.blocks(r.done) for r in requests) * v1.block_tokens
         half = self.engine.spec.half_block_tokens
         return sum(r.ctx + half for r in requests)
 
@@ -211,7 +218,7 @@ class Instance(SlotLife):
             self._iteration_end.cancel()
             if self.under_way is not None:
                 self._end_work()
-            self._iteration_end = self.under_way = None
+            self._iteration_end = self.under_way = self.scheduler.composed = None
             self._busy = False
             self.engine.clock.process(self._serve())
 
@@ -266,8 +273,7 @@ class Instance(SlotLife):
     def _boundary(self, ended: Iteration | None) -> Iteration | None:
         """Section 4; returns the iteration to run next, None if it is idle or off."""
         if ended is not None:
-            self._emit(ended)
-            self._leave()
+            self._leave(self._emit(ended))
             self.handover.hand_over()
         if self.engine.now_ps >= self.copied_ps:
             self.leaving_tokens = 0
@@ -293,24 +299,25 @@ class Instance(SlotLife):
             self.swap(self.engine.queues_of[self.pull[self.foreign]][0].llm)
         return iteration
 
-    def _emit(self, ended: Iteration) -> None:
-        emitting = list(ended.decoding)
-        for request, tokens in ended.chunks:
-            request.to_prefill -= tokens
-            if request.to_prefill == 0:
-                emitting.append(request)
+    def _emit(self, ended: Iteration) -> list[Request]:
+        emitting = ended.end()
         for request in emitting:
             request.emit(self.engine.now_ps)
-        self.iterations += 1
+        self.iterations += bool(ended.decoding or ended.chunks)
         self.report |= ended.report
         self.tokens += len(emitting)
         self.controller.count(len(emitting), ended.is_decode)
         self.engine.last_boundary_ps = self.engine.now_ps
+        return emitting
 
-    def _leave(self) -> None:
-        done = [r for r in self.running if r.emitted == r.output_tokens]
-        for request in sorted(done, key=lambda r: r.id):
-            self.take_out(request)
+    def _leave(self, emitting: list[Request]) -> None:
+        done = [r for r in emitting if r.emitted == r.output_tokens]
+        for request in done if self.pool.v1 else sorted(done, key=lambda r: r.id):
+            if request.state == RequestState.PREEMPTED:
+                self.engine.events["finished_preempted"] += 1
+                self.preempted.remove(request)
+            else:
+                self.take_out(request)
             let_go(request)
             request.state = RequestState.FINISHED
             request.finished_ps = self.engine.now_ps
@@ -363,6 +370,7 @@ class Instance(SlotLife):
     def take_out(self, request: Request) -> None:
         """It leaves the batch."""
         self.running.remove(request)
+        request.done = 0
         self.controller.changed = True
 
     def _save_kv(self, request: Request, *, beside: bool) -> None:

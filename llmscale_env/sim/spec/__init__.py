@@ -27,6 +27,7 @@ from llmscale_env.sim.spec.operations import Operations as Operations
 from llmscale_env.sim.spec.operations import changed_operations as changed_operations
 from llmscale_env.sim.spec.pools import PoolSpec as PoolSpec
 from llmscale_env.sim.spec.pools import SwapSpec as SwapSpec
+from llmscale_env.sim.spec.pools import V1Spec as V1Spec
 from llmscale_env.sim.spec.pools import first_warm as first_warm
 from llmscale_env.sim.spec.pools import fitting as fitting
 from llmscale_env.sim.spec.profile import ProfileSpec as ProfileSpec

@@ -15,6 +15,7 @@ from llmscale_env.sim.spec.kinds import (
     MODEL_NAMES,
     InstanceState,
     PoolPhase,
+    PreemptionMode,
     RouterKind,
 )
 
@@ -189,6 +190,32 @@ def check_phase(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
         raise ValueError(f"{where}.profile: KV cache of over 4.6 TB, more than flows can count")
 
 
+def check_v1(where: str, pool: PoolSpec, spec: ClusterSpec) -> None:
+    """Refuse what a pool of vLLM V1 instances cannot do.
+
+    Raises:
+        ValueError: which field, and why.
+    """
+    if pool.v1 is None:
+        return
+    for name in ("evicts", "evicts_in_order", "swaps", "static_batch", "async_kv"):
+        if getattr(pool, name):
+            raise ValueError(f"{where}.{name}: not in a pool with v1")
+    if pool.phase != PoolPhase.BOTH or pool.preemption != PreemptionMode.RECOMPUTE:
+        raise ValueError(f"{where}.v1: needs phase BOTH and preemption RECOMPUTE")
+    profile = spec.profiles[pool.profile]
+    if pool.chunk_tokens < profile.max_batch:
+        raise ValueError(
+            f"{where}.chunk_tokens = {pool.chunk_tokens}: must be at least {profile.max_batch} with v1, "
+            "so that every running request gets a token in every step"
+        )
+    if profile.kv_capacity_tokens % pool.v1.block_tokens:
+        raise ValueError(
+            f"{where}.v1.block_tokens = {pool.v1.block_tokens}: kv_capacity_tokens, "
+            f"{profile.kv_capacity_tokens}, must be a multiple of it"
+        )
+
+
 def check_phases_of_route(where: str, llm: int, route: RouteSpec, spec: ClusterSpec) -> None:
     """Refuse a route whose pools are of the wrong phase, or on which a handed-over request gets stuck.
 
@@ -215,6 +242,8 @@ def check_phases_of_route(where: str, llm: int, route: RouteSpec, spec: ClusterS
         raise ValueError(
             f"{where}.decode_pools: must not be empty, as pool {prefills[0]} of LLM {llm} hands over"
         )
+    if route.placement is not None and any(spec.pools[p].v1 for p in route.pools):
+        raise ValueError(f"{where}.placement: not with pools of v1, whose KV memory is in blocks")
     best_fit = RouterKind.BEST_FIT in (route.kind, route.decode_kind)
     if best_fit and route.placement is None:
         raise ValueError(f"{where}.placement: BEST_FIT needs one")
@@ -226,8 +255,9 @@ def check_operations(pool: PoolSpec, new: Operations) -> None:
     Raises:
         ValueError: eviction in order or a static batch there.
     """
-    if pool.phase != PoolPhase.BOTH and (new.evicts_in_order or new.static_batch):
-        raise ValueError("evicts_in_order, static_batch: only where phase is BOTH")
+    both = pool.phase == PoolPhase.BOTH and pool.v1 is None
+    if not both and (new.evicts_in_order or new.static_batch):
+        raise ValueError("evicts_in_order, static_batch: only where phase is BOTH, and without v1")
 
 
 def check_profile(spec: ClusterSpec, now: int, profile: int) -> None:

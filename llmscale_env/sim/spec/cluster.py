@@ -24,6 +24,7 @@ from llmscale_env.sim.spec.checks import (
     check_phases_of_route,
     check_pull,
     check_swaps,
+    check_v1,
 )
 from llmscale_env.sim.spec.kinds import (
     NEVER,
@@ -123,6 +124,7 @@ class ClusterSpec:
                 )
             check_swaps(where, pool, self)
             check_phase(where, pool, self)
+            check_v1(where, pool, self)
             check_weights(where, pool, self)
             check_twin(where, p, self)
             check_region_pool(where, p, self)

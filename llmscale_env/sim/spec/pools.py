@@ -73,6 +73,39 @@ class SwapSpec:
     watermark_tokens: int = 0
 
 
+_V1_RANGES = {
+    "block_tokens": (1, 2**20),
+    **dict.fromkeys(("host_base_ps", "host_per_request_ps"), _TIME),
+}
+
+
+@dataclass(frozen=True)
+class V1Spec:
+    """The scheduler of vLLM's V1 engine (docs/engine.md, section 20; read in vLLM 0.26).
+
+    Its `max_num_batched_tokens` is the pool's `chunk_tokens`, its `max_num_seqs` the batch limit, its
+    `num_gpu_blocks` the profile's `kv_capacity_tokens` in blocks.
+
+    Attributes:
+        block_tokens: tokens of a KV block (vLLM's `block_size`).
+        reserve_full: a request is admitted only if blocks for its whole context are free
+            (`scheduler_reserve_full_isl`).
+        asynchronous: a step is composed while the one before it runs (`async_scheduling`).
+        host_base_ps, host_per_request_ps: time that the engine needs to compose and launch a step, and
+            more for each request in it. Beside the GPU if `asynchronous`, otherwise before it.
+    """
+
+    block_tokens: int = 16
+    reserve_full: bool = True
+    asynchronous: bool = True
+    host_base_ps: int = 0
+    host_per_request_ps: int = 0
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.block_tokens)
+
+
 @dataclass(frozen=True)
 class PoolSpec:
     """Instances of one kind: `n_slots` of them at most, each serving one LLM at a time.
@@ -98,6 +131,7 @@ class PoolSpec:
         warm: LLMs of `swaps` whose weights are there at the start.
         repair_ps: from a failure to the start of loading.
         phase: a `PoolPhase`.
+        v1: the instances schedule as vLLM's V1 engine does, with `chunk_tokens` as the budget of a step.
         drifts: profiles of the same machine at other speeds, for those who order `set_profile`.
         chunk_tokens: token budget of a chunked-prefill iteration; 0 means prefill first.
         prefill_tokens: token budget of a prefill-first iteration.
@@ -162,6 +196,7 @@ class PoolSpec:
     priorities: bool = False
     spot: SpotSpec | None = None
     scaling: ScalingSpec | None = None
+    v1: V1Spec | None = None
 
     def refuse_nonsense(self, where: str) -> None:
         """Refuse numbers that are out of range, whatever the rest of the cluster is.
@@ -183,6 +218,8 @@ class PoolSpec:
             )
         for k, swap in enumerate(self.swaps):
             check_fields(swap, _SWAP_RANGES, f"{where}swaps[{k}].")
+        if self.v1 is not None:
+            check_fields(self.v1, _V1_RANGES, f"{where}v1.")
 
     def layer_bytes(self, layer: int) -> int:
         """Bytes of one layer, the first being 0; all of them together are `weight_bytes`."""

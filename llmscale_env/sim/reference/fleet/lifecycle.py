@@ -283,7 +283,7 @@ class SlotLife(ABC):
         """Requests that have lost their KV, to the fronts of their queues; returns those without one."""
         for request in reversed(requests):
             let_go(request)
-            request.emitted = request.to_prefill = 0
+            request.emitted = request.to_prefill = request.done = request.to_come = 0
             request.at = None
             request.restarts += 1
             if request.queue >= 0:

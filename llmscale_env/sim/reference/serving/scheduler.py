@@ -35,6 +35,15 @@ class Iteration:
     is_decode: bool = False
     report: dict[str, int] = field(default_factory=dict)
 
+    def end(self) -> list[Request]:
+        """It ends: prefills go on. Returns who emits a token."""
+        emitting = list(self.decoding)
+        for request, tokens in self.chunks:
+            request.to_prefill -= tokens
+            if request.to_prefill == 0:
+                emitting.append(request)
+        return emitting
+
     @property
     def due(self) -> int:
         """Tokens that will be emitted at its end."""
@@ -55,7 +64,10 @@ class Scheduler(ABC):
     Attributes:
         admitted: requests admitted in this boundary.
         origins: of each the shared queue that it was taken from, -1: none.
+        composed: an iteration that is decided on while another one runs, if any.
     """
+
+    composed: Iteration | None = None
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -65,14 +77,6 @@ class Scheduler(ABC):
     @abstractmethod
     def plan(self) -> Iteration | None:
         """Admission, then the iteration to launch; None if nothing runs."""
-
-    @abstractmethod
-    def _due_to_emit(self, running: list[Request]) -> int:
-        """Of these, how many may need one KV token more at the end of this iteration."""
-
-    @abstractmethod
-    def _in_budget(self, request: Request) -> bool:
-        """The iteration's token budget has a place for this request."""
 
     @abstractmethod
     def _assign(self, request: Request) -> None:
@@ -125,6 +129,38 @@ class Scheduler(ABC):
             self.admitted.append(request)
             self.origins.append(instance.pull[place] if place >= 0 else -1)
             self._assign(request)
+
+    @abstractmethod
+    def _make_room(self, request: Request, source: str, place: int) -> bool:
+        """Whether a candidate may join, if need be after evictions."""
+
+    def _decode_ps(self, requests: int, context: int) -> int:
+        profile = self.instance.profile
+        return (
+            int(profile.decode_base_ps[requests])
+            + int(profile.decode_per_token_ps[requests]) * context
+        )
+
+    def _mixed_ps(self, decoding: int, context: int, tokens: int, pairs: int, chunks: int) -> int:
+        """Time of `decoding` requests with `context` tokens beside `tokens` of so many chunks."""
+        profile = self.instance.profile
+        knots = profile.mixed_knot_tokens, profile.mixed_knot_ps, profile.mixed_slope_ps
+        duration = time_at(decoding + tokens, *knots)
+        duration += int(profile.mixed_base_ps[decoding])
+        duration += int(profile.mixed_per_token_ps[decoding]) * context
+        return duration + int(profile.mixed_pair_ps) * pairs + int(profile.mixed_chunk_ps) * chunks
+
+
+class TokenScheduler(Scheduler):
+    """KV memory is counted in tokens, and a request needs room for its whole context."""
+
+    @abstractmethod
+    def _due_to_emit(self, running: list[Request]) -> int:
+        """Of these, how many may need one KV token more at the end of this iteration."""
+
+    @abstractmethod
+    def _in_budget(self, request: Request) -> bool:
+        """The iteration's token budget has a place for this request."""
 
     def _make_room(self, request: Request, source: str, place: int) -> bool:
         """Rules a, b and the budget hold, if need be after evictions (rule c)."""
@@ -201,16 +237,16 @@ class Scheduler(ABC):
     # --- launch ---
 
     def _decode(self, requests: list[Request]) -> Iteration:
-        profile, b = self.instance.profile, len(requests)
+        b = len(requests)
         self.instance.engine.events["decode_iteration"] += 1
         self.instance.closed = self.instance.operations.static_batch
         context = sum(r.ctx for r in requests)
-        duration_ps = int(profile.decode_base_ps[b]) + int(profile.decode_per_token_ps[b]) * context
+        duration_ps = self._decode_ps(b, context)
         report = {"decode_requests": b, "decode_context": context, "decode_ps": duration_ps}
         return Iteration(duration_ps, decoding=list(requests), is_decode=True, report=report)
 
 
-class PrefillFirst(Scheduler):
+class PrefillFirst(TokenScheduler):
     """New prompts run on their own, before the next decode iteration.
 
     Attributes:
@@ -279,7 +315,7 @@ class PrefillFirst(Scheduler):
         return Iteration(duration, chunks=chunks, report=report)
 
 
-class Chunked(Scheduler):
+class Chunked(TokenScheduler):
     """Decode tokens and chunks of prompts share iterations of `chunk_tokens`.
 
     Attributes:
@@ -338,17 +374,10 @@ class Chunked(Scheduler):
         super()._evict(request)
 
     def _mixed(self, decoding: list[Request]) -> Iteration:
-        profile, b = self.instance.profile, len(decoding)
+        b = len(decoding)
         self.instance.engine.events["mixed_iteration"] += 1
         chunks = [(r, n) for r, n in self.chunks.items() if n > 0]
-        duration = time_at(
-            b + sum(n for _, n in chunks),
-            profile.mixed_knot_tokens,
-            profile.mixed_knot_ps,
-            profile.mixed_slope_ps,
-        )
         context = sum(r.ctx for r in decoding)
-        duration += int(profile.mixed_base_ps[b]) + int(profile.mixed_per_token_ps[b]) * context
         pairs = sum(n * (2 * (r.ctx - r.to_prefill) + n) for r, n in chunks)
-        duration += int(profile.mixed_pair_ps) * pairs + int(profile.mixed_chunk_ps) * len(chunks)
+        duration = self._mixed_ps(b, context, sum(n for _, n in chunks), pairs, len(chunks))
         return Iteration(duration, decoding=decoding, chunks=chunks, is_decode=b > 0)

@@ -20,6 +20,8 @@ class Request:
         queue: shared queue that it waits in or came from, or else that of its route; -1: none.
         emitted: tokens emitted so far.
         to_prefill: tokens of its context still to prefill; 0 while it decodes.
+        to_compute, done, to_come: in a pool with `v1`, steps that are composed included: tokens of its
+            context not yet given to a step, tokens whose KV is there, tokens about to be emitted.
         saved_on: instance that keeps its KV cache in host memory (`saved_bytes` of it), if any.
         last_token_ps: time of its latest token, -1 before the first.
         at: instance in whose own queue it waits, to which its KV is on its way, or where it has landed.
@@ -45,6 +47,9 @@ class Request:
     state: RequestState = RequestState.FUTURE
     emitted: int = 0
     to_prefill: int = 0
+    to_compute: int = 0
+    done: int = 0
+    to_come: int = 0
     saved_on: Instance | None = None
     saved_bytes: int = 0
     last_token_ps: int = -1
