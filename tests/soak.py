@@ -4,7 +4,7 @@
 
     cases      in all; each kind has an equal share
     seed       of the first case of each kind, the next ones count up; not given: a fresh one
-    kind       whole, qlm, split, weights, live, regions, custom, long; not given: all of them
+    kind       whole, qlm, split, weights, live, regions, v1, custom, long; not given: all of them
     processes  how many work side by side
     record     add a row to the table of docs/validation.md: for a drawn seed and committed code only
 
@@ -53,6 +53,7 @@ from tests.region_cases import (
 )
 from tests.split_cases import SPLIT_MECHANISMS, _SplitGenerator, make_split_case
 from tests.test_engines_agree import TO_REACH_ALL, compared
+from tests.v1_cases import V1_MECHANISMS, _V1Generator, make_v1_case
 from tests.weight_cases import (
     LIVE_MECHANISMS,
     WEIGHT_MECHANISMS,
@@ -168,6 +169,7 @@ SOURCES: tuple[Callable[[int], Any], ...] = (
     _WeightGenerator,
     lambda seed: _WeightGenerator(seed, live=True),
     _RegionGenerator,
+    _V1Generator,
 )
 """Where custom and long cases come from."""
 
@@ -215,6 +217,7 @@ KINDS = {
     "weights": Kind(make_weight_case, WEIGHT_MECHANISMS),
     "live": Kind(lambda seed: make_weight_case(seed, live=True), LIVE_MECHANISMS),
     "regions": Kind(make_region_case, REGION_MECHANISMS),
+    "v1": Kind(make_v1_case, V1_MECHANISMS),
     "custom": Kind(make_custom_case),
     "long": Kind(make_long_case),
 }

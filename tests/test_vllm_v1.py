@@ -1,4 +1,4 @@
-"""vLLM's V1 scheduler, docs/engine.md section 20: cases worked out by hand, on both engines.
+"""vLLM's V1 scheduler, docs/engine.md section 19: cases worked out by hand, on both engines.
 
 A block has 4 tokens, a step takes 10 ps and 1 more for each token in it.
 """
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from baselines import make_policy
+from llmscale_env import load_scenario, run_episode
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PlacementSpec,
@@ -21,6 +23,8 @@ from llmscale_env.sim.spec import (
 )
 from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, run, seen, table
+from tests.test_engines_agree import compared, never_reached
+from tests.v1_cases import V1_MECHANISMS, make_v1_case
 
 WHENEVER = 10**6
 
@@ -120,8 +124,54 @@ def test_finished_while_preempted(engine_class: Engine) -> None:
     assert first_and_last(engine)[1] == (25, 33)
 
 
+# ---- generated cases and scenarios ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_engines_agree(first: int) -> None:
+    for seed in range(first, first + 40):
+        compared(seed, make_v1_case(seed))
+
+
+@pytest.mark.slow
+def test_cases_reach_every_mechanism() -> None:
+    assert never_reached(make_v1_case, V1_MECHANISMS) == []
+
+
+def as_v1(**of_pool: Any) -> dict[str, Any]:
+    """Overrides by which the three pools of `mixed-slo-v0` schedule as vLLM V1 does."""
+    names = ("interactive", "mixed", "batch")
+    changes = {"v1": {}, "evicts": False, "controller": "fixed", "chunk_tokens": 4096, **of_pool}
+    return {f"fleet.pools.{name}.{field}": v for name in names for field, v in changes.items()}
+
+
+def test_a_scenario_runs_on_both_engines() -> None:
+    scenario = load_scenario("mixed-slo-v0", horizon_s=120, **as_v1())
+    one, other = (
+        run_episode(make_policy("static"), scenario, 1, engine=name)
+        for name in ("fast", "reference")
+    )
+    assert one.requests.equals(other.requests)
+    assert one.summary == other.summary
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    "changes, said",
+    [
+        ({"chunk_tokens": 512}, "chunk_tokens = 512: must be at least max_batch"),
+        ({"preemption": "swap"}, "preemption = 'swap': must be 'recompute' with v1"),
+        ({"async_kv": True}, "async_kv: not together with v1"),
+        ({"kv_watermark": 0.1}, "kv_watermark: with v1, give v1.watermark"),
+        ({"v1": {"host_s": -1}}, "host_s"),
+    ],
+)
+def test_what_a_scenario_cannot_say(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        load_scenario("mixed-slo-v0", **as_v1(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes, said",
     [
         ({"evicts": True}, "evicts: not in a pool with v1"),
         ({"async_kv": True}, "async_kv: not in a pool with v1"),

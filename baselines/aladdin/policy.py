@@ -432,7 +432,7 @@ class AladdinPolicy:
             self._rules[instance] = Rules(
                 prefill=self.book.prefill_of(instance),
                 decode=self.book.decode_of(instance),
-                kv_capacity=float(capacity - int(pool.kv_watermark * capacity)),
+                kv_capacity=float(capacity - int(pool.watermark * capacity)),
                 ttft_slo_s=self._ttft_s,
                 itl_slo_s=self._itl_s,
                 kv=KvUse(1.0, self.scenario.fleet.block_tokens // 2 + 1.0),

@@ -13,6 +13,27 @@ from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 
 
+class V1Config(Frozen):
+    """Instances schedule as vLLM's V1 engine does (docs/engine.md, section 19).
+
+    vLLM's `max_num_batched_tokens` is the pool's `chunk_tokens`, its `max_num_seqs` the batch limit.
+    The time of the host was measured with vLLM 0.26 on a server with one H200
+    (`experiments/data/vllm_h200`); it is seen only where the GPU is faster.
+
+    Attributes:
+        asynchronous: a step is composed while the one before runs (`async_scheduling`).
+        reserve_full: a request waits until its whole context has room (`scheduler_reserve_full_isl`).
+        watermark: share of the KV blocks kept free at admission, in place of `kv_watermark` (vLLM: 0).
+        host_s, host_per_request_s: to compose and launch a step, and more for each request in it.
+    """
+
+    asynchronous: bool = True
+    reserve_full: bool = True
+    watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    host_s: Annotated[float, Field(ge=0, le=1)] = 2.3e-3
+    host_per_request_s: Annotated[float, Field(ge=0, le=1)] = 20e-6
+
+
 class PoolConfig(Frozen):
     """Instances of one kind.
 
@@ -29,6 +50,7 @@ class PoolConfig(Frozen):
         pull: shared queues that the instances pull from, in order.
         chunk_tokens: token budget of a chunked-prefill iteration; 0: prefill first.
         prefill_tokens: token budget of a prefill-first iteration.
+        v1: schedule as vLLM's V1 engine does, with `chunk_tokens` as the budget of a step; None: they do not.
         preemption: what becomes of the KV cache of a preempted request.
         evicts: priority-0 requests evict running priority-1 requests.
         acquire_s: from the order to the start of loading.
@@ -92,6 +114,7 @@ class PoolConfig(Frozen):
     pull: tuple[Name, ...] = ()
     chunk_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     prefill_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    v1: V1Config | None = None
     preemption: Literal["recompute", "swap"] = "recompute"
     evicts: bool = False
     acquire_s: NonNegative = 0.0
@@ -123,6 +146,11 @@ class PoolConfig(Frozen):
     priorities: bool = False
     spot: SpotConfig | None = None
     scaling: ScalingConfig | None = None
+
+    @property
+    def watermark(self) -> float:
+        """Share of KV memory kept free at admission."""
+        return self.kv_watermark if self.v1 is None else self.v1.watermark
 
     @property
     def flows(self) -> bool:
@@ -166,6 +194,7 @@ class PoolConfig(Frozen):
         kv_capacity_tokens(self.llm, self.gpu, self.tp, draft=draft)
         self._check_swaps()
         self._check_phase()
+        self._check_v1()
         for name in ("swaps_to", "load_s", "speculative"):
             if self.flows and getattr(self, name):
                 raise ValueError(f"{name}: not together with weights = 'flow'")
@@ -205,6 +234,30 @@ class PoolConfig(Frozen):
         for name in ("pull", "chunk_tokens"):
             if self.phase == "decode" and getattr(self, name):
                 raise ValueError(f"{name}: not together with phase = 'decode'")
+
+    def _check_v1(self) -> None:
+        if self.v1 is None:
+            return
+        for name in (
+            "evicts",
+            "evicts_in_order",
+            "swaps_to",
+            "static_batch",
+            "async_kv",
+            "speculative",
+        ):
+            if getattr(self, name):
+                raise ValueError(f"{name}: not together with v1")
+        for name, must in (("phase", "both"), ("preemption", "recompute")):
+            if getattr(self, name) != must:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be {must!r} with v1")
+        if "kv_watermark" in self.model_fields_set:
+            raise ValueError("kv_watermark: with v1, give v1.watermark in its place")
+        if self.chunk_tokens < self.max_batch:
+            raise ValueError(
+                f"chunk_tokens = {self.chunk_tokens}: must be at least max_batch = {self.max_batch} "
+                "with v1, as vLLM's max_num_batched_tokens must be at least its max_num_seqs"
+            )
 
     def _check_swaps(self) -> None:
         for llm in self.swaps_to:

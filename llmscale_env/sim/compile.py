@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -52,6 +53,7 @@ from llmscale_env.sim.spec import (
     RouterKind,
     RouteSpec,
     SwapSpec,
+    V1Spec,
 )
 from llmscale_env.sim.spec.kinds import MODEL_NAMES
 from llmscale_env.workload.config import SLOClass
@@ -113,6 +115,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         key = (
             (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.prefix_cache, pool.speculative),
             pool.chunk_tokens if optimised else 0,
+            pool.v1 is not None,
         )
         if key not in known:
             known[key] = len(profiles)
@@ -162,7 +165,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 load_ps=(ps(load["ssd"]), ps(load["host"]), ps(load["multicast"])),
                 load_source=SOURCES[pool.load_source],
                 host_kv_bytes=int(pool.host_kv_bytes),
-                watermark_tokens=int(pool.kv_watermark * profile.kv_capacity_tokens),
+                watermark_tokens=int(pool.watermark * profile.kv_capacity_tokens),
                 pull_rule=PullRule[pool.pull_rule.replace("-", "_").upper()],
                 evicts_in_order=pool.evicts_in_order,
                 static_batch=pool.static_batch,
@@ -182,6 +185,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 layers=llm_card(pool.llm).layers if pool.flows else 1,
                 live_mode=LiveMode[pool.live.replace("-", "_").upper()],
                 twin_of=-1 if pool.twin_of is None else pool_names.index(pool.twin_of),
+                v1=_v1(scenario, pool),
                 **pool_regions(scenario, pool),
             )
         )
@@ -274,18 +278,34 @@ def _swap(scenario: Scenario, pool: PoolConfig, llms: tuple[str, ...], profile: 
         weight_bytes=llm_card(pool.llm).weight_bytes,
         fetch_ps=ps(fetch_s * pool.load_time_factor),
         swap_ps=ps(swap_s * pool.load_time_factor),
-        watermark_tokens=int(pool.kv_watermark * capacity),
+        watermark_tokens=int(pool.watermark * capacity),
     )
 
 
 def pool_tables(scenario: Scenario, pool: PoolConfig) -> IterationTables:
     """The tables that a pool's instances run from, its optimisations included (not to be changed)."""
-    return _tables(
+    tables = _tables(
         (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.chunk_tokens),
         pool.prefix_cache,
         pool.speculative,
         scenario.memory_fraction,
         scenario.iteration_times,
+    )
+    if pool.v1 is None:
+        return tables
+    size = scenario.fleet.block_tokens
+    return replace(tables, kv_capacity_tokens=tables.kv_capacity_tokens // size * size)
+
+
+def _v1(scenario: Scenario, pool: PoolConfig) -> V1Spec | None:
+    if pool.v1 is None:
+        return None
+    return V1Spec(
+        block_tokens=scenario.fleet.block_tokens,
+        reserve_full=pool.v1.reserve_full,
+        asynchronous=pool.v1.asynchronous,
+        host_base_ps=ps(pool.v1.host_s),
+        host_per_request_ps=ps(pool.v1.host_per_request_s),
     )
 
 

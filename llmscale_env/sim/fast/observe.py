@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.serving.itl import largest_gap
-from llmscale_env.sim.fast.serving.timing import iterations_done
+from llmscale_env.sim.fast.serving.timing import iterations_done, kv_after
 from llmscale_env.sim.fast.state.lists import (
     decode_gateway_row,
     flight_row,
@@ -93,7 +93,7 @@ def read_instances(S, out):
         out[i].running = inst.n_run
         out[i].waiting = lists_of(S)[i, 2]
         out[i].preempted = lists_of(S)[preempted_row(S, i), 2]
-        out[i].kv_tokens = inst.kv + n * inst.n_dec
+        out[i].kv_tokens = kv_after(S, i, n)
         out[i].host_kv_bytes = inst.host_kv
         out[i].loaded_ps = inst.loaded_ps if inst.state == _LOADING else -1
         out[i].iterations = inst.iterations + n

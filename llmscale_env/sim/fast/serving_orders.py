@@ -13,9 +13,7 @@ from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.spec import (
     ClusterSpec,
     ControllerKind,
-    InstanceState,
     Operations,
-    PoolPhase,
     RequestState,
     RouterKind,
     changed_operations,
@@ -23,6 +21,7 @@ from llmscale_env.sim.spec import (
 from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
     check_class,
+    check_evict,
     check_move_waiting,
     check_operations,
     check_pull,
@@ -80,13 +79,7 @@ class ServingOrders(ABC):
     def evict(self, e: int, instance: int, count: int) -> None:
         check_range("instance", instance, 0, self.spec.n_instances - 1)
         check_range("count", count, 0, 2**31 - 1)
-        state = InstanceState(int(self.states.inst[e, instance]["state"]))
-        pool = self.spec.pools[self.spec.pool_of_slot[instance]]
-        if state not in (InstanceState.ACTIVE, InstanceState.DRAINING) or pool.phase:
-            raise ValueError(
-                f"instance = {instance}: is {state.name}, of phase {PoolPhase(pool.phase).name}, has "
-                "nothing to evict"
-            )
+        check_evict(self.spec, instance, self.states.inst[e]["state"])
         kernels.order_evictions(int(self.handles[e]), instance, count)
 
     def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:

@@ -162,7 +162,9 @@ def _forget(states: State, e: int, spec: ClusterSpec, keep: NDArray[np.int64]) -
         under_way = int(glob["n_transit"])
         states.transit[e, 1, :under_way] = moved[states.transit[e, 1, :under_way]]
     states.lists[e, :, :2] = moved[states.lists[e, :, :2]]
-    decoding = np.arange(states.heap.shape[2]) < states.inst["n_dec"][e][:, None]
+    ending = states.lists[e, states.const["row_ending"][0] :, 2][: spec.n_instances]
+    in_heap = states.inst["n_dec"][e] - ending
+    decoding = np.arange(states.heap.shape[2]) < in_heap[:, None]
     ends = states.heap[e][decoding]
     states.heap[e][decoding] = (ends & ~_PLACE_BITS) | moved[ends & _PLACE_BITS]
     states.lease["last_first"][e] = moved[states.lease["last_first"][e]]

@@ -12,7 +12,7 @@ import numpy as np
 from llmscale_env.sim.fast.serving.queues import (
     age,
 )
-from llmscale_env.sim.fast.serving.timing import iterations_done
+from llmscale_env.sim.fast.serving.timing import iterations_done, kv_after
 from llmscale_env.sim.fast.state.lists import (
     oldest_row,
     preempted_row,
@@ -214,7 +214,7 @@ def _see_instance(S, i, t):
         seen.draining += 1
         return
     seen.active += 1
-    kv = inst.kv + n * inst.n_dec
+    kv = kv_after(S, i, n)
     cap = prof_at(S, inst.profile).cap
     seen.kv_tokens += kv
     seen.kv_capacity += cap

@@ -13,7 +13,7 @@ import simpy
 from llmscale_env.sim.reference.fleet.lifecycle import SlotLife
 from llmscale_env.sim.reference.fleet.scaling import FleetOrders
 from llmscale_env.sim.reference.fleet.spot import SpotVms
-from llmscale_env.sim.reference.instance import HOLDING_WEIGHTS, Instance
+from llmscale_env.sim.reference.instance import Instance
 from llmscale_env.sim.reference.observe import Observation
 from llmscale_env.sim.reference.regions.endpoint_scaling import EndpointRule
 from llmscale_env.sim.reference.regions.region_orders import RegionOrders
@@ -29,13 +29,13 @@ from llmscale_env.sim.spec import (
     ClusterSpec,
     ControllerKind,
     InstanceState,
-    PoolPhase,
     RequestState,
     RouterKind,
     changed_operations,
 )
 from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
+    check_evict,
     check_move_waiting,
     check_operations,
     check_pull,
@@ -341,14 +341,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
     def evict(self, instance: int, count: int) -> None:
         """Evict so many of an instance's priority-1 requests at its next boundary."""
         which = self.all_instances[self._instance(instance)]
-        if which.state not in HOLDING_WEIGHTS:
-            raise ValueError(
-                f"instance = {which.index}: is {which.state.name}, must be ACTIVE or DRAINING"
-            )
-        if which.pool.phase != PoolPhase.BOTH:
-            raise ValueError(
-                f"instance = {which.index}: serves one phase only, has nothing to evict"
-            )
+        check_evict(self.spec, which.index, [int(i.state) for i in self.all_instances])
         which.ordered_evictions += _checked_int("count", count, 0)
 
     def move_waiting(self, instance: int, to: int, count: int) -> None:

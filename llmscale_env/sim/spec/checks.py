@@ -316,6 +316,22 @@ def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None
     _check_needs(spec, route, rule, what)
 
 
+def check_evict(spec: ClusterSpec, instance: int, states: Sequence[int]) -> None:
+    """Refuse an order to evict requests of an instance that cannot.
+
+    Raises:
+        ValueError: it does not serve, or its pool serves one phase only or has `v1`.
+    """
+    pool = spec.pools[spec.pool_of_slot[instance]]
+    if states[instance] not in (InstanceState.ACTIVE, InstanceState.DRAINING):
+        state = InstanceState(states[instance]).name
+        raise ValueError(f"instance = {instance}: is {state}, must be ACTIVE or DRAINING")
+    if pool.phase != PoolPhase.BOTH or pool.v1 is not None:
+        raise ValueError(
+            f"instance = {instance}: serves one phase only or schedules as vLLM V1, has nothing to evict"
+        )
+
+
 def check_move_waiting(spec: ClusterSpec, instance: int, to: int, states: Sequence[int]) -> None:
     """Refuse to move what waits at one instance to another that could not serve it.
 

@@ -81,7 +81,7 @@ _V1_RANGES = {
 
 @dataclass(frozen=True)
 class V1Spec:
-    """The scheduler of vLLM's V1 engine (docs/engine.md, section 20; read in vLLM 0.26).
+    """The scheduler of vLLM's V1 engine (docs/engine.md, section 19; read in vLLM 0.26).
 
     Its `max_num_batched_tokens` is the pool's `chunk_tokens`, its `max_num_seqs` the batch limit, its
     `num_gpu_blocks` the profile's `kv_capacity_tokens` in blocks.

@@ -24,6 +24,7 @@ from llmscale_env.sim.fast.serving.queues import (
 from llmscale_env.sim.fast.serving.region_routing import stays_in_region
 from llmscale_env.sim.fast.serving.routing import route, route_gateway, to_instance
 from llmscale_env.sim.fast.serving.timing import iterations_done, span_ps
+from llmscale_env.sim.fast.serving.vllm_v1 import forget_blocks
 from llmscale_env.sim.fast.serving.wake import hand_over, wake
 from llmscale_env.sim.fast.state.lists import (
     held_row,
@@ -271,6 +272,8 @@ def fail(S, i, t, router, features):
         handover.call_back(S, i, t)
     clear_items(S, i)
     inst.gaps_open = 0
+    if pool.block > 0:
+        forget_blocks(S, i)
     for r in range(glob_of(S).next_arrival):
         if req_at(S, r).kv_host == i:
             drop_copy(S, r)

@@ -40,7 +40,7 @@ _PREFILLS = int(PoolPhase.PREFILL)
 
 
 @njit
-def _row_of(S, i, place):
+def row_of(S, i, place):
     """List that instance `i` takes from at a place."""
     if place == LANDED:
         return landed_row(S, i)
@@ -138,7 +138,7 @@ def admit(S, i, t, left):
         place = next_place(S, i)
         if place == NOBODY or inst.closed:
             break
-        row = _row_of(S, i, place)
+        row = row_of(S, i, place)
         r = lists_of(S)[row, 0]
         req = req_at(S, r)
         if req.llm != inst.llm:

@@ -15,6 +15,7 @@ from llmscale_env.sim.fast.serving.queues import (
     enter_front,
 )
 from llmscale_env.sim.fast.state.lists import (
+    ending_row,
     landed_row,
     preempted_row,
     prefill_row,
@@ -100,7 +101,8 @@ def start_decoding(S, i, r):
     req.decoding = 1
     req.item_start = inst.items
     req.join_iter = inst.iter_no - req.emitted
-    heap_add(S, i, inst.n_dec, req.join_iter + req.output, r)
+    in_heap = inst.n_dec - lists_of(S)[ending_row(S, i), 2]
+    heap_add(S, i, in_heap, req.join_iter + req.output - pool_at(S, inst.pool).lead, r)
     inst.n_dec += 1
     inst.ctx += req.input + req.emitted
     if req.evictable:
@@ -211,7 +213,11 @@ def _remove(S, i, r):
     if req.decoding:
         req.emitted = inst.iter_no - req.join_iter
         tokens = req.input + req.emitted
-        heap_remove(S, i, inst.n_dec, r)
+        ending = ending_row(S, i)
+        if req.decoding == 2:
+            unlink_aux(S, ending, r)
+        else:
+            heap_remove(S, i, inst.n_dec - lists_of(S)[ending, 2], r)
         inst.n_dec -= 1
         inst.ctx -= tokens
         if req.evictable:

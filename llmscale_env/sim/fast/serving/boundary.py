@@ -34,6 +34,7 @@ from llmscale_env.sim.fast.serving.timing import (
     prefill_ps,
     span_ps,
 )
+from llmscale_env.sim.fast.serving.vllm_v1 import continue_v1, end_v1
 from llmscale_env.sim.fast.state.lists import (
     landed_row,
     preempted_row,
@@ -324,7 +325,11 @@ def nothing_waits(S, i):
 def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; returns what it must do now, see `STAY` and so on."""
     inst = inst_at(S, i)
-    _end_iteration(S, i, t)
+    in_blocks = pool_at(S, inst.pool).block > 0
+    if in_blocks:
+        end_v1(S, i, t)
+    else:
+        _end_iteration(S, i, t)
     phase = pool_at(S, inst.pool).phase
     if phase == _PREFILLS:
         hand_over(S, i, t)
@@ -346,7 +351,10 @@ def boundary(S, i, t):
         forget(S, i, t)
     elif pool_at(S, inst.pool).controller != 0:
         update_limit(S, i, t)
-    if pool_at(S, inst.pool).chunk > 0:
+    if in_blocks:
+        if not continue_v1(S, i, t):
+            _rest(S, i, t, False)
+    elif pool_at(S, inst.pool).chunk > 0:
         _continue_chunked(S, i, t)
     else:
         _continue_prefill_first(S, i, t)

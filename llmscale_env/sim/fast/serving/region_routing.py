@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.serving.hashing import quantile, splitmix64
-from llmscale_env.sim.fast.serving.timing import iterations_done, kv_now
+from llmscale_env.sim.fast.serving.timing import iterations_done, kv_after, kv_now
 from llmscale_env.sim.fast.state.memory import (
     active_of,
     cls_at,
@@ -127,7 +127,7 @@ def is_below(S, pools, first, last, t, ppm):
             inst = inst_at(S, active_of(S)[p, a])
             low += inst.kv + const_of(S).waiting_counts * inst.waiting
             if inst.mode == DECODE:
-                more += inst.n_dec * inst.seg_n
+                more += kv_after(S, active_of(S)[p, a], inst.seg_n) - inst.kv
     if min(low, MOST_TOKENS) * PPM >= ppm * room:
         return False
     if (low + more) * PPM < ppm * room:

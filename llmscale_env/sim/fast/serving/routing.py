@@ -13,7 +13,7 @@ from llmscale_env.sim.fast.serving.queues import (
     enter_back,
 )
 from llmscale_env.sim.fast.serving.region_routing import join_own, send
-from llmscale_env.sim.fast.serving.timing import iterations_done, kv_now
+from llmscale_env.sim.fast.serving.timing import iterations_done, kv_after, kv_now
 from llmscale_env.sim.fast.serving.wake import notice_own, wake
 from llmscale_env.sim.fast.state.lists import (
     gateway_row,
@@ -188,6 +188,8 @@ def _has_room(S, i, r, may_evict, t):
         return False
     cap = prof_at(S, inst.profile).cap - inst.watermark
     kv = inst.kv + demand(S, r)
+    if pool_at(S, inst.pool).block > 0:
+        return inst.n_run < inst.limit and kv_now(S, i, t) + demand(S, r) <= cap
     running, growing = inst.n_run, inst.n_dec
     if may_evict:
         running -= inst.ev_n
@@ -249,7 +251,7 @@ def _custom(S, m, c, which, r, t, n, router, features):
             done = iterations_done(S, i, t)
             features[row, 0] = requests_at(S, i)
             features[row, 1] = inst.waiting
-            features[row, 2] = inst.kv + inst.n_dec * done
+            features[row, 2] = kv_after(S, i, done)
             features[row, 3] = prof_at(S, inst.profile).cap
             features[row, 4] = inst.left - inst.n_dec * done
             features[row, 5] = inst.limit

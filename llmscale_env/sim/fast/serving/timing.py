@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import math
 
-from llmscale_env.sim.fast.state.memory import glob_of, inst_at, knots_of, prof_at, tab_of
+from llmscale_env.sim.fast.state.memory import (
+    glob_of,
+    growing_of,
+    inst_at,
+    knots_of,
+    pool_at,
+    prof_at,
+    tab_of,
+    v1_at,
+)
 from llmscale_env.sim.fast.state.records import (
     DECODE,
     DECODE_BASE,
@@ -113,7 +122,27 @@ def iterations_done(S, i, t):
 
 
 @njit
+def block_needs(S, i, n):
+    """Blocks that the next `n` steps take where all of instance `i`'s requests decode (`v1` only)."""
+    inst = inst_at(S, i)
+    size = pool_at(S, inst.pool).block
+    taken = (n // size) * inst.n_dec
+    for k in range(1, n % size + 1):
+        taken += growing_of(S)[i, (-(inst.iter_no + k)) % size]
+    return taken
+
+
+@njit
+def kv_after(S, i, n):
+    """KV tokens in use at instance `i` after `n` iterations of the segment under way, if there is one."""
+    inst = inst_at(S, i)
+    size = pool_at(S, inst.pool).block
+    if size > 0:
+        return (v1_at(S, i).used + block_needs(S, i, n)) * size
+    return inst.kv + n * inst.n_dec
+
+
+@njit
 def kv_now(S, i, t):
     """KV tokens in use at instance `i` at time `t`."""
-    inst = inst_at(S, i)
-    return inst.kv + inst.n_dec * iterations_done(S, i, t)
+    return kv_after(S, i, iterations_done(S, i, t))

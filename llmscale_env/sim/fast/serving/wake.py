@@ -7,6 +7,8 @@ rules here only have to be generous enough.
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmscale_env.sim.fast.serving.batch import (
     all_later,
     demand,
@@ -16,13 +18,19 @@ from llmscale_env.sim.fast.serving.next_request import NOBODY, head_at, shared_p
 from llmscale_env.sim.fast.serving.queues import (
     mark_dirty,
 )
-from llmscale_env.sim.fast.serving.timing import boundary_is_done, iterations_within, span_ps
+from llmscale_env.sim.fast.serving.timing import (
+    boundary_is_done,
+    iterations_within,
+    kv_after,
+    span_ps,
+)
 from llmscale_env.sim.fast.state.lists import (
     preempted_row,
     queue_row,
 )
 from llmscale_env.sim.fast.state.memory import (
     cls_at,
+    const_of,
     dirty_of,
     glob_of,
     inst_at,
@@ -118,6 +126,11 @@ def could_admit(S, i, n, need):
     pool = pool_at(S, inst.pool)
     if inst.n_run >= inst.limit:
         return False
+    if pool.block > 0:
+        tokens = need - 1 - const_of(S).half_block if pool.reserves else np.int64(1)
+        more = ((tokens + pool.block - 1) // pool.block) * pool.block
+        more += inst.watermark // pool.block * pool.block
+        return inst.n_dec < pool.chunk and kv_after(S, i, n) + more <= prof_at(S, inst.profile).cap
     kv = inst.kv + n * inst.n_dec
     if pool.chunk > 0:
         if pool.chunk - inst.n_dec < 1:

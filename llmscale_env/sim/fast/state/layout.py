@@ -29,6 +29,7 @@ from llmscale_env.sim.fast.state.records import (
     ROUTE,
     SERVED_COLUMNS,
     TALLY,
+    V1,
 )
 from llmscale_env.sim.fast.state.region_records import episode_tables, shared_tables, widths
 from llmscale_env.sim.observed import POOL_SEEN, QUEUE_SEEN
@@ -86,6 +87,8 @@ class State(NamedTuple):
     load: NDArray  # (E, I) see `loading`
     home: NDArray  # (E, M)
     live: NDArray  # (E, I) see `live`
+    v1: NDArray  # (E, I)
+    growing: NDArray[np.int64]  # (E, I, W) decoding requests by when they need a block
     co: NDArray  # (E, R), or (E, 1) where there are no live pairs
     roam: NDArray  # (E, R), or (E, 1) where there are no regions: see `region_records`, as those below
     transit: NDArray[np.int64]  # (E, 2, R) or (E, 2, 1) heap of times and requests on their way
@@ -265,6 +268,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
             route_pools[m, c, 1, : len(route.overflow)] = route.overflow
             route_pools[m, c, 2, : len(route.decode_pools)] = route.decode_pools
     link_cap, links = links_of(spec)
+    block_width = max(pool.v1.block_tokens if pool.v1 else 1 for pool in spec.pools)
     moving = n_flows(spec, capacity)
     placing = 4 * batch + 64 if spec.places else 1
     cls = np.array(
@@ -294,6 +298,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["weights"] = any(pool.weight_bytes > 0 for pool in spec.pools)
     const["live"] = may_be_live(spec)
     const["pools_width"] = n_pools + 1
+    const["block_width"] = block_width
     for name, value in widths(spec).items():
         const[name] = value
     e = episodes
@@ -342,6 +347,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         load=np.zeros((e, n_inst), LOAD),
         home=np.zeros((e, n_llms), HOME),
         live=np.zeros((e, n_inst), LIVE),
+        v1=np.zeros((e, n_inst), V1),
+        growing=np.zeros((e, n_inst, block_width), np.int64),
         co=np.zeros((e, capacity if may_be_live(spec) else 1), CO),
         **episode_tables(spec, e, capacity),
         prof=prof,

@@ -61,6 +61,12 @@ def held_row(S, i):
 
 
 @njit
+def ending_row(S, i):
+    """Running requests of instance `i` whose last token comes with the step that runs."""
+    return const_of(S).row_ending + i
+
+
+@njit
 def decode_gateway_row(S, m):
     """Decode gateway of LLM `m`."""
     return const_of(S).row_decode_gateway + m

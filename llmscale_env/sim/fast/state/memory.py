@@ -40,6 +40,7 @@ from llmscale_env.sim.fast.state.records import (
     ROUTE,
     SERVED_COLUMNS,
     TALLY,
+    V1,
 )
 from llmscale_env.sim.fast.state.region_records import ENDPOINT, LEASE, MANAGER, ROAM
 from llmscale_env.sim.observed import POOL_SEEN, QUEUE_SEEN
@@ -174,6 +175,7 @@ report_at = _records("report", REPORT)
 fit_at = _records("fit", FIT)
 load_at = _records("load", LOAD)
 live_at = _records("live", LIVE)
+v1_at = _records("v1", V1)
 co_at = _records("co", CO)
 home_at = _records("home", HOME)
 roam_at = _records("roam", ROAM)
@@ -200,6 +202,7 @@ knots_of = _array("knots", np.int64, 2, "knots", 3)
 pull_of = _array("pull", np.int64, "pull_width")
 place_of = _array("place", np.int64, "pull_width")
 pulled_by_of = _array("pulled_by", np.int64, "pulled_by_width")
+growing_of = _array("growing", np.int64, "block_width")
 dirty_of = _array("dirty", np.int64)
 host_ready_of = _array("host_ready", np.int64, "n_llms")
 host_used_of = _array("host_used", np.int64, "n_llms")

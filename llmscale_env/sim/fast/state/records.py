@@ -17,7 +17,7 @@ NOT_KNOWN = 1 << 40
 """Above every place on a list of queues."""
 
 # What an active or draining instance is doing.
-IDLE, DECODE, PREFILL, MIXED = 0, 1, 2, 3
+IDLE, DECODE, PREFILL, MIXED, STEP = 0, 1, 2, 3, 4
 
 # Error codes that a kernel leaves in `glob.error`.
 NO_ERROR, BAD_ROUTER_ANSWER = 0, 1
@@ -176,7 +176,7 @@ REQ = np.dtype(
         ("llm", np.int16),
         ("cls", np.int16),
         ("state", np.int8),
-        ("decoding", np.int8),
+        ("decoding", np.int8),  # 2: its last token is under way (see `vllm_v1`)
         ("evictable", np.int8),
         ("gap_open", np.int8),
     ]
@@ -220,6 +220,11 @@ POOL = np.dtype(
         ("weight_bytes", np.int64),  # 0: loads by `load_ps`
         ("layers", np.int64),
         ("live_mode", np.int64),
+        ("block", np.int64),  # tokens of a KV block, 0: memory is not in blocks (no `v1`)
+        ("lead", np.int64),  # steps composed ahead of the one that runs
+        ("reserves", np.int64),
+        ("host_base", np.int64),
+        ("host_request", np.int64),
     ]
 )
 
@@ -318,6 +323,17 @@ PROF = np.dtype(
     ]
 )
 
+V1 = np.dtype(
+    [
+        ("used", np.int64),  # blocks
+        ("flying", np.int64),  # first so many of the preempted list: they gave way while a step ran
+        # the step that runs: requests that decode, their context, chunks of prompts
+        ("decoding", np.int64),
+        ("context", np.int64),
+        ("chunks", np.int64),
+    ]
+)
+
 CLS = np.dtype(
     [
         ("priority", np.int64),
@@ -341,6 +357,7 @@ LISTS = {
     "in_flight": "instance",
     "held": "instance",
     "decode_gateway": "llm",
+    "ending": "instance",
 }
 """Lists of requests in the order of their rows, and what there is one of each for (see `lists`)."""
 
@@ -379,6 +396,7 @@ CONST = np.dtype(
             "reclaim_width",
             "bins_width",
             "pools_width",  # one more than pools
+            "block_width",
             *(f"row_{name}" for name in LISTS),  # first row in `lists`
         )
     ]

@@ -18,6 +18,7 @@ from llmscale_env.sim.spec import (
     InstanceState,
     PlacementSpec,
     RequestState,
+    V1Spec,
     first_warm,
 )
 from llmscale_env.workload.requests import RequestTable
@@ -43,6 +44,19 @@ def placement_fields(placement: PlacementSpec | None) -> dict[str, float | int]:
         "fallback": placement.fallback,
         "scaled": placement.scaled_norm,
         "saved_over_tokens": placement.saved_over_tokens,
+    }
+
+
+def v1_fields(v1: V1Spec | None) -> dict[str, int]:
+    """What a pool's record holds of vLLM V1."""
+    if v1 is None:
+        return {}
+    return {
+        "block": v1.block_tokens,
+        "lead": v1.asynchronous,
+        "reserves": v1.reserve_full,
+        "host_base": v1.host_base_ps,
+        "host_request": v1.host_per_request_ps,
     }
 
 
@@ -135,6 +149,8 @@ def reset_episode(
     states.home["restored_from"][e] = NO_SOURCE
     states.home["bytes"][e] = 0
     states.live[e] = 0
+    states.v1[e] = 0
+    states.growing[e] = 0
     for name in ("helper", "first", "last", "executing", "leader", "work"):
         states.live[name][e] = -1
     for name in ("held_first", "held_last"):
@@ -265,6 +281,7 @@ def reset_episode(
             weight_bytes=pool.weight_bytes,
             layers=pool.layers,
             live_mode=pool.live_mode,
+            **v1_fields(pool.v1),
         )
     leaves = int(states.const["leaves"][0])
     tree = states.tree[e]

@@ -1,4 +1,4 @@
-"""The scheduler of vLLM's V1 engine: docs/engine.md, section 20."""
+"""The scheduler of vLLM's V1 engine: docs/engine.md, section 19."""
 
 from __future__ import annotations
 

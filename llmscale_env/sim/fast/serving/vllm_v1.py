@@ -1,0 +1,465 @@
+"""Instances that schedule as vLLM's V1 engine does (docs/engine.md, section 19).
+
+At a boundary a step ends, the next one starts, and one more is composed: with `asynchronous` (a lead of 1)
+the one after it, otherwise the one that starts. Requests that decode get a token in every step, and need a
+block at every `block`-th. `growing_of` counts them by the step, modulo `block`, at which they do. So the
+blocks of a run of steps are a sum (`block_needs`), and decode segments go on over block boundaries.
+
+A running request is in one of four states:
+
+- being prefilled (list `prefill_row`): `pre_done` tokens are computed at the end of the step that runs,
+  `chunk` more in the step composed after it;
+- the same with `pre_done == pre_target`: its context is complete at the end of the step that runs;
+- decoding (`decoding == 1`): in the heap, and counted in `growing_of`;
+- ending (`decoding == 2`, list `ending_row`): its last token comes at the end of the step that runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmscale_env.sim.fast.serving.admission import row_of
+from llmscale_env.sim.fast.serving.batch import (
+    commit_decode,
+    demand,
+    emit_after_prefill,
+    enter,
+    finish,
+    preempt,
+    start_prefill,
+    youngest,
+)
+from llmscale_env.sim.fast.serving.itl import close_gaps, push_item
+from llmscale_env.sim.fast.serving.next_request import NOBODY, OWN, next_place
+from llmscale_env.sim.fast.serving.queues import leave
+from llmscale_env.sim.fast.serving.timing import (
+    block_needs,
+    decode_first_ps,
+    decode_step_ps,
+    mixed_ps,
+    span_ps,
+)
+from llmscale_env.sim.fast.state.lists import (
+    ending_row,
+    preempted_row,
+    prefill_row,
+    queue_row,
+    running_row,
+)
+from llmscale_env.sim.fast.state.memory import (
+    glob_of,
+    growing_of,
+    heap_of,
+    inst_at,
+    lists_of,
+    log_of,
+    pool_at,
+    prof_at,
+    report_at,
+    req_at,
+    v1_at,
+)
+from llmscale_env.sim.fast.state.records import DECODE, NOT_KNOWN, STEP
+from llmscale_env.sim.fast.state.structures import (
+    heap_remove,
+    insert_aux,
+    key_at,
+    leave_own,
+    schedule,
+    unlink,
+)
+from llmscale_env.sim.jit import njit
+from llmscale_env.sim.spec import RequestState
+
+_FINISHED = int(RequestState.FINISHED)
+_RUNNING = int(RequestState.RUNNING)
+
+
+@njit
+def _blocks(S, i, tokens):
+    """Blocks that hold so many tokens at instance `i`."""
+    size = pool_at(S, inst_at(S, i).pool).block
+    return (tokens + size - 1) // size
+
+
+@njit
+def _given(S, i, r):
+    """Tokens of running request `r` that have been given to steps before the composition at hand."""
+    inst, req = inst_at(S, i), req_at(S, r)
+    if req.decoding == 0:
+        return np.int64(req.pre_done)
+    return req.input + inst.iter_no - req.join_iter - 1 + pool_at(S, inst.pool).lead
+
+
+@njit
+def _grow(S, i, tokens, more):
+    """A request with `tokens` given takes one more in every step from this composition on, or no longer."""
+    inst = inst_at(S, i)
+    growing_of(S)[i, (tokens - inst.iter_no) % pool_at(S, inst.pool).block] += more
+
+
+@njit
+def forget_blocks(S, i):
+    """Instance `i` has lost its memory."""
+    v1_at(S, i).used = v1_at(S, i).flying = 0
+    inst_at(S, i).kv = 0
+    for k in range(pool_at(S, inst_at(S, i).pool).block):
+        growing_of(S)[i, k] = 0
+
+
+# ---- 1. what the step just ended has brought -------------------------------------------------------
+
+
+@njit
+def _emit_preempted(S, i, t):
+    """Those who gave way while the step ran had their share in it."""
+    inst = inst_at(S, i)
+    row = preempted_row(S, i)
+    r = lists_of(S)[row, 0]
+    for _ in range(v1_at(S, i).flying):
+        req = req_at(S, r)
+        after = req.next
+        if req.chunk == 1:
+            glob = glob_of(S)
+            if req.first < 0:
+                req.first = t
+                log_of(S)[1, glob.n_first_tokens] = r
+                glob.n_first_tokens += 1
+            else:
+                req.max_itl = max(req.max_itl, t - req.last_token)
+            req.last_token = t
+            req.emitted += 1
+            inst.left -= 1
+            inst.tokens += 1
+            inst.w_tokens += 1
+            inst.waiting += 1
+            if req.emitted == req.output:
+                unlink(S, row, r)
+                inst.waiting -= demand(S, r)
+                inst.left -= req.predicted - req.emitted
+                req.finished = t
+                req.state = _FINISHED
+                log_of(S)[0, glob.n_finished] = r
+                glob.n_finished += 1
+        r = after
+    v1_at(S, i).flying = 0
+
+
+@njit
+def _end_step(S, i, t):
+    inst, step = inst_at(S, i), v1_at(S, i)
+    inst.iter_no += 1
+    if step.decoding > 0 or step.chunks > 0:
+        inst.iterations += 1
+    if step.decoding > 0:
+        inst.w_iter += 1
+        if step.chunks == 0:
+            report = report_at(S, i)
+            report.decode_requests = step.decoding
+            report.decode_context = step.context
+            report.decode_ps = t - inst.seg_begin
+    n = inst.n_dec
+    if n > 0:
+        inst.ctx += n
+        inst.left -= n
+        inst.ev_kv += inst.ev_dec
+        inst.tokens += n
+        inst.w_tokens += n
+        close_gaps(S, i, t)
+        push_item(S, i, t - inst.seg_begin)
+    lead = pool_at(S, inst.pool).lead
+    r = lists_of(S)[prefill_row(S, i), 0]
+    while r >= 0:
+        req = req_at(S, r)
+        after = req.aux_next
+        if req.pre_done == req.pre_target:
+            emit_after_prefill(S, i, r, t)
+            if (
+                lead == 0
+            ):  # otherwise it has been growing since the composition at which the step began
+                _grow(S, i, _given(S, i, r), 1)
+        r = after
+
+
+@njit
+def _mark_ending(S, i, until, grows):
+    """Requests whose key is at most `until` are ending, in order of admission; `grows`: they grew so far."""
+    inst = inst_at(S, i)
+    row = ending_row(S, i)
+    while inst.n_dec > lists_of(S)[row, 2] and (heap_of(S)[i, 0] >> 32) <= until:
+        r = heap_of(S)[i, 0] & 0xFFFFFFFF
+        req = req_at(S, r)
+        heap_remove(S, i, inst.n_dec - lists_of(S)[row, 2], r)
+        if grows:
+            _grow(S, i, _given(S, i, r), -1)
+        req.decoding = 2
+        before = lists_of(S)[row, 1]
+        while before >= 0 and req_at(S, before).admission > req.admission:
+            before = req_at(S, before).aux_prev
+        insert_aux(S, row, r, before)
+
+
+@njit
+def end_v1(S, i, t):
+    """What instance `i` runs, a step or a segment, ends at `t`; requests leave in order of admission."""
+    inst, step = inst_at(S, i), v1_at(S, i)
+    if inst.mode == DECODE:
+        step.used += block_needs(
+            S, i, inst.seg_n - 1
+        )  # the composition at its end is still to come
+        commit_decode(S, i, inst.seg_n)
+    elif inst.mode == STEP:
+        _end_step(S, i, t)
+    else:
+        return
+    inst.busy_ps += t - inst.seg_begin
+    lead = pool_at(S, inst.pool).lead
+    _mark_ending(S, i, inst.iter_no - lead, lead == 0)
+    row = ending_row(S, i)
+    while lists_of(S)[row, 2] > 0:
+        r = np.int64(lists_of(S)[row, 0])
+        step.used -= _blocks(S, i, np.int64(req_at(S, r).input) + req_at(S, r).output - 1)
+        finish(S, i, r, t)
+    _emit_preempted(S, i, t)
+
+
+# ---- 2. composing a step ---------------------------------------------------------------------------
+
+
+@njit
+def _give_way(S, i, r, t):
+    """Running request `r` frees its blocks; with a step under way, what it makes of it still comes."""
+    inst, req = inst_at(S, i), req_at(S, r)
+    lead = pool_at(S, inst.pool).lead
+    given = _given(S, i, r)
+    complete = req.decoding > 0 or req.pre_done == req.pre_target
+    grows = req.decoding == 1 or (complete and req.decoding == 0 and req.output - req.emitted > 1)
+    if grows:
+        _grow(S, i, given, -1)
+    v1_at(S, i).used -= _blocks(S, i, given)
+    preempt(S, i, r, t)
+    if lead == 1:
+        req.chunk = complete
+        v1_at(S, i).flying += 1
+
+
+@njit
+def _next_admitted(S, i, r, other):
+    """The running request admitted next after `r`, and the next one of the list that `r` is not in."""
+    mine = np.int64(req_at(S, r).next)
+    if other >= 0 and req_at(S, other).state != _RUNNING:
+        other = np.int64(-1)  # it has given way, and so have those behind it
+    if mine < 0 or (other >= 0 and req_at(S, other).admission < req_at(S, mine).admission):
+        return other, mine
+    return mine, other
+
+
+@njit
+def _compose_scarce(S, i, t, left, blocks):
+    """Blocks are short: requests get their tokens one after the other. Returns how many got any."""
+    step = v1_at(S, i)
+    r = np.int64(lists_of(S)[running_row(S, i, 0), 0])
+    other = np.int64(lists_of(S)[running_row(S, i, 1), 0])
+    if r < 0 or (other >= 0 and req_at(S, other).admission < req_at(S, r).admission):
+        r, other = other, r
+    shares = 0
+    while r >= 0 and left > 0:
+        req = req_at(S, r)
+        tokens = np.int64(1)
+        if req.decoding == 0 and req.pre_done < req.pre_target:
+            tokens = min(np.int64(req.pre_target - req.pre_done), left)
+        elif req.decoding == 2 or (req.decoding == 0 and req.output - req.emitted == 1):
+            tokens = np.int64(0)  # its last token is on its way
+        if tokens > 0:
+            given = _given(S, i, r)
+            more = _blocks(S, i, given + tokens) - _blocks(S, i, given)
+            while more > blocks - step.used:
+                latest = youngest(S, i)
+                _give_way(S, i, latest, t)
+                if latest == r:
+                    return shares
+            step.used += more
+            if req.decoding == 0 and req.pre_done < req.pre_target:
+                req.chunk = tokens
+            left -= tokens
+            shares += 1
+        r, other = _next_admitted(S, i, r, other)
+    return shares
+
+
+@njit
+def _take(S, i, place, t):
+    """The head of what instance `i` takes from at `place` joins the batch."""
+    inst = inst_at(S, i)
+    row = row_of(S, i, place)
+    r = np.int64(lists_of(S)[row, 0])
+    req = req_at(S, r)
+    if place >= 0:
+        leave(S, r, row - queue_row(S, 0))
+        inst.left += req.predicted - req.emitted
+    else:
+        inst.waiting -= demand(S, r)
+        if place == OWN:
+            leave_own(S, i, r)
+        else:
+            unlink(S, row, r)
+    enter(S, i, r, t)
+    start_prefill(S, i, r)
+
+
+@njit
+def _admit(S, i, t, left, blocks):
+    """Waiting requests join while there is a place, budget and memory; returns how many."""
+    inst, step = inst_at(S, i), v1_at(S, i)
+    pool = pool_at(S, inst.pool)
+    n = 0
+    while left > 0 and inst.n_run < inst.limit:
+        place = next_place(S, i)
+        if place == NOBODY:
+            break
+        r = np.int64(lists_of(S)[row_of(S, i, place), 0])
+        req = req_at(S, r)
+        context = np.int64(req.input + req.emitted)
+        chunk = min(context, left)
+        kept = inst.watermark // pool.block if inst.n_run > 0 else 0
+        asked = context if pool.reserves else chunk
+        if _blocks(S, i, asked) + kept > blocks - step.used:
+            break
+        _take(S, i, place, t)
+        req.chunk = chunk
+        step.used += _blocks(S, i, chunk)
+        left -= chunk
+        n += 1
+    return n
+
+
+@njit
+def _compose(S, i, t):
+    """Compose a step; returns how many requests have a share in it, and whether any gave way."""
+    inst, step = inst_at(S, i), v1_at(S, i)
+    pool = pool_at(S, inst.pool)
+    blocks = prof_at(S, inst.profile).cap // pool.block
+    shares = inst.n_dec - lists_of(S)[ending_row(S, i), 2]
+    partial = np.int64(-1)
+    r = np.int64(lists_of(S)[prefill_row(S, i), 0])
+    while r >= 0:
+        req = req_at(S, r)
+        if req.pre_done < req.pre_target:
+            partial = r  # the last one in the list, and the only one: it had all that was left
+        elif req.output - req.emitted > 1:
+            _grow(S, i, np.int64(req.pre_done), 1)
+            shares += 1
+        r = np.int64(req.aux_next)
+    left = pool.chunk - shares
+    needed = growing_of(S)[i, (-inst.iter_no) % pool.block]
+    chunk = np.int64(0)
+    if partial >= 0:
+        req = req_at(S, partial)
+        chunk = min(np.int64(req.pre_target - req.pre_done), left)
+        needed += _blocks(S, i, req.pre_done + chunk) - _blocks(S, i, np.int64(req.pre_done))
+    if needed > blocks - step.used:
+        return _compose_scarce(S, i, t, pool.chunk, blocks), True
+    step.used += needed
+    if chunk > 0:
+        req_at(S, partial).chunk = chunk
+        shares += 1
+    return shares + _admit(S, i, t, left - chunk, blocks), False
+
+
+# ---- 3. launch ---------------------------------------------------------------------------------------
+
+
+@njit
+def _start(S, i):
+    """The step composed last starts; returns its time on the GPU."""
+    inst, step = inst_at(S, i), v1_at(S, i)
+    tokens, pairs, chunks = np.int64(0), np.int64(0), np.int64(0)
+    r = lists_of(S)[prefill_row(S, i), 0]
+    while r >= 0:
+        req = req_at(S, r)
+        if req.chunk > 0:
+            chunk = np.int64(req.chunk)
+            chunks += 1
+            tokens += chunk
+            pairs += chunk * (2 * req.pre_done + chunk)
+            req.pre_done += chunk
+            req.chunk = 0
+        r = req.aux_next
+    step.decoding, step.context, step.chunks = inst.n_dec, inst.ctx, chunks
+    if chunks > 0:
+        return mixed_ps(S, inst.profile, inst.n_dec, inst.ctx, tokens, pairs, chunks)
+    if inst.n_dec > 0:
+        return decode_first_ps(S, inst.profile, inst.n_dec, inst.ctx)
+    return np.int64(0)
+
+
+@njit
+def _steps_with_blocks(S, i):
+    """How many steps of decoding come before a composition for which blocks are short."""
+    inst = inst_at(S, i)
+    size = pool_at(S, inst.pool).block
+    free = prof_at(S, inst.profile).cap // size - v1_at(S, i).used
+    rounds = free // inst.n_dec
+    free -= rounds * inst.n_dec
+    k = 0
+    while k < size - 1:
+        free -= growing_of(S)[i, (-(inst.iter_no + k + 1)) % size]
+        if free < 0:
+            break
+        k += 1
+    return rounds * size + k + 1
+
+
+@njit
+def _launch_segment(S, i, t, host_ps):
+    """Steps in which all decode and to which no request comes, up to the next thing that can change that."""
+    inst = inst_at(S, i)
+    pool = pool_at(S, inst.pool)
+    n = min((heap_of(S)[i, 0] >> 32) - inst.iter_no, _steps_with_blocks(S, i))
+    if pool.controller != 0 and inst.changed:
+        n = min(n, max(1, pool.window - inst.w_iter))
+    if inst.settling and inst.n_run <= inst.limit:
+        n = 1
+    first = decode_first_ps(S, inst.profile, inst.n_dec, inst.ctx)
+    step_ps = decode_step_ps(S, inst.profile, inst.n_dec)
+    if pool.lead == 0:
+        first += host_ps
+    elif host_ps > first:  # the host sets the pace until the context has grown
+        if step_ps > 0:
+            n = min(n, (host_ps - first + step_ps - 1) // step_ps)
+        first, step_ps = host_ps, np.int64(0)
+    inst.settled = NOT_KNOWN
+    inst.mode = DECODE
+    inst.seg_begin = inst.seg_start = t
+    inst.seg_first_ps = first
+    inst.seg_step_ps = step_ps
+    inst.seg_n = n
+    schedule(S, i, key_at(t + span_ps(n, first, step_ps)))
+
+
+@njit
+def continue_v1(S, i, t):
+    """Compose, and launch what is to run now; False: nothing is."""
+    inst, step = inst_at(S, i), v1_at(S, i)
+    pool = pool_at(S, inst.pool)
+    gpu_ps = np.int64(0)
+    if pool.lead == 1:
+        gpu_ps = _start(S, i)
+        _mark_ending(S, i, inst.iter_no, True)
+    shares, scarce = _compose(S, i, t)
+    host_ps = pool.host_base + pool.host_request * shares if shares > 0 else np.int64(0)
+    if pool.lead == 0:
+        gpu_ps = _start(S, i)
+    inst.kv = step.used * pool.block
+    if inst.n_run == 0:
+        return False
+    steady = inst.n_pre == 0 and lists_of(S)[ending_row(S, i), 2] == 0 and not scarce
+    if steady and step.chunks == 0 and step.decoding > 0:
+        _launch_segment(S, i, t, host_ps)
+        return True
+    inst.mode = STEP
+    inst.seg_begin = inst.seg_start = t
+    inst.seg_n = 0
+    duration = max(gpu_ps, host_ps) if pool.lead == 1 else gpu_ps + host_ps
+    schedule(S, i, key_at(t + duration))
+    return True
