@@ -109,7 +109,7 @@ class LlmCard:
         shared_experts: as wide, which every token goes through besides.
         dense_layers: of all layers, those with a dense MLP in place of experts.
         bytes_per_expert_weight: as `bytes_per_weight`, of the experts; 0: the same.
-        kv_lora_rank: latent values that a layer keeps per token (multi-head latent attention, MLA); 0: no MLA.
+        kv_lora_rank: latent values that a layer keeps per token (multi-head latent attention, MLA); 0: none.
         q_lora_rank: of its compressed queries; 0: they are not compressed.
         qk_rope_dim, qk_nope_dim, v_head_dim: of its heads; the first is kept per token as well.
         window, window_layers: tokens that so many of the layers attend to; the others attend to all. A window

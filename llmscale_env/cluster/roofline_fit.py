@@ -76,7 +76,12 @@ def fit_roofline(sets: list[Measurements]) -> dict[str, Any]:
                 off[name].append(error[rows.part == part])
     errors = {name: np.concatenate(values) for name, values in off.items()}
     return {
-        "efficiency": dict(vars(fit_efficiency(composed))),
+        # Those of experts are constants of the roofline (`fit_experts`).
+        "efficiency": {
+            name: value
+            for name, value in vars(fit_efficiency(composed)).items()
+            if not name.startswith("expert")
+        },
         "errors": {name: vars(relative_error(len(e), e)) for name, e in errors.items()},
     }
 
