@@ -1,16 +1,17 @@
 """The cards of GPUs and LLMs, what fits where, and how long an iteration takes there.
 
-python -m llmscale_env.cards llms | gpus [format=text|markdown]
+python -m llmscale_env.cards llms | gpus | sources [format=text|markdown]
 python -m llmscale_env.cards fits [llm=A,B] [gpu=A,B] [memory_fraction=0.9]
 python -m llmscale_env.cards times [llm=A,B] [gpu=A,B] [tp=1,2,4,8] [batch=32] [context=1024]
                              [prompt=1024] [memory_fraction=0.9] [data=FILE.json]
 python -m llmscale_env.cards measured
 
-`llms` and `gpus` are the cards themselves, with their sources. `fits`: degrees of tensor parallelism at
-which an instance fits, and the KV tokens of the least. `times`: decode of one request and of `batch`,
-each with `context` tokens, and prefill of one `prompt`; an instance that does not fit says why. Where
-times are a roofline's, nine tenths of the whole iterations that were measured elsewhere are inside the
-brackets. `measured`: every pair of which such iterations were measured, over the roofline of the same cards.
+`llms` and `gpus` are the cards themselves, `sources` says where their numbers are published. `fits`:
+degrees of tensor parallelism at which an instance fits, and the KV tokens of the least. `times`: decode of
+one request and of `batch`, each with `context` tokens, and prefill of one `prompt`; an instance that does
+not fit says why. Where times are a roofline's, nine tenths of the whole iterations that were measured
+elsewhere are inside the brackets. `measured`: every pair of which such iterations were measured, over the
+roofline of the same cards.
 
 `llm=` and `gpu=` are names, or files (a Hugging Face config.json, a card in YAML); all if left out. `data=`
 has times of your own, a file of `python -m llmscale_env.calibrate`.
@@ -35,6 +36,7 @@ from llmscale_env.cluster.roofline import RooflineBand, roofline_bands, roofline
 _TABLES: dict[str, tuple[str, ...]] = {
     "llms": (),
     "gpus": (),
+    "sources": (),
     "fits": ("llm", "gpu", "memory_fraction"),
     "times": ("llm", "gpu", "memory_fraction", "tp", "batch", "context", "prompt", "data"),
     "measured": (),
@@ -70,7 +72,7 @@ def _llms(options: dict[str, str]) -> Table:
     """Shape, weights, KV cache and context limit of every LLM."""
     head = (
         "LLM", "layers x hidden", "heads / KV heads", "experts (per token)", "weights", "active", "GB",
-        "KV bytes per token", "context limit", "source",
+        "KV bytes per token", "context limit",
     )  # fmt: skip
     rows: list[tuple[str, ...]] = []
     for name in known_llms():
@@ -83,7 +85,7 @@ def _llms(options: dict[str, str]) -> Table:
                 name, f"{card.layers} x {card.hidden}", heads or f"{card.heads} / {card.kv_heads}",
                 experts + shared, f"{card.parameters / 1e9:.2f} B", f"{card.active_parameters / 1e9:.2f} B",
                 f"{card.weight_bytes / 1e9:.1f}", f"{card.kv_bytes_per_token:,}",
-                f"{card.context_limit:,}" if card.context_limit else "none", card.source,
+                f"{card.context_limit:,}" if card.context_limit else "none",
             )
         )  # fmt: skip
     return head, rows
@@ -93,7 +95,6 @@ def _gpus(options: dict[str, str]) -> Table:
     """Peaks and links of every GPU."""
     head = (
         "GPU", "memory GB", "TB/s", "TFLOP/s bf16", "fp8", "fp4", "PCIe GB/s", "between GPUs GB/s", "linked",
-        "source",
     )  # fmt: skip
     rows = []
     for name in known_gpus():
@@ -104,10 +105,16 @@ def _gpus(options: dict[str, str]) -> Table:
                 name, f"{card.memory_bytes / 1e9:.1f}", f"{card.memory_bytes_per_s / 1e12:g}",
                 *(f"{peak / 1e12:g}" if peak else "-" for peak in peaks),
                 f"{card.pcie_bytes_per_s / 1e9:g}", f"{card.nvlink_bytes_per_s / 1e9:g}",
-                str(card.linked_gpus), card.source,
+                str(card.linked_gpus),
             )
         )  # fmt: skip
     return head, rows
+
+
+def _sources(options: dict[str, str]) -> Table:
+    """Where the numbers of every card are published."""
+    cards = [*map(gpu_card, known_gpus()), *map(llm_card, known_llms())]
+    return ("card", "source"), [(card.name, card.source) for card in cards]
 
 
 def _fits(options: dict[str, str]) -> Table:
@@ -192,6 +199,7 @@ def _measured(options: dict[str, str]) -> Table:
 _MAKERS: dict[str, Callable[[dict[str, str]], Table]] = {
     "llms": _llms,
     "gpus": _gpus,
+    "sources": _sources,
     "fits": _fits,
     "times": _times,
     "measured": _measured,

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmscale_env import cards as cards_command
 from llmscale_env.cluster.card_files import CardFileError, card_from_config
 from llmscale_env.cluster.cards import (
     GpuCard,
+    LlmCard,
     UnknownCardError,
     gpu_card,
     known_gpus,
@@ -498,3 +500,69 @@ def test_a_scenario_serves_cards_from_files(tmp_path: Path):
     assert profile.kv_capacity_tokens == kv_capacity_tokens("qwen3-30b-a3b", "h200", pool.tp)
     with pytest.raises(ScenarioError, match=r"deepseek-v3 does not fit on .*gpu\.yaml"):
         load_scenario("mixed-slo-v0", **{**changes, "fleet.pools.*.llm": "deepseek-v3"})
+
+
+# The command ------------------------------------------------------------------------------------------------
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cards_command.main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llms",),
+        ("gpus",),
+        ("fits", "gpu=a100-40gb,a100-80gb,l40s,h100,h200,b200"),
+        ("measured",),
+        (
+            "times",
+            "llm=llama-3.1-8b,llama-3.1-8b-fp8,qwen3-30b-a3b,gpt-oss-20b",
+            "gpu=h100,h200",
+            "tp=1",
+        ),
+    ],
+)
+def test_the_page_shows_what_the_command_prints(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "cards.md").read_text()
+    table, _, bands = printed(capsys, *words, "format=markdown").strip().partition("\n\n")
+    assert table in page, f"run: python -m llmscale_env.cards {' '.join(words)} format=markdown"
+    if words == ("measured",):
+        running = " ".join(page.split())
+        assert all(f"- {line}" in running for line in bands.splitlines())
+
+
+def test_the_command_tells_times_with_their_band_and_why_something_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN_MOE))
+    lines = printed(
+        capsys, "times", f"llm={path}", "gpu=l40s", "batch=8", "context=100"
+    ).splitlines()
+    model, band = iteration_time_model(str(path), "l40s", 2), roofline_bands()["decode"]
+    ms = 1e3 * model.decode_s(8, 800)
+    assert "tp = 1: " in lines[1]
+    assert "does not fit on l40s-48gb: each GPU would need 61.1 GB of weights" in lines[1]
+    assert f"{ms:.3g} ({ms * band.low:.3g} to {ms * band.high:.3g})" in lines[2]
+    assert "roofline, decode x" in lines[2]
+    (measured,) = printed(capsys, "times", "llm=llama-2-70b", "gpu=a100", "tp=4").splitlines()[1:2]
+    assert "measured (decode 2 %" in measured
+    assert "https://huggingface.co/Qwen/Qwen3-8B" in printed(capsys, "sources")
+
+
+def test_capacities_are_those_that_servers_logged():
+    # vLLM 0.26 on an H200 (this project's run); vLLM 0.11 on 80-GB GPUs (OpenTelemetry files of
+    # https://github.com/inference-sim/inference-sim, eval/ground_truth): "GPU KV cache size" of each.
+    codellama = LlmCard("codellama-34b", 48, 8192, 64, 8, 128, 22016, 32000, 33_743_970_304)
+    for llm, gpu, fraction, logged in (
+        ("llama-3.1-8b", "h200", 0.92, 919_824),
+        ("llama-2-7b", "h100", 0.9, 119_008),
+        (codellama, "h100", 0.9, 40_592),
+    ):
+        tokens = kv_capacity_tokens(llm, gpu, 1, memory_fraction=fraction)
+        assert tokens == pytest.approx(logged, rel=0.015)
