@@ -61,7 +61,7 @@ def _run(words: list[str]) -> int:
     except (DataFileError, ValueError) as error:
         raise Slip(str(error)) from None
     print(_text(head, rows, markdown))
-    if name in ("times", "measured"):
+    if name == "measured" or (name == "times" and any("roofline" in row[-1] for row in rows)):
         print()
         for part, band in roofline_bands().items():
             print(_band(part, band))
@@ -113,8 +113,9 @@ def _gpus(options: dict[str, str]) -> Table:
 
 def _sources(options: dict[str, str]) -> Table:
     """Where the numbers of every card are published."""
-    cards = [*map(gpu_card, known_gpus()), *map(llm_card, known_llms())]
-    return ("card", "source"), [(card.name, card.source) for card in cards]
+    gpus = [(card.name, card.source) for card in map(gpu_card, known_gpus())]
+    llms = [(card.name, card.source) for card in map(llm_card, known_llms())]
+    return ("card", "source"), [*gpus, *llms]
 
 
 def _fits(options: dict[str, str]) -> Table:

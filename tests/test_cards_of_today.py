@@ -456,6 +456,7 @@ def test_a_gpu_from_yaml(tmp_path: Path):
         ("like: h100\nmemory_bytes_per_second: 3", "did you mean 'memory_bytes_per_s'"),
         ("like: h100\nmemory_bytes_per_s: fast", "memory_bytes_per_s = 'fast' must be a number"),
         ("like: h100\nlinked_gpus: 1.5", "linked_gpus = 1.5 must be a whole number"),
+        (f"like: h100\nmemory_bytes: {10**400}", "must be a number"),
         ("like: h100\nmemory_bytes: -1", "memory_bytes = -1 must be positive"),
         ("memory_bytes: 3", "flops_per_s, memory_bytes_per_s"),
         ("like: [", "not valid YAML"),
@@ -551,7 +552,8 @@ def test_the_command_tells_times_with_their_band_and_why_something_does_not_fit(
     assert f"{ms:.3g} ({ms * band.low:.3g} to {ms * band.high:.3g})" in lines[2]
     assert "roofline, decode x" in lines[2]
     (measured,) = printed(capsys, "times", "llm=llama-2-70b", "gpu=a100", "tp=4").splitlines()[1:2]
-    assert "measured (decode 2 %" in measured
+    assert "measured (decode 2.0 %, prefill 4.7 % off)" in measured
+    assert "nine tenths" not in printed(capsys, "times", "llm=llama-2-70b", "gpu=a100", "tp=4")
     assert "https://huggingface.co/Qwen/Qwen3-8B" in printed(capsys, "sources")
 
 

@@ -409,7 +409,7 @@ def _as(kind: str, key: str, value: Any) -> Any:
     try:
         # YAML takes 312e12 for text.
         number = float(value) if not isinstance(value, bool) else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or number != number or abs(number) == float("inf"):
         raise ValueError(f"{key} = {value!r} must be a number")

@@ -102,7 +102,7 @@ def basis(model: IterationTimeModel) -> str:
         where = f"{llm.times_of if carried else llm.name} on {gpu.times_of or gpu.name}"
         return f"interpolated from {where} ({measured})"
     errors = [
-        f"{part} {100 * model.errors[part].mean:.0f} %"
+        f"{part} {100 * model.errors[part].mean:.1f} %"
         for part in ("decode", "prefill")
         if part in model.errors
     ]
