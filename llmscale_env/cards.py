@@ -11,7 +11,7 @@ degrees of tensor parallelism at which an instance fits, and the KV tokens of th
 one request and of `batch`, each with `context` tokens, and prefill of one `prompt`; an instance that does
 not fit says why. Where times are a roofline's, nine tenths of the whole iterations that were measured
 elsewhere are inside the brackets. `measured`: every pair of which such iterations were measured, over the
-roofline of the same cards.
+roofline of the same cards, and runs of mixtures of experts that others have published.
 
 `llm=` and `gpu=` are names, or files (a Hugging Face config.json, a card in YAML); all if left out. `data=`
 has times of your own, a file of `python -m llmscale_env.calibrate`.
@@ -31,7 +31,12 @@ from llmscale_env.cluster.iteration_data import DataFileError
 from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import basis, iteration_time_model
 from llmscale_env.cluster.kv import TP_DEGREES, DoesNotFitError, fitting_tp, kv_capacity_tokens
-from llmscale_env.cluster.roofline import RooflineBand, roofline_bands, roofline_pairs
+from llmscale_env.cluster.roofline import (
+    RooflineBand,
+    published_runs,
+    roofline_bands,
+    roofline_pairs,
+)
 
 _TABLES: dict[str, tuple[str, ...]] = {
     "llms": (),
@@ -61,6 +66,8 @@ def _run(words: list[str]) -> int:
     except (DataFileError, ValueError) as error:
         raise Slip(str(error)) from None
     print(_text(head, rows, markdown))
+    if name == "measured":
+        print(f"\n{_text(*_runs(), markdown)}")
     if name == "measured" or (name == "times" and any("roofline" in row[-1] for row in rows)):
         print()
         for part, band in roofline_bands().items():
@@ -194,6 +201,28 @@ def _measured(options: dict[str, str]) -> Table:
             for ratios in (pair.decode, pair.prefill)
         )
         rows.append((pair.llm, pair.gpu, str(pair.tp), *spread, pair.source))
+    return head, rows
+
+
+def _runs() -> Table:
+    """A row per run of a mixture of experts that others have published."""
+    head = (
+        "LLM",
+        "GPU",
+        "tp",
+        "requests of input + output",
+        "s",
+        "roofline s",
+        "ratio",
+        "measured by",
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            r.llm, r.gpu, str(r.tp), f"{r.requests} of {r.input_tokens} + {r.output_tokens}",
+            f"{r.seconds:.3g}", f"{r.roofline_s:.3g}", f"{r.seconds / r.roofline_s:.2f}", r.source,
+        )
+        for r in published_runs()
+    ]  # fmt: skip
     return head, rows
 
 

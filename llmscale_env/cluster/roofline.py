@@ -321,6 +321,61 @@ def _vllm_on_h200() -> MeasuredPair:
     return MeasuredPair(*_H200, source, np.asarray(decode), np.asarray(prefill))
 
 
+@dataclass(frozen=True)
+class PublishedRun:
+    """A batch of equal requests that others have timed as a whole, and the roofline of the same.
+
+    Attributes:
+        llm, gpu, tp: card names and tensor-parallel degree.
+        requests, input_tokens, output_tokens: that start together.
+        seconds, roofline_s: from the start to the last token.
+        source: who measured, and where it is published.
+    """
+
+    llm: str
+    gpu: str
+    tp: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    roofline_s: float
+    source: str
+
+
+_RUNS_FILE = Path(__file__).parent / "data" / "published_runs.csv"
+
+
+@lru_cache(maxsize=1)
+def published_runs() -> tuple[PublishedRun, ...]:
+    """Runs of LLMs with a mixture of experts. They have no part in the calibration, nor in the bands."""
+    runs = []
+    with _RUNS_FILE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            llm, gpu, tp = row["llm"], row["gpu"], int(row["tp"])
+            n, inputs, outputs = (
+                int(row[key]) for key in ("requests", "input_tokens", "output_tokens")
+            )
+            times = _times(llm_card(llm), gpu_card(gpu), tp, exact=True)
+            # Linear in the context, so that its mean over the decodes will do.
+            decode_s = (outputs - 1) * times.decode_s(n, n * (inputs + outputs / 2))
+            roofline_s = times.prefill_s(n * inputs, n * inputs**2) + decode_s
+            runs.append(
+                PublishedRun(
+                    llm,
+                    gpu,
+                    tp,
+                    n,
+                    inputs,
+                    outputs,
+                    float(row["seconds"]),
+                    roofline_s,
+                    row["source"],
+                )
+            )
+    return tuple(runs)
+
+
 @lru_cache(maxsize=1)
 def roofline_bands() -> dict[str, RooflineBand]:
     """How far whole iterations that were measured are from the roofline, by "decode" and "prefill"."""
