@@ -87,6 +87,7 @@ def _evaluate(words: Sequence[str]) -> int:
     out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
     from llmscale_env.control.reward import even_seeds
     from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
+    from llmscale_env.scenarios.basis import times_told
 
     if options["env"] not in scenario_names() and not scenario_name:
         raise Slip(
@@ -104,6 +105,7 @@ def _evaluate(words: Sequence[str]) -> int:
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
+    print("\n".join(times_told(scenario)))
     print(listed(places))
     return 0
 

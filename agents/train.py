@@ -299,6 +299,7 @@ def _finish(
     from baselines import make_policy
     from llmscale_env._spread import ALONE, Launcher
     from llmscale_env.control.reward import even_seeds
+    from llmscale_env.scenarios.basis import times_told
 
     learned = LearnedPolicy(folder, name=config.agent)
     judged = evaluation_scenario(config, scenario)
@@ -315,7 +316,7 @@ def _finish(
         spreads = judged is not scenario and config.engine == "fast"
         side_by_side = Launcher(workers=config.env_threads) if spreads else ALONE
         text, files = compare(policies, judged, seeds, folder, simulation, side_by_side)
-        print(text, flush=True)
+        print(text, *times_told(judged), sep="\n", flush=True)
         places += files
     path = draw_episode(learned, judged, seeds[0], folder, simulation)
     places += [("an episode", path)]

@@ -21,7 +21,7 @@ from experiments.chiron.fig03_batch_size import GPU, PARAMETERS, TENSOR_PARALLEL
 from experiments.chiron.instance import backlog, measure
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import check_folder, one_of, parse_options, run_command, some_of
-from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.cluster.iteration_time import basis, iteration_time_model
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig
 from llmscale_env.workload import tables
 
@@ -145,6 +145,10 @@ def _run(words: list[str]) -> int:
     found = best(rows)
     print(text_table(HEAD, rows))
     print(text_table(BEST_HEAD, found))
+    for llm in llms:
+        print(
+            f"iteration times of {llm}: {basis(iteration_time_model(llm, GPU, TENSOR_PARALLEL[llm]))}"
+        )
     print(f"written: {write_csv(out / 'best_batch_size.csv', HEAD, rows)}")
     print(f"written: {write_csv(out / 'best_limits.csv', BEST_HEAD, found)}")
     print(f"drawn: {draw(rows, out / 'best_batch_size.png')}")

@@ -13,7 +13,8 @@
                        parameters as in aladdin:gamma=0.7+theta=0.8; machine-wide with
                        tp=gpus_per_host only
     attainment=SHARE   of the requests that have to be in time (0.99)
-    llm=, gpu=         names of cards (llama-2-13b, a100-80gb)
+    llm=, gpu=         names of cards (llama-2-13b, a100-80gb), or files: a Hugging Face config.json, a card
+                       in YAML
     iteration_times=   of your own GPU: a file of `python -m llmscale_env.calibrate`
     tp=N,N             GPUs per worker that are tried (1,2,4,8, up to gpus_per_host=8)
     max_gpus=N         no more are tried (64)
@@ -27,7 +28,8 @@
 
 For every policy and number of GPUs per worker: the least number of workers with which the lower 95 %
 bound of the share of requests in time reaches the target, by bisection; every number meets the same
-windows. The first lines name the LLM, the GPU, the degrees, and the share of a trace that is simulated.
+windows. The first lines name the LLM, the GPU, the degrees, what the iteration times rest on, and the share
+of a trace that is simulated.
 Writes capacity.csv (every number tried) and capacity.png. Finished windows are kept in
 DIRECTORY/cache: an interrupted command goes on where it stopped when it is given again. Exit code 0
 when a configuration was found, 1 when none of those tried is enough, 2 for a slip (also for a load too
@@ -62,7 +64,8 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import Slip, run_command
-from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.cluster.iteration_time import basis, iteration_time_model
+from llmscale_env.cluster.kv import fitting_tp
 from llmscale_env.workload.requests import PS_PER_S
 
 HEAD = (
@@ -343,23 +346,39 @@ def _plan(request: Request) -> Plan | None:
 
 
 def asked(request: Request) -> list[str]:
-    """Two lines: what the answer is for, and which part of the load is simulated."""
+    """Three lines: what the answer is for, which part of the load is simulated, what the times rest on."""
     case, plan = request.case, _plan(request)
     degrees = ", ".join(map(str, request.degrees))
-    lines = [f"{case['llm']} on {case['gpu']}, tensor parallelism of {degrees}"]
+    first = f"{case['llm']} on {case['gpu']}, tensor parallelism of {degrees}"
+    return [first, f"simulated: {_simulated(case, plan)}", f"iteration times: {_basis(request)}"]
+
+
+def _simulated(case: Mapping[str, Any], plan: Plan | None) -> str:
     if plan is None:
         seconds = f"{_many(case['windows'], 'window')} of {case['window_s']:g} s"
-        return [*lines, f"simulated: {seconds} of load, drawn with seed {case['seed']}"]
+        return f"{seconds} of load, drawn with seed {case['seed']}"
     name, total = Path(case["stream"]["arrivals"]["path"]).name, int(plan.requests.sum())
     seconds = f"{_many(len(plan.parts), 'window')} of {plan.part_s:.3g} s"
     if plan.whole:
-        return [*lines, f"simulated: all {_many(total, 'request')} of {name}, in {seconds}"]
+        return f"all {_many(total, 'request')} of {name}, in {seconds}"
     drawn = len(plan.parts) - plan.busiest
-    return [
-        *lines,
-        f"simulated: {_part(plan.coverage)} of the {_many(total, 'request')} of {name}, in {seconds} "
-        f"of {len(plan.requests):,}: the busiest {plan.busiest}, and {drawn} drawn with seed {case['seed']}",
-    ]
+    return (
+        f"{_part(plan.coverage)} of the {_many(total, 'request')} of {name}, in {seconds} "
+        f"of {len(plan.requests):,}: the busiest {plan.busiest}, and {drawn} drawn with seed {case['seed']}"
+    )
+
+
+def _basis(request: Request) -> str:
+    """What the times rest on, by the degrees that hold the LLM."""
+    case, found = request.case, dict[str, list[str]]()
+    for tp in request.degrees:
+        if tp in fitting_tp(case["llm"], case["gpu"]):
+            model = iteration_time_model(case["llm"], case["gpu"], tp, data=case["iteration_times"])
+            found.setdefault(basis(model), []).append(str(tp))
+    if len(found) == 1:
+        return next(iter(found))
+    told = [f"{what} (GPUs per worker: {', '.join(degrees)})" for what, degrees in found.items()]
+    return "; ".join(told) or "none, since no degree holds the LLM"
 
 
 def more_of(request: Request) -> str:

@@ -17,7 +17,7 @@ from experiments.capacity_load import parts_of, stream_of, trace_of, window
 from experiments.capacity_serve import scenario_of
 from experiments.output import RESULTS
 from llmscale_env._cli import Slip, check_folder, flag, number, one_of, parse_options, whole
-from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.cards import gpu_card, is_path, llm_card
 from llmscale_env.cluster.kv import TP_DEGREES
 from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.workload import tables
@@ -89,6 +89,9 @@ def ask(words: Sequence[str]) -> Request:
         "stream": _stream(options),
     }
     case["files"] = [_digest(key, options) for key in ("trace", "iteration_times")]
+    # A card from a file is what the file holds, whatever it is called.
+    case["files"] += [repr(llm_card(case["llm"]))] if is_path(case["llm"]) else []
+    case["files"] += [repr(gpu_card(case["gpu"]))] if is_path(case["gpu"]) else []
     request = Request(
         case,
         _policies(options),

@@ -193,6 +193,13 @@ COMMANDS = (
     ),
     Command("llmscale_env.calibrate", ("report",), (), "format", reads="data"),
     Command(
+        "llmscale_env.cards",
+        ("times", "llm=qwen3-8b", "gpu=h200", "tp=1"),
+        (),
+        "llm gpu tp batch context prompt memory_fraction format",
+        reads="data",
+    ),
+    Command(
         "llmscale_env.traces",
         ("stats", "azure-conv-2023", "plot=OUT/a.png"),
         ("llmscale_env.traces:trace_stats",),

@@ -24,7 +24,7 @@ FLOORS = {
     "llmscale_env.sim": 2,
     "llmscale_env.control": 3,
     "llmscale_env.envs": 4,
-    "llmscale_env": 5,  # the entry points: __init__, calibrate, traces
+    "llmscale_env": 5,  # the entry points: __init__, calibrate, cards, traces
     "baselines": 6,
     "agents": 7,
     "experiments": 8,
@@ -40,6 +40,7 @@ ENTRY_POINTS = {
     "llmscale_env._spread.processes",
     "llmscale_env._spread.versions",
     "llmscale_env.calibrate",
+    "llmscale_env.cards",
     "llmscale_env.traces",
 }
 PACKAGES = ("llmscale_env", "baselines", "agents", "experiments")

@@ -22,6 +22,7 @@ import platformdirs
 from baselines.tuning.trials import Outcome
 from llmscale_env._sealed import opened, sealed
 from llmscale_env._spread import ALONE, Crew, Launcher, crew
+from llmscale_env.cluster.cards import gpu_card, is_path, llm_card
 from llmscale_env.control.results.result import on_time_share
 from llmscale_env.control.reward import day_drawn, days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
@@ -45,6 +46,11 @@ def fingerprint(name: str, scenarios: Sequence[Scenario]) -> str:
     made = hashlib.sha256(name.encode())
     for scenario in scenarios:
         made.update(scenario.model_dump_json().encode())
+        for pool in scenario.fleet.pools:
+            # What a file holds that a pool names for a card.
+            cards = [repr(llm_card(llm)) for llm in pool.llms if is_path(llm)]
+            cards += [repr(gpu_card(pool.gpu))] if is_path(pool.gpu) else []
+            made.update("".join(cards).encode())
     for package in ("llmscale_env", "baselines"):
         for path in sorted((_ROOT / package).rglob("*")):
             if path.suffix in (".py", ".yaml", ".csv", ".json", ".npz", ".gz") and (

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmscale_env.cluster.cards import (
+    PLAIN_BYTES,
     GpuCard,
     LlmCard,
     base_of,
@@ -20,10 +21,12 @@ from llmscale_env.cluster.cards import (
 )
 from llmscale_env.cluster.iteration_data import load_models
 from llmscale_env.cluster.iteration_model import KINDS, IterationTimeModel
-from llmscale_env.cluster.roofline import roofline_model, shipped_efficiency
+from llmscale_env.cluster.roofline import roofline_bands, roofline_model, shipped_efficiency
 
 DEFAULT_ORDER = ("user", "end-to-end", "composed")
 """Which is taken where several exist: an end-to-end measurement is what a user sees."""
+
+_CARRIED = "; measured on "
 
 
 class NoSuchModelError(ValueError):
@@ -67,6 +70,10 @@ def iteration_time_model(
         for choice in DEFAULT_ORDER if kind is None else (kind,):
             if choice in found:
                 return found[choice]
+    if llm.times_of:
+        model = iteration_time_model(llm.times_of, gpu, tp, kind, data=data)
+        if model.kind != "roofline":
+            return replace(model, llm=llm.name, source=f"{model.source}{_CARRIED}{llm.times_of}")
     if kind is None:
         return roofline_model(llm, gpu, tp)
     there = sorted(
@@ -79,6 +86,29 @@ def iteration_time_model(
     )
 
 
+def basis(model: IterationTimeModel) -> str:
+    """What a model's times rest on, for a cell of a table: measured, interpolated or roofline, and how sure.
+
+    "interpolated" are times that were measured on other links or another LLM with the same layers. Of a
+    roofline, the factors between which nine tenths of measured whole iterations are (`roofline_bands`).
+    """
+    measured = "measured kernels" if model.kind == "composed" else "measured"
+    llm, gpu = llm_card(model.llm), gpu_card(model.gpu)
+    if model.kind == "roofline":
+        bands = [f"{part} x {b.low:.1f} to {b.high:.1f}" for part, b in roofline_bands().items()]
+        return f"roofline, {', '.join(bands)}"
+    carried = bool(llm.times_of) and model.source.endswith(_CARRIED + llm.times_of)
+    if carried or gpu.times_of:
+        where = f"{llm.times_of if carried else llm.name} on {gpu.times_of or gpu.name}"
+        return f"interpolated from {where} ({measured})"
+    errors = [
+        f"{part} {100 * model.errors[part].mean:.1f} %"
+        for part in ("decode", "prefill")
+        if part in model.errors
+    ]
+    return f"{measured} ({', '.join(errors)} off)" if errors else measured
+
+
 def all_reduce_s_per_token(
     llm: str | LlmCard, gpu: str | GpuCard, tp: int, link_bytes_per_s: float
 ) -> float:
@@ -88,7 +118,7 @@ def all_reduce_s_per_token(
     peak that this project's roofline is calibrated to.
     """
     card = llm_card(llm)
-    sent = 2.0 * (tp - 1) / tp * card.hidden * card.bytes_per_weight
+    sent = 2.0 * (tp - 1) / tp * card.hidden * PLAIN_BYTES
     gpu_card(gpu)  # an unknown name is an error here too
     return 2 * card.layers * sent / (link_bytes_per_s * shipped_efficiency()[0].link)
 
@@ -102,7 +132,7 @@ def _over_other_links(
     if model.kind == "roofline":
         return roofline_model(llm, gpu, tp)
     own, its = (
-        all_reduce_s_per_token(llm, card, tp, card.nvlink_bytes_per_s) for card in (gpu, other)
+        all_reduce_s_per_token(llm, card, tp, card.link_bytes_per_s(tp)) for card in (gpu, other)
     )
     extra = own - its
 
@@ -112,7 +142,7 @@ def _over_other_links(
     return replace(
         model,
         gpu=gpu.name,
-        source=f"{model.source}; all-reduces over {gpu.nvlink_bytes_per_s / 1e9:g} GB/s",
+        source=f"{model.source}; all-reduces over {gpu.link_bytes_per_s(tp) / 1e9:g} GB/s",
         decode_base_s=longer(model.decode_batch, model.decode_base_s),
         prefill_knot_s=longer(model.prefill_knot_tokens, model.prefill_knot_s),
         prefill_slope_s=model.prefill_slope_s + extra,

@@ -123,14 +123,14 @@ MACHINES: dict[str, Machine] = {
             gpus_per_nic=2,
         ),
         _cloud("a2-ultragpu-8g", "a100-80gb", 2.58, 0.29, 12.5, 40.44),
-        _cloud("p4d.24xlarge", "a100-80gb", 2.31, None, 100, 45.039),
+        _cloud("p4d.24xlarge", "a100-40gb", 2.31, None, 100, 45.039),
         _cloud("ml.hpcgni2.28xlarge", "a100-80gb", 4, None, 100, 48.23, nvlink=False),
         _cloud("p4de.24xlarge", "a100-80gb", 2.31, None, 100, 56.328),
         _cloud("a3-highgpu-8g", "h100-80gb", 6.09, 0.97, 100, 88.25),
         _cloud("a3-megagpu-8g", "h100-80gb", 6.09, 0.97, 200, None),
     )
 }  # fmt: skip
-"""By name. p4d.24xlarge has A100 of 40 GB, for which there is no card: only its links are its own."""
+"""By name."""
 
 
 def machine(name: str) -> Machine:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.cards import PLAIN_BYTES, gpu_card, llm_card
 from llmscale_env.cluster.fitting import relative_error
 from llmscale_env.cluster.measurements import PARTS, Floats, Measurements
 from llmscale_env.cluster.roofline import (
+    FLOPS_PER_WEIGHT,
     RooflineEfficiency,
     decode_context_s,
     matrix_s,
@@ -19,6 +22,37 @@ from llmscale_env.cluster.roofline import (
 KV_READ_SHARE = 0.7945
 ATTENTION_COMPUTE_SHARE = 0.4968
 """1.62 of 2.039 TB/s and 155 of 312 TFLOP/s: the A100 attention kernels behind composed times."""
+
+EXPERTS_FILE = Path(__file__).parent / "data" / "experts_h200.csv"
+"""Matrix products of 128 experts, 8 per token, as Qwen3-30B-A3B has them (bf16, torch 2.11's grouped
+product), medians on one H200; measured by this project on 26 November 2026. Columns: tokens of the batch,
+experts that they went through, width of input and output, seconds."""
+
+EXPERTS_GPU, EXPERTS_PER_TOKEN = "h200-141gb", 8
+
+
+def fit_experts() -> tuple[float, float, float, Floats]:
+    """Shares of an H200's peaks in the products of `EXPERTS_FILE` (log least squares).
+
+    Returns:
+        Share of bandwidth, share of bf16 FLOP/s, seconds of a product besides (which are in the roofline's
+        `layer_s` already), and (n,) relative errors of the fit.
+    """
+    from scipy.optimize import least_squares
+
+    gpu = gpu_card(EXPERTS_GPU)
+    with EXPERTS_FILE.open(encoding="utf-8", newline="") as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    tokens, read, inputs, outputs, seconds = np.array([list(row.values()) for row in rows]).T
+    read_s = read * inputs * outputs * PLAIN_BYTES / gpu.memory_bytes_per_s
+    compute_s = FLOPS_PER_WEIGHT * tokens * EXPERTS_PER_TOKEN * inputs * outputs / gpu.flops_per_s
+
+    def off(x: Floats) -> Floats:
+        made: Floats = np.maximum(read_s / x[0], compute_s / x[1]) + x[2] * 1e-6
+        return np.log(made / seconds)
+
+    found = least_squares(off, np.array([0.6, 0.6, 10.0]), bounds=([0.1, 0.1, 0], [1, 1, 100]))
+    return float(found.x[0]), float(found.x[1]), float(found.x[2]) * 1e-6, np.expm1(off(found.x))
 
 
 def fit_roofline(sets: list[Measurements]) -> dict[str, Any]:
@@ -42,7 +76,12 @@ def fit_roofline(sets: list[Measurements]) -> dict[str, Any]:
                 off[name].append(error[rows.part == part])
     errors = {name: np.concatenate(values) for name, values in off.items()}
     return {
-        "efficiency": dict(vars(fit_efficiency(composed))),
+        # Those of experts are constants of the roofline (`fit_experts`).
+        "efficiency": {
+            name: value
+            for name, value in vars(fit_efficiency(composed)).items()
+            if not name.startswith("expert")
+        },
         "errors": {name: vars(relative_error(len(e), e)) for name, e in errors.items()},
     }
 
@@ -92,7 +131,8 @@ def roofline_seconds(rows: Measurements, efficiency: RooflineEfficiency) -> Floa
     """(n,) roofline of decode and prefill rows that leave out the LM head."""
     llm, gpu = llm_card(rows.llm), gpu_card(rows.gpu)
     tokens = rows.total_tokens.astype(np.float64)
-    context = decode_context_s(llm, gpu, rows.tp, efficiency.kv_read) * rows.context_tokens
+    shares = efficiency.kv_read, efficiency.attention_compute
+    context = decode_context_s(llm, gpu, rows.tp, *shares) * rows.context_tokens
     pairs = prefill_pair_s(llm, gpu, rows.tp, efficiency.attention_compute) * rows.pair_sum
     return matrix_s(llm, gpu, rows.tp, tokens, efficiency, lm_head=False) + context + pairs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.cluster.loading import NetworkConfig
@@ -134,6 +134,22 @@ class Scenario(Frozen):
     iteration_times: str | None = None
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
 
+    @field_validator("workload")
+    @classmethod
+    def _by_card_name(cls, workload: WorkloadConfig) -> WorkloadConfig:
+        """LLMs by their cards' names, as pools have them; a workload itself knows no cards."""
+        changes = {}
+        for field in ("streams", "batch_queues", "jobs"):
+            parts = getattr(workload, field)
+            named = tuple(
+                part if part.llm is None or part.llm == llm_card(part.llm).name
+                else part.model_copy(update={"llm": llm_card(part.llm).name})
+                for part in parts
+            )  # fmt: skip
+            if named != parts:
+                changes[field] = named
+        return workload.model_copy(update=changes) if changes else workload
+
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
         classes = by_name(self.classes, "classes")
@@ -180,7 +196,7 @@ class Scenario(Frozen):
         for part in self.workload.parts:
             if not isinstance(part, JobsConfig) and part.slo_class is not None:
                 known_by(part.slo_class, classes, f"workload.{part.name}.slo_class")
-            if part.llm is not None and llm_card(part.llm).name not in llms:
+            if part.llm is not None and part.llm not in llms:
                 raise ValueError(
                     f"workload.{part.name}.llm = {part.llm!r}: no pool serves it; "
                     f"pools serve {list(llms)}"

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
+LlmName = Annotated[str, Field(min_length=1, max_length=1024)]
+"""The name of an LLM's card, or the path of its file."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Start = Literal["random"] | NonNegative
@@ -439,7 +441,7 @@ class StreamConfig(_Frozen):
     """
 
     name: Name
-    llm: Name | None
+    llm: LlmName | None
     slo_class: Name | None = "interactive"
     arrivals: ArrivalConfig = PoissonArrivals()
     lengths: LengthConfig = TableLengths()
@@ -482,7 +484,7 @@ class BatchQueueConfig(_Frozen):
     """
 
     name: Name
-    llm: Name
+    llm: LlmName
     slo_class: Name = "batch"
     n_requests: Annotated[int, Field(ge=0, le=100_000_000)]
     at_s: NonNegative = 0.0
@@ -508,7 +510,7 @@ class JobsConfig(_Frozen):
     """
 
     name: Name
-    llm: Name
+    llm: LlmName
     classes: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
     per_day: Annotated[float, Field(ge=0, le=100_000)]
     n_requests: tuple[
