@@ -42,6 +42,9 @@ from llmscale_env.cluster.roofline_fit import fit_experts
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.engine import ENGINES, make_engine
+from llmscale_env.sim.spec import RequestState
+from llmscale_env.workload.requests import RequestTable
 from tests.refusals import refuses
 
 # Bytes of the weights in the published files, and weights that a token is multiplied with by the makers' own
@@ -585,3 +588,16 @@ def test_capacities_are_those_that_servers_logged():
     ):
         tokens = kv_capacity_tokens(llm, gpu, 1, memory_fraction=fraction)
         assert tokens == pytest.approx(logged, rel=0.015)
+
+
+def test_requests_beyond_the_context_of_their_llm_are_rejected_if_asked_for() -> None:
+    """Llama 2 takes 4,096 tokens of prompt and output together."""
+    table = RequestTable.build([0.0, 1.0, 2.0], [4_000, 4_000, 9_000], [96, 97, 5])
+    for says, rejected in (("reject", [1, 2]), ("ignore", [])):
+        scenario = load_scenario("blitzscale-azure-code-7b", **{"fleet.context_limits": says})
+        for name in ENGINES:
+            engine = make_engine(compile_cluster(scenario), engine=name)
+            engine.reset(0, table)
+            engine.advance(0, 10**13)
+            state = engine.results(0)["state"]
+            assert np.flatnonzero(state == RequestState.REJECTED).tolist() == rejected

@@ -32,7 +32,8 @@ class _V1Generator(_Generator):
             self.as_v1(pool, profiles[pool.profile], spec.queue_llm) if self.chance(0.85) else pool
             for pool in spec.pools
         )
-        return replace(spec, profiles=profiles, pools=pools)
+        limits = tuple(self.pick(0, 10, 40) for _ in spec.routes) if self.chance(0.3) else ()
+        return replace(spec, profiles=profiles, pools=pools, context_limits=limits)
 
     def in_blocks(self, profile: ProfileSpec) -> ProfileSpec:
         size = self.block_tokens

@@ -136,6 +136,8 @@ class FleetConfig(Frozen):
         host_copies: "none", or "one": of every LLM whose weights flow there is one copy for ever in some
             machine's memory, LLM by LLM on the next machine (BlitzScale, section 5.3).
         block_tokens: KV tokens per page; half of one is charged to each running request.
+        context_limits: "reject": requests with more tokens than their LLM's card allows for prompt and output
+            together are rejected; "ignore": an LLM takes whatever fits in KV memory.
         pools, queues, routes: as their classes say.
         group_queues: shared queues without a name, for requests of any LLM, that policies use for request
             groups (`Command.regroup`, `Command.pull`).
@@ -152,6 +154,7 @@ class FleetConfig(Frozen):
     host_cache: Literal["keep-alive", "always"] = "keep-alive"
     host_copies: Literal["none", "one"] = "none"
     block_tokens: Annotated[int, Field(ge=1, le=1024)] = 16
+    context_limits: Literal["reject", "ignore"] = "ignore"
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
     queues: tuple[QueueConfig, ...] = ()
     group_queues: Annotated[int, Field(ge=0, le=10_000)] = 0

@@ -233,6 +233,9 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
         if any(pool.flows or pool.phase != "both" for pool in fleet.pools)
         else None,
         homes=homes(fleet),
+        context_limits=tuple(llm_card(llm).context_limit for llm in llms)
+        if fleet.context_limits == "reject"
+        else (),
         host_cache_at_start=always,
         **cluster_regions(scenario),
     )

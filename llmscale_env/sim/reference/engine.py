@@ -100,7 +100,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         self.finished: list[int] = []
         self.controller_kind = [int(pool.controller) for pool in spec.pools]
         self.operations = [pool.operations for pool in spec.pools]
-        self.longest_tokens = [self._longest(llm) for llm in range(spec.n_llms)]
+        self.longest_tokens = spec.longest_tokens
 
         self.instances_of: list[list[Instance]] = []
         self.all_instances: list[Instance] = []
@@ -163,16 +163,6 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         if len(table):
             self._last_arrival_ps = int(table.arrival_ps[-1])
         return requests
-
-    def _longest(self, llm: int) -> int:
-        """Most KV tokens that a request of this LLM may ever occupy; -1 without a pool."""
-        capacities = (
-            int(self.spec.profiles[swap.profile].kv_capacity_tokens)
-            for pool in self.spec.pools
-            for swap in pool.served
-            if swap.llm == llm
-        )
-        return min(capacities, default=-1)
 
     # --- time ---
 

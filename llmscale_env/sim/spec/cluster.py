@@ -78,6 +78,8 @@ class ClusterSpec:
             each LLM had gone `OFF` there just then.
         n_regions: of clients and of pools. With one, the regions of requests say nothing.
         latency: of the network between regions; None: requests take no time.
+        context_limits: per LLM the most tokens of prompt and output together that a request may have, longer
+            ones are rejected; 0: no limit; empty: none has one.
         waiting_counts: utilisations count the KV tokens that requests which wait at an instance will ask for.
         managers: endpoints that take requests from shared queues while they are little used.
         manager_period_ps: between two looks at that.
@@ -98,12 +100,18 @@ class ClusterSpec:
     host_cache_at_start: bool = False
     n_regions: int = 1
     latency: LatencySpec | None = None
+    context_limits: tuple[int, ...] = ()
     waiting_counts: bool = False
     managers: tuple[ManagerSpec, ...] = ()
     manager_period_ps: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self, {**_CLUSTER_RANGES, "queue_llm": (-1, len(self.routes) - 1)})
+        check_fields(self, {"context_limits": (0, 2**31 - 1)})
+        if len(self.context_limits) not in (0, self.n_llms):
+            raise ValueError(
+                f"context_limits = {self.context_limits}: must be {self.n_llms} numbers"
+            )
         for c, slo_class in enumerate(self.classes):
             check_fields(slo_class, _CLASS_RANGES, f"classes[{c}].")
         for p, pool in enumerate(self.pools):
@@ -203,6 +211,23 @@ class ClusterSpec:
     def max_batch(self) -> int:
         """Most requests that can ever run on one instance: sizes the engines' arrays."""
         return max(profile.max_batch for profile in self.profiles)
+
+    @property
+    def longest_tokens(self) -> tuple[int, ...]:
+        """Per LLM the most KV tokens, rounding included, that a request may take; -1: no pool serves it."""
+        limits = self.context_limits or (0,) * self.n_llms
+        longest = []
+        for llm, limit in enumerate(limits):
+            capacities = [
+                int(self.profiles[swap.profile].kv_capacity_tokens)
+                for pool in self.pools
+                for swap in pool.served
+                if swap.llm == llm
+            ]
+            if limit > 0 and capacities:
+                capacities.append(limit + self.half_block_tokens)
+            longest.append(min(capacities, default=-1))
+        return tuple(longest)
 
     @property
     def first_slot(self) -> tuple[int, ...]:

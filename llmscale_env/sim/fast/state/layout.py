@@ -109,7 +109,7 @@ class State(NamedTuple):
     link_cap: NDArray[np.int64]  # (links,) bytes per microsecond
     links: NDArray[np.int64]  # (rows, width) see `links_of`; -1: no more
     served: NDArray[np.int64]  # (P, M, SERVED_COLUMNS) see `records`
-    llm_cap: NDArray[np.int64]  # (M,) longest request that fits
+    llm_cap: NDArray[np.int64]  # (M,) longest request that is not rejected
     const: NDArray  # (1,)
     region_pools: NDArray[np.int64]  # (M, C, P) a route's own pools, region by region
     region_first: NDArray[np.int64]  # (M, C, J + 1) where each region begins there
@@ -202,16 +202,6 @@ def links_of(spec: ClusterSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if spec.network is None or len(spec.network.capacity) == 0:
         return np.zeros(1, np.int64), table
     return spec.network.capacity, table
-
-
-def llm_capacity(spec: ClusterSpec) -> NDArray[np.int64]:
-    """(M,) longest request (KV tokens) that every pool of the LLM can hold; -1 without pools."""
-    caps = np.full(spec.n_llms, -1, dtype=np.int64)
-    for pool in spec.pools:
-        for swap in pool.served:
-            cap = spec.profiles[swap.profile].kv_capacity_tokens
-            caps[swap.llm] = cap if caps[swap.llm] < 0 else min(caps[swap.llm], cap)
-    return caps
 
 
 def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
@@ -359,7 +349,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         link_cap=link_cap,
         links=links,
         served=served,
-        llm_cap=llm_capacity(spec),
+        llm_cap=np.array(spec.longest_tokens, np.int64),
         const=const,
         **shared_tables(spec),
     )
