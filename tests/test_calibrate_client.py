@@ -28,9 +28,9 @@ from llmscale_env.calibrate.observed import (
     read_observed,
 )
 from llmscale_env.calibrate.replay import FrontEnd, Replay, Replayed, Server
-from llmscale_env.cluster.cards import gpu_card
+from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.iteration_time import iteration_time_model
-from llmscale_env.cluster.roofline import roofline_model
+from llmscale_env.cluster.roofline import matrix_s, roofline_model, shipped_efficiency
 
 LLM, GPU = "llama-3.1-8b", "a100-80gb"
 SERVER = Server(2048, 64, 200_000)
@@ -340,7 +340,11 @@ def test_the_form_is_the_rooflines_at_its_own_shares():
         assert model.decode_s(batch, context) == pytest.approx(
             start.decode_s(batch, context), rel=1e-9
         )
-    slope = (start.mixed_s(0, 0, 8192, 0) - start.mixed_s(0, 0, 4096, 0)) / 4096
+    tokens = np.asarray([4096.0, 8192.0])
+    slope = (
+        np.diff(matrix_s(llm_card(LLM), gpu_card(GPU), 1, tokens, shipped_efficiency()[0]))[0]
+        / 4096
+    )
     assert model.mixed_s(0, 0, 3000, 0) == pytest.approx(3000 * slope, rel=1e-6)
     # An iteration without a chunk costs the same in both forms.
     busy = scaled(start, TRUTH)

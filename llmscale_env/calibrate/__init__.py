@@ -57,7 +57,6 @@ from llmscale_env.cluster.iteration_data import (
 from llmscale_env.cluster.iteration_model import FitError, IterationTimeModel
 from llmscale_env.cluster.iteration_time import NoSuchModelError, iteration_time_model
 from llmscale_env.cluster.measurements import PARTS
-from llmscale_env.cluster.roofline import roofline_model
 
 if TYPE_CHECKING:
     from llmscale_env.calibrate.observed import Observed
@@ -209,12 +208,14 @@ def _of_client(options: dict[str, str]) -> None:
 
 def _other(word: str) -> tuple[LlmCard, int]:
     """An LLM of `also=`, with its degree."""
-    name, _, tp = word.partition(":")
+    name, colon, tp = word.rpartition(":")
+    if not (colon and tp.isdecimal()):
+        name, tp = word, "1"
     try:
         llm = llm_card(name)
     except UnknownCardError as error:
         raise Slip(f"also = {word!r}: {error}") from None
-    return llm, _degree("also", tp or "1", llm)
+    return llm, _degree("also", tp, llm)
 
 
 def _server(options: dict[str, str], llm: LlmCard, gpu: GpuCard, tp: int) -> tuple[Server, str]:
@@ -257,14 +258,13 @@ def _fit_client(
 
     llm, gpu, tp = cards
     split, search, seed = how
-    fit = calibrate(
-        observed, roofline_model(llm, gpu, tp), server, split=split, search=search, seed=seed,
-        say=complain,
-    )  # fmt: skip
+    start = iteration_time_model(llm, gpu, tp, "roofline")
+    fit = calibrate(observed, start, server, split=split, search=search, seed=seed, say=complain)
     print("\n".join([*head, *fit_lines(fit, lambda rows: _table(rows[0], rows[1:], False))]))
     source = f"cards, at the shares fitted to {llm.name} tp {tp} ({observed.name})"
     predicted = [
-        scaled(roofline_model(card, gpu, degree), fit.parameters, source) for card, degree in others
+        scaled(iteration_time_model(card, gpu, degree, "roofline"), fit.parameters, source)
+        for card, degree in others
     ]
     if "out" in options:
         beside = {"calibration": fit.as_json()}

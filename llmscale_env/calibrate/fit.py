@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from llmscale_env.calibrate.observed import Floats, Observed, ObservedError
 from llmscale_env.calibrate.replay import FrontEnd, Replay, Replayed, Server
+from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.iteration_model import FitError, IterationTimeModel
+from llmscale_env.cluster.roofline import matrix_s, shipped_efficiency
 
 METRICS = {"TTFT": "ttft_s", "time per token": "tpot_s", "E2E": "e2e_s"}
 WEIGHTS = {"TTFT": 1.0, "time per token": 2.0, "E2E": 2.0}
@@ -46,6 +48,7 @@ _HARDLY = 0.005
 _SPAN = 3.0
 """Every number stays within a factor of e**3 (20) of where it starts."""
 
+_LONG = (4096, 8192)
 _READ_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -83,7 +86,7 @@ def scaled(start: IterationTimeModel, at: Parameters, source: str = "") -> Itera
         at: factors and the engine's own times.
         source: where they come from.
     """
-    compute_s = at.compute * (start.mixed_s(0, 0, 8192, 0) - start.mixed_s(0, 0, 4096, 0)) / 4096
+    compute_s = at.compute * matrix_s_per_token(start)
     reads = np.asarray([at.read * start.decode_s(n, 0) for n in _READ_TOKENS])
     # Beyond the last entry all experts are read, so from there on only computing takes longer.
     bend = max(int(reads[-1] / compute_s) + 1, _READ_TOKENS[-1] + 1)
@@ -120,6 +123,17 @@ def scaled(start: IterationTimeModel, at: Parameters, source: str = "") -> Itera
         errors={},
         notes="",
     )
+
+
+def matrix_s_per_token(start: IterationTimeModel) -> float:
+    """Seconds per token of a long prompt, attention aside, at the roofline's shares.
+
+    From the matrix products themselves: lines of some older roofline models are too flat beyond their bend.
+    """
+    cards = llm_card(start.llm), gpu_card(start.gpu), start.tp
+    products = matrix_s(*cards, np.asarray(_LONG, dtype=np.float64), shipped_efficiency()[0])
+    line = [start.mixed_s(0, 0, tokens, 0) for tokens in _LONG]
+    return max(float(s[1] - s[0]) for s in (products, line)) / (_LONG[1] - _LONG[0])
 
 
 def _crossing(reads: Floats, compute_s: float) -> int:
