@@ -138,6 +138,14 @@ COMMANDS = (
         reads="data",
     ),
     Command(
+        "experiments.client_runs",
+        ("data=none", "out=OUT"),
+        ("experiments.client_runs:Runs",),
+        "search seed data",
+        reads="data",
+        writes="out",
+    ),
+    Command(
         "experiments.best_batch_size",
         ("out=OUT",),
         ("experiments.best_batch_size:sweep",),
@@ -197,7 +205,7 @@ COMMANDS = (
         ("observed=none", "llm=llama-2-7b", "gpu=a100-80gb", "tp=1", "out=OUT/a.json"),
         ("llmscale_env.calibrate.fit:calibrate",),
         "llm gpu tp max_num_batched_tokens max_num_seqs kv_tokens split search seed warm_up",
-        "also",
+        "also runs",
         "observed",
         "out plots",
     ),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
+import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from llmscale_env import calibrate as command
+from llmscale_env.calibrate import fit as fit_module
 from llmscale_env.calibrate.fit import (
     Calibration,
     Parameters,
+    Problem,
     calibrate,
     halves,
     scaled,
@@ -24,6 +28,7 @@ from llmscale_env.calibrate.fit import (
 )
 from llmscale_env.calibrate.observed import (
     Observed,
+    ObservedError,
     busy_periods,
     read_observed,
 )
@@ -31,6 +36,8 @@ from llmscale_env.calibrate.replay import FrontEnd, Replay, Replayed, Server
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.roofline import matrix_s, roofline_model, shipped_efficiency
+from llmscale_env.scenarios import load_scenario
+from llmscale_env.sim.compile import compile_cluster
 
 LLM, GPU = "llama-3.1-8b", "a100-80gb"
 SERVER = Server(2048, 64, 200_000)
@@ -162,6 +169,11 @@ def test_a_packed_file_and_milliseconds(tmp_path: Path):
     assert seen.arrival_s.tolist() == [0, 1, 0]
     assert seen.ttft_s == pytest.approx([0.007, 0.1, 0.05])
     assert np.isnan(seen.tpot_s[0])
+    assert seen.run_names == ("b", "a")
+    one = seen.only(["a"])
+    assert (one.run.tolist(), one.input_tokens.tolist(), one.run_names) == ([0], [20], ("a",))
+    with pytest.raises(ObservedError, match="no run 'c'; there are 'b', 'a'"):
+        seen.only(["c"])
 
 
 def test_failed_requests_are_counted_and_left_out(tmp_path: Path):
@@ -375,9 +387,46 @@ def test_halves_are_disjoint_and_leave_nothing_out(split: str):
         assert np.flatnonzero(fitted).tolist() == [*range(1, 10), *range(20, 30), *range(40, 50)]
 
 
+class Done(NamedTuple):
+    """A fit by the command: what it was, what was said, the files."""
+
+    fit: Calibration
+    out: str
+    err: str
+    folder: Path
+    words: list[str]
+
+
 @pytest.fixture(scope="module")
-def recovered() -> Calibration:
-    return calibrate(drawn(120), roofline_model(LLM, GPU), SERVER, search="local")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """120 requests, as `vllm bench serve` writes them, fitted on the command line."""
+    run, folder = drawn(120), tmp_path_factory.mktemp("client")
+    columns = (run.arrival_s, run.input_tokens, run.output_tokens, run.ttft_s, run.e2e_s)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    path = bench_json(folder / "run.json", rows)
+    settings = ["max_num_batched_tokens=2048", "max_num_seqs=64", "warm_up=0", f"plots={folder}"]
+    words = [f"observed={path}", f"llm={LLM}", f"gpu={GPU}", "tp=1", *settings]
+    fits: list[Calibration] = []
+
+    def spied(*args: Any, **options: Any) -> Calibration:
+        fits.append(calibrate(*args, **options))
+        return fits[-1]
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(fit_module, "calibrate", spied)
+        more = ["search=local", f"out={folder / 'my_gpu.json'}", "also=llama-3.1-70b:4"]
+        assert command.main([*words, *more]) == 0
+    return Done(fits[0], out.getvalue(), err.getvalue(), folder, words)
+
+
+@pytest.fixture
+def recovered(done: Done) -> Calibration:
+    return done.fit
 
 
 def test_known_times_are_found_again(recovered: Calibration):
@@ -393,8 +442,7 @@ def test_known_times_are_found_again(recovered: Calibration):
 
 
 def test_a_fit_says_what_it_covers(recovered: Calibration):
-    run = drawn(120)
-    fitted = recovered.fitted
+    run, fitted = drawn(120), recovered.fitted
     assert recovered.model.kind == "user"
     assert recovered.model.max_prefill_tokens == run.input_tokens[fitted].max()
     held = run.input_tokens + run.output_tokens
@@ -409,15 +457,19 @@ def test_a_fit_says_what_it_covers(recovered: Calibration):
 
 
 def test_what_a_run_does_not_decide_is_said():
-    """Lone requests say nothing of what a batch costs; one of them says nothing of long prompts."""
+    """Short prompts, one at a time: they say nothing of long ones, nor of what a batch costs."""
     rng = np.random.default_rng(5)
     rows = tuple((20.0 * k, 20, int(n), 0.05, 10.0) for k, n in enumerate(rng.integers(5, 60, 24)))
-    blank = observed(rows)
-    seen = Replay(blank, SERVER).run(scaled(roofline_model(LLM, GPU), TRUTH), TRUTH.front_end)
+    start, blank = roofline_model(LLM, GPU), observed(rows)
+    replay = Replay(blank, SERVER)
+    seen = replay.run(scaled(start, TRUTH), TRUTH.front_end)
     run = replace(blank, ttft_s=seen.ttft_s, e2e_s=seen.e2e_s)
-    fit = calibrate(run, roofline_model(LLM, GPU), SERVER, search="local")
-    assert {"attention", "compute", "per_request_s"} <= set(fit.undecided)
-    assert "read" not in fit.undecided
+    problem = Problem(run, replay, start, run.believed)
+    x = np.log(np.asarray(astuple(TRUTH)) / np.asarray(astuple(Parameters())))
+    assert problem.loss(x) < 1e-2
+    free = problem.undecided(x)
+    assert {"attention", "compute", "per_request_s"} <= set(free)
+    assert not {"read", "per_chunk_s", "delay_s"} & set(free)
 
 
 def test_errors_are_those_of_the_requests_asked_for():
@@ -436,56 +488,50 @@ def test_errors_are_those_of_the_requests_asked_for():
 # --- The command ---------------------------------------------------------------------------------
 
 
-def test_the_command_from_a_run_to_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = drawn(40)
-    columns = (run.arrival_s, run.input_tokens, run.output_tokens, run.ttft_s, run.e2e_s)
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    path = bench_json(tmp_path / "run.json", rows)
-    out, settings = tmp_path / "my_gpu.json", ["max_num_batched_tokens=2048", "max_num_seqs=64"]
-    words = [f"observed={path}", f"llm={LLM}", f"gpu={GPU}", "tp=1", *settings, f"plots={tmp_path}"]
-    fit = ["search=local", f"out={out}", "also=llama-3.1-70b:4"]
-    assert command.main([*words, *fit]) == 0
-    told = capsys.readouterr()
+def test_the_command_says_all_and_draws(done: Done):
     for part in (
-        "vllm bench serve, 40 requests",
+        "vllm bench serve, 120 requests",
+        "max_num_seqs 64",
+        "(by the cards)",
         "held out",
         "cards alone",
-        "kv_tokens",
-        "by the cards",
         "extrapolated by the roofline's form",
-        "is the worst of them",
-        f"written: {out}",
+        "p99 of 60 requests is the worst of them",
+        f"written: {done.folder / 'my_gpu.json'}",
     ):
-        assert part in told.out
-    assert "least squares: loss" in told.err
-    assert (tmp_path / "observed_llama-3-1-8b_a100-80gb_tp1.png").stat().st_size > 10_000
+        assert part in done.out
+    assert "least squares: loss" in done.err
+    picture = done.folder / "observed_llama-3-1-8b_a100-80gb_tp1.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
+
+def test_the_file_serves_as_iteration_times(done: Done):
+    out = done.folder / "my_gpu.json"
     kept = json.loads(out.read_text())["calibration"]
     assert kept["parameters"]["read"] == pytest.approx(TRUTH.read, rel=0.05)
     assert kept["server"]["max_num_seqs"] == 64
     model = iteration_time_model(LLM, GPU, 1, data=out)
     assert model.kind == "user"
-    assert "40" not in model.source
-    assert "run.json (vllm bench serve)" in model.source
+    assert model.source == "fitted to 60 requests of run.json (vllm bench serve)"
+    assert model.decode_s(3, 900) == pytest.approx(done.fit.model.decode_s(3, 900), rel=1e-5)
     other = iteration_time_model("llama-3.1-70b", GPU, 4, data=out)
     roofline = roofline_model("llama-3.1-70b", GPU, 4)
     assert other.decode_s(1, 0) / roofline.decode_s(1, 0) == pytest.approx(TRUTH.read, rel=0.05)
     assert f"fitted to {LLM}" in other.source
-
-    # The same file against the same run: the front end's delay comes from it as well.
-    assert command.main([*words, f"data={out}"]) == 0
-    again = capsys.readouterr().out
-    assert "TTFT" in again
-    ttft = next(line for line in again.splitlines() if line.startswith("all") and "TTFT" in line)
-    assert float(ttft.split()[-6]) < 5.0
-
-    from llmscale_env.scenarios import load_scenario
-    from llmscale_env.sim.compile import compile_cluster
-
     spec = compile_cluster(load_scenario("chiron-8b", iteration_times=str(out)))
     assert spec.profiles[0].decode_base_ps[1] == pytest.approx(
         1e12 * model.decode_s(1, 0), rel=1e-6
     )
+
+
+def test_a_file_is_scored_against_a_run(done: Done, capsys: pytest.CaptureFixture[str]):
+    """The same file against the same run: the front end's delay comes from it as well."""
+    assert command.main([*done.words, f"data={done.folder / 'my_gpu.json'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line.split() for line in lines if line.startswith("all") and "TTFT" in line)
+    both = [done.fit.scores[half]["TTFT"].median for half in ("fitted", "held out")]
+    assert min(both) <= float(row[-6]) / 100 + 1e-3
+    assert float(row[-6]) / 100 - 1e-3 <= max(both)
 
 
 def test_a_file_without_a_fit_is_scored_as_extrapolated(

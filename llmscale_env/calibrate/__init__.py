@@ -8,7 +8,7 @@
                                      [plots=DIRECTORY] [max_num_batched_tokens=N]
                                      [max_num_seqs=N] [kv_tokens=N] [split=blocks|later]
                                      [search=global|local] [warm_up=1] [seed=0]
-                                     [also=LLM,LLM:TP] [data=FILE.json]
+                                     [runs=NAME,NAME] [also=LLM,LLM:TP] [data=FILE.json]
 
 The first prints the fit report of the data file that ships with the package (or of another one).
 The second fits the public data sets again and writes such a file. The third fits your own
@@ -69,7 +69,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "csv": ("csv", "llm", "gpu", "tp", "out", "plots"),
     "observed": (
         *("observed", "llm", "gpu", "tp", "out", "plots", "max_num_batched_tokens", "max_num_seqs"),
-        *("kv_tokens", "split", "search", "warm_up", "seed", "also", "data"),
+        *("kv_tokens", "split", "search", "warm_up", "seed", "runs", "also", "data"),
     ),
 }
 HARDER = {
@@ -196,6 +196,8 @@ def _of_client(options: dict[str, str]) -> None:
     try:
         server, said = _server(options, llm, gpu, tp)
         observed = read_observed(Path(options["observed"]), warm_up=warm_up)
+        if "runs" in options:
+            observed = observed.only(options["runs"].split(","))
         head = [*load_lines(observed), said, ""]
         if "data" in options:
             _score_file(options, observed, server, (llm, gpu, tp), head)

@@ -323,7 +323,7 @@ def calibrate(
     """
     replay = Replay(observed, server)
     fitted, held_out = halves(observed, split)
-    problem = _Problem(observed, replay, start, fitted)
+    problem = Problem(observed, replay, start, fitted)
     x = _search(problem, search, seed, say or (lambda line: None))
     at = problem.parameters(x)
     model = scaled(start, at)
@@ -356,8 +356,13 @@ def calibrate(
     )  # fmt: skip
 
 
-class _Problem:
-    """Residuals of the fit over logarithms of the parameters, 0 being where they start."""
+class Problem:
+    """Residuals of the fit over logarithms of the parameters, 0 being where they start.
+
+    Attributes:
+        names: of the parameters, in order.
+        replays: how often the run was simulated.
+    """
 
     def __init__(
         self,
@@ -411,7 +416,7 @@ class _Problem:
         )
 
 
-def _search(problem: _Problem, search: str, seed: int, say: Callable[[str], None]) -> Floats:
+def _search(problem: Problem, search: str, seed: int, say: Callable[[str], None]) -> Floats:
     from scipy.optimize import differential_evolution, least_squares, minimize
 
     n = len(problem.names)

@@ -20,7 +20,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class Observed:
         ttft_s, e2e_s: (n,) from sending to the first and to the last token.
         believed: (n,) whether these latencies are to be fitted or scored. Warm-up requests and those that
             were cut off are load and no more; latencies of the latter are NaN.
+        run_names: what the file calls its runs: the column `run`, or the numbers of results and benchmarks.
         remarks: what was left out, and what the format hides.
     """
 
@@ -71,10 +72,39 @@ class Observed:
     ttft_s: Floats
     e2e_s: Floats
     believed: NDArray[np.bool_]
+    run_names: tuple[str, ...] = ("",)
     remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.run)
+
+    def only(self, names: Sequence[str]) -> Observed:
+        """The requests of some runs.
+
+        Raises:
+            ObservedError: no run of that name.
+        """
+        for name in names:
+            if name not in self.run_names:
+                known = ", ".join(map(repr, self.run_names))
+                raise ObservedError(f"{self.name}: no run {name!r}; there are {known}")
+        wanted = [k for k, name in enumerate(self.run_names) if name in names]
+        rows = np.isin(self.run, wanted)
+        columns = {
+            column: getattr(self, column)[rows]
+            for column in (
+                "arrival_s",
+                "input_tokens",
+                "output_tokens",
+                "ttft_s",
+                "e2e_s",
+                "believed",
+            )
+        }
+        chosen = tuple(self.run_names[k] for k in wanted)
+        return replace(
+            self, run=np.searchsorted(wanted, self.run[rows]), run_names=chosen, **columns
+        )
 
     @property
     def tpot_s(self) -> Floats:
@@ -90,6 +120,7 @@ class _Rows:
 
     name: str
     rows: list[tuple[int, float, int, int, float, float, bool]] = field(default_factory=list)
+    run_names: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
 
@@ -126,14 +157,17 @@ class _Rows:
                 "none is left"
             )
         remarks = [f"{n} left out: {why}" for why, n in self.dropped.items()] + self.remarks
-        run = np.asarray([row[0] for row in rows], dtype=np.int64)
+        # A run of which nothing is left is none.
+        number, run = np.unique([row[0] for row in rows], return_inverse=True)
         sent = np.asarray([row[1] for row in rows])
-        for k in np.unique(run):
+        for k in range(len(number)):
             sent[run == k] -= sent[run == k][0]
         believed = np.asarray([row[-1] for row in rows])
         believed[np.flatnonzero(believed)[:warm_up]] = False
         e2e = np.asarray([row[5] for row in rows])
-        lasts = sum(float(np.nanmax((sent + np.nan_to_num(e2e))[run == k])) for k in np.unique(run))
+        lasts = sum(
+            float(np.nanmax((sent + np.nan_to_num(e2e))[run == k])) for k in range(len(number))
+        )
         if lasts > MOST_SECONDS:
             raise ObservedError(
                 f"{self.name}: its runs last {lasts:g} s, must be at most {MOST_SECONDS} s; arrivals are in "
@@ -149,6 +183,7 @@ class _Rows:
             ttft_s=np.asarray([row[4] for row in rows]),
             e2e_s=e2e,
             believed=believed,
+            run_names=tuple(self.run_names[k] for k in number),
             remarks=tuple(remarks),
         )
 
@@ -192,7 +227,6 @@ def _read_csv(path: Path, warm_up: int) -> Observed:
         found = {what: _column(path.name, header, what) for what in COLUMNS}
         spans = any(header[i].startswith("gen_ai.") for i, _ in found.values())
         rows = _Rows(path.name)
-        runs: dict[str, int] = {}
         for values in lines:
             if not values:
                 continue
@@ -203,7 +237,10 @@ def _read_csv(path: Path, warm_up: int) -> Observed:
             if spans and row.get("name", SPAN) != SPAN:
                 rows.dropped[f"spans that are not named {SPAN}"] += 1
                 continue
-            run = runs.setdefault(row.get("run", ""), len(runs))
+            name = row.get("run", "")
+            if name not in rows.run_names:
+                rows.run_names.append(name)
+            run = rows.run_names.index(name)
             got = {
                 what: _scaled(where, header[i], values[i], scale)
                 for what, (i, scale) in found.items()
@@ -275,7 +312,7 @@ def _read_json(path: Path, warm_up: int) -> Observed:
         objects = [parse_json(part) for part in (lines if each else [text])]
     except Unreadable as error:
         raise ObservedError(f"observed = {path}: {error}") from None
-    rows = _Rows(path.name)
+    rows = _Rows(path.name, run_names=[str(k) for k in range(len(objects))])
     if len(objects) == 1 and isinstance(objects[0], dict) and "benchmarks" in objects[0]:
         return _guidellm(objects[0], rows, warm_up)
     for k, content in enumerate(objects):
@@ -326,7 +363,9 @@ def _vllm_bench(content: Any, where: str, run: int, rows: _Rows) -> None:
 
 def _guidellm(content: Mapping[str, Any], rows: _Rows, warm_up: int) -> Observed:
     """The requests of every benchmark of a GuideLLM file; each is a run of its own."""
-    for k, benchmark in enumerate(_list(rows.name, "benchmarks", content["benchmarks"])):
+    benchmarks = _list(rows.name, "benchmarks", content["benchmarks"])
+    rows.run_names = [str(k) for k in range(len(benchmarks))]
+    for k, benchmark in enumerate(benchmarks):
         where = f"{rows.name}: benchmarks[{k}]"
         groups = _object(where, "requests", _object(where, "", benchmark).get("requests"))
         for status in ("successful", "incomplete", "errored"):
