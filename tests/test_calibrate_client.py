@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from experiments import client_runs
 from llmscale_env import calibrate as command
 from llmscale_env.calibrate import fit as fit_module
 from llmscale_env.calibrate.fit import (
@@ -39,6 +40,7 @@ from llmscale_env.cluster.roofline import matrix_s, roofline_model, shipped_effi
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.compile import compile_cluster
 
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "data" / "reference"
 LLM, GPU = "llama-3.1-8b", "a100-80gb"
 SERVER = Server(2048, 64, 200_000)
 TRUTH = Parameters(
@@ -275,7 +277,8 @@ def test_a_bad_file_is_told_in_one_line(
         ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "search=fast"], "search = 'fast'"),
         ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "kv_tokens=0"], "kv_tokens = '0'"),
         ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "kv_tokens=300"], "a request of 303 tokens does not"),
-        ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "also=llama-9"], "also = 'llama-9'"),
+        ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "also=llama-2-7b"], "needs out=FILE.json"),
+        ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "also=llama-9", "out=OUT"], "also = 'llama-9'"),
         ([f"llm={LLM}", f"gpu={GPU}", "tp=1", "data=a.json", "also=x"], "also is no option of"),
         ([f"llm={LLM}", f"gpu={GPU}", "tp=1"], "too few to hold half of them out"),
     ],
@@ -283,8 +286,9 @@ def test_a_bad_file_is_told_in_one_line(
 def test_slips_of_the_command(
     tmp_path: Path, refused: Callable[..., str], words: list[str], message: str
 ):
-    path = plain_csv(tmp_path / "a.csv")
-    assert message in refused(command.main, [f"observed={path}", *words])
+    path, out = plain_csv(tmp_path / "a.csv"), f"out={tmp_path / 'a.json'}"
+    given = [out if word == "out=OUT" else word for word in words]
+    assert message in refused(command.main, [f"observed={path}", *given])
 
 
 # --- The replay ----------------------------------------------------------------------------------
@@ -545,3 +549,37 @@ def test_a_file_without_a_fit_is_scored_as_extrapolated(
         == 0
     )
     assert "every request is EXTRAPOLATED from the cards" in capsys.readouterr().out
+
+
+# --- Measured servers ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the shared runs are not there")
+def test_both_measured_runs_of_vllm_are_met(tmp_path: Path):
+    """On what was not fitted: medians of at most 5 % of E2E and time per token, 15 % of TTFT."""
+    runs = client_runs.Runs("local", 0, tmp_path)
+    runs.reference(REFERENCE)
+    for fitted, scored, metric, _, median, *_ in runs.rows:
+        if fitted != "the cards alone":
+            assert median < (15 if metric == "TTFT" else 5), (fitted, scored, metric)
+    assert len(runs.rows) == 3 * (2 * 3 + 2)
+    assert len(list(tmp_path.glob("*.png"))) == 4
+
+
+@pytest.mark.slow
+def test_our_own_runs_are_met_in_other_settings_too(tmp_path: Path):
+    runs = client_runs.Runs("local", 0, tmp_path)
+    runs.ours()
+    for fitted, scored, metric, _, median, *_ in runs.rows:
+        if fitted != "the cards alone":
+            assert median < (20 if metric == "TTFT" else 6), (scored, metric)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path, refused: Callable[..., str]):
+    assert "has no folder 'reference'" in refused(client_runs.main, [f"data={tmp_path}"])
+    (tmp_path / "reference").mkdir()
+    words = [f"data={tmp_path}", f"out={tmp_path / 'out'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_runs.Runs, "ours", lambda self: None)
+        assert "no such file" in refused(client_runs.main, words)

@@ -188,6 +188,10 @@ def _of_client(options: dict[str, str]) -> None:
     fitting = [key for key in ("also", "out", "split", "search", "seed") if key in options]
     if "data" in options and fitting:
         raise Slip(f"{fitting[0]} is no option of observed=RUN data=FILE, which fits nothing")
+    if "also" in options and "out" not in options:
+        raise Slip(
+            f"also = {options['also']!r}: needs out=FILE.json, where those times are written"
+        )
     search = one_of(options, "search", SEARCHES)
     split = one_of(options, "split", SPLITS)
     seed = whole(options, "seed", 0, 0, 2**31 - 1)

@@ -386,7 +386,7 @@ def _guidellm(content: Mapping[str, Any], rows: _Rows, warm_up: int) -> Observed
 
 
 _TIMES = {
-    "sent": ("request_start", "start_time"),
+    "sent": ("request_start", "start_time", "resolve_start"),
     "first": ("first_token_iteration", "first_iteration", "first_token_time"),
     "last": ("last_token_iteration", "last_iteration", "last_token_time", "request_end", "end_time"),
 }  # fmt: skip
