@@ -29,10 +29,10 @@ from llmscale_env._cli import (
     run_command,
     whole,
 )
+from llmscale_env.calibrate.client_report import draw
 from llmscale_env.calibrate.fit import SEARCHES, Calibration, Score, calibrate, scaled, score
 from llmscale_env.calibrate.observed import Observed, ObservedError, read_observed
 from llmscale_env.calibrate.replay import Replay, Server
-from llmscale_env.calibrate.report import draw
 from llmscale_env.cluster.cards import (
     GIB,
     GpuCard,

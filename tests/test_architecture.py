@@ -44,7 +44,7 @@ ENTRY_POINTS = {
     "llmscale_env.calibrate.fit",
     "llmscale_env.calibrate.observed",
     "llmscale_env.calibrate.replay",
-    "llmscale_env.calibrate.report",
+    "llmscale_env.calibrate.client_report",
     "llmscale_env.traces",
 }
 PACKAGES = ("llmscale_env", "baselines", "agents", "experiments")

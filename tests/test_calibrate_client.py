@@ -528,6 +528,12 @@ def test_the_file_serves_as_iteration_times(done: Done):
     )
 
 
+def test_both_kinds_of_report_in_one_process(done: Done, capsys: pytest.CaptureFixture[str]):
+    """A module of the package must not take the name of one of its functions."""
+    assert command.main(["report", f"data={done.folder / 'my_gpu.json'}"]) == 0
+    assert "llama-3.1-70b" in capsys.readouterr().out
+
+
 def test_a_file_is_scored_against_a_run(done: Done, capsys: pytest.CaptureFixture[str]):
     """The same file against the same run: the front end's delay comes from it as well."""
     assert command.main([*done.words, f"data={done.folder / 'my_gpu.json'}"]) == 0

@@ -179,9 +179,9 @@ def _degree(key: str, tp: str, llm: LlmCard) -> int:
 
 def _of_client(options: dict[str, str]) -> None:
     """Fit the latencies that a client saw, or score a data file against them."""
+    from llmscale_env.calibrate.client_report import load_lines
     from llmscale_env.calibrate.fit import SEARCHES, SPLITS
     from llmscale_env.calibrate.observed import ObservedError, read_observed
-    from llmscale_env.calibrate.report import load_lines
     from llmscale_env.cluster.kv import DoesNotFitError
 
     llm, gpu, tp = _cards("observed", options)
@@ -259,8 +259,8 @@ def _fit_client(
     others: list[tuple[LlmCard, int]],
     head: list[str],
 ) -> None:
+    from llmscale_env.calibrate.client_report import draw, fit_lines
     from llmscale_env.calibrate.fit import calibrate, scaled
-    from llmscale_env.calibrate.report import draw, fit_lines
 
     llm, gpu, tp = cards
     split, search, seed = how
@@ -291,9 +291,9 @@ def _score_file(
     head: list[str],
 ) -> None:
     """How far a data file's times are from a run that it was not fitted to."""
+    from llmscale_env.calibrate.client_report import draw, range_lines, score_rows
     from llmscale_env.calibrate.fit import Range, score
     from llmscale_env.calibrate.replay import FrontEnd, Replay
-    from llmscale_env.calibrate.report import draw, range_lines, score_rows
 
     llm, gpu, tp = cards
     model = iteration_time_model(llm, gpu, tp, data=options["data"])
