@@ -138,6 +138,14 @@ COMMANDS = (
         reads="data",
     ),
     Command(
+        "experiments.client_runs",
+        ("data=none", "out=OUT"),
+        ("experiments.client_runs:Runs",),
+        "search seed data",
+        reads="data",
+        writes="out",
+    ),
+    Command(
         "experiments.best_batch_size",
         ("out=OUT",),
         ("experiments.best_batch_size:sweep",),
@@ -198,6 +206,22 @@ COMMANDS = (
         (),
         "llm gpu tp batch context prompt memory_fraction format",
         reads="data",
+    ),
+    Command(
+        "llmscale_env.calibrate",
+        ("observed=none", "llm=llama-2-7b", "gpu=a100-80gb", "tp=1", "out=OUT/a.json"),
+        ("llmscale_env.calibrate.fit:calibrate",),
+        "llm gpu tp max_num_batched_tokens max_num_seqs kv_tokens split search seed warm_up",
+        "also runs",
+        "observed",
+        "out plots",
+    ),
+    Command(
+        "llmscale_env.calibrate",
+        ("observed=none", "llm=llama-2-7b", "gpu=a100-80gb", "tp=1", "data=none"),
+        ("llmscale_env.calibrate.replay:Replay",),
+        reads="observed data",
+        writes="plots",
     ),
     Command(
         "llmscale_env.traces",
@@ -279,6 +303,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{k + 1}: &a{k + 1} [*a{k}]\n" for k in range(5000))
 
 TRACE = "arrival_time_s,input_tokens,output_tokens\n"
+OBSERVED = "arrival_time_s,input_tokens,output_tokens,ttft_s,e2e_s\n"
+BENCH = '{"input_lens": [9, 9], "output_lens": [2, 2], "ttfts": [1, 1], "itls": %s, "start_times": [0, 1]}'
 ITERATIONS = (
     "kind,decode_requests,decode_mean_context,prefill_requests,prefill_chunk_tokens,prefill_cached_tokens,"
     "iteration_ms\n"
@@ -341,6 +367,25 @@ def files() -> dict[str, bytes]:
         "iterations-nan.csv": ITERATIONS + "decode,1,nan,0,0,0,nan\n",
         "iterations-huge.csv": ITERATIONS + f"decode,{'9' * 400},1,0,0,0,1\n",
         "iterations-kind.csv": ITERATIONS + "other,1,1,0,0,0,1\n",
+        "observed.csv": OBSERVED,
+        "observed-one.csv": OBSERVED + "0,1,2,0.1,0.2\n",
+        "observed-text.csv": OBSERVED + "0,a,2,0.1,0.2\n" * 30,
+        "observed-nan.csv": OBSERVED + "0,1,2,nan,inf\n" * 30,
+        "observed-huge.csv": OBSERVED + f"0,1,2,0.1,{'9' * 400}\n" * 30,
+        "observed-long.csv": OBSERVED + "0,1,2,0.1,1e300\n" * 30,
+        "observed-tokens.csv": OBSERVED + "0,1e300,2,0.1,0.2\n" * 30,
+        "observed-backwards.csv": OBSERVED + "0,1,2,0.2,0.1\n" * 30,
+        "observed-twice.csv": "ttft_s," + OBSERVED,
+        "bench.json": '{"mean_ttft_ms": 3, "duration": 2}',
+        "bench-shapes.json": BENCH % "[[0.1], 3]",
+        "bench-lengths.json": BENCH % "[[0.1]]",
+        "bench-text.json": BENCH % '[["a"], [0.1]]',
+        "bench-lines.json": (BENCH % "[[0.1], [0.1]]" + "\n") * 2 + "{]}",
+        "guidellm.json": '{"benchmarks": 3}',
+        "guidellm-none.json": '{"benchmarks": []}',
+        "guidellm-shapes.json": '{"benchmarks": [3]}',
+        "guidellm-requests.json": '{"benchmarks": [{"requests": {"successful": [{"info": 3}]}}]}',
+        "guidellm-part.json": '{"benchmarks": [{"requests": {}, "request_totals": {"errored": 9}}]}',
     }
     packed = gzip.compress((TRACE + "0,1,1\n" * 1000).encode())
     return {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()} | {

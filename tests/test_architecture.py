@@ -40,6 +40,11 @@ ENTRY_POINTS = {
     "llmscale_env._spread.processes",
     "llmscale_env._spread.versions",
     "llmscale_env.calibrate",
+    "llmscale_env.calibrate.__main__",
+    "llmscale_env.calibrate.fit",
+    "llmscale_env.calibrate.observed",
+    "llmscale_env.calibrate.replay",
+    "llmscale_env.calibrate.client_report",
     "llmscale_env.cards",
     "llmscale_env.traces",
 }
@@ -152,7 +157,7 @@ def test_imports_that_point_down_are_allowed(tmp_path: Path):
         tmp_path,
         {
             "llmscale_env/__init__.py": "from llmscale_env.sim import spec",
-            "llmscale_env/calibrate.py": "from .cluster import cards",
+            "llmscale_env/calibrate/__init__.py": "from ..cluster import cards",
             "llmscale_env/cluster/a.py": "import numpy\nfrom . import b",
             "llmscale_env/sim/a.py": "from ..scenarios.load import load_scenario",
             "llmscale_env/control/a.py": "from llmscale_env import __version__",
