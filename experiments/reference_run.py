@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import Slip, check_folder, one_of, parse_options, run_command
 from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PoolSpec,
@@ -162,15 +163,10 @@ def compare(scheduler: str, requests: RequestTable, engine: str = "fast") -> Com
     Raises:
         RuntimeError: a request did not finish (in Vidur all do).
     """
-    # Imported here: the fast engine loads Numba, a slip should be answered before that.
-    make: Any
-    if engine == "fast":
-        from llmscale_env.sim.fast import FastEngine as make
-    else:
-        from llmscale_env.sim.reference import ReferenceEngine as make
-    simulated = make(reference_cluster(scheduler), requests)
-    simulated.advance(86_400 * PS_PER_S)
-    results = simulated.results()
+    simulated = make_engine(reference_cluster(scheduler), engine=engine)
+    simulated.reset(0, requests)
+    simulated.advance(0, 86_400 * PS_PER_S)
+    results = simulated.results(0)
     unfinished = int((results["state"] != RequestState.FINISHED).sum())
     if unfinished:
         raise RuntimeError(f"{scheduler}: {unfinished} of {len(requests)} requests did not finish")

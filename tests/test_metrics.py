@@ -17,7 +17,8 @@ from llmscale_env.sim.metrics import (
     judge,
     latencies,
     leftover_gpu_seconds,
-    summarise,
+    request_columns,
+    summarise_columns,
 )
 from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.reference import ReferenceEngine
@@ -100,6 +101,12 @@ def build(rows=EXPECTED, llm=0, llm_names=("a",), classes=(FAST, SLOW)):
     )
     results = np.array([row[3] for row in rows], RESULT_DTYPE)
     return requests, results, rows
+
+
+def summarise(requests, results, classes, horizon_ps, itl_statistic="mean", instance_s=None):
+    columns = request_columns(requests, results, classes, horizon_ps, itl_statistic)
+    seconds = horizon_ps / S
+    return summarise_columns(columns, classes, requests.llm_names, seconds, instance_s=instance_s)
 
 
 def test_outcomes_by_hand():

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from baselines.sageserve import scaling as rules
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.reference.regions.endpoint_scaling import EndpointRule
 from llmscale_env.sim.spec import (
@@ -17,6 +16,7 @@ from llmscale_env.sim.spec import (
     ScalingSpec,
     ScalingThresholds,
 )
+from tests import sageserve_rules as rules
 from tests.engine_cases import run_case
 from tests.region_cases import make_region_case
 from tests.small_clusters import Engine, pool, run
@@ -243,7 +243,7 @@ def test_an_hour_may_have_thresholds_of_its_own(engine_class: Engine) -> None:
 
 
 class Recorded:
-    """Every look of every rule, and what `baselines.sageserve.scaling` says to the same numbers."""
+    """Every look of every rule, and what `tests/sageserve_rules.py` says to the same numbers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.changes = dict.fromkeys(ScalingKind, 0)

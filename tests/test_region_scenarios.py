@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import yaml
 
-from baselines.sageserve.provisioning import Delays
 from llmscale_env.control.reward import draw_chunks, draw_requests, expected_arrivals
 from llmscale_env.scenarios.load import ScenarioError, load_scenario, validate_scenario
 from llmscale_env.scenarios.regions import LatencyConfig, SpotConfig
@@ -71,13 +70,11 @@ def test_latency_is_figure_9s():
     assert given.quantiles("a", "b").tolist() == [0.0, 0.1, 0.4]
 
 
-def test_times_of_reclaiming_are_those_of_the_rules():
-    config, delays = SpotConfig(), Delays()
-    found = config.reclaim_quantiles_s()
-    expected = [delays.reclaim_s(u) for u in np.linspace(0, 1, len(found))]
-    np.testing.assert_allclose(found, expected)
-    assert found[50] == pytest.approx(60)
-    assert found[-1] == pytest.approx(300)
+def test_times_of_reclaiming_are_log_uniform():
+    found = SpotConfig().reclaim_quantiles_s()
+    np.testing.assert_allclose(found[[0, 50, 100]], [12, 60, 300])
+    np.testing.assert_allclose(np.diff(np.log(found)), np.log(25) / 100)
+    assert SpotConfig(reclaim_median_s=0).reclaim_quantiles_s().tolist() == [0, 0]
 
 
 def test_a_pool_of_every_region_is_written_once():

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmscale_env.control.results.result import EpisodeResult
+from llmscale_env.control.results.result import EpisodeResult, request_frame
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import ps
+from llmscale_env.sim.metrics import request_columns
 from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
@@ -72,6 +74,18 @@ DECISIONS = [
 ]
 
 
+def result_of(scenario, requests, results, **more):
+    """As `run_episode` makes it."""
+    horizon_ps = ps(scenario.horizon_s)
+    return EpisodeResult.from_columns(
+        scenario=scenario,
+        policy="me",
+        requests=request_columns(requests, results, scenario.classes, horizon_ps),
+        frame=request_frame(requests, results, scenario, horizon_ps),
+        **more,
+    )
+
+
 def build(series=SERIES, arrivals=(1.0, 2.0, 5.0, 28.0, 30.0), cluster=None, **more):
     n = len(arrivals)
     requests = RequestTable.build(
@@ -96,12 +110,11 @@ def build(series=SERIES, arrivals=(1.0, 2.0, 5.0, 28.0, 30.0), cluster=None, **m
         results["emitted_tokens"][:2] = (6, 1)
         results["preemptions"][0] = 2
         results["restarts"][1] = 1
-    return EpisodeResult.build(
-        scenario=more.pop("scenario", scenario()),
-        policy="me",
+    return result_of(
+        scenario(),
+        requests,
+        results,
         seed=7,
-        requests=requests,
-        results=results,
         series=series,
         decisions=DECISIONS,
         gpu_s=[60.0, 0.0],
@@ -192,12 +205,11 @@ def test_several_llms_share_out_the_instances():
     results = np.zeros(2, RESULT_DTYPE)
     results["state"] = RequestState.FINISHED
     results["first_token_ps"], results["finished_ps"] = 3 * S, 4 * S
-    result = EpisodeResult.build(
-        scenario=two,
-        policy="me",
+    result = result_of(
+        two,
+        requests,
+        results,
         seed=0,
-        requests=requests,
-        results=results,
         series={**SERIES, "wide/active": [1, 1, 1]},
         decisions=[],
         gpu_s=[60.0, 50.0],

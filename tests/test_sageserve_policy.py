@@ -12,7 +12,6 @@ from baselines import PolicyError, make_policy, policies_for
 from baselines.sageserve.endpoints import Endpoints, charged_itl_s
 from baselines.sageserve.forecast import DemandAhead
 from baselines.sageserve.profile import Profile, ProfileSettings
-from baselines.sageserve.scaling import Thresholds, UtilisedAhead
 from baselines.sageserve.throughput import throughput
 from llmscale_env.control.forecast import Clairvoyant, Forecaster
 from llmscale_env.control.reward import draw_requests
@@ -20,6 +19,7 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.regions import ScalingConfig
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from tests.sageserve_rules import Thresholds, UtilisedAhead
 from tests.small_fleets import A_QUARTER
 
 LONG_TERM = ("lt-i", "lt-u", "lt-ua")

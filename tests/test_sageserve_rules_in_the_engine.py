@@ -11,11 +11,9 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
-from baselines.sageserve.background import PullRule
-from baselines.sageserve.provisioning import scale_out
-from baselines.sageserve.routing import choose_region, fewest_remaining, least_loaded
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.reference.instance import Instance
 from llmscale_env.sim.reference.serving.region_routing import Regions
@@ -23,6 +21,7 @@ from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 from tests.engine_cases import run_case
 from tests.region_cases import make_region_case
+from tests.sageserve_rules import PullRule, choose_region, scale_out
 
 PPM = 10**6
 seen: Counter[str] = Counter()
@@ -72,8 +71,9 @@ def endpoint(regions: Regions, pools: Any, real: Any) -> Any:
         else Fraction(10**6)
         for d in active
     ]
-    there = active[least_loaded([float(x) for x in each])]
-    expected = there[fewest_remaining([i.waiting_demand + max(0, i.left_tokens) for i in there])]
+    there = active[int(np.argmin([float(x) for x in each]))]
+    left = [i.waiting_demand + max(0, i.left_tokens) for i in there]
+    expected = there[int(np.argmin(left))]  # the first of equals, as above
     assert found is expected
     seen["instances"] += 1
     seen["of several deployments"] += sum(map(bool, active)) > 1

@@ -4,8 +4,9 @@ Most of it are plain functions and records on numbers, which know nothing of the
 `endpoints` and `profile` bring them to a cluster. Forecasts need the extra
 `forecast` (statsmodels with SciPy), the programme `solver`; both are imported where they are used.
 
-What happens at each arrival is in the engine (docs/engine.md, section 17). `routing`, `background`,
-`scaling` and `provisioning` state its rules as the paper has them, on numbers alone, and tests hold the
+What happens at each arrival is in the engine (docs/engine.md, section 17): which region and instance gets a
+request (section 6.2), when a queue's go on (6.3), when an instance comes or goes and from where (6.5, 7.2).
+`tests/sageserve_rules.py` states these rules as the paper has them, on numbers alone, and tests hold the
 reference engine against them, look by look.
 
 | question | module |
@@ -16,8 +17,4 @@ reference engine against them, look by look.
 | the same at a target latency | `profile` |
 | the policies `reactive`, `siloed`, `lt-i`, `lt-u`, `lt-ua` | `policy` |
 | a scenario's endpoints as the programme takes them | `endpoints` |
-| which region, deployment, instance gets a request | `routing` (section 6.2) |
-| when do non-interactive requests go out of their queue | `background` (section 6.3) |
-| when does an instance come or go: reactive, LT-I, LT-U, LT-UA | `scaling` (sections 6.5, 7.2) |
-| where does a new instance come from, and how long does it take | `provisioning` (sections 3.4, 6.5, 7.1) |
 """

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from baselines.parameters import PolicyError
 from baselines.sageserve.profile import Profile, ProfileSettings
 from baselines.sageserve.throughput import throughput
-from llmscale_env.control.regions import Places, RegionsSeen
+from llmscale_env.control.regions import RegionPlaces, RegionsSeen
 from llmscale_env.control.reward import draw_requests, expected_arrivals
 from llmscale_env.scenarios.schema import Scenario
 
@@ -52,7 +52,7 @@ class Endpoints:
         theta_itl: bool = True,
     ) -> None:
         pools = scenario.fleet.pools
-        self.places = places = Places(scenario)
+        self.places = places = RegionPlaces(scenario)
         self.kinds = tuple(dict.fromkeys((pool.gpu, pool.tp) for pool in pools))
         shape = (len(places.llms), len(places.regions), len(self.kinds))
         self.pool = np.full(shape, -1, np.int64)

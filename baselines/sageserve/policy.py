@@ -34,7 +34,6 @@ from baselines.sageserve.programme import (
     ProvisioningProblem,
     provision,
 )
-from baselines.sageserve.scaling import RELEASED, Thresholds
 from baselines.space import Choice, Real, Space
 from llmscale_env.control.command import Command
 from llmscale_env.control.demand import Demand, DemandRecord
@@ -45,6 +44,8 @@ from llmscale_env.scenarios.regions import ScalingConfig
 from llmscale_env.scenarios.schema import Scenario
 
 TOLERANCE_S = 1e-6
+THRESHOLDS_OF = {"paper": {"high": 0.7, "low": 0.3}, "released": {"high": 0.5, "low": 0.25}}
+"""Effective memory utilisations to scale by, in the text (section 7.2) and in the released code."""
 SEES_FUTURE = ("oracle", "in-sample")
 """Forecasts that are ablations: they are told what will come."""
 
@@ -67,10 +68,10 @@ class ScalingParameters(Parameters):
 
     def changes(self) -> dict[str, float]:
         """What differs from the numbers of the pools' `scaling`."""
-        named = {"paper": Thresholds(), "released": RELEASED}.get(self.thresholds)
-        found = {} if named is None else {"high": named.high, "low": named.low}
         own = {"high": self.high, "low": self.low}
-        found |= {name: value for name, value in own.items() if value is not None}
+        found = THRESHOLDS_OF.get(self.thresholds, {}) | {
+            name: value for name, value in own.items() if value is not None
+        }
         # In millionths, as engines compare them: what is equal there is refused, not passed over.
         return {name: round(value, 6) for name, value in found.items()}
 

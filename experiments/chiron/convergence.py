@@ -26,6 +26,7 @@ from llmscale_env.cluster.optimisations import (
     optimised_tables,
 )
 from llmscale_env.sim.compile import CONTROLLERS
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.spec import (
     ClassSpec,
     ClusterSpec,
@@ -141,21 +142,20 @@ def watch(case: Mapping[str, Any]) -> Watched:
         case: `llm`, `variant` (of `VARIANTS`), `controller` ("chiron", "chiron-literal", "fixed"),
             `itl_slo_s`, `rate_per_s`, `seed`, and what `LocalParameters.shared` gives.
     """
-    from llmscale_env.sim.fast import FastEngine
-
     sample_s = case["sample_s"]
     requests = arrivals(case["lengths"], case["rate_per_s"], case["duration_s"], case["seed"])
     spec = _spec(case)
-    engine = FastEngine(spec, requests)
+    engine = make_engine(spec)
+    engine.reset(0, requests)
     names = ("batch_limit", "running", "waiting", "tokens", "kv_tokens")
     rows = []
     for k in range(1, math.floor(case["duration_s"] / sample_s) + 1):
-        engine.advance(round(k * sample_s * PS_PER_S))
-        seen = engine.instances()[0]
+        engine.advance(0, round(k * sample_s * PS_PER_S))
+        seen = engine.instances(0)[0]
         rows.append((k * sample_s, *(int(seen[name]) for name in names)))
     samples = pd.DataFrame(rows, columns=["time_s", "limit", *names[1:-1], "kv_use"])
     samples["kv_use"] /= spec.profiles[0].kv_capacity_tokens
-    results = engine.results()
+    results = engine.results(0)
     first = results["first_token_ps"][results["first_token_ps"] >= 0] / PS_PER_S
     done = (results["finished_ps"] >= 0) & (requests.output_tokens > 1)
     decoding_s = (results["finished_ps"] - results["first_token_ps"])[done] / PS_PER_S

@@ -12,6 +12,7 @@ from llmscale_env.cluster.optimisations import (
     SpeculativeConfig,
     optimised_tables,
 )
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PoolSpec,
@@ -77,8 +78,6 @@ def measure(
     Raises:
         ValueError: the queue ran empty, or nothing finished.
     """
-    from llmscale_env.sim.fast import FastEngine
-
     profile = optimised_tables(
         model, max_batch=batch_limit, prefix_cache=prefix_cache, speculative=speculative
     )
@@ -96,12 +95,13 @@ def measure(
     )
     route = RouteSpec(kind=RouterKind.ROUND_ROBIN, pools=(0,))
     spec = ClusterSpec(profiles=(ProfileSpec(**vars(profile)),), pools=(pool,), routes=((route,),))
-    engine = FastEngine(spec, requests)
-    engine.advance(warm_up_s * PS_PER_S)
-    tokens = int(engine.instances()[0]["tokens"])
-    preemptions = int(engine.results()["preemptions"].sum())
-    engine.advance((warm_up_s + measured_s) * PS_PER_S)
-    instance, results = engine.instances()[0], engine.results()
+    engine = make_engine(spec)
+    engine.reset(0, requests)
+    engine.advance(0, warm_up_s * PS_PER_S)
+    tokens = int(engine.instances(0)[0]["tokens"])
+    preemptions = int(engine.results(0)["preemptions"].sum())
+    engine.advance(0, (warm_up_s + measured_s) * PS_PER_S)
+    instance, results = engine.instances(0)[0], engine.results(0)
     if instance["waiting"] == 0:
         raise ValueError(f"{len(requests)} requests do not outlast {warm_up_s + measured_s} s")
     finished = results["finished_ps"] >= warm_up_s * PS_PER_S

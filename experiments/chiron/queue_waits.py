@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.cluster.iteration_model import IterationTimeModel
-from llmscale_env.sim.fast import FastEngine
+from llmscale_env.sim.engine import Engine, make_engine
 from llmscale_env.sim.spec import ClusterSpec, PoolSpec, ProfileSpec, RouterKind, RouteSpec
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
@@ -72,12 +72,12 @@ def observe(
         ValueError: fewer are left then, or nothing has finished.
     """
     engine = _fleet(model, requests, instances, batch_limit)
-    engine.advance(warm_up_s * PS_PER_S)
-    before = int(engine.instances()["tokens"].sum())
-    engine.advance(history_s * PS_PER_S)
-    after = int(engine.instances()["tokens"].sum())
-    finished = engine.results()["finished_ps"] >= 0
-    ids = np.array(engine.queues()[0][:queue], dtype=np.int64)
+    engine.advance(0, warm_up_s * PS_PER_S)
+    before = int(engine.instances(0)["tokens"].sum())
+    engine.advance(0, history_s * PS_PER_S)
+    after = int(engine.instances(0)["tokens"].sum())
+    finished = engine.results(0)["finished_ps"] >= 0
+    ids = engine.queued(0, 0)["request"][:queue]
     if len(ids) < queue or not finished.any():
         raise ValueError(
             f"after {history_s} s {int(finished.sum())} of {len(requests)} requests have finished and "
@@ -102,7 +102,7 @@ def observe(
 
 def _fleet(
     model: IterationTimeModel, requests: RequestTable, instances: int, batch_limit: int
-) -> FastEngine:
+) -> Engine:
     profile = model.profile(max_batch=batch_limit)
     pool = PoolSpec(
         llm=0,
@@ -118,15 +118,17 @@ def _fleet(
     spec = ClusterSpec(
         profiles=(ProfileSpec(**vars(profile)),), pools=(pool,), routes=((route,),), queue_llm=(0,)
     )
-    return FastEngine(spec, requests)
+    engine = make_engine(spec)
+    engine.reset(0, requests)
+    return engine
 
 
-def _admitted_s(engine: FastEngine, ids: NDArray[np.int64], now_s: int) -> NDArray[np.float64]:
+def _admitted_s(engine: Engine, ids: NDArray[np.int64], now_s: int) -> NDArray[np.float64]:
     """When requests are admitted, the engine being advanced until all of them are."""
     while True:
         now_s += 600
-        engine.advance(now_s * PS_PER_S)
-        admitted = engine.results()["admitted_ps"][ids]
+        engine.advance(0, now_s * PS_PER_S)
+        admitted = engine.results(0)["admitted_ps"][ids]
         if (admitted >= 0).all():
             return np.asarray(admitted / PS_PER_S, np.float64)
 

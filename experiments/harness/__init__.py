@@ -19,8 +19,8 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 Pages come with all rows but those of `SERIES`, which stay in `results/`: pictures and tables show them.
 
 `cases` is a `harness.figure.Grid` where the runs are all combinations of some columns, `claims` a generator
-under `harness.figure.claimed`. `tests/test_figures.py` goes over all figures of Chiron, QLM and
-SageServe. A new one gets a line in its `SMALL`.
+under `harness.figure.claimed`. `tests/test_figures.py` goes over the figures of all five papers.
+A new one gets a line in its `SMALL`.
 
 A case with `"timed": True` measures the machine: each command does it anew.
 

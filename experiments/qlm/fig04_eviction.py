@@ -38,6 +38,7 @@ from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import PaperLlms, cluster, lengths, shown, together
 from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
@@ -90,8 +91,6 @@ cases = Grid(
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Blocking of the interactive requests, and the rhythm of the instance before they came."""
-    from llmscale_env.sim.fast import FastEngine
-
     scenario = cluster(
         (case["llm"],),
         CLASSES,
@@ -106,16 +105,17 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         profiles = tuple(replace(p, swap_out_ps_per_token=0) for p in spec.profiles)
         spec = replace(spec, profiles=profiles)
     requests = _requests(case)
-    engine = FastEngine(spec, requests)
+    engine = make_engine(spec)
+    engine.reset(0, requests)
 
     def seen(at_s: float) -> tuple[int, int]:
-        engine.advance(round(at_s * PS_PER_S))
-        done = int((engine.results()["finished_ps"] >= 0).sum())
-        return int(engine.instances()[0]["iterations"]), done
+        engine.advance(0, round(at_s * PS_PER_S))
+        done = int((engine.results(0)["finished_ps"] >= 0).sum())
+        return int(engine.instances(0)[0]["iterations"]), done
 
     half, full = seen(case["warm_up_s"] / 2), seen(case["warm_up_s"])
     seen(case["warm_up_s"] + (case["repeats"] + 1) * case["gap_s"])
-    results, mine = engine.results(), requests.slo_class == 0
+    results, mine = engine.results(0), requests.slo_class == 0
     if int((results["admitted_ps"] < 0).sum()) == 0:
         raise ValueError(f"queued = {case['queued']}: the batch requests do not outlast the run")
     if (results["first_token_ps"][mine] < 0).any():

@@ -36,6 +36,7 @@ from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.setting import SHORT, cluster, gpus_per_instance, lengths
 from llmscale_env.sim.compile import compile_cluster, swap_times_s
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ cases = Grid(
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Time until the last request of the queue has finished."""
-    from llmscale_env.sim.fast import FastEngine
-
     llms, gpu = (case["first"], case["second"]), case["gpu"]
     scenario = cluster(
         llms,
@@ -117,10 +116,11 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         llm_names=tuple(scenario.fleet.llms),
         class_names=tuple(c.name for c in scenario.classes),
     )
-    engine = FastEngine(compile_cluster(scenario), requests)
+    engine = make_engine(compile_cluster(scenario))
+    engine.reset(0, requests)
     for hour in range(1, 10_000):
-        engine.advance(hour * 3600 * PS_PER_S)
-        finished = engine.results()["finished_ps"]
+        engine.advance(0, hour * 3600 * PS_PER_S)
+        finished = engine.results(0)["finished_ps"]
         if (finished >= 0).all():
             break
     pool = scenario.fleet.pools[0]
@@ -128,7 +128,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "drain_s": float(finished.max() / PS_PER_S),
-            "swaps": int(engine.instances()[0]["swaps"]),
+            "swaps": int(engine.instances(0)[0]["swaps"]),
             "swap_s": float(
                 np.mean([move + (case["weights"] == "cold") * fetch for fetch, move in swaps])
             ),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import RULES, Command
-from llmscale_env.control.regions import Places, ScalingOrder
+from llmscale_env.control.regions import RegionPlaces, ScalingOrder
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
 from llmscale_env.sim.compile_regions import SCALING_KINDS
@@ -107,7 +107,7 @@ def _of_scaling(orders: ScaleOrders, e: int) -> dict[str, Any]:
 
 
 def _of_endpoints(orders: EndpointOrders, e: int, scenario: Scenario) -> dict[str, Any]:
-    places = Places(scenario)
+    places = RegionPlaces(scenario)
     names = {int(kind): name for name, kind in SCALING_KINDS.items()}
     classes = [
         c.name

@@ -169,9 +169,7 @@ class Dispatcher:
                 `impossible_commands: error` also a value out of range.
         """
         clipped = 0
-        for (
-            instance
-        ) in command.mutate:  # first: who becomes another is no longer counted by a target
+        for instance in command.mutate:  # first: a target does not count who becomes another
             clipped += self._refused("mutate", self.engine.mutate, e, instance)
         plan = self._targets(command)
         # Falling targets first: they free GPUs for the rising ones.
@@ -205,8 +203,7 @@ class Dispatcher:
                 self.engine.set_overflow_share(e, m, c, fraction)
         for name, rule in command.routers.items():
             c = self._class(name, "routers")
-            kinds = {k.name.lower().replace("_", "-"): k for k in RouterKind}
-            chosen = _choice(rule, kinds, f"routers.{name}")
+            chosen = _choice(rule, RULES, f"routers.{name}")
             for m in range(len(self.scenario.fleet.llms)):
                 try:
                     self.engine.set_router(e, m, c, chosen)
@@ -280,7 +277,7 @@ class Dispatcher:
 
     def _placement(self, e: int, command: Command) -> int:
         """Rules first, then predictions, then who goes where."""
-        kinds = {k.name.lower().replace("_", "-"): k for k in sorted(DECODE_KINDS)}
+        kinds = {name: kind for name, kind in RULES.items() if kind in DECODE_KINDS}
         llms = {name: m for m, name in enumerate(self.scenario.fleet.llms)}
         refused = 0
         for name, rule in command.decode_routers.items():

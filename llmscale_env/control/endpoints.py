@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.demand import WHOLE, DemandRecord
 from llmscale_env.control.forecast import Forecaster, make_forecaster
-from llmscale_env.control.regions import Places
+from llmscale_env.control.regions import RegionPlaces
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.engine import Engine
 from llmscale_env.sim.spec import InstanceState
@@ -44,7 +44,7 @@ class EndpointLayout:
 
     def __init__(self, scenario: Scenario) -> None:
         pools = scenario.fleet.pools
-        self.places = Places(scenario)
+        self.places = RegionPlaces(scenario)
         self.n_slots = np.array([pool.max_instances for pool in pools])
         self.pool_of = np.repeat(np.arange(len(pools)), self.n_slots)
         rules = [pool.scaling for pool in pools]

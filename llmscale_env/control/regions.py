@@ -56,7 +56,7 @@ class ScalingOrder:
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Places:
+class RegionPlaces:
     """Which pool, queue and manager is where.
 
     Attributes:
@@ -79,7 +79,7 @@ class Places:
 
 @dataclass(frozen=True)
 class RegionsSeen:
-    """Pools and endpoints at an instant; see `Places` for who is where.
+    """Pools and endpoints at an instant; see `RegionPlaces` for who is where.
 
     Attributes:
         places: names and numbers.
@@ -92,7 +92,7 @@ class RegionsSeen:
         thresholds: (K, 2) utilisations of each queue manager below which a signal takes one request, and two.
     """
 
-    places: Places
+    places: RegionPlaces
     kv_tokens: NDArray[np.int64]
     kv_capacity: NDArray[np.int64]
     active: NDArray[np.int64]
@@ -147,7 +147,7 @@ def used_tokens(scenario: Scenario, pools: NDArray[Any]) -> NDArray[np.int64]:
 
 def see_regions(scenario: Scenario, engine: Engine, e: int) -> RegionsSeen:
     """What stands in episode `e` now; counts in windows must have been closed."""
-    places = Places(scenario)
+    places = RegionPlaces(scenario)
     pools = engine.pool_seen[e]
     queues = engine.queue_seen[e, : len(scenario.fleet.queues)]
     donate = engine.instances(e)["state"] == InstanceState.DONATING
@@ -179,7 +179,7 @@ class RegionDispatcher:
 
     def __init__(self, scenario: Scenario, engine: Engine) -> None:
         self.engine = engine
-        self._places = Places(scenario)
+        self._places = RegionPlaces(scenario)
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
         self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
         self._regions = {name: j for j, name in enumerate(scenario.region_names)}

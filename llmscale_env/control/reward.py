@@ -14,7 +14,7 @@ With prices (`reward.prices`) it is, in units of `unit_usd`,
 cost = gpu_hour_usd * GPU-hours + sum over classes of weight * late_request_usd * violations
      + start_usd * instances started
 
-and `control.leftover` says what of the work left over is charged and late.
+and `control.unfinished_work` says what of the work left over is charged and late.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ class ClusterSimulation:
         return [model.parts(gpu_s, violations, loads, leftover) for model in models]
 
     def leftover_gpu_s(self, e: int) -> float:
-        """GPU-seconds that serving episode `e`'s unfinished requests would take (`control.leftover`)."""
+        """GPU-seconds that episode `e`'s unfinished requests would take (`control.unfinished_work`)."""
         requests, results = self._unfinished(e)
         each = leftover_gpu_s(self.scenario, requests, results)
         return float(np.bincount(requests.llm, each, len(self.scenario.fleet.llms)).sum())

@@ -27,7 +27,7 @@ class Snapshot:
         clock_s: (E,) present time of the week, as in `ClusterView`.
         pasts: (E,) what came before each episode, where it is counted; else None.
         length_s: (E,) length of the last interval, 0 at the start.
-        by_class: name -> (E, C) counts of the last interval (names as in `TALLY`).
+        by_class: name -> (E, C) counts of the last interval (names as in `CLASS_SEEN`).
         by_pool: name -> (E, P) counts of the last interval.
         tally, pools, queues: (E, C), (E, P), (E, Q) structured, as in `ClusterView`.
         history: (E, k, C) arrivals of all intervals; those before `interval[e]` have ended.

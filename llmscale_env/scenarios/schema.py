@@ -58,7 +58,7 @@ class RewardConfig(Frozen):
     Attributes:
         prices: costs in dollars, in place of all that follows. Work that the horizon leaves is charged its
             share of a full batch then, and who can no longer be served in time is late
-            (`control.leftover`).
+            (`control.unfinished_work`).
         gpu_weight: cost of holding `reference_gpus` GPUs (loading and draining included) for one
             control interval.
         violation_weight: cost of violating as many requests of a class as are expected to arrive

@@ -251,14 +251,15 @@ def request_columns(
     )
 
 
-def summarise(
-    requests: RequestTable,
-    results: NDArray[Any],
+def summarise_columns(
+    columns: RequestColumns,
     classes: Sequence[SLOClass],
-    horizon_ps: int,
+    llm_names: Sequence[str],
+    horizon_s: float,
     *,
-    itl_statistic: ItlStatistic = "mean",
     instance_s: ArrayLike | None = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    decided: bool = False,
 ) -> dict[str, float]:
     """Metrics of an episode's requests, by group: keys are `GROUP/METRIC`.
 
@@ -281,35 +282,16 @@ def summarise(
     * `preemptions`, `evictions`: how often the group's requests were.
 
     Args:
-        requests, results, classes, horizon_ps, itl_statistic: as for `judge`.
+        columns: of the arrivals.
+        classes, llm_names: that their numbers mean.
+        horizon_s: length of the episode.
         instance_s: (n_llms,) instance-seconds in service, by LLM.
-
-    Raises:
-        ValueError: as `judge`; a class called "joint" or with a "/" in its name; `instance_s` not
-            of the shape stated, or negative.
-    """
-    _check_names(classes)
-    columns = request_columns(requests, results, classes, horizon_ps, itl_statistic)
-    return summarise_columns(
-        columns, classes, requests.llm_names, horizon_ps / PS_PER_S, instance_s=instance_s
-    )
-
-
-def summarise_columns(
-    columns: RequestColumns,
-    classes: Sequence[SLOClass],
-    llm_names: Sequence[str],
-    horizon_s: float,
-    *,
-    instance_s: ArrayLike | None = None,
-    groups: Mapping[str, Sequence[int]] | None = None,
-    decided: bool = False,
-) -> dict[str, float]:
-    """The same from columns; arguments and errors as there.
-
-    Args:
         groups: further groups of classes by name, with the numbers of their classes.
         decided: unfinished requests count in no share.
+
+    Raises:
+        ValueError: a class called "joint" or with a "/" in its name; `instance_s` not of the shape
+            stated, or negative.
     """
     _check_names(classes)
     served = _instance_seconds(instance_s, len(llm_names))

@@ -17,7 +17,6 @@ from llmscale_env._writing import replace_files
 from llmscale_env.control.unfinished_work import lost_at_horizon
 from llmscale_env.control.results.region_result import regions_of_instances
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.sim.compile import ps
 from llmscale_env.sim.machine_metrics import summarise_cluster, time_integral
 from llmscale_env.sim.metrics import (
     JOINT,
@@ -26,7 +25,6 @@ from llmscale_env.sim.metrics import (
     RequestColumns,
     judge,
     latencies,
-    request_columns,
     summarise_columns,
 )
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
@@ -40,7 +38,7 @@ POOL_COLUMNS = ("active", "draining", "loads", "stops", "kv_use")
 
 @dataclass(frozen=True, eq=False)
 class EpisodeResult:
-    """One episode of a scenario under one policy. Made by `EpisodeResult.build`.
+    """One episode of a scenario under one policy. Made by `EpisodeResult.from_columns`.
 
     Attributes:
         requests: a row per arrival, in order of arrival: `id` (row of the request table),
@@ -130,67 +128,6 @@ class EpisodeResult:
     class_groups: dict[str, tuple[str, ...]]
 
     @classmethod
-    def build(
-        cls,
-        *,
-        scenario: Scenario,
-        policy: str,
-        seed: int,
-        requests: RequestTable,
-        results: NDArray[Any],
-        series: Mapping[str, Sequence[Any]],
-        decisions: Sequence[Mapping[str, Any]],
-        gpu_s: ArrayLike,
-        busy_s: ArrayLike,
-        loads_by_source: ArrayLike,
-        leftover_gpu_s: float = 0.0,
-        clipped: int = 0,
-        extra: Mapping[str, float] | None = None,
-    ) -> EpisodeResult:
-        """From what the run loop has collected when the horizon is reached.
-
-        Args:
-            scenario, policy, seed: what was run.
-            requests, results: the episode's table, and RESULT_DTYPE of it at the horizon.
-            series: columns by name, a value per interval: `time_s`, for every pool `POOL/active`,
-                `POOL/draining`, `POOL/loads`, `POOL/stops` and `POOL/kv_use`, and any others.
-            decisions: one per interval.
-            gpu_s: (P,) GPU-seconds billed by pool.
-            busy_s: (P,) instance-seconds in an iteration by pool.
-            loads_by_source: (P, 3) loadings in the order of `LoadSource`.
-            leftover_gpu_s: of the work left over.
-            clipped: orders that were cut down.
-            extra: more entries for the summary.
-
-        Raises:
-            ValueError: a column is missing or of another length, or the arrays do not fit (see
-                `sim.metrics`).
-        """
-        horizon_ps = ps(scenario.horizon_s)
-        return cls.from_columns(
-            scenario=scenario,
-            policy=policy,
-            seed=seed,
-            requests=request_columns(
-                requests,
-                results,
-                scenario.classes,
-                horizon_ps,
-                scenario.itl_statistic,
-                lost=lost_at_horizon(scenario, requests, results, horizon_ps),
-            ),
-            frame=request_frame(requests, results, scenario, horizon_ps),
-            series=series,
-            decisions=decisions,
-            gpu_s=gpu_s,
-            busy_s=busy_s,
-            loads_by_source=loads_by_source,
-            leftover_gpu_s=leftover_gpu_s,
-            clipped=clipped,
-            extra=extra,
-        )
-
-    @classmethod
     def from_columns(
         cls,
         *,
@@ -208,15 +145,27 @@ class EpisodeResult:
         extra: Mapping[str, float] | None = None,
         frame: DataFrame | None = None,
     ) -> EpisodeResult:
-        """As `build`, from what has been kept of the requests.
+        """From what the run loop has collected when the horizon is reached.
 
         Args:
+            scenario, policy, seed: what was run.
             requests: of all that have arrived.
+            series: columns by name, a value per interval: `time_s`, for every pool `POOL/active`,
+                `POOL/draining`, `POOL/loads`, `POOL/stops` and `POOL/kv_use`, and any others.
+            decisions: one per interval.
+            gpu_s: (P,) GPU-seconds billed by pool.
+            busy_s: (P,) instance-seconds in an iteration by pool.
+            loads_by_source: (P, 3) loadings in the order of `LoadSource`.
+            leftover_gpu_s: of the work left over.
+            clipped: orders that were cut down.
+            extra: more entries for the summary.
             frame: `requests` of the result; None: a short one of these columns, in any order, with
                 `arrival_s`, `llm`, `slo_class`, `region`, `served_in`, `outcome`, `ttft_s`, `itl_s`,
                 `e2e_s` (float32), `output_tokens`, `preemptions`, `evictions`.
-            scenario, policy, seed, series, decisions, gpu_s, busy_s, loads_by_source, leftover_gpu_s,
-                clipped, extra: as there.
+
+        Raises:
+            ValueError: a column of `series` is missing or of another length, or the arrays do not fit (see
+                `sim.metrics`).
         """
         import pandas as pd
 
@@ -411,7 +360,7 @@ def _kv_use(columns: Mapping[str, NDArray[Any]], pool: str) -> float:
 def request_frame(
     requests: RequestTable, results: NDArray[Any], scenario: Scenario, horizon_ps: int
 ) -> DataFrame:
-    """`EpisodeResult.requests`, from arguments as `EpisodeResult.build` has them."""
+    """`EpisodeResult.requests`, from the table and its RESULT_DTYPE at the horizon."""
     import pandas as pd
 
     lost = lost_at_horizon(scenario, requests, results, horizon_ps)

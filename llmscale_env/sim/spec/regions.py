@@ -153,7 +153,7 @@ class ScalingThresholds:
 class ScalingSpec:
     """The rule by which a pool scales when a request reaches its region (sections 6.5.1 and 7.2).
 
-    The same as the classes of `baselines.sageserve.scaling`.
+    `tests/sageserve_rules.py` states the rules as the paper has them.
 
     Attributes:
         kind: a `ScalingKind` at the start.

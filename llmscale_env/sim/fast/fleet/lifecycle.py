@@ -184,8 +184,8 @@ def swap(S, i, t):
         start = max(start, inst.copied_ps)
         inst.kv -= inst.leaving
         inst.leaving = 0
-    start += inst.swap_ps
-    inst.swap_ps = 0
+    start += inst.moving_ps
+    inst.moving_ps = 0
     fetch = served_of(S)[inst.pool, m, SERVED_FETCH]
     move = served_of(S)[inst.pool, m, SERVED_SWAP]
     ready = host_ready_of(S)[i, m]
@@ -237,7 +237,7 @@ def fail(S, i, t, router, features):
         inst.billed_ps = -1
     inst.failures += 1
     inst.loaded_ps = inst.loaded_from = -1
-    inst.swap_ps = inst.order_evict = inst.closed = 0
+    inst.moving_ps = inst.order_evict = inst.closed = 0
     inst.kv -= inst.leaving
     inst.leaving = 0
     inst.mode = IDLE
@@ -349,7 +349,7 @@ def turn_off(S, i, t, router, features):
     source = inst.loaded_from
     inst.loaded_ps = -1
     inst.loaded_from = -1
-    inst.swap_ps = 0
+    inst.moving_ps = 0
     inst.kv -= inst.leaving
     inst.leaving = 0
     if leased:

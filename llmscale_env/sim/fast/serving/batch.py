@@ -126,7 +126,7 @@ def restore(S, i, r):
     inst = inst_at(S, i)
     req = req_at(S, r)
     tokens = req.input + req.emitted
-    inst.swap_ps += tokens * prof_at(S, inst.profile).swap_in
+    inst.moving_ps += tokens * prof_at(S, inst.profile).swap_in
     drop_copy(S, r)
     go_on(S, i, r)
 
@@ -294,7 +294,7 @@ def leave_unfinished(S, i, r, t, save):
     req.kv_host = i
     copy_ps = tokens * prof.swap_out
     if save == SAVE:
-        inst.swap_ps += copy_ps
+        inst.moving_ps += copy_ps
     elif copy_ps > 0:
         inst.copied_ps = (inst.copied_ps if inst.leaving > 0 else t) + copy_ps
         kept = tokens + const_of(S).half_block

@@ -155,8 +155,8 @@ def _ordered_evictions(S, i, t):
 def _launch_single(S, i, t, mode, duration):
     """One iteration that is not part of a decode segment."""
     inst = inst_at(S, i)
-    duration += inst.swap_ps
-    inst.swap_ps = 0
+    duration += inst.moving_ps
+    inst.moving_ps = 0
     inst.mode = mode
     inst.seg_begin = t
     inst.seg_start = t
@@ -182,8 +182,8 @@ def _launch_decode(S, i, t, once):
     inst.settled = NOT_KNOWN
     inst.mode = DECODE
     inst.seg_begin = t
-    inst.seg_start = t + inst.swap_ps
-    inst.swap_ps = 0
+    inst.seg_start = t + inst.moving_ps
+    inst.moving_ps = 0
     inst.seg_first_ps = decode_first_ps(S, inst.profile, inst.n_dec, inst.ctx)
     inst.seg_step_ps = decode_step_ps(S, inst.profile, inst.n_dec)
     if inst.leaving > 0:  # memory comes free at the first boundary after the copy

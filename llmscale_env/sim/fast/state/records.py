@@ -88,7 +88,7 @@ INST = np.dtype(
         ("iter_no", np.int64),  # emission counter: a request finishes at a known value of it
         ("order_evict", np.int64),
         ("admissions", np.int64),
-        ("swap_ps", np.int64),  # KV transfers to add to the next iteration
+        ("moving_ps", np.int64),  # KV transfers to add to the next iteration
         ("host_kv", np.int64),  # bytes
         ("leaving", np.int64),  # KV tokens (part of `kv`) being copied out, and until when
         ("copied_ps", np.int64),

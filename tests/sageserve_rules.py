@@ -1,26 +1,106 @@
-"""When an instance comes or goes (sections 6.5.1 and 7.2), one endpoint at a time, on numbers.
+"""SageServe's rules as the paper has them, on numbers alone: what tests hold the engines against.
 
-Every rule is asked at each arrival at the endpoint (`arrival`) and at each hour (`hour`), and answers
-with a change of the number of instances. Instances are counted with those on their way: otherwise a
-rule would order again for as long as capacity takes to come.
+| rule | here |
+|---|---|
+| which region, deployment and instance gets a request (section 6.2) | `choose_region`, `np.argmin` |
+| when a signal takes requests from a queue, and with which priority (section 6.3) | `PullRule` |
+| where new instances come from (section 6.5) | `scale_out` |
+| when an instance comes or goes (sections 6.5.1 and 7.2) | `Reactive`, `Utilised`, `UtilisedAhead` |
 
-- `Reactive` (section 7.2): one more above 70 % of effective memory utilisation, one less below 30 %,
-  15 s between two changes.
-- `Immediate` (LT-I): at each hour to the target at once.
-- `Utilised` (LT-U): towards the target, and no further, when the same thresholds are passed.
-- `UtilisedAhead` (LT-UA): as that; in the last 20 minutes of the hour, when the target has been
-  reached, one more at each look at which the load is at least 5 times the forecast one, one less at
-  which it is at most half of it.
+The engines' own form of them is docs/engine.md, section 17. Numbers may be `Fraction`s, so that
+nothing is rounded. The load is the effective memory utilisation: tokens of KV cache over KV capacity.
 
-The paper's 70 and 30 % are 50 and 25 % in the released code (`RELEASED`).
+A rule of scaling is asked at each arrival at its endpoint (`arrival`) and at each hour (`hour`), and
+answers with a change of the number of instances. Instances are counted with those on their way:
+otherwise a rule would order again for as long as capacity takes to come.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOUR_S = 3600.0
+
+
+def choose_region(
+    utilisation: Sequence[float], order: Sequence[int], threshold: Sequence[float]
+) -> int | None:
+    """The first region of `order` whose utilisation is below its threshold; else the least utilised.
+
+    Args:
+        utilisation: (regions,) of the LLM asked for; infinite where it has no instance.
+        order: regions that may serve, the preferred first.
+        threshold: (regions,) of each.
+
+    Returns:
+        The region; of equally utilised ones the preferred. None if none has an instance.
+    """
+    for region in order:
+        if utilisation[region] < threshold[region]:
+            return region
+    least = min(order, key=lambda region: utilisation[region])
+    return least if utilisation[least] < math.inf else None
+
+
+@dataclass(frozen=True)
+class PullRule:
+    """How many requests a signal of the queue manager pulls.
+
+    The released code feeds the other way round: two between the utilisations, one below both.
+
+    Attributes:
+        high, low: utilisations below which one is pulled, and below which two are.
+        urgent_age_s: age from which on a request has priority 0, as interactive ones have.
+    """
+
+    high: float = 0.6
+    low: float = 0.5
+    urgent_age_s: float = 36_000.0
+
+    def pulls(self, utilisation: float) -> int:
+        """Requests that a signal of this utilisation pulls."""
+        return (utilisation < self.high) + (utilisation < self.low)
+
+    def priority(self, age_s: float) -> int:
+        """0 for requests that are `urgent_age_s` old, else 1."""
+        return 0 if age_s >= self.urgent_age_s else 1
+
+
+@dataclass(frozen=True)
+class ScaleOut:
+    """Where new instances come from.
+
+    Attributes:
+        own: spot instances of the same LLM.
+        others: (LLM, how many) of spot instances of others, to be redeployed.
+        missing: for which there is no spot instance.
+    """
+
+    own: int
+    others: tuple[tuple[int, int], ...]
+    missing: int
+
+
+def scale_out(wanted: int, llm: int, spot: Sequence[int]) -> ScaleOut:
+    """Which spot instances of a region make `wanted` more instances of an LLM.
+
+    Args:
+        wanted: at least 0.
+        llm: index of the LLM.
+        spot: spot instances of each LLM; each is taken from the LLM with the most of them at that time,
+            the first of equals (ours).
+    """
+    own = min(wanted, spot[llm])
+    there = [0 if k == llm else count for k, count in enumerate(spot)]
+    taken = [0] * len(there)
+    for _ in range(min(wanted - own, sum(there))):
+        most = max(range(len(there)), key=lambda k: there[k])
+        there[most] -= 1
+        taken[most] += 1
+    others = tuple((k, count) for k, count in enumerate(taken) if count)
+    return ScaleOut(own, others, wanted - own - sum(taken))
 
 
 @dataclass(frozen=True)
@@ -30,25 +110,14 @@ class Thresholds:
     Attributes:
         high: above it, out.
         low: below it, in.
-
-    Raises:
-        ValueError: unless 0 <= low < high.
     """
 
     high: float = 0.7
     low: float = 0.3
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.low < self.high:
-            raise ValueError(f"low = {self.low}, high = {self.high}: must be 0 <= low < high")
-
     def wish(self, utilisation: float) -> int:
         """1 above `high`, -1 below `low`, else 0."""
         return (utilisation > self.high) - (utilisation < self.low)
-
-
-RELEASED = Thresholds(0.5, 0.25)
-"""As in the released code."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +126,26 @@ class Bounds:
 
     Attributes:
         least, most: instances.
-
-    Raises:
-        ValueError: unless 0 <= least <= most.
     """
 
     least: int = 2
     most: int = 20
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most:
-            raise ValueError(
-                f"least = {self.least}, most = {self.most}: must be 0 <= least <= most"
-            )
 
     def clip(self, instances: int) -> int:
         """The nearest allowed number."""
         return min(max(instances, self.least), self.most)
 
 
-class _Rule:
-    """Bounds and cooldown, which all rules share."""
+class Reactive:
+    """One more above the high utilisation, one less below the low one, within bounds (section 7.2)."""
 
-    def __init__(self, bounds: Bounds | None = None, cooldown_s: float = 15.0) -> None:
-        if not cooldown_s >= 0:
-            raise ValueError(f"cooldown_s = {cooldown_s}: must be at least 0")
+    def __init__(
+        self,
+        thresholds: Thresholds | None = None,
+        bounds: Bounds | None = None,
+        cooldown_s: float = 15.0,
+    ) -> None:
+        self.thresholds = thresholds or Thresholds()
         self.bounds = bounds or Bounds()
         self.cooldown_s = cooldown_s
         self._changed_s = -math.inf
@@ -89,7 +153,7 @@ class _Rule:
     def hour(
         self, now_s: float, instances: int, target: int, forecast_tokens_per_s: float = 0.0
     ) -> int:
-        """A plan for the next hour arrives; what to change at once.
+        """A plan for the next hour arrives; what to change at once (nothing).
 
         Args:
             now_s: time.
@@ -123,44 +187,17 @@ class _Rule:
         if not change:
             return 0
         spare = max(0, (instances if active is None else active) - self.bounds.least)
-        return self._made(now_s, max(self.bounds.clip(instances + change) - instances, -spare))
-
-    def _made(self, now_s: float, change: int) -> int:
+        change = max(self.bounds.clip(instances + change) - instances, -spare)
         if change:
             self._changed_s = now_s
         return change
 
     def _change(self, now_s: float, instances: int, utilisation: float, tokens_per_s: float) -> int:
-        return 0
-
-
-class Reactive(_Rule):
-    """The status quo, for an endpoint that serves everything or for one pool of a siloed one."""
-
-    def __init__(
-        self,
-        thresholds: Thresholds | None = None,
-        bounds: Bounds | None = None,
-        cooldown_s: float = 15.0,
-    ) -> None:
-        super().__init__(bounds, cooldown_s)
-        self.thresholds = thresholds or Thresholds()
-
-    def _change(self, now_s: float, instances: int, utilisation: float, tokens_per_s: float) -> int:
         return self.thresholds.wish(utilisation)
 
 
-class Immediate(_Rule):
-    """LT-I."""
-
-    def hour(
-        self, now_s: float, instances: int, target: int, forecast_tokens_per_s: float = 0.0
-    ) -> int:
-        return self._made(now_s, self.bounds.clip(target) - instances)
-
-
-class Utilised(_Rule):
-    """LT-U."""
+class Utilised(Reactive):
+    """LT-U: towards the target, and no further, when the same thresholds are passed."""
 
     def __init__(
         self,
@@ -168,8 +205,7 @@ class Utilised(_Rule):
         bounds: Bounds | None = None,
         cooldown_s: float = 15.0,
     ) -> None:
-        super().__init__(bounds, cooldown_s)
-        self.thresholds = thresholds or Thresholds()
+        super().__init__(thresholds, bounds, cooldown_s)
         self.target: int | None = None
         self._began_s = -math.inf
         self._forecast = 0.0
@@ -193,7 +229,7 @@ class Utilised(_Rule):
 
 
 class UtilisedAhead(Utilised):
-    """LT-UA.
+    """LT-UA: as LT-U, but late in the hour, when the target has been reached, by load over forecast.
 
     Args:
         thresholds, bounds, cooldown_s: as in `Utilised`.
@@ -216,10 +252,6 @@ class UtilisedAhead(Utilised):
         either_way: bool = True,
     ) -> None:
         super().__init__(thresholds, bounds, cooldown_s)
-        if not 0 <= last_s <= HOUR_S:
-            raise ValueError(f"last_s = {last_s}: must be in 0..{HOUR_S:g}")
-        if not 0 <= below < above:
-            raise ValueError(f"below = {below}, above = {above}: must be 0 <= below < above")
         self.last_s, self.above, self.below = last_s, above, below
         self.either_way = either_way
         self._there = False
