@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from experiments.output import RESULTS, text_table, write_csv
 from llmscale_env._cli import (
@@ -33,30 +34,9 @@ from llmscale_env.calibrate.client_report import draw
 from llmscale_env.calibrate.fit import SEARCHES, Calibration, Score, calibrate, scaled, score
 from llmscale_env.calibrate.observed import Observed, ObservedError, read_observed
 from llmscale_env.calibrate.replay import Replay, Server
-from llmscale_env.cluster.cards import (
-    GIB,
-    GpuCard,
-    LlmCard,
-    UnknownCardError,
-    gpu_card,
-    llm_card,
-    register_gpu,
-    register_llm,
-)
 from llmscale_env.cluster.roofline import roofline_model
 
 OURS = Path(__file__).parent / "data" / "vllm_h200" / "requests.csv.gz"
-
-CARDS = (
-    LlmCard(
-        "codellama-34b", 48, 8192, 64, 8, 128, 22016, 32000, 33_743_970_304,
-        source="Meta, Code Llama (config.json of CodeLlama-34b-hf)",
-    ),
-    GpuCard(
-        "h200-141gb", int(139.8 * GIB), 989e12, 4.8e12, 64e9, 450e9, "NVIDIA H200 data sheet (SXM)"
-    ),
-)  # fmt: skip
-"""Registered where the package has no card of that name."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +50,22 @@ class Run:
 
 
 REFERENCE = {
-    "7B": Run("vllm_0_11_llama2_7b_tp1.csv", "llama-2-7b", "h100-80gb", Server(4096, 256, 119_008)),
+    "7B": Run(
+        "vllm_0_11_llama2_7b_tp1.csv", "llama-2-7b", "h100-80gb", Server(4096, 256, 119_008, False)
+    ),
     "34B": Run(
-        "vllm_0_11_codellama_34b_tp1.csv", "codellama-34b", "h100-80gb", Server(4096, 256, 40_592)
+        "vllm_0_11_codellama_34b_tp1.csv",
+        "codellama-34b",
+        "h100-80gb",
+        Server(4096, 256, 40_592, False),
     ),
 }
-"""vLLM 0.11; settings and KV cache by the servers' logs (the README beside the files)."""
+"""vLLM 0.11, which does not schedule asynchronously by default; settings and KV cache by the servers' logs
+(the README beside the files)."""
 
 H200 = Run(OURS.name, "llama-3.1-8b", "h200-141gb", Server(8192, 1024, 919_824))
 FITTED = ("sg35_r3.15", "sg70_r6.30", "sg100_r9.00", "az65_r11.22", "az100_r17.27")
-PREDICTED: dict[str, dict[str, int]] = {
+PREDICTED: dict[str, dict[str, Any]] = {
     "sg70_r0.63": {},
     "burst_az": {},
     "budget512_r8.63": {"max_num_batched_tokens": 512},
@@ -113,8 +99,6 @@ class Runs:
         self._search, self._seed = search, seed
         self._out = out
         self.rows: list[tuple[object, ...]] = []
-        for card in CARDS:
-            _register(card)
 
     def fit(self, name: str, run: Run, observed: Observed, split: str) -> Calibration:
         """Fit one half of a run and score the other."""
@@ -163,16 +147,6 @@ class Runs:
             fits[name] = self.fit(name, run, seen[name], "blocks")
         for name, other in (("7B", "34B"), ("34B", "7B")):
             self.predict(f"{name}, blocks", fits[name], other, REFERENCE[other], seen[other])
-
-
-def _register(card: LlmCard | GpuCard) -> None:
-    try:
-        (llm_card if isinstance(card, LlmCard) else gpu_card)(card.name)
-    except UnknownCardError:
-        if isinstance(card, LlmCard):
-            register_llm(card)
-        else:
-            register_gpu(card)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -6,7 +6,8 @@
                                      [plots=DIRECTORY]
     python -m llmscale_env.calibrate observed=RUN llm=NAME gpu=NAME tp=N [out=FILE.json]
                                      [plots=DIRECTORY] [max_num_batched_tokens=N]
-                                     [max_num_seqs=N] [kv_tokens=N] [split=blocks|later]
+                                     [max_num_seqs=N] [kv_tokens=N] [async_scheduling=true|false]
+                                     [split=blocks|later]
                                      [search=global|local] [warm_up=1] [seed=0]
                                      [runs=NAME,NAME] [also=LLM,LLM:TP] [data=FILE.json]
 
@@ -33,6 +34,7 @@ from llmscale_env._cli import (
     check_file,
     check_folder,
     complain,
+    flag,
     needs,
     one_of,
     parse_options,
@@ -69,7 +71,17 @@ MODES: dict[str, tuple[str, ...]] = {
     "csv": ("csv", "llm", "gpu", "tp", "out", "plots"),
     "observed": (
         *("observed", "llm", "gpu", "tp", "out", "plots", "max_num_batched_tokens", "max_num_seqs"),
-        *("kv_tokens", "split", "search", "warm_up", "seed", "runs", "also", "data"),
+        *(
+            "kv_tokens",
+            "async_scheduling",
+            "split",
+            "search",
+            "warm_up",
+            "seed",
+            "runs",
+            "also",
+            "data",
+        ),
     ),
 }
 HARDER = {
@@ -230,7 +242,7 @@ def _server(options: dict[str, str], llm: LlmCard, gpu: GpuCard, tp: int) -> tup
     from llmscale_env.cluster.kv import kv_capacity_tokens
 
     defaults = Server.of_gpu(gpu)
-    given = {
+    given: dict[str, Any] = {
         key: whole(options, key, 1, 1, most)
         for key, most in (
             ("max_num_batched_tokens", 2**20),
@@ -239,6 +251,8 @@ def _server(options: dict[str, str], llm: LlmCard, gpu: GpuCard, tp: int) -> tup
         )
         if key in options
     }
+    if "async_scheduling" in options:
+        given["async_scheduling"] = flag(options, "async_scheduling", True)
     if "kv_tokens" not in given:
         defaults = replace(defaults, kv_tokens=kv_capacity_tokens(llm, gpu, tp))
     server = replace(defaults, **given)

@@ -10,8 +10,11 @@ from llmscale_env.calibrate.observed import Floats, Ints, Observed, ObservedErro
 from llmscale_env.cluster.cards import GpuCard
 from llmscale_env.cluster.iteration_model import PS_PER_S, IterationTimeModel
 from llmscale_env.sim.engine import make_engine
-from llmscale_env.sim.spec import ClusterSpec, PoolSpec, ProfileSpec, RouterKind, RouteSpec
+from llmscale_env.sim.spec import ClusterSpec, PoolSpec, ProfileSpec, RouterKind, RouteSpec, V1Spec
 from llmscale_env.workload.requests import RequestTable
+
+BLOCK_TOKENS = 16
+"""Of a block of vLLM's KV cache, by default."""
 
 LATEST_PS = 2**61
 """When a replay is over (27 days): after everything that `MOST_SECONDS` allows."""
@@ -25,11 +28,14 @@ class Server:
         max_num_batched_tokens: token budget of a step.
         max_num_seqs: requests that run at once.
         kv_tokens: tokens of KV cache, as the server's log says.
+        async_scheduling: a step is composed while the one before runs; on by default in vLLM 0.26,
+            off in 0.11.
     """
 
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256
     kv_tokens: int = 2**31 - 1
+    async_scheduling: bool = True
 
     @classmethod
     def of_gpu(cls, gpu: GpuCard) -> Server:
@@ -110,7 +116,7 @@ class Replay:
         self._sent_s = _with_pauses(observed)
 
     def run(self, model: IterationTimeModel, front: FrontEnd) -> Replayed:
-        """Latencies with these iteration times; an instance of today's chunked-prefill engine."""
+        """Latencies with these iteration times; an instance of vLLM's V1 engine, without prefix caching."""
         seen = self.observed
         arrival_s = front.passed_s(self._sent_s, seen.input_tokens.astype(np.float64))
         arrival_ps = np.rint(arrival_s * PS_PER_S).astype(np.int64)
@@ -145,17 +151,23 @@ class Replay:
 
 
 def server_spec(model: IterationTimeModel, server: Server) -> ClusterSpec:
-    """A cluster of one instance with a server's settings: the only place that names an engine mode."""
+    """A cluster of one instance with a server's settings.
+
+    The host's own time is in the iteration times, which are fitted to whole steps.
+    """
+    batch = min(server.max_num_seqs, server.max_num_batched_tokens)
+    blocks = server.kv_tokens // BLOCK_TOKENS
     profile = model.profile(
-        max_batch=server.max_num_seqs, kv_capacity_tokens=server.kv_tokens, swap_bytes_per_s=1e9
+        max_batch=batch, kv_capacity_tokens=blocks * BLOCK_TOKENS, swap_bytes_per_s=1e9
     )
     pool = PoolSpec(
         llm=0,
         profile=0,
         n_slots=1,
         initial_active=1,
-        batch_limit=server.max_num_seqs,
+        batch_limit=batch,
         chunk_tokens=server.max_num_batched_tokens,
+        v1=V1Spec(block_tokens=BLOCK_TOKENS, asynchronous=server.async_scheduling),
     )
     return ClusterSpec(
         profiles=(ProfileSpec(**vars(profile)),),
