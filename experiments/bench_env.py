@@ -101,9 +101,11 @@ def watched(clock: Clock) -> Iterator[Watches]:
     from llmscale_env.envs.core import ServingCore
 
     watches = Watches(Stopwatch(clock), Stopwatch(clock), Arrivals())
-    plan = [(owner, name, watches.engine.wrap) for owner, name in engine_calls()]
-    plan.append((ServingCore, "start", watches.new_episodes.wrap))
-    plan.append((ServingCore, "step", watches.arrivals.wrap))
+    plan: list[tuple[Any, str, Wrapper]] = [
+        *((owner, name, watches.engine.wrap) for owner, name in engine_calls()),
+        (ServingCore, "start", watches.new_episodes.wrap),
+        (ServingCore, "step", watches.arrivals.wrap),
+    ]
     with wrapped(plan):
         yield watches
 
