@@ -31,11 +31,11 @@ CLASSES = ("interactive", "batch")
 BATCH_SHARE = 0.3
 """Share of requests of the batch class where there are two classes."""
 
-ROUTERS = ("jsq-requests", "power-of-two", "chiron")
+ROUTERS = ("round-robin", "jsq-requests", "power-of-two", "chiron")
 """`chiron`: two classes, three pools, class-affine routing with overflow, a shared queue from which two
 pools pull, eviction, the batch-size controller. All of it is compiled into every run."""
 
-INSTANCES = (10, 50, 200, 1000)
+INSTANCES = (8, 50, 200, 1000)
 LOADS = (0.5, 0.9)
 END_PS = 30 * 86_400 * PS_PER_S
 

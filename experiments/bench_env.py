@@ -69,21 +69,44 @@ class Stopwatch:
         return total
 
 
+class Arrivals:
+    """How many requests have arrived in the steps that it wraps."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def wrap(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """`ServingCore.step`, with the arrivals of its interval counted."""
+
+        @functools.wraps(step)
+        def counted(core: Any, *arguments: Any) -> Any:
+            found = step(core, *arguments)
+            self.n += int(core.sim.by_class["arrived"].sum())
+            return found
+
+        return counted
+
+
 class Watches(NamedTuple):
-    """What is timed inside an environment's step."""
+    """What is timed, and counted, inside an environment's step."""
 
     engine: Stopwatch
     new_episodes: Stopwatch
+    arrivals: Arrivals
 
 
 @contextmanager
 def watched(clock: Clock) -> Iterator[Watches]:
-    """Stopwatches around the engine's work and the start of episodes, as long as the context lasts."""
+    """Watches the engine's work, the start of episodes and arrivals as long as the context lasts."""
     from llmscale_env.envs.core import ServingCore
 
-    watches = Watches(Stopwatch(clock), Stopwatch(clock))
-    plan = [(owner, name, watches.engine.wrap) for owner, name in engine_calls()]
-    with wrapped([*plan, (ServingCore, "start", watches.new_episodes.wrap)]):
+    watches = Watches(Stopwatch(clock), Stopwatch(clock), Arrivals())
+    plan: list[tuple[Any, str, Wrapper]] = [
+        *((owner, name, watches.engine.wrap) for owner, name in engine_calls()),
+        (ServingCore, "start", watches.new_episodes.wrap),
+        (ServingCore, "step", watches.arrivals.wrap),
+    ]
+    with wrapped(plan):
         yield watches
 
 
@@ -125,7 +148,8 @@ def _row(
     inside_s: float | None = None,
 ) -> dict[str, Any]:
     """A row; `inside_s` is the time spent in the environment, if not all of it is."""
-    engine_s, new_s = (watch.total_s(start) for watch in watches)
+    engine_s, new_s = (watch.total_s(start) for watch in watches[:2])
+    arrived = watches.arrivals.n
     inside_s = total_s if inside_s is None else inside_s
     python_s = inside_s - engine_s - new_s
     return {
@@ -134,6 +158,8 @@ def _row(
         "threads": threads,
         "steps": steps,
         "steps_per_s": round(steps / total_s),
+        "arrivals_per_step": round(arrived / steps, 1),
+        "requests_per_s": round(arrived / total_s),
         "us_per_step": round(total_s / steps * 1e6, 1),
         "python_us_per_step": round(python_s / steps * 1e6, 1),
         "engine_percent": round(100 * engine_s / total_s, 1),

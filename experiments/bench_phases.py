@@ -111,7 +111,7 @@ def bench_phases(quick: bool) -> list[dict[str, Any]]:
     n = 5_000 if quick else 200_000
     rows: list[dict[str, Any]] = []
     for router in ROUTERS[-1:] if quick else ROUTERS:
-        for instances in (50,) if quick else (50, 1000):
+        for instances in (50,) if quick else (8, 50, 1000):
             load = 0.9
             spec = cluster(router, instances)
             requests = arrivals(router, load * capacity * instances, n)

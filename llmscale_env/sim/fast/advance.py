@@ -61,7 +61,7 @@ _REJECTED = int(RequestState.REJECTED)
 _COMMAND, _INSTANCE, _ARRIVAL, _WAKE = 0, 1, 2, 3
 
 
-@njit
+@njit(forceinline=True)
 def _arrive(S, r, router, features):
     req = req_at(S, r)
     glob = glob_of(S)
@@ -78,7 +78,7 @@ def _arrive(S, r, router, features):
     call_for_changed(S, req.arrival, -1)
 
 
-@njit
+@njit(forceinline=True)
 def _instance_event(S, i, key, router, features):
     glob = glob_of(S)
     t = key >> 1

@@ -39,7 +39,7 @@ from llmscale_env.sim.spec.kinds import PoolPhase
 _PREFILLS = int(PoolPhase.PREFILL)
 
 
-@njit
+@njit(forceinline=True)
 def row_of(S, i, place):
     """List that instance `i` takes from at a place."""
     if place == LANDED:
@@ -51,7 +51,7 @@ def row_of(S, i, place):
     return queue_row(S, pull_of(S)[i, place])
 
 
-@njit
+@njit(forceinline=True)
 def _fits(inst, extra_kv, need, limit, cap, watermark):
     """Rules a and b of admission for `inst`'s batch as it is."""
     if inst.n_run >= limit:
@@ -114,7 +114,7 @@ def _make_room_in_order(S, i, need, fresh, since, place, t):
     return True
 
 
-@njit
+@njit(forceinline=True)
 def admit(S, i, t, left):
     """Admit what fits.
 

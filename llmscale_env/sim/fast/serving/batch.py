@@ -67,7 +67,7 @@ def demand(S, r):
     return req.input + req.emitted + 1 + const_of(S).half_block
 
 
-@njit
+@njit(forceinline=True)
 def enter(S, i, r, t):
     """Request `r` is admitted to instance `i`'s running batch (links, counts and KV memory)."""
     inst = inst_at(S, i)
@@ -92,7 +92,7 @@ def enter(S, i, r, t):
         inst.ev_kv += kv
 
 
-@njit
+@njit(forceinline=True)
 def start_decoding(S, i, r):
     """`r` (already in the batch, `emitted` tokens) decodes from the next iteration on."""
     inst = inst_at(S, i)
@@ -140,7 +140,7 @@ def go_on(S, i, r):
     start_decoding(S, i, r)
 
 
-@njit
+@njit(forceinline=True)
 def start_prefill(S, i, r):
     """`r` needs its context prefilled; a copy saved on another host is of no use."""
     req = req_at(S, r)
@@ -153,7 +153,7 @@ def start_prefill(S, i, r):
     push_back_aux(S, prefill_row(S, i), r)
 
 
-@njit
+@njit(forceinline=True)
 def emit_after_prefill(S, i, r, t):
     """`r`'s prefill ended at `t` with a token; it joins the decoding requests."""
     inst = inst_at(S, i)
@@ -179,7 +179,7 @@ def emit_after_prefill(S, i, r, t):
     start_decoding(S, i, r)
 
 
-@njit
+@njit(forceinline=True)
 def commit_decode(S, i, n):
     """Count `n` finished decode iterations of the segment under way."""
     inst = inst_at(S, i)
@@ -205,7 +205,7 @@ def commit_decode(S, i, n):
     push_item(S, i, last if last > longest else longest)
 
 
-@njit
+@njit(forceinline=True)
 def _remove(S, i, r):
     """Take `r` out of every list and count of the batch; returns its KV tokens without rounding."""
     inst = inst_at(S, i)
@@ -243,7 +243,7 @@ def _remove(S, i, r):
     return tokens
 
 
-@njit
+@njit(forceinline=True)
 def finish(S, i, r, t):
     """`r` emitted its last token at `t`."""
     inst = inst_at(S, i)
@@ -260,7 +260,7 @@ def finish(S, i, r, t):
     glob.n_finished += 1
 
 
-@njit
+@njit(forceinline=True)
 def finish_due(S, i, t):
     """Requests whose last token came out leave, in order of id."""
     inst = inst_at(S, i)

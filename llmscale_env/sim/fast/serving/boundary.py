@@ -49,6 +49,7 @@ from llmscale_env.sim.fast.state.memory import (
     lists_of,
     live_at,
     pool_at,
+    prefetch_request,
     prof_at,
     report_at,
     req_at,
@@ -76,7 +77,7 @@ STAY, TURN_OFF, SWAP = 0, 1, 2
 # ---- 1. what the iteration just ended has brought ------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def _end_prefill(S, i, t):
     inst = inst_at(S, i)
     inst.iterations += 1
@@ -119,7 +120,7 @@ def _end_mixed(S, i, t):
         r = after
 
 
-@njit
+@njit(forceinline=True)
 def _end_iteration(S, i, t):
     inst = inst_at(S, i)
     if inst.mode == DECODE:
@@ -151,7 +152,7 @@ def _ordered_evictions(S, i, t):
 # ---- launch --------------------------------------------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def _launch_single(S, i, t, mode, duration):
     """One iteration that is not part of a decode segment."""
     inst = inst_at(S, i)
@@ -164,12 +165,15 @@ def _launch_single(S, i, t, mode, duration):
     schedule(S, i, key_at(t + duration))
 
 
-@njit
+@njit(forceinline=True)
 def _launch_decode(S, i, t, once):
     """Decode iterations up to the next thing that can change the batch."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
-    n = (heap_of(S)[i, 0] >> 32) - inst.iter_no
+    first = heap_of(S)[i, 0]
+    # It leaves first. Its record lies somewhere in memory, and was last looked at when it joined.
+    prefetch_request(S, first & 0xFFFFFFFF)
+    n = (first >> 32) - inst.iter_no
     n = min(n, (prof_at(S, inst.profile).cap - inst.kv - inst.n_pre) // inst.n_dec)
     if pool.controller != 0 and inst.changed:
         n = min(n, max(1, pool.window - inst.w_iter))
@@ -212,7 +216,7 @@ def _rest(S, i, t, again):
     schedule(S, i, key_at(inst.copied_ps) + 1 if inst.leaving > 0 else NO_EVENT)
 
 
-@njit
+@njit(forceinline=True)
 def _make_way(S, i, t):
     """A batch that comes later on the list does not hold up a swap, where swaps flush."""
     inst = inst_at(S, i)
@@ -240,7 +244,7 @@ def _continue_pair(S, i, t):
     return b >= 0 or b == HELPER_HAS_IT
 
 
-@njit
+@njit(forceinline=True)
 def _continue_prefill_first(S, i, t):
     inst = inst_at(S, i)
     if const_of(S).live and _continue_pair(S, i, t):
@@ -321,7 +325,7 @@ def nothing_waits(S, i):
     return lists_of(S)[preempted_row(S, i), 2] == 0 and inst.kv_held == 0 and inst.n_coming == 0
 
 
-@njit
+@njit(forceinline=True)
 def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; returns what it must do now, see `STAY` and so on."""
     inst = inst_at(S, i)

@@ -22,7 +22,7 @@ from llmscale_env.sim.fast.state.memory import const_of, inst_at, lists_of, req_
 from llmscale_env.sim.jit import njit
 
 
-@njit
+@njit(forceinline=True)
 def _first_after(S, i, n, item):
     """Position of the first of `n` stack entries numbered above `item` (`n` if none)."""
     lo, hi = 0, n
@@ -85,7 +85,7 @@ def _room(S, i):
         _compact(S, i)
 
 
-@njit
+@njit(forceinline=True)
 def push_item(S, i, value):
     """A new item of `value` (no item is pending)."""
     inst = inst_at(S, i)
@@ -101,7 +101,7 @@ def push_item(S, i, value):
     inst.stack_n = n + 1
 
 
-@njit
+@njit(forceinline=True)
 def push_pending(S, i, begin):
     """A prefill iteration that began at `begin` stalls the decoding requests."""
     inst = inst_at(S, i)
@@ -113,7 +113,7 @@ def push_pending(S, i, begin):
     inst.pend_n += 1
 
 
-@njit
+@njit(forceinline=True)
 def settle_pending(S, i, end):
     """The first decode iteration after the pending prefills ended at `end`."""
     inst = inst_at(S, i)
@@ -133,7 +133,7 @@ def settle_pending(S, i, end):
     inst.pend_n = 0
 
 
-@njit
+@njit(forceinline=True)
 def largest_gap(S, i, r):
     """Largest gap of running request `r` in settled items, -1 if there is none."""
     inst = inst_at(S, i)
@@ -158,7 +158,7 @@ def last_token_ps(S, i, r, t):
     return t
 
 
-@njit
+@njit(forceinline=True)
 def close_gaps(S, i, end):
     """Restored requests emitted their first token after the interruption at `end`."""
     inst = inst_at(S, i)

@@ -57,7 +57,7 @@ def shared_place(S, i, until):
     return best
 
 
-@njit
+@njit(forceinline=True)
 def next_place(S, i):
     """Where instance `i`'s next request comes from in this boundary."""
     inst = inst_at(S, i)

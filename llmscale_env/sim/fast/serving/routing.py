@@ -97,7 +97,7 @@ def _candidate(S, m, c, which, number):
         k += 1
 
 
-@njit
+@njit(forceinline=True)
 def _jsq_requests(S, m, c):
     """Among the own pools, where nobody is in flight: the most used rule does without that count."""
     best, least = -1, np.int64(0)
@@ -262,7 +262,7 @@ def _custom(S, m, c, which, r, t, n, router, features):
     return router(features, n, ids_of(S)[r], np.int64(req.input), np.int64(req.predicted), c)
 
 
-@njit
+@njit(forceinline=True)
 def to_instance(S, r, i, t):
     inst = inst_at(S, i)
     req = req_at(S, r)

@@ -28,11 +28,11 @@ _OVERFLOWS = 2.0**62 + 2.0**12
 """Past all time by more than floating point can be wrong, and short of what 64 bits hold."""
 
 
-@njit
+@njit(forceinline=True)
 def _knots(S, f, kind, n, tokens):
-    k = n - 1
-    while k > 0 and knots_of(S)[f, kind, k, 0] > tokens:
-        k -= 1
+    k = 0  # most prompts are short
+    while k + 1 < n and knots_of(S)[f, kind, k + 1, 0] <= tokens:
+        k += 1
     return knots_of(S)[f, kind, k, 1] + knots_of(S)[f, kind, k, 2] * (
         tokens - knots_of(S)[f, kind, k, 0]
     )

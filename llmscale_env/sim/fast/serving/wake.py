@@ -139,7 +139,7 @@ def could_admit(S, i, n, need):
     return kv + need + inst.watermark <= prof_at(S, inst.profile).cap
 
 
-@njit
+@njit(forceinline=True)
 def notice_own(S, i, r, t):
     """Request `r` has just joined instance `i`'s own queue."""
     inst = inst_at(S, i)
@@ -293,7 +293,7 @@ def hand_over(S, i):
             mark_dirty(S, q)
 
 
-@njit
+@njit(forceinline=True)
 def call_after(S, i, t):
     """After an event of instance `i`: what it did not take, others may."""
     for k in range(inst_at(S, i).n_pull):

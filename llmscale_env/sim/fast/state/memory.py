@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from llmscale_env.sim.checked_kernels import CHECKED
 from llmscale_env.sim.fast.state.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.state.layout import (
     STATE_FIELDS,
@@ -47,6 +48,9 @@ from llmscale_env.sim.observed import POOL_SEEN, QUEUE_SEEN
 
 _MANY = 2**40
 """Leading dimension of a view: nothing is checked against it."""
+
+_CACHE_LINE = 64
+"""Bytes."""
 
 _I64 = ir.IntType(64)
 _PLACE = {name: k for k, name in enumerate(STATE_FIELDS)}
@@ -107,9 +111,15 @@ def _record(name: str, dtype: np.dtype) -> Any:
     return of
 
 
-def _array(name: str, dtype: type, *trailing: int | str) -> Any:
-    """`f(S)`: the array called `name`; trailing dimensions are numbers or fields of `const`."""
-    array_type = types.Array(numba.from_dtype(np.dtype(dtype)), 1 + len(trailing), "C")
+def _array(name: str, dtype: type, *trailing: int | str, sliced: bool = CHECKED) -> Any:
+    """`f(S)`: the array called `name`; trailing dimensions are numbers or fields of `const`.
+
+    Numba adds the length to an index below 0, and looks at every index for that: a tenth of the run time. No
+    kernel has such an index, so an array says that its length is 0, and there is nothing to add. It says the
+    true one where a kernel takes a slice of it (`sliced`), or where indices are checked.
+    """
+    layout = "C" if sliced else "A"  # "A": elements are found by strides alone
+    array_type = types.Array(numba.from_dtype(np.dtype(dtype)), 1 + len(trailing), layout)
     size = np.dtype(dtype).itemsize
 
     @intrinsic
@@ -130,7 +140,7 @@ def _array(name: str, dtype: type, *trailing: int | str) -> Any:
             populate_array(
                 array,
                 data=builder.bitcast(_base(builder, args[0], name), array.data.type),
-                shape=cgutils.pack_array(builder, shape),
+                shape=cgutils.pack_array(builder, shape if sliced else [_I64(0)] * len(shape)),
                 strides=cgutils.pack_array(builder, strides),
                 itemsize=context.get_constant(types.intp, size),
                 meminfo=None,
@@ -140,6 +150,26 @@ def _array(name: str, dtype: type, *trailing: int | str) -> Any:
         return array_type(S), generate
 
     return of
+
+
+@intrinsic
+def prefetch_request(typing_context, S, r):  # type: ignore[no-untyped-def]
+    """Bring request `r`'s record into the processor's cache: it will soon be written."""
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        number = context.cast(builder, args[1], signature.args[1], types.int64)
+        first = builder.mul(number, _I64(REQ.itemsize))
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
+        write, keep, data = word(1), word(3), word(1)
+        for offset in (*range(0, REQ.itemsize, _CACHE_LINE), REQ.itemsize - 1):
+            place = builder.add(first, _I64(offset))
+            pointer = builder.gep(_base(builder, args[0], "req"), [place])
+            builder.call(prefetch, [pointer, write, keep, data])
+        return context.get_dummy_value()
+
+    return types.none(S, r), generate
 
 
 @intrinsic
@@ -204,7 +234,7 @@ place_of = _array("place", np.int64, "pull_width")
 pulled_by_of = _array("pulled_by", np.int64, "pulled_by_width")
 growing_of = _array("growing", np.int64, "block_width")
 dirty_of = _array("dirty", np.int64)
-host_ready_of = _array("host_ready", np.int64, "n_llms")
+host_ready_of = _array("host_ready", np.int64, "n_llms", sliced=True)
 host_used_of = _array("host_used", np.int64, "n_llms")
 served_of = _array("served", np.int64, "n_llms", SERVED_COLUMNS)
 route_pools_of = _array("route_pools", np.int64, "n_classes", 3, "n_pools")
@@ -212,11 +242,11 @@ flows_of = _array("flows", np.int64)
 link_use_of = _array("link_use", np.int64, 2)
 link_cap_of = _array("link_cap", np.int64)
 links_of = _array("links", np.int64, "link_width")
-fit_list_of = _array("fit_list", np.int64, "fit_width")
-fit_long_of = _array("fit_long", np.int64)
+fit_list_of = _array("fit_list", np.int64, "fit_width", sliced=True)
+fit_long_of = _array("fit_long", np.int64, sliced=True)
 norms_of = _array("norms", np.float64)
 llm_cap_of = _array("llm_cap", np.int64)
-token_bins_of = _array("token_bins", np.int64, "bins_width")
+token_bins_of = _array("token_bins", np.int64, "bins_width", sliced=True)
 prefer_of = _array("prefer", np.int64, "n_classes", "n_regions", "n_regions")
 takes_of = _array("takes", np.int64, "n_classes", "n_regions")
 region_pools_of = _array("region_pools", np.int64, "n_classes", "n_pools")

@@ -74,7 +74,7 @@ def insert(S, row, r, before):
     lists_of(S)[row, 2] += 1
 
 
-@njit
+@njit(forceinline=True)
 def leave_own(S, i, r):
     """Take `r` out of instance `i`'s own queue."""
     if const_of(S).regional and lease_at(S, i).last_first == r:
@@ -90,7 +90,7 @@ def pop_front(S, row):
     return r
 
 
-@njit
+@njit(forceinline=True)
 def push_back_aux(S, row, r):
     """As `push_back`, over the second pair of links, for requests that are in two lists: those in
     shared queues and those being prefilled.
@@ -189,7 +189,7 @@ def _sift_up(S, i, pos, item):
     heap_of(S)[i, pos] = item
 
 
-@njit
+@njit(forceinline=True)
 def _sift_down(S, i, pos, item, n):
     while True:
         child = 2 * pos + 1
@@ -205,13 +205,13 @@ def _sift_down(S, i, pos, item, n):
     heap_of(S)[i, pos] = item
 
 
-@njit
+@njit(forceinline=True)
 def heap_add(S, i, n, finish_iter, r):
     """Add `r` to instance `i`'s heap of `n` entries."""
     _sift_up(S, i, n, (finish_iter << 32) | r)
 
 
-@njit
+@njit(forceinline=True)
 def heap_remove(S, i, n, r):
     """Take `r` out of instance `i`'s heap of `n` entries.
 
