@@ -237,7 +237,10 @@ def run_through(
         for command in due:
             n_commands += 1
             args = arguments(one, case, command)
-            orders = as_orders(engine, e, command.name, args) if n_commands % 2 else None
+            try:
+                orders = as_orders(engine, e, command.name, args) if n_commands % 2 else None
+            except IndexError:  # a pool or instance that the arrays have no place for
+                orders = None
             if orders is None:
                 call = partial(getattr(engine, command.name), e, *args)
             else:
