@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from llmscale_env.sim.engine import Engine
-from llmscale_env.sim.spec import NEVER
+from llmscale_env.sim.orders import (
+    AS_IS,
+    EndpointOrders,
+    Loads,
+    Orders,
+    PlaceOrders,
+    QueueOrders,
+    ScaleOrders,
+)
+from llmscale_env.sim.spec import NEVER, ClusterSpec
+from llmscale_env.sim.streaming import check_streams
+from llmscale_env.workload.requests import RequestTable
 from tests.engine_cases import Case, arguments
 
 Shown = list[tuple[str, str, Any]]
@@ -92,11 +104,123 @@ def counts(engine: Engine, e: int) -> Iterator[tuple[str, Any]]:
         )
 
 
-def run_through(engine: Engine, case: Case, doublings: int = 1) -> Shown:
-    """Run a case in an engine's last episode; what is seen before and after the commands of every stop."""
+def no_orders(engine: Engine) -> Orders:
+    """Orders of every kind that the cluster has room for, none of them given."""
+    n, spec = engine.n_episodes, engine.spec
+    pools, as_is = len(spec.pools), np.full((n, len(spec.pools)), AS_IS)
+    return Orders(
+        as_is.copy(),
+        as_is.copy(),
+        as_is.copy(),
+        np.full((n, len(spec.classes)), np.nan),
+        QueueOrders.none(engine.virtual_queues(0, n)),
+        PlaceOrders.none(engine.gateways(0, n, False)),
+        ScaleOrders.none(n),
+        EndpointOrders.none(n, pools, spec.n_regions, len(spec.managers)),
+    )
+
+
+def as_orders(engine: Engine, e: int, name: str, args: tuple[Any, ...]) -> Orders | None:
+    """What comes nearest to a command among orders for many episodes; None: nothing does."""
+    orders: Any = no_orders(engine)
+    queues, places, scaling = orders.queues, orders.places, orders.scaling
+    match name, args:
+        case "set_target", (pool, count, *source):
+            orders.targets[e, pool] = count
+            orders.sources[e, pool] = AS_IS if source in ([], [None]) else source[0]
+        case "set_batch_limit", (pool, limit):
+            orders.limits[e, pool] = limit
+        case "set_overflow_share", (_, slo_class, share):
+            orders.shares[e, slo_class] = share
+        case "set_pull", (instance, pull):
+            queues.pulls[e, instance, : len(pull)] = pull
+            queues.counts[e, instance] = len(pull)
+        case "set_operations", (pool, _, evicts, *_):
+            queues.evicts[e, pool] = AS_IS if evicts is None else evicts
+        case "set_arrival_queues", (llm, slo_class, _, to):
+            queues.arrivals[e, llm, slo_class] = to[0]
+        case "regroup", (requests, to):
+            queues.moves.append((e, np.array(requests, np.int64), np.array(to, np.int64)))
+        case "set_router", (_, _, kind):
+            places.rules[e] = kind
+        case "set_placement", (_, _, placement):
+            places.gamma[e], places.theta[e] = placement.gamma, placement.theta
+        case "set_placement_model", (instance, model):
+            places.models[e] = True
+            places.model_s = np.ones((engine.spec.n_instances, 5)) * 1e-9
+            places.model_s[instance] *= 2 if model is None else 3
+        case "assign", (requests, instances) if len(requests) > 0:
+            places.requests[e], places.instances[e] = requests[0], instances[0]
+        case "route_gateway", (llm,):
+            places.again[e, llm] = True
+        case "mutate", (instance,):
+            scaling.mutate.append((e, (instance,)))
+        case "scale", (slots, sources, *partners):
+            loads = Loads(tuple(slots), tuple(sources), *(tuple(p) for p in partners if p))
+            scaling.loads.append((e, loads))
+        case "set_regional", (_, _, threshold, preference):
+            orders.endpoints.thresholds[e] = (
+                np.nan if threshold is None else np.array(threshold) / 1e6
+            )
+            orders.endpoints.first[e] = (
+                AS_IS if preference is None else [row[0] for row in preference]
+            )
+        case "set_managers", (one, two):
+            orders.endpoints.release[e] = np.stack([one, two], axis=-1) / 1e6
+        case "set_scaling", (pool, kind, target, *_):
+            orders.endpoints.rules[e, pool], orders.endpoints.goals[e, pool] = kind, target
+        case _:
+            return None
+    return orders
+
+
+def streams(spec: ClusterSpec) -> bool:
+    """Whether requests may come in pieces."""
+    try:
+        check_streams(spec)
+    except ValueError:
+        return False
+    return True
+
+
+def pieces(case: Case) -> list[RequestTable]:
+    """The requests up to the middle stop of a case, and those after it."""
+    at_ps = case.stops_ps[len(case.stops_ps) // 2]
+    first = int(np.searchsorted(case.requests.arrival_ps, at_ps))
+    return [
+        case.requests.take(np.arange(first)),
+        case.requests.take(np.arange(first, len(case.requests))),
+    ]
+
+
+def run_through(
+    engine: Engine, case: Case, doublings: int = 1, *, in_pieces: bool = False
+) -> Shown:
+    """Run a case in an engine's last episode; what is seen before and after the commands of every stop.
+
+    Every other command is given to `apply`, if it is an order for many episodes (`as_orders`).
+
+    Args:
+        engine: which is reset.
+        case: what is run.
+        doublings: how often time doubles after the last stop.
+        in_pieces: requests come in two pieces, and those that are done are forgotten at every other stop,
+            where the cluster allows it.
+    """
     one, e = OneEpisode(engine), engine.n_episodes - 1
-    engine.reset(e, case.requests)
+    in_pieces &= streams(case.spec)
+    table, *later = pieces(case) if in_pieces else [case.requests]
+    engine.reset(e, table)
     seen: Shown = []
+    n_commands = 0
+
+    def answer(when: str, name: str, call: Callable[[], Any]) -> None:
+        try:
+            said = call()
+        except ValueError as error:
+            # `evict` is refused by each engine in words of its own.
+            said = "refused" if name == "evict" else f"refused: {error}"
+        seen.append((when, f"answer of {name}", said))
 
     def look(when: str, *, closes: bool) -> None:
         if closes:
@@ -104,17 +228,26 @@ def run_through(engine: Engine, case: Case, doublings: int = 1) -> Shown:
             seen.extend((when, *item) for item in counts(engine, e))
         seen.extend((when, *item) for item in shown(engine, e))
 
-    for stop_ps in case.stops_ps:
+    for k, stop_ps in enumerate(case.stops_ps):
         engine.advance(e, stop_ps)
+        if later and k == len(case.stops_ps) // 2:
+            engine.extend(e, later.pop())
         look(f"before commands at {stop_ps}", closes=True)
         due = [c for c in case.script if c.at_ps == stop_ps]
         for command in due:
+            n_commands += 1
             args = arguments(one, case, command)
             try:
-                answer = getattr(engine, command.name)(e, *args)
-            except ValueError:
-                answer = "refused"
-            seen.append((f"at {stop_ps}", f"answer of {command.name}", answer))
+                orders = as_orders(engine, e, command.name, args) if n_commands % 2 else None
+            except IndexError:  # a pool or instance that the arrays have no place for
+                orders = None
+            if orders is None:
+                call = partial(getattr(engine, command.name), e, *args)
+            else:
+                call = partial(engine.apply, orders)
+            answer(f"at {stop_ps}", command.name, call)
+        if in_pieces and k % 2:
+            answer(f"at {stop_ps}", "retire", lambda: engine.retire(e).results)
         if due:
             look(f"after commands at {stop_ps}", closes=False)
     for _ in range(doublings):
@@ -134,5 +267,5 @@ def differences(one: Shown, other: Shown) -> Iterator[str]:
                 elif not np.array_equal(x, y, equal_nan=x.dtype.kind == "f"):
                     at = np.argwhere((x != y) & ~((x != x) & (y != y)))[0].tolist()
                     yield f"{when}: {name}.{column}{at}: {x[tuple(at)]} / {y[tuple(at)]}"
-        elif a != b:
+        elif isinstance(b, np.ndarray) or a != b:
             yield f"{when}: {name}: {a} / {b}"

@@ -195,27 +195,16 @@ def test_an_engine_that_was_never_reset_is_empty():
         lambda b: b.advance_range(0, 2, np.array([10**12, 2**62])),
         lambda b: b.advance_range(0, 2, np.array([10**12, -1])),
         lambda b: b.close_windows(0, 3),
-        lambda b: b.order(*orders(b, targets=10**6)),
-        lambda b: b.order(*orders(b, limits=0)),
-        lambda b: b.order(*orders(b, sources=9)),
-        lambda b: b.order(*orders(b, shares=1.5)),
-        lambda b: b.order(*(array[:1] for array in orders(b))),
+        lambda b: b.host_has(0, 99, 0),
+        lambda b: b.host_has(0, 0, -1),
+        lambda b: b.fail_host(0, True),
+        lambda b: b.reset(0, table((0, 4, 3, 7, 0))),
+        lambda b: b.reset(0, table((0, 4, 3, 0, 7))),
     ],
 )
 def test_a_batch_refuses_what_it_does_not_have(call: Callable[[EngineBatch], object]):
     with pytest.raises(ValueError, match="must be"):
         call(batch(2))
-
-
-def orders(engine: EngineBatch, **changed: float) -> list[np.ndarray]:
-    n, p, c = engine.n_episodes, len(engine.spec.pools), len(engine.spec.classes)
-    made = {name: np.full((n, p), -1) for name in ("targets", "sources", "limits")}
-    made["shares"] = np.full((n, c), np.nan)
-    for name, value in changed.items():
-        made[name][-1, -1] = value
-    if "limits" in changed:
-        made["limits"][-1, -1] = 10**7
-    return list(made.values())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from llmscale_env.control.demand import DemandRecord
 from llmscale_env.control.results.streamed_columns import StreamedColumns
 from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
+from llmscale_env.envs.codec import Codec
 from llmscale_env.scenarios.load import load_scenario, validate_scenario
+from llmscale_env.sim.engine import ENGINES
 from llmscale_env.sim.metrics import LATENCIES
 from tests.test_workload_week import assert_same as same_tables
 
@@ -132,3 +134,27 @@ def test_kept_requests_grow():
     result = run_streamed(make_policy("static"), plain(), 1, chunk_s=10.0)
     assert len(result.requests) == result.summary["joint/arrivals"]
     assert len(StreamedColumns()) == 0
+
+
+class PlacesEach:
+    """Sends the request at issue to the second of the shortest queues, as a network's action head does."""
+
+    name = "places-each"
+
+    def reset(self, scenario, seed):
+        self.codec = Codec(scenario, ("request", "workers"), ("place_request",))
+        self.codec.reset(seed)
+
+    def act(self, view):
+        possible = np.flatnonzero(self.codec.mask(view))
+        return self.codec.decode(possible[[min(2, len(possible) - 1)]], view)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_requests_are_placed_by_id_once_others_are_forgotten(engine):
+    """What is shown of the request at issue, and what is placed, is the same as if all were known."""
+    scenario = load_scenario("placement-per-request", horizon_s=100)
+    whole = run_episode(PlacesEach(), scenario, 0, forecaster=None, engine=engine)
+    streamed = run_streamed(PlacesEach(), scenario, 0, chunk_s=20.0, forecaster=None, engine=engine)
+    assert_same(whole, streamed)
+    assert whole.summary["clipped"] == 0

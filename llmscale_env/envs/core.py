@@ -182,8 +182,8 @@ class ServingCore:
         if self.scenario.impossible_commands == "error" and clipped.any():
             e = int(np.argmax(clipped))
             raise CommandError(
-                f"action[{e}]: {clipped[e]} instances more than max_gpus = "
-                f"{self.scenario.fleet.max_gpus} allows"
+                f"action[{e}]: {clipped[e]} instances could not be started: max_gpus = "
+                f"{self.scenario.fleet.max_gpus}, or a source of weights has gone"
             )
         return clipped + self._impossible(orders)
 

@@ -184,10 +184,11 @@ class PoolConfig(Frozen):
                 f"initial_instances = {self.initial_instances}: must be at most "
                 f"max_instances = {self.max_instances}"
             )
-        if self.batch_limit > self.max_batch:
-            raise ValueError(
-                f"batch_limit = {self.batch_limit}: must be at most max_batch = {self.max_batch}"
-            )
+        for name in ("batch_limit", "controller_min_batch"):
+            if getattr(self, name) > self.max_batch:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)}: must be at most max_batch = {self.max_batch}"
+                )
         draft = None
         if self.speculative is not None:
             draft = check_draft(self.llm, self.tp, self.speculative)

@@ -183,7 +183,10 @@ class Engine(Protocol):
     def spot(self, e: int) -> NDArray[Any]:
         """(P,) SPOT_DTYPE, spot VMs and what came of them."""
 
-    # ---- requests of one episode that wait or run ----
+    # ---- requests that wait or run ----
+
+    def look_up(self, episodes: NDArray[np.int64], requests: NDArray[np.int64]) -> NDArray[Any]:
+        """(n,) FOUND_DTYPE, how these requests (by id) of these episodes stand; both (n,)."""
 
     def queued(self, e: int, queue: int) -> NDArray[Any]:
         """(n,) QUEUED_DTYPE, the requests in a shared queue, head first."""
@@ -212,13 +215,14 @@ class Engine(Protocol):
     # ---- orders for all episodes ----
 
     def apply(self, orders: Orders) -> NDArray[np.int64]:
-        """Carry out orders for all episodes now.
+        """Carry out orders for all episodes now, or none of them; `orders` stays as it is.
 
         Returns:
-            (E,) how many instances could not be started; `orders.impossible` counts the other choices.
+            (E,) how many instances could not be started: there were no GPUs or VMs, or a source of weights
+            had gone by then. `orders.impossible` counts the other choices.
 
         Raises:
-            ValueError: an array of another shape, or a value out of range.
+            ValueError: as `OrderChecks.check`; nothing has changed then.
         """
 
     # ---- orders for one episode: fleet ----

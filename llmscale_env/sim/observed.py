@@ -233,6 +233,15 @@ QUEUED_DTYPE = np.dtype(
 )
 """A request in a shared queue, as it is read out."""
 
+FOUND_DTYPE = np.dtype(
+    [
+        ("state", np.int8),
+        ("llm", np.int64),
+        ("placeable", np.bool_),  # waits, and no KV memory is reserved for it: may be assigned
+    ]
+)
+"""A request that is looked up by its id; one that is not known: `FUTURE`, of LLM -1."""
+
 RUN_DTYPE = np.dtype(
     [
         ("arrival_ps", np.int64),

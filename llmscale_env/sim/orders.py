@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.observed import Gateways, VirtualQueues
-from llmscale_env.sim.spec import ClusterSpec, LoadSource
 
 AS_IS = -1
 """An order that is not given."""
@@ -41,7 +39,7 @@ class ScaleOrders:
 
     Attributes:
         mutate: (episode, instances) that become others, before targets are set.
-        loads: (episode, loads), afterwards.
+        loads: (episode, loads), afterwards; those that are not possible by then start nothing.
         impossible: (E,) orders that were not possible and count for nothing.
     """
 
@@ -64,7 +62,7 @@ class QueueOrders:
             0: they are finished first.
         arrivals: (E, M, C) queue that arrivals join.
         pulls: (E, I, Q) lists of queues, of which the first `counts` (E, I) count.
-        moves: (episode, requests, queues) to regroup.
+        moves: (episode, requests, queues) to regroup, requests by id.
         impossible: (E,) choices that were not possible and count for nothing.
     """
 
@@ -96,7 +94,8 @@ class PlaceOrders:
         rules: (E,) `RouterKind` for all arrivals.
         gamma, theta: (E,) strictness of best fit, of all routes that have a placement.
         models: (E,) whether workers get the coefficients `model_s` (I, 5) for best fit.
-        requests, instances: (E,) a request of a gateway, and where it goes.
+        requests, instances: (E,) id of a request that waits in a gateway or an own queue, and where it goes;
+            it stays if an order given at the same time has made that instance drain or has routed it.
         again: (E, M) whether the gateway is routed again.
         impossible: (E,) choices that were not possible and count for nothing.
     """
@@ -188,48 +187,3 @@ class Orders:
         more = (self.queues, self.places, self.scaling, self.endpoints)
         found = [orders.impossible for orders in more if orders is not None]
         return np.sum([np.zeros(len(self.targets), np.int64), *found], axis=0)
-
-
-class OrderBounds:
-    """What orders of one control interval may be.
-
-    Args:
-        spec: the cluster.
-        n_episodes: how many episodes the orders are for.
-    """
-
-    def __init__(self, spec: ClusterSpec, n_episodes: int) -> None:
-        tables = [profile.max_batch for profile in spec.profiles]
-        self._slots = [pool.n_slots for pool in spec.pools]
-        self._limits = [min(tables[s.profile] for s in pool.served) for pool in spec.pools]
-        self._by_pool = (n_episodes, len(spec.pools))
-        self._by_class = (n_episodes, len(spec.classes))
-
-    def check(
-        self,
-        targets: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        limits: NDArray[np.int64],
-        shares: NDArray[np.float64],
-    ) -> None:
-        """Refuse orders (as in `Orders`) that are none, before any of them is carried out.
-
-        Raises:
-            ValueError: an array of another shape, or a value out of range.
-        """
-        _check_values("targets", targets, self._by_pool, -1, self._slots)
-        _check_values("sources", sources, self._by_pool, -1, len(LoadSource) - 1)
-        _check_values("limits", limits, self._by_pool, -1, self._limits)
-        _check_values("shares", shares, self._by_class, 0.0, 1.0)
-
-
-def _check_values(
-    name: str, values: NDArray[Any], shape: tuple[int, int], low: float, high: Any
-) -> None:
-    if values.shape != shape:
-        raise ValueError(f"{name}: of shape {values.shape}, must be {shape}")
-    bad = (values < low) | (values > high)
-    if bad.any():
-        at = tuple(int(k) for k in np.argwhere(bad)[0])
-        top = np.broadcast_to(high, shape)[at]
-        raise ValueError(f"{name}{list(at)} = {values[at]}: must be in {low}..{top}")

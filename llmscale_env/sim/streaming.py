@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.spec import ClusterSpec
+from llmscale_env.sim.spec.checks import check_requests
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -38,7 +39,7 @@ def check_streams(spec: ClusterSpec) -> None:
 
 
 def check_later(spec: ClusterSpec, requests: RequestTable, now_ps: int, last_ps: int) -> None:
-    """Refuse a piece that does not go on where the one before ended.
+    """Refuse a piece of requests that the cluster cannot serve, or that does not go on where it ended.
 
     Args:
         spec: the cluster.
@@ -47,8 +48,9 @@ def check_later(spec: ClusterSpec, requests: RequestTable, now_ps: int, last_ps:
         last_ps: latest arrival so far, -1: none.
 
     Raises:
-        ValueError: an arrival before either; an LLM or class that the spec does not have.
+        ValueError: an arrival before either; an LLM, class or region that the spec does not have.
     """
+    check_requests(spec, requests)
     if len(requests) == 0:
         return
     first_ps = int(requests.arrival_ps[0])
@@ -57,8 +59,3 @@ def check_later(spec: ClusterSpec, requests: RequestTable, now_ps: int, last_ps:
             f"arrival_ps[0] = {first_ps}: must be at least {max(now_ps, last_ps)}, the present time "
             "and the latest arrival so far"
         )
-    for name, n in (("llm", spec.n_llms), ("slo_class", len(spec.classes))):
-        column = getattr(requests, name)
-        if int(column.max()) >= n:
-            row = int(np.argmax(column >= n))
-            raise ValueError(f"{name}[{row}] = {column[row]}: must be in 0..{n - 1}")

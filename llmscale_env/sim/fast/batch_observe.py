@@ -89,8 +89,8 @@ def gateways(engine: EngineBatch, first: int, last: int, with_workers: bool) -> 
     gateway_kernels.see_gateways(
         engine.handles, first, last, itl_ps, waiting, head_ps, turn, workers
     )
-    rows = engine.states.req[np.arange(first, last), np.maximum(turn, 0)]
-    there = turn >= 0
+    at, there = (np.arange(first, last), np.maximum(turn, 0)), turn >= 0
+    rows = engine.states.req[at]
     values = [np.where(there, rows[name], 0).astype(np.int64) for name in _OF_REQUEST]
     names = (
         "arrival_ps",
@@ -104,7 +104,7 @@ def gateways(engine: EngineBatch, first: int, last: int, with_workers: bool) -> 
         time_ps=engine.states.glob["now_ps"][first:last, 0].copy(),
         waiting=waiting,
         head_ps=head_ps,
-        turn=turn,
+        turn=np.where(there, engine.states.ids[at], -1),
         request=dict(zip(names, values, strict=True)),
         workers=workers,
     )

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import gateways, virtual_queues
 from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
+from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
@@ -18,17 +20,19 @@ if TYPE_CHECKING:
 
 def apply(engine: EngineBatch, orders: Orders) -> NDArray[np.int64]:
     """See `EngineBatch.apply`."""
+    engine.checks.check(engine, orders)
     scaling = orders.scaling
     for e, instances in scaling.mutate if scaling is not None else ():
         for instance in instances:  # first: who becomes another is no longer counted by a target
             engine.mutate(e, instance)
-    missing = engine.order(orders.targets, orders.sources, orders.limits, orders.shares)
-    if scaling is not None:
-        for e, loads in scaling.loads:
-            try:
-                engine.scale(e, loads.slots, loads.sources, loads.partners or None)
-            except ValueError:  # a lower target may have stopped a source
-                scaling.impossible[e] += len(loads)
+    missing = np.zeros(engine.n_episodes, np.int64)
+    sources = np.where(orders.sources == AS_IS, engine.load_sources, orders.sources)
+    engine.call(kernels.order_many, orders.targets, sources, orders.limits, orders.shares, missing)
+    for e, loads in scaling.loads if scaling is not None else ():
+        try:
+            engine.scale(e, loads.slots, loads.sources, loads.partners or None)
+        except ValueError:  # a lower target may have stopped a source
+            missing[e] += len(loads)
     if orders.queues is not None:
         _order_queues(engine, orders.queues)
     if orders.places is not None:
@@ -40,8 +44,8 @@ def apply(engine: EngineBatch, orders: Orders) -> NDArray[np.int64]:
 
 def _order_queues(engine: EngineBatch, orders: QueueOrders) -> None:
     for e, requests, queues in orders.moves:
-        # They have just been read from their queues: `EngineBatch.regroup` would look again.
-        virtual_queues.regroup(int(engine.handles[e]), requests, queues)
+        rows, _ = engine.find(e, np.asarray(requests, np.int64))
+        virtual_queues.regroup(int(engine.handles[e]), rows, np.asarray(queues, np.int64))
     virtual_queues.order_many(
         engine.handles, orders.evicts, orders.arrivals, orders.pulls, orders.counts
     )
@@ -61,8 +65,13 @@ def _order_places(engine: EngineBatch, orders: PlaceOrders) -> None:
         fit["has_model"][orders.models] = 1
         for k, name in enumerate(("c1", "k1", "c3", "c2", "k2")):
             fit[name][orders.models] = orders.model_s[:, k] * PS_PER_S
-    if (orders.requests != AS_IS).any():
-        gateways.assign_many(engine.handles, orders.requests, orders.instances)
+    at = np.flatnonzero(orders.requests != AS_IS)
+    if len(at) > 0:
+        rows, found = engine.find(at, orders.requests[at])
+        to = orders.instances[at]
+        # Orders given at the same time may have made an instance drain, or routed a request.
+        goes = found["placeable"] & (engine.states.inst["state"][at, to] == InstanceState.ACTIVE)
+        gateways.assign_many(engine.handles[at][goes], rows[goes], to[goes])
     for e, m in np.argwhere(orders.again).tolist():
         engine.route_gateway(e, m)
 

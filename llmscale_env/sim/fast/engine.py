@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -44,10 +44,10 @@ from llmscale_env.sim.observed import (
     VirtualQueues,
     Weights,
 )
-from llmscale_env.sim.orders import OrderBounds, Orders
+from llmscale_env.sim.order_checks import OrderChecks
+from llmscale_env.sim.orders import Orders
 from llmscale_env.sim.spec import NEVER, ClusterSpec, RequestState
-from llmscale_env.sim.spec.checks import check_range
-from llmscale_env.sim.spec.region_checks import check_client_regions
+from llmscale_env.sim.spec.checks import check_range, check_requests
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -79,7 +79,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self.spec = spec
         self.n_episodes = n_episodes
         self._list_rows, _ = list_rows(spec)
-        self._bounds = OrderBounds(spec, n_episodes)
+        self.checks = OrderChecks(spec, n_episodes)
         with self._room_for(capacity):
             self.states: State = allocate(spec, n_episodes, max(capacity, 1))
         self._locate()
@@ -141,7 +141,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return self.states.req.shape[1]
 
     def reset(self, e: int, requests: RequestTable, salt: int | None = None) -> None:
-        check_client_regions(self.spec, requests)
+        check_requests(self.spec, requests)
         _ = self.handles[e]
         if len(requests) > self.capacity:
             self._grow(max(len(requests), self.capacity * 5 // 4))
@@ -269,7 +269,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
                 f"custom_router answered {answer} for request {request}: "
                 "must be a candidate's row, or -1 where there is a queue"
             )
-        place = int(self._rows(e, np.array([request]))[0])
+        place = int(self.find(e, np.array([request]))[0][0])
         mine = [int(self.states.req[name][e, place]) for name in ("input", "predicted", "cls")]
         table = self._features[e] if features is None else features
         what = f"custom_router raised at request {request}"
@@ -288,47 +288,21 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         windows.close_windows(self.handles, first, last)
 
     @cached_property
-    def _load_sources(self) -> NDArray[np.int64]:
+    def load_sources(self) -> NDArray[np.int64]:
         """(P,) source of loading of each pool."""
         return np.array([pool.load_source for pool in self.spec.pools], np.int64)
 
     def apply(self, orders: Orders) -> NDArray[np.int64]:
         return ordered.apply(self, orders)
 
-    def order(
-        self,
-        targets: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        limits: NDArray[np.int64],
-        shares: NDArray[np.float64],
-    ) -> NDArray[np.int64]:
-        """One interval's orders for all episodes in one call.
-
-        Args:
-            targets, limits: (E, P) instances and batch limits, -1: as it is.
-            sources: (E, P) `LoadSource`, -1: the pool's own.
-            shares: (E, C) overflow share by class, NaN: as it is.
-
-        Returns:
-            (E,) how many instances could not be started.
+    def call(self, kernel: Callable[..., None], *args: NDArray[Any]) -> None:
+        """Let a kernel that may route do something to all episodes.
 
         Raises:
-            ValueError: an array of another shape, or a value out of range.
+            RouterError: a custom router has failed.
         """
-        self._bounds.check(targets, sources, limits, shares)
-        missing = np.zeros(self.n_episodes, np.int64)
-        kernels.order_many(
-            self.handles,
-            targets,
-            np.where(sources < 0, self._load_sources, sources),
-            limits,
-            shares,
-            missing,
-            self._router,
-            self._features[0],
-        )
+        kernel(self.handles, *args, self._router, self._features[0])
         self._raise_any_error(0, self.n_episodes)
-        return missing
 
     # ---- counts, as of `close_windows` (live arrays) ----
 
@@ -397,6 +371,8 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         return ready
 
     def host_has(self, e: int, host: int, llm: int) -> bool:
+        host = check_range("host", host, 0, self.spec.n_hosts - 1)
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         return bool(will_have(int(self.handles[e]), host, llm))
 
     def results(self, e: int) -> NDArray[Any]:

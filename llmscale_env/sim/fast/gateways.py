@@ -25,9 +25,6 @@ from llmscale_env.sim.fast.state.memory import (
 )
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.observed import NO_SLACK
-from llmscale_env.sim.spec import InstanceState
-
-_ACTIVE = int(InstanceState.ACTIVE)
 
 __all__ = [
     "assign_many",
@@ -39,7 +36,7 @@ __all__ = [
 
 @njit
 def _turn(S):
-    """Of the heads of all gateways the request that arrived first, -1: none."""
+    """Row of the head of a gateway that arrived first, -1: nobody waits."""
     turn = np.int64(-1)
     for m in range(const_of(S).n_llms):
         head = lists_of(S)[gateway_row(S, m), 0]
@@ -95,7 +92,7 @@ def see_gateways(addresses, first, last, itl_ps, waiting, head_ps, turn, workers
         itl_ps: (C,) ITL targets.
         waiting: (n, M) requests in the gateway of each LLM.
         head_ps: (n, M) arrival of its head, -1: nobody waits.
-        turn: (n,) of the heads the request that arrived first, -1: none.
+        turn: (n,) row of the head that arrived first, -1: none.
         workers: (n, I) WORKER_DTYPE; `ahead_ps` by the target of the class of `turn`. (n, 0): not asked for.
     """
     for e in range(first, last):
@@ -138,11 +135,7 @@ def _see_worker(S, i, t, itl_ps, out):
 
 
 @njit
-def assign_many(addresses, requests, instances):
-    """One request of each episode goes to the end of an instance's own queue; -1: none (both (E,)).
-
-    Nobody goes to an instance that an order given at the same time has made drain.
-    """
-    for e in range(len(addresses)):
-        if requests[e] >= 0 and inst_at(addresses[e], instances[e]).state == _ACTIVE:
-            assign(addresses[e], requests[e : e + 1], instances[e : e + 1])
+def assign_many(addresses, rows, instances):
+    """One request, by its row, of each episode goes to the end of an instance's own queue (all (n,))."""
+    for k in range(len(addresses)):
+        assign(addresses[k], rows[k : k + 1], instances[k : k + 1])

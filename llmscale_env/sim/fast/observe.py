@@ -18,6 +18,7 @@ from llmscale_env.sim.fast.state.memory import (
     const_of,
     flow_at,
     glob_of,
+    ids_of,
     inst_at,
     lists_of,
     report_at,
@@ -31,6 +32,7 @@ from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import InstanceState, RequestState
 
 _LOADING = int(InstanceState.LOADING)
+_FUTURE = int(RequestState.FUTURE)
 _GATEWAY = int(RequestState.GATEWAY)
 _OWN_QUEUE = int(RequestState.OWN_QUEUE)
 _HANDOVER = int(RequestState.HANDOVER)
@@ -218,3 +220,34 @@ def read_list(S, row, out):
         out[n] = r
         n += 1
         r = req_at(S, r).next
+
+
+@njit
+def look_up(addresses, requests, rows, found):
+    """Fill `rows` and `found` (n, FOUND_DTYPE) of requests by id, each of the episode at its address.
+
+    Args:
+        addresses: (n,) of the episodes' tables.
+        requests: (n,) ids.
+        rows: (n,) where each stands in the episode's arrays, -1: it is not known (any more).
+        found: (n,) FOUND_DTYPE.
+    """
+    for k in range(len(requests)):
+        S = addresses[k]
+        low, high = np.int64(0), np.int64(glob_of(S).n_requests)
+        end = high
+        while low < high:
+            middle = (low + high) // 2
+            if ids_of(S)[middle] < requests[k]:
+                low = middle + 1
+            else:
+                high = middle
+        there = low < end and ids_of(S)[low] == requests[k]
+        rows[k] = low if there else -1
+        found[k].state, found[k].llm, found[k].placeable = _FUTURE, -1, False
+        if there:
+            req = req_at(S, low)
+            waits = req.state == _GATEWAY or req.state == _OWN_QUEUE
+            if req.state == _HANDOVER:  # one that has landed is held by nobody
+                waits = flow_at(S, low).source >= 0 and flow_at(S, low).pending == 0
+            found[k].state, found[k].llm, found[k].placeable = req.state, req.llm, waits

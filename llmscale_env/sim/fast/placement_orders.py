@@ -14,17 +14,18 @@ from llmscale_env.sim.fast.serving import placement
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.fast.state.reset import placement_fields
 from llmscale_env.sim.observed import REPORT_DTYPE, UNDER_WAY_DTYPE
-from llmscale_env.sim.spec import ClusterSpec, InstanceState, PlacementSpec, RequestState
+from llmscale_env.sim.spec import ClusterSpec, PlacementSpec
 from llmscale_env.sim.spec.checks import (
     check_assign,
     check_class,
     check_decode_router,
     check_model,
+    check_placement,
     check_predictions,
     check_profile,
     check_range,
+    check_whole,
 )
-from llmscale_env.sim.spec.kinds import NOT_UNDER_WAY
 
 
 class PlacementOrders(ABC):
@@ -46,8 +47,10 @@ class PlacementOrders(ABC):
         """Request ids on one of the engine's lists, head first."""
 
     @abstractmethod
-    def _rows(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of requests by id, -1 where it is not known."""
+    def find(
+        self, episodes: int | NDArray[np.int64], requests: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """(n,) places of requests by id, -1 where it is not known; their FOUND_DTYPE."""
 
     @abstractmethod
     def _named(self, e: int, rows: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
@@ -60,73 +63,43 @@ class PlacementOrders(ABC):
     # ---- commands ----
 
     def route_gateway(self, e: int, llm: int) -> None:
-        check_range("llm", llm, 0, self.spec.n_llms - 1)
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         placement.route_again(int(self.handles[e]), llm, self._router, self._features[e])
         self._raise_errors(e)
 
     def assign(self, e: int, requests: Sequence[int], instances: Sequence[int]) -> None:
-        ids, to = np.asarray(requests, np.int64), np.asarray(instances, np.int64)
-        places = self._rows(e, ids)
-        known = places >= 0
-        rows = self.states.req[e, places[known]]
-        handed = rows["state"] == RequestState.HANDOVER
-        waits = np.isin(rows["state"], (RequestState.GATEWAY, RequestState.OWN_QUEUE))
-        # One that has landed is held by nobody.
-        if self.spec.splits:
-            flows = self.states.flow[e, places[known]]
-            waits |= handed & (flows["source"] >= 0) & (flows["pending"] == 0)
-        placeable = {
-            int(r): (int(llm), bool(prefilled))
-            for r, llm, prefilled, waiting in zip(
-                ids[known], rows["llm"], handed, waits, strict=True
-            )
-            if waiting
-        }
-        states = self.states.inst[e]["state"].tolist()
-        check_assign(self.spec, ids.tolist(), to.tolist(), placeable, states)
+        ids = check_whole("requests", requests)
+        places, found = self.find(e, ids)
+        to = check_assign(self.spec, ids, instances, found, self.states.inst["state"][e])
         placement.assign(int(self.handles[e]), places, to)
 
     def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
-        ids, values = np.asarray(requests, np.int64), np.asarray(tokens, np.int64)
-        places = self._rows(e, ids)
-        known = places >= 0
-        under_way = ~np.isin(self.states.req[e, places[known]]["state"], NOT_UNDER_WAY)
-        there = dict(zip(ids[known].tolist(), under_way.tolist(), strict=True))
-        check_predictions(ids.tolist(), values.tolist(), there)
-        placement.set_predictions(int(self.handles[e]), places, values)
+        ids = check_whole("requests", requests)
+        places, found = self.find(e, ids)
+        lengths = check_predictions(ids, tokens, found)
+        placement.set_predictions(int(self.handles[e]), places, lengths)
 
     def set_profile(self, e: int, instance: int, profile: int) -> None:
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        row = self.states.inst[e, instance]
-        if row["state"] == InstanceState.OFF:
-            raise ValueError(f"instance = {instance}: is OFF, must not be")
-        check_range("profile", profile, 0, len(self.spec.profiles) - 1)
-        check_profile(self.spec, int(row["profile"]), profile)
-        placement.set_profile(int(self.handles[e]), instance, profile)
+        now = self.states.inst[e]
+        order = check_profile(self.spec, instance, profile, now["state"], now["profile"])
+        placement.set_profile(int(self.handles[e]), *order)
 
     def set_decode_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        route = self._route(e, llm, slo_class)
-        check_decode_router(self.spec, llm, slo_class, kind)
-        route["decode_kind"] = kind
+        key, kind = check_decode_router(self.spec, llm, slo_class, kind)
+        self.states.route["decode_kind"][e][key] = kind
 
     def set_placement(self, e: int, llm: int, slo_class: int, placement: PlacementSpec) -> None:
-        route = self._route(e, llm, slo_class)
-        if self.spec.routes[llm][slo_class].placement is None:
-            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
+        key = check_placement(self.spec, llm, slo_class)
         for name, value in placement_fields(placement).items():
-            route[name] = value
+            self.states.route[name][e][key] = value
 
     def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
+        instance = check_range("instance", instance, 0, self.spec.n_instances - 1)
         fit = self.states.fit[e, instance]
         fit["has_model"] = model is not None
         if model is not None:
             for name, value in zip(("c1", "k1", "c3", "c2", "k2"), check_model(model), strict=True):
                 fit[name] = value
-
-    def _route(self, e: int, llm: int, slo_class: int) -> Any:
-        check_class(self.spec, llm, slo_class)
-        return self.states.route[e, llm, slo_class]
 
     # ---- reading ----
 
@@ -138,9 +111,10 @@ class PlacementOrders(ABC):
         return self._list(e, self._list_rows["decode_gateway"] + llm)
 
     def placement(self, e: int, llm: int, slo_class: int) -> PlacementSpec | None:
-        route = self._route(e, llm, slo_class)
+        key = check_class(self.spec, llm, slo_class)
         if self.spec.routes[llm][slo_class].placement is None:
             return None
+        route = self.states.route[e][key]
         c1, k1, c3, c2, k2 = (float(route[name]) for name in ("c1", "k1", "c3", "c2", "k2"))
         return PlacementSpec(
             prefill_const_ps=c1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +13,23 @@ from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.spec import (
     ClusterSpec,
-    ControllerKind,
     Operations,
-    RequestState,
-    RouterKind,
     changed_operations,
 )
 from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
-    check_class,
+    check_batch_limit,
+    check_controller,
     check_evict,
+    check_instance_limit,
     check_move_waiting,
     check_operations,
     check_pull,
     check_range,
     check_regroup,
     check_router,
+    check_share,
+    check_whole,
 )
 from llmscale_env.sim.spec.region_checks import check_not_managed
 
@@ -44,54 +46,40 @@ class ServingOrders(ABC):
         """(E,) where the kernels find the episodes."""
 
     @abstractmethod
-    def _rows(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of requests by id, -1 where it is not known."""
+    def find(
+        self, episodes: int | NDArray[np.int64], requests: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """(n,) places of requests by id, -1 where it is not known; their FOUND_DTYPE."""
 
     def set_batch_limit(self, e: int, pool: int, limit: int) -> None:
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        top = self.spec.profiles[self.spec.pools[pool].profile].max_batch
-        kernels.set_batch_limit(int(self.handles[e]), pool, check_range("limit", limit, 1, top))
+        kernels.set_batch_limit(int(self.handles[e]), *check_batch_limit(self.spec, pool, limit))
 
     def set_instance_limit(self, e: int, instance: int, limit: int) -> None:
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
-        top = self.spec.profiles[pool.profile].max_batch
-        limit = check_range("limit", limit, 1, top)
-        kernels.set_instance_limit(int(self.handles[e]), instance, limit)
+        order = check_instance_limit(self.spec, instance, limit)
+        kernels.set_instance_limit(int(self.handles[e]), *order)
 
     def set_controller(self, e: int, pool: int, kind: int) -> None:
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        kind = check_range("kind", kind, 0, len(ControllerKind) - 1)
-        kernels.set_controller(int(self.handles[e]), pool, kind)
+        kernels.set_controller(int(self.handles[e]), *check_controller(self.spec, pool, kind))
 
     def set_overflow_share(self, e: int, llm: int, slo_class: int, share: float) -> None:
-        check_class(self.spec, llm, slo_class)
-        if not 0.0 <= share <= 1.0:
-            raise ValueError(f"share = {share!r}: must be in 0..1")
-        self.states.route[e, llm, slo_class]["share"] = share
+        key, share = check_share(self.spec, llm, slo_class, share)
+        self.states.route["share"][e][key] = share
 
     def set_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        check_class(self.spec, llm, slo_class)
-        kind = check_range("kind", kind, 0, len(RouterKind) - 1)
-        check_router(self.spec, llm, slo_class, kind)
-        self.states.route[e, llm, slo_class]["kind"] = kind
+        key, kind = check_router(self.spec, llm, slo_class, kind)
+        self.states.route["kind"][e][key] = kind
 
     def evict(self, e: int, instance: int, count: int) -> None:
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        check_range("count", count, 0, 2**31 - 1)
-        check_evict(self.spec, instance, self.states.inst[e]["state"])
-        kernels.order_evictions(int(self.handles[e]), instance, count)
+        order = check_evict(self.spec, instance, count, self.states.inst["state"][e])
+        kernels.order_evictions(int(self.handles[e]), *order)
 
     def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        check_range("to", to, 0, self.spec.n_instances - 1)
-        check_range("count", count, 0, 2**31 - 1)
-        check_move_waiting(self.spec, instance, to, self.states.inst[e]["state"])
-        kernels.move_waiting(int(self.handles[e]), instance, to, count)
+        order = check_move_waiting(self.spec, instance, to, count, self.states.inst["state"][e])
+        kernels.move_waiting(int(self.handles[e]), *order)
 
     def set_pull(self, e: int, instance: int, queues: Sequence[int]) -> None:
-        check_range("instance", instance, 0, self.spec.n_instances - 1)
-        pool = self.spec.pools[int(self.states.inst[e, instance]["pool"])]
+        instance = check_range("instance", instance, 0, self.spec.n_instances - 1)
+        pool = self.spec.pools[self.spec.pool_of_slot[instance]]
         places = check_pull("queues", queues, pool, self.spec.queue_llm)
         check_not_managed("queues", places, self.spec)
         kernels.set_pull(int(self.handles[e]), instance, np.array(places, np.int64))
@@ -105,7 +93,7 @@ class ServingOrders(ABC):
         swap_flushes: bool | None = None,
         static_batch: bool | None = None,
     ) -> None:
-        check_range("pool", pool, 0, len(self.spec.pools) - 1)
+        pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
         row = self.states.pool[e, pool]
         now = Operations(
             int(row["deadline"]),
@@ -125,7 +113,6 @@ class ServingOrders(ABC):
     def set_arrival_queues(
         self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
     ) -> None:
-        check_class(self.spec, llm, slo_class)
         check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
         route = self.states.route[e, llm, slo_class]
         route["n_uppers"] = len(uppers)
@@ -133,11 +120,7 @@ class ServingOrders(ABC):
         route["queues"][: len(queues)] = queues
 
     def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
-        ids, to = np.asarray(requests, np.int64), np.asarray(queues, np.int64)
-        places = self._rows(e, ids)
-        known = places >= 0
-        rows = self.states.req[e, places[known]]
-        waits = rows["state"] == RequestState.SHARED_QUEUE
-        llms = dict(zip(ids[known][waits].tolist(), rows["llm"][waits].tolist(), strict=True))
-        check_regroup(ids.tolist(), to.tolist(), llms, self.spec.queue_llm)
+        ids = check_whole("requests", requests)
+        places, found = self.find(e, ids)
+        to = check_regroup(self.spec, ids, queues, found)
         kernels.regroup(int(self.handles[e]), places, to)

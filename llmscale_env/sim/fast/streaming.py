@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.fast import windows
+from llmscale_env.sim.fast import observe, windows
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.fast.state.reset import put_requests
-from llmscale_env.sim.observed import RESULT_DTYPE
+from llmscale_env.sim.observed import FOUND_DTYPE, RESULT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec, RequestState
-from llmscale_env.sim.spec.region_checks import check_client_regions
 from llmscale_env.sim.streaming import Retired, check_later, check_streams
 from llmscale_env.workload.requests import RequestTable
 
@@ -68,7 +67,6 @@ class Streaming(ABC):
 
     def extend(self, e: int, requests: RequestTable) -> None:
         check_streams(self.spec)
-        check_client_regions(self.spec, requests)
         glob = self.states.glob[e, 0]
         n, more = int(glob["n_requests"]), len(requests)
         check_later(self.spec, requests, int(glob["now_ps"]), int(glob["last_arrival_ps"]))
@@ -101,14 +99,18 @@ class Streaming(ABC):
         _forget(states, e, self.spec, keep)
         return retired
 
-    def _rows(self, e: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of requests by id, -1 where it is not known (any more)."""
-        n = int(self.states.glob[e, 0]["n_requests"])
-        here = self.states.ids[e, :n]
-        if n == 0:
-            return np.full(len(ids), -1, np.int64)
-        rows = np.minimum(np.searchsorted(here, ids), n - 1)
-        return np.where(here[rows] == ids, rows, -1)
+    def look_up(self, episodes: NDArray[np.int64], requests: NDArray[np.int64]) -> NDArray[Any]:
+        return self.find(episodes, requests)[1]
+
+    def find(
+        self, episodes: int | NDArray[np.int64], requests: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """(n,) places of requests by id, -1 where it is not known (any more); their FOUND_DTYPE."""
+        n = len(requests)
+        rows, found = np.empty(n, np.int64), np.empty(n, FOUND_DTYPE)
+        handles = self.handles[np.zeros(n, np.int64) + episodes]
+        observe.look_up(handles, np.ascontiguousarray(requests, np.int64), rows, found)
+        return rows, found
 
     def _named(self, e: int, rows: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
         """Ids of the requests at these places."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.observed import (
     CLASS_SEEN,
+    FOUND_DTYPE,
     NO_SLACK,
     POOL_SEEN,
     QUEUE_SEEN,
@@ -19,7 +20,8 @@ from llmscale_env.sim.observed import (
     VirtualQueues,
     Weights,
 )
-from llmscale_env.sim.orders import OrderBounds, Orders
+from llmscale_env.sim.order_checks import OrderChecks
+from llmscale_env.sim.orders import Orders
 from llmscale_env.sim.reference import batch_observe as shown
 from llmscale_env.sim.reference import batch_orders as ordered
 from llmscale_env.sim.reference.engine import ReferenceEngine
@@ -78,13 +80,13 @@ class ReferenceBatch:
 
     Attributes:
         engines: the episodes.
-        bounds: what orders of an interval may be.
+        checks: what orders are refused.
     """
 
     def __init__(self, spec: ClusterSpec, n_episodes: int = 1) -> None:
         self.spec = spec
         self.n_episodes = n_episodes
-        self.bounds = OrderBounds(spec, n_episodes)
+        self.checks = OrderChecks(spec, n_episodes)
         self._class_seen = np.zeros((n_episodes, len(spec.classes)), CLASS_SEEN)
         self._pool_seen = np.zeros((n_episodes, len(spec.pools)), POOL_SEEN)
         self._queue_seen = np.zeros((n_episodes, max(1, len(spec.queue_llm))), QUEUE_SEEN)
@@ -266,6 +268,12 @@ class ReferenceBatch:
 
     def weights(self, first: int, last: int) -> Weights:
         return shown.weights(self.engines[first:last])
+
+    def look_up(self, episodes: NDArray[np.int64], requests: NDArray[np.int64]) -> NDArray[Any]:
+        found = np.zeros(len(requests), FOUND_DTYPE)
+        for e in np.unique(episodes).tolist():
+            found[episodes == e] = self.engines[e].look_up(requests[episodes == e])
+        return found
 
     # ---- what one episode shows ----
 

@@ -22,7 +22,7 @@ _COUNTED = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE
 
 def apply(batch: ReferenceBatch, orders: Orders) -> NDArray[np.int64]:
     """See `ReferenceBatch.apply`."""
-    batch.bounds.check(orders.targets, orders.sources, orders.limits, orders.shares)
+    batch.checks.check(batch, orders)
     scaling = orders.scaling
     for e, instances in scaling.mutate if scaling is not None else ():
         for instance in instances:  # first: who becomes another is no longer counted by a target
@@ -30,12 +30,11 @@ def apply(batch: ReferenceBatch, orders: Orders) -> NDArray[np.int64]:
     missing = np.array(
         [_order_interval(batch, e, orders) for e in range(batch.n_episodes)], np.int64
     )
-    if scaling is not None:
-        for e, loads in scaling.loads:
-            try:
-                batch.scale(e, loads.slots, loads.sources, loads.partners or None)
-            except ValueError:  # a lower target may have stopped a source
-                scaling.impossible[e] += len(loads)
+    for e, loads in scaling.loads if scaling is not None else ():
+        try:
+            batch.scale(e, loads.slots, loads.sources, loads.partners or None)
+        except ValueError:  # a lower target may have stopped a source
+            missing[e] += len(loads)
     if orders.queues is not None:
         _order_queues(batch, orders.queues)
     if orders.places is not None:
@@ -100,11 +99,12 @@ def _order_places(batch: ReferenceBatch, orders: PlaceOrders) -> None:
         for i in range(spec.n_instances if orders.models[e] else 0):
             batch.set_placement_model(e, i, (orders.model_s[i] * PS_PER_S).tolist())
     states = batch.states_of_instances()
-    for e, (request, i) in enumerate(
-        zip(orders.requests.tolist(), orders.instances.tolist(), strict=True)
-    ):
-        # Nobody goes to an instance that an order given at the same time has made drain.
-        if request != AS_IS and states[e, i] == InstanceState.ACTIVE:
+    at = np.flatnonzero(orders.requests != AS_IS)
+    found = batch.look_up(at, orders.requests[at])
+    for e, placeable in zip(at.tolist(), found["placeable"].tolist(), strict=True):
+        request, i = int(orders.requests[e]), int(orders.instances[e])
+        # Orders given at the same time may have made an instance drain, or routed a request.
+        if placeable and states[e, i] == InstanceState.ACTIVE:
             batch.assign(e, [request], [i])
     for e, m in np.argwhere(orders.again).tolist():
         batch.route_gateway(e, m)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
 
@@ -30,33 +28,27 @@ from llmscale_env.sim.spec import (
     ControllerKind,
     InstanceState,
     RequestState,
-    RouterKind,
     changed_operations,
 )
 from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
+    check_batch_limit,
+    check_controller,
     check_evict,
+    check_instance_limit,
     check_move_waiting,
     check_operations,
     check_pull,
+    check_range,
     check_regroup,
+    check_requests,
     check_router,
+    check_share,
+    check_whole,
 )
-from llmscale_env.sim.spec.region_checks import check_client_regions, check_not_managed
+from llmscale_env.sim.spec.region_checks import check_not_managed
 from llmscale_env.sim.streaming import Retired, check_later, check_streams
 from llmscale_env.workload.requests import RequestTable
-
-
-def _checked_int(name: str, value: object, low: int, high: int | None = None) -> int:
-    """An int in low..high, or a ValueError that says so."""
-    allowed = f"in {low}..{high}" if high is not None else f"at least {low}"
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError(f"{name} = {value!r}: must be an integer {allowed}") from None
-    if number < low or (high is not None and number > high):
-        raise ValueError(f"{name} = {number}: must be {allowed}")
-    return number
 
 
 class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
@@ -132,14 +124,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
     def _read(self, table: RequestTable) -> list[Request]:
         """Requests to come, whose ids go on from those before."""
         spec = self.spec
-        for name, column, n in (
-            ("llm", table.llm, spec.n_llms),
-            ("slo_class", table.slo_class, len(spec.classes)),
-        ):
-            if len(table) and int(column.max()) >= n:
-                row = int(np.argmax(column >= n))
-                raise ValueError(f"{name}[{row}] = {column[row]}: must be in 0..{n - 1}")
-        check_client_regions(spec, table)
+        check_requests(spec, table)
         requests = []
         for i in range(len(table)):
             llm, slo_class = int(table.llm[i]), int(table.slo_class[i])
@@ -172,7 +157,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         Raises:
             ValueError: if that is in the past or not before `NEVER`.
         """
-        until = _checked_int("until_ps", until_ps, self.now_ps, int(NEVER) - 1)
+        until = check_range("until_ps", until_ps, self.now_ps, int(NEVER) - 1)
         if until > self.now_ps:
             self.clock.run(until=until)
 
@@ -180,8 +165,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         """Later requests, whose ids go on from those before; their salt is not looked at (section 18).
 
         Raises:
-            ValueError: the cluster has flows; an arrival before the present time or before the latest
-                one so far; a region, LLM or class that it does not have.
+            ValueError: as `Engine.extend`.
         """
         check_streams(self.spec)
         check_later(self.spec, requests, self.now_ps, self._last_arrival_ps)
@@ -287,9 +271,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
 
     def set_batch_limit(self, pool: int, limit: int) -> None:
         """Running requests allowed on every instance of a pool."""
-        pool = self._pool("pool", pool)
-        largest = self.spec.profiles[self.spec.pools[pool].profile].max_batch
-        limit = _checked_int("limit", limit, 1, largest)
+        pool, limit = check_batch_limit(self.spec, pool, limit)
         for instance in self.instances_of[pool]:
             instance.controller.set_limit(limit, ControllerKind(self.controller_kind[pool]))
             instance.controller.restart = True
@@ -297,8 +279,8 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
 
     def set_instance_limit(self, instance: int, limit: int) -> None:
         """Running requests allowed on one instance."""
-        which = self.all_instances[self._instance(instance)]
-        limit = _checked_int("limit", limit, 1, which.profile.max_batch)
+        instance, limit = check_instance_limit(self.spec, instance, limit)
+        which = self.all_instances[instance]
         kind = ControllerKind(self.controller_kind[which.pool_index])
         which.controller.set_limit(limit, kind)
         which.controller.restart = True
@@ -306,39 +288,32 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
 
     def set_controller(self, pool: int, kind: int) -> None:
         """How the batch limits of a pool move from now on."""
-        pool = self._pool("pool", pool)
-        self.controller_kind[pool] = _checked_int("kind", kind, 0, len(ControllerKind) - 1)
+        pool, kind = check_controller(self.spec, pool, kind)
+        self.controller_kind[pool] = kind
         for instance in self.instances_of[pool]:
             instance.controller.restart = True
 
     def set_overflow_share(self, llm: int, slo_class: int, share: float) -> None:
         """Share of a class's requests that try the overflow pools first."""
-        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
-        slo_class = _checked_int("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        if not (math.isfinite(share) and 0 <= share <= 1):
-            raise ValueError(f"share = {share}: must be in 0..1")
-        self.router.overflow_share[llm, slo_class] = float(share)
+        key, share = check_share(self.spec, llm, slo_class, share)
+        self.router.overflow_share[key] = share
 
     def set_router(self, llm: int, slo_class: int, kind: int) -> None:
         """Routing rule of a class's arrivals from now on."""
-        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
-        slo_class = _checked_int("slo_class", slo_class, 0, len(self.spec.classes) - 1)
-        kind = _checked_int("kind", kind, 0, len(RouterKind) - 1)
-        check_router(self.spec, llm, slo_class, kind)
-        self.router.kinds[llm, slo_class] = RouterKind(kind)
+        key, rule = check_router(self.spec, llm, slo_class, kind)
+        self.router.kinds[key] = rule
         self.events["router_changed"] += 1
 
     def evict(self, instance: int, count: int) -> None:
         """Evict so many of an instance's priority-1 requests at its next boundary."""
-        which = self.all_instances[self._instance(instance)]
-        check_evict(self.spec, which.index, [int(i.state) for i in self.all_instances])
-        which.ordered_evictions += _checked_int("count", count, 0)
+        states = [int(i.state) for i in self.all_instances]
+        instance, count = check_evict(self.spec, instance, count, states)
+        self.all_instances[instance].ordered_evictions += count
 
     def move_waiting(self, instance: int, to: int, count: int) -> None:
         """Move the last `count` requests that wait at one active instance to the end of another's queue."""
-        instance, to = self._instance(instance), self._instance(to)
-        count = _checked_int("count", count, 0)
-        check_move_waiting(self.spec, instance, to, [int(i.state) for i in self.all_instances])
+        order = check_move_waiting(self.spec, instance, to, count, self._states())
+        instance, to, count = order
         source, target = self.all_instances[instance], self.all_instances[to]
         moving = [source.own_queue.pop() for _ in range(min(count, len(source.own_queue)))]
         for request in reversed(moving):
@@ -349,7 +324,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
 
     def set_pull(self, instance: int, queues: Sequence[int]) -> None:
         """The shared queues that an instance pulls from, in order: its virtual queue."""
-        which = self.all_instances[self._instance(instance)]
+        which = self._slot(instance)
         pull = check_pull("queues", queues, which.pool, self.spec.queue_llm)
         check_not_managed("queues", pull, self.spec)
         which.pull = pull
@@ -365,7 +340,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         swap_flushes: bool | None = None,
         static_batch: bool | None = None,
     ) -> None:
-        pool = self._pool("pool", pool)
+        pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
         new = changed_operations(
             self.operations[pool],
             self.spec.pools[pool].chunk_tokens,
@@ -390,10 +365,8 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
             uppers: rising; `queues[k]` takes requests of at most `uppers[k]` input tokens.
             queues: one more, for those above all.
         """
-        llm = _checked_int("llm", llm, 0, self.spec.n_llms - 1)
-        slo_class = _checked_int("slo_class", slo_class, 0, len(self.spec.classes) - 1)
         check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
-        self.router.arrival_queues[llm, slo_class] = (tuple(uppers), tuple(queues))
+        self.router.arrival_queues[int(llm), int(slo_class)] = (tuple(uppers), tuple(queues))
         self.events["arrival_queues_changed"] += 1
 
     def regroup(self, requests: Sequence[int], queues: Sequence[int]) -> None:
@@ -403,23 +376,17 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
             requests: ids, all different, of requests in shared queues.
             queues: for each the queue where it goes (its own: to the end of it).
         """
-        waiting = {r.id: r.llm for queue in self.queues_of for r in queue}
-        check_regroup(requests, queues, waiting, self.spec.queue_llm)
-        moving = [self.by_id[int(k)] for k in requests]
-        touched = sorted({r.queue for r in moving} | {int(q) for q in queues})
+        ids = check_whole("requests", requests)
+        to = check_regroup(self.spec, ids, queues, self.look_up(ids)).tolist()
+        moving = [self.by_id[k] for k in ids.tolist()]
+        touched = sorted({r.queue for r in moving} | set(to))
         gone = set(moving)
         for queue in touched:
             stay = [r for r in self.queues_of[queue] if r not in gone]
             self.queues_of[queue] = deque(stay)
-        for request, queue in zip(moving, queues, strict=True):
-            request.queue = int(queue)
+        for request, queue in zip(moving, to, strict=True):
+            request.queue = queue
             self.queues_of[request.queue].append(request)
             self.events["regrouped"] += 1
         for queue in touched:
             self.wake_pullers(queue)
-
-    def _pool(self, name: str, value: object) -> int:
-        return _checked_int(name, value, 0, len(self.spec.pools) - 1)
-
-    def _instance(self, value: object) -> int:
-        return _checked_int("instance", value, 0, len(self.all_instances) - 1)

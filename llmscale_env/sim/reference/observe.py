@@ -281,6 +281,8 @@ class Observation:
         return np.array(rows, np.int64)
 
     def host_has(self, host: int, llm: int) -> bool:
+        host = check_range("host", host, 0, self.spec.n_hosts - 1)
+        llm = check_range("llm", llm, 0, self.spec.n_llms - 1)
         return self.parameters.host_will_have(host, llm)
 
     def placement(self, llm: int, slo_class: int) -> PlacementSpec | None:

@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmscale_env.sim.spec.kinds import (
     DECODE_KINDS,
     MAX_ARRIVAL_QUEUES,
     MODEL_NAMES,
+    NOT_UNDER_WAY,
+    ControllerKind,
     InstanceState,
+    LoadSource,
     PoolPhase,
     PreemptionMode,
+    RequestState,
     RouterKind,
 )
 
 if TYPE_CHECKING:
     from llmscale_env.sim.spec import ClusterSpec, Operations, PoolSpec, RouteSpec
+    from llmscale_env.workload.requests import RequestTable
+
+_MOST = 2**31 - 1
+_NOT_OFF = tuple(state for state in InstanceState if state != InstanceState.OFF)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is an integer, of Python or NumPy; a truth value is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def check_range(name: str, value: int, low: int, high: int) -> int:
     """`value` as an int in `low..high`, or a ValueError that says so."""
-    if not (isinstance(value, (int, np.integer)) and low <= value <= high):
+    if not (is_whole(value) and low <= value <= high):
         raise ValueError(f"{name} = {value!r}: must be an integer in {low}..{high}")
     return int(value)
+
+
+def check_whole(name: str, values: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    """(n,) the values, or a ValueError that they are no integers."""
+    found = np.asarray(values)
+    if found.ndim != 1 or (len(found) > 0 and found.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name}: of shape {found.shape} and type {found.dtype}, must be a list of integers"
+        )
+    return found.astype(np.int64)
+
+
+def check_requests(spec: ClusterSpec, table: RequestTable) -> None:
+    """Refuse requests for what the cluster does not have (with one region, any will do).
+
+    Raises:
+        ValueError: the first row of another LLM, class or region.
+    """
+    numbers = {"llm": spec.n_llms, "slo_class": len(spec.classes)}
+    if spec.n_regions > 1:
+        numbers["region"] = spec.n_regions
+    for name, n in numbers.items():
+        column = getattr(table, name)
+        if len(table) and int(column.max()) >= n:
+            row = int(np.argmax(column >= n))
+            raise ValueError(f"{name}[{row}] = {column[row]}: must be in 0..{n - 1}")
 
 
 def check_fields(
@@ -47,8 +87,7 @@ def check_fields(
             low, high = 0, len(allowed) - 1
             rule = f"one of {', '.join(f'{int(k)} ({k.name})' for k in allowed)}"
         for k, one in enumerate(value if isinstance(value, tuple) else (value,)):
-            whole = isinstance(one, (int, np.integer)) and not isinstance(one, (bool, np.bool_))
-            if not (whole and low <= one <= high):
+            if not (is_whole(one) and low <= one <= high):
                 at = f"[{k}]" if isinstance(value, tuple) else ""
                 raise ValueError(f"{where}{name}{at} = {one!r}: must be {rule}")
 
@@ -86,7 +125,7 @@ def check_pull(
     if pool.phase == PoolPhase.DECODE and len(queues) > 0:
         raise ValueError(f"{name} = {tuple(queues)}: a DECODE pool pulls from no queue")
     for q in queues:
-        if not (isinstance(q, (int, np.integer)) and 0 <= q < len(queue_llm)):
+        if not (is_whole(q) and 0 <= q < len(queue_llm)):
             raise ValueError(f"{name}: no shared queue {q}, must be in 0..{len(queue_llm) - 1}")
         if queue_llm[q] >= 0 and queue_llm[q] not in pool.llms:
             raise ValueError(f"{name}: queue {q} holds requests of another LLM")
@@ -96,33 +135,44 @@ def check_pull(
 
 
 def check_regroup(
-    requests: Sequence[int],
-    queues: Sequence[int],
-    waiting: Mapping[int, int],
-    queue_llm: Sequence[int],
-) -> None:
-    """Refuse to move requests that do not wait, or to where they cannot be served.
+    spec: ClusterSpec,
+    requests: NDArray[np.int64],
+    queues: Sequence[int] | NDArray[Any],
+    found: NDArray[Any],
+) -> NDArray[np.int64]:
+    """Refuse to move requests that do not wait, or to where they cannot be served; (n,) the queues.
 
     Args:
+        spec: the cluster.
         requests, queues: what is to go where.
-        waiting: LLM of every request in a shared queue, by id.
-        queue_llm: as in the spec.
+        found: FOUND_DTYPE of the requests.
 
     Raises:
         ValueError: one is not in a shared queue, comes twice, or its queue does not exist or is for another
             LLM; or the two differ in length.
     """
-    if len(requests) != len(queues):
-        raise ValueError(f"queues: {len(queues)} of them for {len(requests)} requests")
-    if len(set(requests)) < len(requests):
+    to, n = check_whole("queues", queues), len(spec.queue_llm)
+    _check_pairs(requests, "queues", to)
+    for bad, say in (
+        (found["state"] != RequestState.SHARED_QUEUE, "requests: {} is in no shared queue"),
+        ((to < 0) | (to >= n), f"queues: no shared queue {{1}}, must be in 0..{n - 1}"),
+    ):
+        if bad.any():
+            k = int(np.argmax(bad))
+            raise ValueError(say.format(requests[k], to[k]))
+    of = np.array(spec.queue_llm, np.int64)[to]
+    bad = (of != -1) & (of != found["llm"])
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise ValueError(f"queues: request {requests[k]} is for another LLM than queue {to[k]}")
+    return to
+
+
+def _check_pairs(requests: NDArray[np.int64], name: str, values: NDArray[np.int64]) -> None:
+    if len(requests) != len(values):
+        raise ValueError(f"{name}: {len(values)} of them for {len(requests)} requests")
+    if len(np.unique(requests)) < len(requests):
         raise ValueError("requests: one comes twice")
-    for request, q in zip(requests, queues, strict=True):
-        if request not in waiting:
-            raise ValueError(f"requests: {request} is in no shared queue")
-        if not 0 <= q < len(queue_llm):
-            raise ValueError(f"queues: no shared queue {q}, must be in 0..{len(queue_llm) - 1}")
-        if queue_llm[q] not in (-1, waiting[request]):
-            raise ValueError(f"queues: request {request} is for another LLM than queue {q}")
 
 
 def check_arrival_queues(
@@ -131,19 +181,21 @@ def check_arrival_queues(
     """Refuse a classification of arrivals that is none.
 
     Raises:
-        ValueError: the route has no shared queue; no or too many queues, bounds that do not rise or do
-            not fit, or a queue that does not exist or is for another LLM.
+        ValueError: there is no such route, or it has no shared queue; no or too many queues, bounds that do
+            not rise or do not fit, or a queue that does not exist or is for another LLM.
     """
+    llm, slo_class = check_class(spec, llm, slo_class)
     if spec.routes[llm][slo_class].queue < 0:
         raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no shared queue")
     if spec.routes[llm][slo_class].region_queues:
         raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has region_queues")
     if not 1 <= len(queues) <= MAX_ARRIVAL_QUEUES:
         raise ValueError(f"queues = {tuple(queues)}: must be 1..{MAX_ARRIVAL_QUEUES} of them")
+    uppers = check_whole("uppers", uppers).tolist()
     if len(uppers) != len(queues) - 1 or any(a >= b for a, b in pairwise(uppers)):
         raise ValueError(f"uppers = {tuple(uppers)}: must be {len(queues) - 1} rising numbers")
     for q in queues:
-        if not (isinstance(q, (int, np.integer)) and 0 <= q < len(spec.queue_llm)):
+        if not (is_whole(q) and 0 <= q < len(spec.queue_llm)):
             raise ValueError(f"queues: no shared queue {q}")
         if spec.queue_llm[q] not in (-1, llm):
             raise ValueError(f"queues: queue {q} is for another LLM than {llm}")
@@ -260,28 +312,139 @@ def check_operations(pool: PoolSpec, new: Operations) -> None:
         raise ValueError("evicts_in_order, static_batch: only where phase is BOTH, and without v1")
 
 
-def check_profile(spec: ClusterSpec, now: int, profile: int) -> None:
-    """Refuse a profile that is not the same machine at another speed.
+def check_instance(
+    spec: ClusterSpec,
+    instance: int,
+    states: Sequence[int] | NDArray[Any],
+    allowed: Collection[InstanceState],
+) -> int:
+    """An instance as an int, or a ValueError that there is none or that it is in another state."""
+    instance = check_range("instance", instance, 0, spec.n_instances - 1)
+    state = InstanceState(int(states[instance]))
+    if state not in allowed:
+        names = " or ".join(good.name for good in allowed)
+        raise ValueError(f"instance = {instance}: is {state.name}, must be {names}")
+    return instance
+
+
+def check_drain(spec: ClusterSpec, instance: int, states: Sequence[int] | NDArray[Any]) -> int:
+    """An instance that can be drained, or a ValueError."""
+    return check_instance(spec, instance, states, (InstanceState.ACTIVE,))
+
+
+def check_fail(spec: ClusterSpec, instance: int, states: Sequence[int] | NDArray[Any]) -> int:
+    """An instance that can break down, or a ValueError."""
+    return check_instance(spec, instance, states, _NOT_OFF)
+
+
+def check_mutate(
+    spec: ClusterSpec,
+    instance: int,
+    states: Sequence[int] | NDArray[Any],
+    in_pair: Sequence[bool] | NDArray[np.bool_],
+) -> int:
+    """An instance whose twin can serve in its place, or a ValueError.
+
+    Args:
+        spec: the cluster.
+        instance: which.
+        states, in_pair: `InstanceState` of every slot, and whether it is in a live pair.
+    """
+    instance = check_range("instance", instance, 0, spec.n_instances - 1)
+    if spec.twin_of_slot[instance] < 0:
+        raise ValueError(f"instance = {instance}: has no twin")
+    check_drain(spec, instance, states)
+    if in_pair[instance]:
+        raise ValueError(f"instance = {instance}: is in a live pair")
+    return instance
+
+
+def check_target(
+    spec: ClusterSpec, pool: int, count: int, source: int | None
+) -> tuple[int, int, int]:
+    """Pool, count and `LoadSource` (None: the pool's own), or a ValueError that says what is wrong."""
+    pool = check_range("pool", pool, 0, len(spec.pools) - 1)
+    count = check_range("count", count, 0, spec.pools[pool].n_slots)
+    source = spec.pools[pool].load_source if source is None else source
+    return pool, count, check_range("source", source, 0, len(LoadSource) - 1)
+
+
+def check_batch_limit(spec: ClusterSpec, pool: int, limit: int) -> tuple[int, int]:
+    """Pool and batch limit, or a ValueError that says which is out of range."""
+    pool = check_range("pool", pool, 0, len(spec.pools) - 1)
+    most = spec.profiles[spec.pools[pool].profile].max_batch
+    return pool, check_range("limit", limit, 1, most)
+
+
+def check_instance_limit(spec: ClusterSpec, instance: int, limit: int) -> tuple[int, int]:
+    """Instance and batch limit, or a ValueError that says which is out of range."""
+    instance = check_range("instance", instance, 0, spec.n_instances - 1)
+    return instance, check_batch_limit(spec, spec.pool_of_slot[instance], limit)[1]
+
+
+def check_controller(spec: ClusterSpec, pool: int, kind: int) -> tuple[int, int]:
+    """Pool and `ControllerKind`, or a ValueError that says which is out of range."""
+    pool = check_range("pool", pool, 0, len(spec.pools) - 1)
+    return pool, check_range("kind", kind, 0, len(ControllerKind) - 1)
+
+
+def check_share(
+    spec: ClusterSpec, llm: int, slo_class: int, share: float
+) -> tuple[tuple[int, int], float]:
+    """Route and overflow share, or a ValueError that says which is out of range."""
+    key = check_class(spec, llm, slo_class)
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share = {share!r}: must be in 0..1")
+    return key, float(share)
+
+
+def check_placement(spec: ClusterSpec, llm: int, slo_class: int) -> tuple[int, int]:
+    """A route that has a placement, or a ValueError."""
+    llm, slo_class = check_class(spec, llm, slo_class)
+    if spec.routes[llm][slo_class].placement is None:
+        raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
+    return llm, slo_class
+
+
+def check_profile(
+    spec: ClusterSpec,
+    instance: int,
+    profile: int,
+    states: Sequence[int] | NDArray[Any],
+    profiles: Sequence[int] | NDArray[Any],
+) -> tuple[int, int]:
+    """Refuse a profile that is not the same machine at another speed; otherwise instance and profile.
+
+    Args:
+        spec: the cluster.
+        instance, profile: which is to take which.
+        states, profiles: `InstanceState` and present profile of every slot.
 
     Raises:
-        ValueError: no such profile; or another KV capacity, bytes per token or table length.
+        ValueError: no such instance, or it is `OFF`; no such profile; or another KV capacity, bytes per token
+            or table length.
     """
-    if not 0 <= profile < len(spec.profiles):
-        raise ValueError(f"profile = {profile}: must be in 0..{len(spec.profiles) - 1}")
-    old, new = spec.profiles[now], spec.profiles[profile]
+    instance = check_instance(spec, instance, states, _NOT_OFF)
+    profile = check_range("profile", profile, 0, len(spec.profiles) - 1)
+    old, new = spec.profiles[int(profiles[instance])], spec.profiles[profile]
     for name in ("kv_capacity_tokens", "kv_bytes_per_token", "max_batch"):
         if getattr(old, name) != getattr(new, name):
             raise ValueError(
                 f"profile = {profile}: {name} = {getattr(new, name)}, must be {getattr(old, name)} as now"
             )
+    return instance, profile
 
 
-def check_decode_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None:
-    """Refuse a rule by which handed-over requests cannot be routed.
+def check_decode_router(
+    spec: ClusterSpec, llm: int, slo_class: int, kind: int
+) -> tuple[tuple[int, int], RouterKind]:
+    """Refuse a rule by which handed-over requests cannot be routed; otherwise route and rule.
 
     Raises:
-        ValueError: it is none of `DECODE_KINDS`, or decode pools, a custom router or a placement are missing.
+        ValueError: there is no such route; the rule is none of `DECODE_KINDS`, or decode pools, a custom
+            router or a placement are missing.
     """
+    llm, slo_class = check_class(spec, llm, slo_class)
     route = spec.routes[llm][slo_class]
     if kind not in DECODE_KINDS:
         raise ValueError(f"kind = {kind!r}: must be one of {sorted(int(k) for k in DECODE_KINDS)}")
@@ -289,6 +452,7 @@ def check_decode_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) 
     if not route.decode_pools:
         raise ValueError(f"{what}: the route has no decode_pools")
     _check_needs(spec, route, RouterKind(kind), what)
+    return (llm, slo_class), RouterKind(kind)
 
 
 def _check_needs(spec: ClusterSpec, route: RouteSpec, rule: RouterKind, what: str) -> None:
@@ -298,14 +462,18 @@ def _check_needs(spec: ClusterSpec, route: RouteSpec, rule: RouterKind, what: st
         raise ValueError(f"{what}: the route has no placement")
 
 
-def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None:
-    """Refuse a routing rule for which a route lacks what it needs.
+def check_router(
+    spec: ClusterSpec, llm: int, slo_class: int, kind: int
+) -> tuple[tuple[int, int], RouterKind]:
+    """Refuse a routing rule for which a route lacks what it needs; otherwise route and rule.
 
     Raises:
-        ValueError: a shared queue, candidate pools or a custom router are missing.
+        ValueError: there is no such route or rule; a shared queue, candidate pools or a custom router are
+            missing.
     """
+    llm, slo_class = check_class(spec, llm, slo_class)
     route = spec.routes[llm][slo_class]
-    rule = RouterKind(kind)
+    rule = RouterKind(check_range("kind", kind, 0, len(RouterKind) - 1))
     what = f"kind = {rule.name} for LLM {llm}, class {slo_class}"
     if rule == RouterKind.SHARED_QUEUE and route.queue < 0:
         raise ValueError(f"{what}: the route has no shared queue")
@@ -314,40 +482,46 @@ def check_router(spec: ClusterSpec, llm: int, slo_class: int, kind: int) -> None
     if rule == RouterKind.REGIONAL and not route.preference:
         raise ValueError(f"{what}: the route has no preference")
     _check_needs(spec, route, rule, what)
+    return (llm, slo_class), rule
 
 
-def check_evict(spec: ClusterSpec, instance: int, states: Sequence[int]) -> None:
-    """Refuse an order to evict requests of an instance that cannot.
-
-    Raises:
-        ValueError: it does not serve, or its pool serves one phase only or has `v1`.
-    """
+def check_evict(
+    spec: ClusterSpec, instance: int, count: int, states: Sequence[int] | NDArray[Any]
+) -> tuple[int, int]:
+    """Instance and count of an order to evict requests, or a ValueError that says why it cannot be."""
+    serving = (InstanceState.ACTIVE, InstanceState.DRAINING)
+    instance = check_instance(spec, instance, states, serving)
     pool = spec.pools[spec.pool_of_slot[instance]]
-    if states[instance] not in (InstanceState.ACTIVE, InstanceState.DRAINING):
-        state = InstanceState(states[instance]).name
-        raise ValueError(f"instance = {instance}: is {state}, must be ACTIVE or DRAINING")
     if pool.phase != PoolPhase.BOTH or pool.v1 is not None:
         raise ValueError(
             f"instance = {instance}: serves one phase only or schedules as vLLM V1, has nothing to evict"
         )
+    return instance, check_range("count", count, 0, 2**31 - 1)
 
 
-def check_move_waiting(spec: ClusterSpec, instance: int, to: int, states: Sequence[int]) -> None:
+def check_move_waiting(
+    spec: ClusterSpec, instance: int, to: int, count: int, states: Sequence[int] | NDArray[Any]
+) -> tuple[int, int, int]:
     """Refuse to move what waits at one instance to another that could not serve it.
 
     Args:
         spec: the cluster.
-        instance, to: from where, and where.
+        instance, to, count: from where, where, and how many at most.
         states: `InstanceState` of every slot.
 
+    Returns:
+        Instance, to and count.
+
     Raises:
-        ValueError: one of them is not `ACTIVE` or decodes only, both are the same, or their pools do not
-            serve one and the same LLM (a pool with `swaps` serves several, from shared queues only).
+        ValueError: one of them does not exist, is not `ACTIVE` or decodes only, both are the same, or their
+            pools do not serve one and the same LLM (a pool with `swaps` serves several, from shared queues
+            only).
     """
+    instance = check_drain(spec, instance, states)
+    to = check_drain(spec, check_range("to", to, 0, spec.n_instances - 1), states)
+    count = check_range("count", count, 0, _MOST)
     pools = [spec.pools[spec.pool_of_slot[i]] for i in (instance, to)]
     for i, pool in zip((instance, to), pools, strict=True):
-        if states[i] != InstanceState.ACTIVE:
-            raise ValueError(f"instance = {i}: is {InstanceState(states[i]).name}, must be ACTIVE")
         if pool.phase == PoolPhase.DECODE:
             raise ValueError(f"instance = {i}: decodes only, use assign")
     if instance == to or pools[0].llms != pools[1].llms or len(pools[0].llms) > 1:
@@ -355,74 +529,77 @@ def check_move_waiting(spec: ClusterSpec, instance: int, to: int, states: Sequen
             f"to = {to}: serves {pools[1].llms}, must be another instance of the one LLM of instance "
             f"{instance}, which serves {pools[0].llms}"
         )
+    return instance, to, count
 
 
 def check_assign(
     spec: ClusterSpec,
-    requests: Sequence[int],
-    instances: Sequence[int],
-    waiting: Mapping[int, tuple[int, bool]],
-    states: Sequence[int],
-) -> None:
-    """Refuse to place requests that do not wait, or where they cannot be served.
+    requests: NDArray[np.int64],
+    instances: Sequence[int] | NDArray[Any],
+    found: NDArray[Any],
+    states: Sequence[int] | NDArray[Any],
+) -> NDArray[np.int64]:
+    """Refuse to place requests that do not wait, or where they cannot be served; (n,) the instances.
 
     Args:
         spec: the cluster.
         requests, instances: which is to go where.
-        waiting: of every request that may be placed its LLM, and whether it has been prefilled.
+        found: FOUND_DTYPE of the requests.
         states: `InstanceState` of every slot.
 
     Raises:
         ValueError: the two differ in length, a request comes twice or may not be placed, or its instance
             does not exist, is not `ACTIVE`, or does not serve its LLM and phase.
     """
-    if len(requests) != len(instances):
-        raise ValueError(f"instances: {len(instances)} of them for {len(requests)} requests")
-    if len(set(requests)) < len(requests):
-        raise ValueError("requests: one comes twice")
-    pools = spec.pool_of_slot
-    for request, i in zip(requests, instances, strict=True):
-        if request not in waiting:
+    to, pools = check_whole("instances", instances), spec.pool_of_slot
+    _check_pairs(requests, "instances", to)
+    for request, i, (state, llm, placeable) in zip(
+        requests, to.tolist(), found.tolist(), strict=True
+    ):
+        if not placeable:
             raise ValueError(
                 f"requests: {request} is in no gateway, and in no own queue without KV memory reserved"
             )
         if not 0 <= i < len(pools):
             raise ValueError(f"instances: no instance {i}, must be in 0..{len(pools) - 1}")
-        llm, prefilled = waiting[request]
         pool = spec.pools[pools[i]]
         if states[i] != InstanceState.ACTIVE:
-            state = InstanceState(states[i]).name
-            raise ValueError(f"instances: instance {i} is {state}, must be ACTIVE")
+            raise ValueError(
+                f"instances: instance {i} is {InstanceState(int(states[i])).name}, must be ACTIVE"
+            )
         if pool.llms != (llm,):
             raise ValueError(
                 f"instances: instance {i} serves {pool.llms}, request {request} is of {llm}"
             )
+        prefilled = state == RequestState.HANDOVER
         if prefilled != (pool.phase == PoolPhase.DECODE):
             raise ValueError(
                 f"instances: instance {i} is of phase {PoolPhase(pool.phase).name}, and request {request} "
                 f"has {'' if prefilled else 'not '}been handed over"
             )
+    return to
 
 
 def check_predictions(
-    requests: Sequence[int], tokens: Sequence[int], under_way: Mapping[int, bool]
-) -> None:
-    """Refuse predictions of output lengths that are none.
+    requests: NDArray[np.int64],
+    tokens: Sequence[int] | NDArray[Any],
+    found: NDArray[Any],
+) -> NDArray[np.int64]:
+    """Refuse predictions of output lengths that are none; otherwise (n,) the lengths.
 
     Args:
         requests, tokens: which is predicted to emit how many in all.
-        under_way: by id, whether a request has arrived and not ended.
+        found: FOUND_DTYPE of the requests.
 
     Raises:
         ValueError: the two differ in length, a request comes twice or is not under way, or a number is not in
             1..2**31 - 1.
     """
-    if len(requests) != len(tokens):
-        raise ValueError(f"tokens: {len(tokens)} of them for {len(requests)} requests")
-    if len(set(requests)) < len(requests):
-        raise ValueError("requests: one comes twice")
-    for request, n in zip(requests, tokens, strict=True):
-        if not under_way.get(request, False):
+    lengths = check_whole("tokens", tokens)
+    _check_pairs(requests, "tokens", lengths)
+    for request, n, state in zip(requests, lengths.tolist(), found["state"], strict=True):
+        if state in NOT_UNDER_WAY:
             raise ValueError(f"requests: {request} has not arrived, or has ended")
-        if not 1 <= n < 2**31:
+        if not 1 <= n <= _MOST:
             raise ValueError(f"tokens: {n} for request {request}: must be in 1..2**31 - 1")
+    return lengths

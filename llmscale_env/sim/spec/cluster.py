@@ -23,6 +23,7 @@ from llmscale_env.sim.spec.checks import (
     check_phase,
     check_phases_of_route,
     check_pull,
+    check_range,
     check_swaps,
     check_v1,
 )
@@ -125,11 +126,9 @@ class ClusterSpec:
                 raise ValueError(
                     f"{where}.initial_active = {pool.initial_active}: must be in 0..{pool.n_slots}"
                 )
-            if not 1 <= pool.batch_limit <= self.profiles[pool.profile].max_batch:
-                raise ValueError(
-                    f"{where}.batch_limit = {pool.batch_limit}: must be in "
-                    f"1..{self.profiles[pool.profile].max_batch}"
-                )
+            for name in ("batch_limit", "controller_min_batch"):
+                most = self.profiles[pool.profile].max_batch
+                check_range(f"{where}.{name}", getattr(pool, name), 1, most)
             check_swaps(where, pool, self)
             check_phase(where, pool, self)
             check_v1(where, pool, self)

@@ -19,7 +19,6 @@ from llmscale_env.sim.spec.regions import (
 
 if TYPE_CHECKING:
     from llmscale_env.sim.spec import ClusterSpec, RouteSpec
-    from llmscale_env.workload.requests import RequestTable
 
 MOST_REGIONS = 64
 
@@ -255,14 +254,3 @@ def check_scaling(
     check_range("target", target, -1, asked.n_slots)
     check_range("forecast_utps", forecast_utps, 0, 2**62)
     return asked.scaling if thresholds is None else asked.scaling.with_thresholds(thresholds)
-
-
-def check_client_regions(spec: ClusterSpec, table: RequestTable) -> None:
-    """Refuse requests from regions that the cluster does not have (with one region, any will do).
-
-    Raises:
-        ValueError: the first such row.
-    """
-    if spec.n_regions > 1 and len(table) and int(table.region.max()) >= spec.n_regions:
-        row = int(np.argmax(table.region >= spec.n_regions))
-        raise ValueError(f"region[{row}] = {table.region[row]}: must be in 0..{spec.n_regions - 1}")

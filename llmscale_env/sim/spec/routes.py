@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from llmscale_env.sim.spec.checks import check_model
 from llmscale_env.sim.spec.kinds import NEVER, Fallback, RouterKind
 
+HIGHEST = {"gamma": 1.0, "theta": 10.0}
+"""What the strictness of best fit may be at most."""
+
 
 @dataclass(frozen=True)
 class PlacementSpec:
@@ -47,7 +50,7 @@ class PlacementSpec:
         for name in ("ttft_ps", "itl_ps"):
             if not 1 <= getattr(self, name) <= 10**15:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 1..10**15")
-        for name, high in (("gamma", 1.0), ("theta", 10.0)):
+        for name, high in HIGHEST.items():
             if not 0.0 <= getattr(self, name) <= high:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 0..{high}")
         if self.fallback not in tuple(Fallback):

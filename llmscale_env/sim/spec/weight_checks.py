@@ -91,89 +91,33 @@ def check_homes(spec: ClusterSpec) -> None:
             raise ValueError(f"homes[{llm}] = {host}: no pool of this LLM has weight_bytes")
 
 
-def check_scale(
-    spec: ClusterSpec,
-    slots: Sequence[int],
-    sources: Sequence[int],
-    states: Sequence[int],
-    llms: Sequence[int],
-    host_has: Callable[[int, int], bool],
+def check_loads(
+    spec: ClusterSpec, slots: Sequence[int], sources: Sequence[int], partners: Sequence[int]
 ) -> None:
-    """Refuse to start slots, or to load them from where the weights are not.
+    """Refuse to start slots in a way that is possible at no time.
 
     Args:
         spec: the cluster.
-        slots, sources: which slot is to load from which source code.
-        states, llms: `InstanceState` and present LLM of every slot.
-        host_has: whether a host has an LLM's weights in memory, or is to have them as its home.
+        slots, sources, partners: which slot is to load from which source code, and which instance it is to
+            help while it loads, -1: none.
 
     Raises:
-        ValueError: the two differ in length; a slot does not exist, comes twice, is not `OFF`, has a twin
-            that is not or that comes too, or is of a pool whose weights do not flow; `max_gpus`; a source
-            does not exist or has no weights of the LLM.
+        ValueError: they differ in length; a slot, source or partner does not exist; a slot comes twice or
+            with its twin, or is of a pool whose weights do not flow; a partner comes twice or is in another
+            pool, or the pool does more than prefill, or that in chunks.
     """
-    if len(slots) != len(sources):
-        raise ValueError(f"sources: {len(sources)} of them for {len(slots)} slots")
-    pools = [spec.pools[p] for p in spec.pool_of_slot]
-    twins = spec.twin_of_slot
-    n = spec.n_instances
-    started: set[int] = set()
-    for k, (slot, source) in enumerate(zip(slots, sources, strict=True)):
-        check_range(f"slots[{k}]", slot, 0, n - 1)
-        what = f"slots[{k}] = {slot}"
-        pool, twin = pools[slot], twins[slot]
-        if slot in started or twin in started:
+    for name, others in (("sources", sources), ("partners", partners)):
+        if len(slots) != len(others):
+            raise ValueError(f"{name}: {len(others)} of them for {len(slots)} slots")
+    pools, n = spec.pool_of_slot, spec.n_instances
+    for k, (slot, source, partner) in enumerate(zip(slots, sources, partners, strict=True)):
+        what = f"slots[{k}] = {check_range(f'slots[{k}]', slot, 0, n - 1)}"
+        if slot in slots[:k] or spec.twin_of_slot[slot] in slots[:k]:
             raise ValueError(f"{what}: it or its twin comes twice")
-        if states[slot] != InstanceState.OFF:
-            raise ValueError(f"{what}: is {InstanceState(states[slot]).name}, must be OFF")
-        if twin >= 0 and states[twin] != InstanceState.OFF:
-            raise ValueError(f"{what}: its twin {twin} is not OFF")
-        if pool.weight_bytes == 0:
+        if spec.pools[pools[slot]].weight_bytes == 0:
             raise ValueError(f"{what}: weight_bytes of its pool is 0, use set_target")
         check_range(f"sources[{k}]", source, FROM_SSD, n + spec.n_hosts - 1)
-        if source >= n and not host_has(source - n, pool.llm):
-            raise ValueError(f"sources[{k}] = {source}: host {source - n} has no such weights")
-        if 0 <= source < n:
-            off = states[source] == InstanceState.OFF
-            llm = pools[source].llm if off else llms[source]
-            if llm != pool.llm or (off and source not in started):
-                raise ValueError(
-                    f"sources[{k}] = {source}: must be of LLM {pool.llm}, and not OFF unless it comes "
-                    "earlier in slots"
-                )
-        started.add(int(slot))
-    held = sum(p.gpus for p, s in zip(pools, states, strict=True) if s != InstanceState.OFF)
-    wanted = sum(pools[slot].gpus for slot in slots)
-    if held + wanted > spec.max_gpus:
-        raise ValueError(
-            f"slots: {wanted} GPUs, but max_gpus = {spec.max_gpus} and {held} are held"
-        )
-
-
-def check_partners(
-    spec: ClusterSpec,
-    slots: Sequence[int],
-    partners: Sequence[int],
-    states: Sequence[int],
-    in_pair: Sequence[bool],
-) -> None:
-    """Refuse live pairs that cannot be.
-
-    Args:
-        spec: the cluster.
-        slots, partners: which slot is to help which instance while it loads, -1: none.
-        states, in_pair: `InstanceState` of every slot, and whether it is in a live pair.
-
-    Raises:
-        ValueError: the two differ in length; a partner does not exist, comes twice, is not `ACTIVE`, is in
-            a pair or in another pool; or the pool does more than prefill, or that in chunks.
-    """
-    if len(slots) != len(partners):
-        raise ValueError(f"partners: {len(partners)} of them for {len(slots)} slots")
-    pools = spec.pool_of_slot
-    for k, (slot, partner) in enumerate(zip(slots, partners, strict=True)):
-        check_range(f"partners[{k}]", partner, -1, spec.n_instances - 1)
-        if partner < 0:
+        if check_range(f"partners[{k}]", partner, -1, n - 1) < 0:
             continue
         what = f"partners[{k}] = {partner}"
         pool = spec.pools[pools[partner]]
@@ -181,8 +125,65 @@ def check_partners(
             raise ValueError(f"{what}: is in another pool than slot {slot}")
         if pool.phase != PoolPhase.PREFILL or pool.chunk_tokens > 0:
             raise ValueError(f"{what}: its pool must be of phase PREFILL, with chunk_tokens = 0")
-        if states[partner] != InstanceState.ACTIVE:
-            state = InstanceState(states[partner]).name
-            raise ValueError(f"{what}: is {state}, must be ACTIVE")
-        if in_pair[partner] or partner in partners[:k]:
+        if partner in partners[:k]:
             raise ValueError(f"{what}: is in a live pair already")
+
+
+def check_scale(
+    spec: ClusterSpec,
+    slots: Sequence[int],
+    sources: Sequence[int],
+    partners: Sequence[int] | None,
+    states: Sequence[int],
+    llms: Sequence[int],
+    in_pair: Sequence[bool],
+    host_has: Callable[[int, int], bool],
+) -> tuple[list[int], list[int], list[int]]:
+    """Refuse to start slots, to load them from where the weights are not, or pairs that cannot be.
+
+    Args:
+        spec: the cluster.
+        slots, sources, partners: as in `check_loads`; no partners: nobody helps.
+        states, llms, in_pair: of every slot `InstanceState`, present LLM, and whether it is in a live pair.
+        host_has: whether a host has an LLM's weights in memory, or is to have them as its home.
+
+    Returns:
+        Slots, sources and partners.
+
+    Raises:
+        ValueError: as `check_loads`; a slot or its twin is not `OFF`; `max_gpus`; a source has no weights of
+            the LLM; a partner is not `ACTIVE` or is in a pair.
+    """
+    partners = [-1] * len(slots) if partners is None else partners
+    check_loads(spec, slots, sources, partners)
+    pools = [spec.pools[p] for p in spec.pool_of_slot]
+    twins, n = spec.twin_of_slot, spec.n_instances
+    for k, (slot, source, partner) in enumerate(zip(slots, sources, partners, strict=True)):
+        what = f"slots[{k}] = {slot}"
+        llm, twin = pools[slot].llm, twins[slot]
+        if states[slot] != InstanceState.OFF:
+            raise ValueError(f"{what}: is {InstanceState(states[slot]).name}, must be OFF")
+        if twin >= 0 and states[twin] != InstanceState.OFF:
+            raise ValueError(f"{what}: its twin {twin} is not OFF")
+        if source >= n and not host_has(source - n, llm):
+            raise ValueError(f"sources[{k}] = {source}: host {source - n} has no such weights")
+        if 0 <= source < n:
+            off = states[source] == InstanceState.OFF
+            of_source = pools[source].llm if off else llms[source]
+            if of_source != llm or (off and source not in slots[:k]):
+                raise ValueError(
+                    f"sources[{k}] = {source}: must be of LLM {llm}, and not OFF unless it comes "
+                    "earlier in slots"
+                )
+        if partner >= 0 and states[partner] != InstanceState.ACTIVE:
+            state = InstanceState(states[partner]).name
+            raise ValueError(f"partners[{k}] = {partner}: is {state}, must be ACTIVE")
+        if partner >= 0 and in_pair[partner]:
+            raise ValueError(f"partners[{k}] = {partner}: is in a live pair already")
+    held = sum(p.gpus for p, s in zip(pools, states, strict=True) if s != InstanceState.OFF)
+    wanted = sum(pools[slot].gpus for slot in slots)
+    if held + wanted > spec.max_gpus:
+        raise ValueError(
+            f"slots: {wanted} GPUs, but max_gpus = {spec.max_gpus} and {held} are held"
+        )
+    return [int(k) for k in slots], [int(k) for k in sources], [int(k) for k in partners]

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 from llmscale_env.sim.reference.weights.parameter_pool import ParameterPool
 from llmscale_env.sim.spec import ClusterSpec, InstanceState, LoadSource
-from llmscale_env.sim.spec.checks import check_range
-from llmscale_env.sim.spec.weight_checks import check_partners, check_scale
+from llmscale_env.sim.spec.checks import (
+    check_drain,
+    check_fail,
+    check_mutate,
+    check_range,
+    check_target,
+)
+from llmscale_env.sim.spec.weight_checks import check_scale
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.fleet.spot import SpotVms
@@ -31,6 +37,9 @@ class FleetOrders:
     def _slot(self, instance: int) -> Instance:
         return self.all_instances[check_range("instance", instance, 0, len(self.all_instances) - 1)]
 
+    def _states(self) -> list[InstanceState]:
+        return [i.state for i in self.all_instances]
+
     def set_target(self, pool: int, count: int, source: int | None = None) -> int:
         """Have `count` instances of a pool in `ACQUIRING + LOADING + ACTIVE`.
 
@@ -42,11 +51,7 @@ class FleetOrders:
         Returns:
             How many are missing for want of GPUs or VMs.
         """
-        pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
-        count = check_range("count", count, 0, self.spec.pools[pool].n_slots)
-        if source is None:
-            source = self.spec.pools[pool].load_source
-        source = LoadSource(check_range("source", source, 0, len(LoadSource) - 1))
+        pool, count, source = check_target(self.spec, pool, count, source)
         instances = self.instances_of[pool]
 
         def having() -> int:
@@ -58,7 +63,7 @@ class FleetOrders:
         for instance in instances:
             room = instance.is_free and self._gpus_left(pool)
             if having() < count and room and self._vm_left(pool):
-                instance.start(source)
+                instance.start(LoadSource(source))
         while having() > count and self._release_one(instances):
             pass
         missing = max(0, count - having())
@@ -92,17 +97,11 @@ class FleetOrders:
 
     def drain(self, instance: int) -> None:
         """Take one active instance out of service once its batch is done."""
-        which = self._slot(instance)
-        if which.state != InstanceState.ACTIVE:
-            raise ValueError(f"instance = {which.index}: is {which.state.name}, must be ACTIVE")
-        which.drain()
+        self._slot(check_drain(self.spec, instance, self._states())).drain()
 
     def fail(self, instance: int) -> None:
         """An instance breaks down; it is repaired and loads anew, unless it was draining."""
-        which = self._slot(instance)
-        if which.state == InstanceState.OFF:
-            raise ValueError(f"instance = {which.index}: is OFF, cannot fail")
-        which.fail()
+        self._slot(check_fail(self.spec, instance, self._states())).fail()
 
     def scale(
         self,
@@ -120,19 +119,16 @@ class FleetOrders:
             partners: of each an active instance of its pool that it helps while it loads, or -1; None: nobody
                 helps.
         """
-        slots, sources = [int(k) for k in slots], [int(k) for k in sources]
-        partners = [-1] * len(slots) if partners is None else [int(k) for k in partners]
         instances = self.all_instances
-        check_scale(
+        slots, sources, partners = check_scale(
             self.spec,
             slots,
             sources,
-            [i.state for i in instances],
+            partners,
+            self._states(),
             [i.llm for i in instances],
+            [i.in_pair for i in instances],
             self.parameters.host_will_have,
-        )
-        check_partners(
-            self.spec, slots, partners, [i.state for i in instances], [i.in_pair for i in instances]
         )
         for slot, source, partner in zip(slots, sources, partners, strict=True):
             self.events["scaled"] += 1
@@ -142,14 +138,8 @@ class FleetOrders:
             instances[slot].start(LoadSource.MULTICAST, source)
 
     def mutate(self, instance: int) -> None:
-        which = self._slot(instance)
-        if which.twin is None:
-            raise ValueError(f"instance = {instance}: has no twin")
-        if which.state != InstanceState.ACTIVE:
-            raise ValueError(f"instance = {instance}: is {which.state.name}, must be ACTIVE")
-        if which.in_pair:
-            raise ValueError(f"instance = {instance}: is in a live pair")
-        which.mutate()
+        in_pair = [i.in_pair for i in self.all_instances]
+        self._slot(check_mutate(self.spec, instance, self._states(), in_pair)).mutate()
 
     def fail_host(self, host: int) -> None:
         """All of a host breaks down: its instances fail, what it had in memory is lost."""

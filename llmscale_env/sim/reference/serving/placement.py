@@ -5,26 +5,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.sim.observed import FOUND_DTYPE
 from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import (
     ClusterSpec,
     InstanceState,
     PlacementSpec,
     RequestState,
-    RouterKind,
 )
 from llmscale_env.sim.spec.checks import (
     check_assign,
-    check_class,
     check_decode_router,
     check_model,
+    check_placement,
     check_predictions,
     check_profile,
     check_range,
+    check_whole,
 )
-from llmscale_env.sim.spec.kinds import NOT_UNDER_WAY
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
@@ -42,6 +45,10 @@ class PlacementOrders(ABC):
     decode_gateways: list[deque[Request]]
     router: Router
     all_instances: list[Instance]
+
+    @abstractmethod
+    def _states(self) -> list[InstanceState]:
+        """(I,) of every slot."""
 
     # --- routing what waits again ---
 
@@ -77,6 +84,23 @@ class PlacementOrders(ABC):
             if self.place_decode(request):
                 self.events["decode_gateway_left"] += 1
 
+    def look_up(self, requests: NDArray[np.int64]) -> NDArray[Any]:
+        """(n,) FOUND_DTYPE, how these requests (by id) stand."""
+        found = np.zeros(len(requests), FOUND_DTYPE)
+        for k, number in enumerate(requests.tolist()):
+            request = self.by_id.get(number)
+            if request is None:
+                found[k] = (RequestState.FUTURE, -1, False)
+                continue
+            waits = request.state in (RequestState.GATEWAY, RequestState.OWN_QUEUE)
+            if request.state == RequestState.HANDOVER:
+                at = request.at
+                waits = request in (
+                    self.decode_gateways[request.llm] if at is None else at.own_queue
+                )
+            found[k] = (request.state, request.llm, waits)
+        return found
+
     # --- commands ---
 
     def route_gateway(self, llm: int) -> None:
@@ -92,20 +116,11 @@ class PlacementOrders(ABC):
             requests: ids, all different, from gateways and own queues (without KV memory reserved).
             instances: for each where it goes.
         """
-        placeable = {
-            r.id: (r.llm, r.state == RequestState.HANDOVER)
-            for where in (
-                *self.gateways,
-                *self.decode_gateways,
-                *(i.own_queue for i in self.all_instances),
-            )
-            for r in where
-        }
-        states = [int(i.state) for i in self.all_instances]
-        check_assign(self.spec, requests, instances, placeable, states)
+        ids = check_whole("requests", requests)
+        to = check_assign(self.spec, ids, instances, self.look_up(ids), self._states()).tolist()
         losers = set()
-        for k in requests:
-            request = self.by_id[int(k)]
+        for k in ids.tolist():
+            request = self.by_id[k]
             prefilled = request.state == RequestState.HANDOVER
             if request.at is None:
                 gateways = self.decode_gateways if prefilled else self.gateways
@@ -113,8 +128,8 @@ class PlacementOrders(ABC):
             else:
                 request.at.own_queue.remove(request)
                 losers.add(request.at)
-        for k, i in zip(requests, instances, strict=True):
-            request, target = self.by_id[int(k)], self.all_instances[int(i)]
+        for k, i in zip(ids.tolist(), to, strict=True):
+            request, target = self.by_id[k], self.all_instances[i]
             if target.handover.decodes:
                 self.events["assigned_decode"] += 1
                 target.handover.join(request)
@@ -126,36 +141,28 @@ class PlacementOrders(ABC):
             loser.wake()
 
     def set_predictions(self, requests: Sequence[int], tokens: Sequence[int]) -> None:
-        under_way = {r.id: r.state not in NOT_UNDER_WAY for r in self.requests}
-        check_predictions(requests, tokens, under_way)
-        for k, n in zip(requests, tokens, strict=True):
-            self.by_id[int(k)].predicted_output_tokens = int(n)
+        ids = check_whole("requests", requests)
+        lengths = check_predictions(ids, tokens, self.look_up(ids)).tolist()
+        for k, n in zip(ids.tolist(), lengths, strict=True):
+            self.by_id[k].predicted_output_tokens = n
             self.events["prediction_changed"] += 1
 
     def set_profile(self, instance: int, profile: int) -> None:
-        which = self.all_instances[
-            check_range("instance", instance, 0, len(self.all_instances) - 1)
-        ]
-        if which.state == InstanceState.OFF:
-            raise ValueError(f"instance = {which.index}: is OFF, must not be")
-        profile = check_range("profile", profile, 0, len(self.spec.profiles) - 1)
-        check_profile(self.spec, which.profile_index, profile)
+        profiles = [i.profile_index for i in self.all_instances]
+        instance, profile = check_profile(self.spec, instance, profile, self._states(), profiles)
+        which = self.all_instances[instance]
         which.set_profile(profile)
         self.events["profile_changed"] += 1
 
     def set_decode_router(self, llm: int, slo_class: int, kind: int) -> None:
         """Rule by which a class's handed-over requests are routed from now on."""
-        llm, slo_class = check_class(self.spec, llm, slo_class)
-        check_decode_router(self.spec, llm, slo_class, kind)
-        self.router.decode_kinds[llm, slo_class] = RouterKind(kind)
+        key, rule = check_decode_router(self.spec, llm, slo_class, kind)
+        self.router.decode_kinds[key] = rule
         self.events["decode_router_changed"] += 1
 
     def set_placement(self, llm: int, slo_class: int, placement: PlacementSpec) -> None:
         """What best fit goes by from now on, for a class that has a placement."""
-        llm, slo_class = check_class(self.spec, llm, slo_class)
-        if self.router.placements[llm, slo_class] is None:
-            raise ValueError(f"slo_class = {slo_class}: the route of LLM {llm} has no placement")
-        self.router.placements[llm, slo_class] = placement
+        self.router.placements[check_placement(self.spec, llm, slo_class)] = placement
         self.events["placement_changed"] += 1
 
     def set_placement_model(self, instance: int, model: Sequence[float] | None) -> None:
