@@ -152,6 +152,8 @@ def _times(options: dict[str, str]) -> Table:
     context = whole(options, "context", 1024, 0, 10**7)
     prompt = whole(options, "prompt", 1024, 1, 10**7)
     data = Path(options["data"]) if "data" in options else None
+    if data is not None and not data.is_file():
+        raise Slip(f"data = {str(data)!r}: no such file")
     head = (
         "LLM", "GPU", "tp", "KV tokens", "decode 1, ms", f"decode {batch}, ms", f"prefill {prompt}, ms",
         "times",
