@@ -63,7 +63,7 @@ class DelayedCluster:
         Raises:
             ValueError: `saved` is of another cluster, or not whole; nothing has changed then.
         """
-        orders = saved.get("orders") if isinstance(saved, dict) else None
+        orders: Any = saved.get("orders") if isinstance(saved, dict) else None
         fits = isinstance(orders, tuple) and len(orders) <= self.steps and "sim" in saved
         if not fits or not all(isinstance(order, Command) for order in orders):
             raise ValueError("saved: core.behind: must be as `save_state` gives it")

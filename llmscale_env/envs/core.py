@@ -444,7 +444,7 @@ class ServingCore:
                 "saved: a state of another scenario, other actions or another forecaster"
             )
         self._check_saved(e, saved)
-        before = None if self.behind is None else self.sim.save(e)
+        before = {} if self.behind is None else self.sim.save(e)
         self.sim.restore(e, saved["sim"])
         if self.behind is not None:
             try:
