@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import llmscale_env  # noqa: F401  registers the environments
+from baselines import make_policy
+from llmscale_env.control.command import Command, CommandError
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode, run_streamed
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.envs import ServingEnv, ServingVectorEnv
 from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.shaping import Shaping
-from llmscale_env.scenarios import load_scenario
+from llmscale_env.scenarios import ScenarioError, load_scenario
 from tests.env_kinds import MIXED, REGION, REQUEST, each_kind
 
 MINUTE = load_scenario("mixed-slo-v0", horizon_s=60.0)
@@ -121,6 +129,66 @@ def test_a_policy_that_is_none_is_refused_before_the_episode():
     for odd in (3, Half(), Half):
         with pytest.raises(ValueError, match=r"reference = .*: must be a policy"):
             single(action=("residual",), reference=odd)
+
+
+def test_what_is_no_policy_scenario_or_simulation_for_it_is_refused_before_the_run():
+    policy = make_policy("static")
+    with pytest.raises(TypeError, match="policy = 'static': must be a policy"):
+        run_episode("static", MINUTE)
+    with pytest.raises(ScenarioError, match="scenario = 'no-such': unknown"):
+        run_episode(policy, "no-such")
+    for simulation, given, said in (
+        (ClusterSimulation(MINUTE, 2), {}, "simulation: has 2 episodes"),
+        (ClusterSimulation(load_scenario("placement")), {}, "has scenario 'placement'"),
+        (ClusterSimulation(MINUTE), {"engine": "reference"}, "engine = 'reference': the sim"),
+        (ClusterSimulation(MINUTE), {"custom_router": print}, "custom_router = .*: the sim"),
+    ):
+        for run in (run_episode, run_streamed):
+            with pytest.raises(ValueError, match=said):
+                run(policy, MINUTE, simulation=simulation, **given)
+    requests = draw_requests(MINUTE, np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"requests.failures: instance 999: must be in 0\.\."):
+        run_episode(policy, MINUTE, requests=replace(requests, failures=[[10**13, 999]]))
+    for form in (ServingEnv, ServingVectorEnv):
+        with pytest.raises(ValueError, match=f"scenario = None: {form.__name__} has none"):
+            form()
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize(
+    "order, odd",
+    [
+        (order, odd)
+        for odd in (10**400, -(10**400), float("inf"))
+        for order in (
+            lambda odd: {"targets": {"interactive": odd}},
+            lambda odd: {"batch_limits": {"interactive": odd}},
+            lambda odd: {"overflow_share": {"interactive": odd}},
+            lambda odd: {"drain": (odd,)},
+            lambda odd: {"evict": {0: odd}},
+            lambda odd: {"move_waiting": ((0, 1, odd),)},
+            lambda odd: {"move_waiting": ((0, odd, 1),)},
+            lambda odd: {"arrival_queues": {("llama-3.1-8b", "batch"): ((odd,), (0, 0))}},
+            lambda odd: {"regroup": ([odd], [0])},
+            lambda odd: {"assign": ([odd], [0])},
+            lambda odd: {"predictions": ([0], [odd])},
+            lambda odd: {"placement_models": {0: [odd] * 5}},
+        )
+    ],
+)
+def test_orders_beyond_all_numbers_are_refused_or_clipped_alike(engine, order, odd):
+    for how in ("error", "clip"):
+        sim = ClusterSimulation(
+            MINUTE.model_copy(update={"impossible_commands": how}), engine=engine
+        )
+        sim.start(0, draw_requests(MINUTE, np.random.default_rng(0)))
+        if how == "clip":
+            assert sim.apply(0, Command(**order(odd))) >= 1
+        else:
+            with pytest.raises(CommandError):
+                sim.apply(0, Command(**order(odd)))
+    with pytest.raises(CommandError, match="evicts_in_order = 'false': must be True or False"):
+        sim.apply(0, Command(operations={"interactive": {"evicts_in_order": "false"}}))
 
 
 def test_a_forecaster_is_checked_where_none_is_shown():
@@ -251,12 +319,20 @@ def test_a_ragged_mask_is_refused():
                 ("sim", {}),
                 ("scenario", 3),
                 ("last_action", "x"),
-                ("last_action", np.zeros(3)),
+                ("last_action", np.zeros(30)),
                 ("returns", "x"),
                 ("rng", 3),
                 ("rng", {}),
+                ("rng", {**np.random.default_rng(0).bit_generator.state, "bit_generator": "no"}),
                 ("forecaster", 3),
                 ("forecaster", {}),
+                ("reference", {}),
+                ("behind", None),
+                ("behind", {"sim": {}, "orders": ()}),
+                ("behind", {"orders": 3}),
+                ("made", None),
+                ("made", []),
+                ("made", [3]),
             )
         ),
         *(
@@ -278,14 +354,19 @@ def test_a_ragged_mask_is_refused():
     ],
 )
 def test_what_is_no_state_is_refused_and_changes_nothing(damage):
-    env, twin = single(), single()
+    given = {"overrides": {"metric_delay_s": 10}, "action": ("residual",)}
+    env, twin = (single(**given, reference=make_policy("llumnix")) for _ in range(2))
+    action = [0] * len(env.action_names)
+    env.restore_state(env.save_state())  # also before the first episode
     for one in (env, twin):
         one.reset(seed=1)
-        one.step(MIXED.action)
+        one.step(action)
+    other = env.fork()
+    other.step(action)
     with pytest.raises(ValueError, match="saved"):
-        env.restore_state(damage(env.save_state()))
+        env.restore_state(damage(other.save_state()))
     for _ in range(2):
-        (seen, reward, *_), (wanted, same, *_) = env.step(MIXED.action), twin.step(MIXED.action)
+        (seen, reward, *_), (wanted, same, *_) = env.step(action), twin.step(action)
         assert np.array_equal(seen, wanted)
         assert reward == same
 

@@ -66,8 +66,8 @@ def test_the_clock_is_the_time_of_day():
     observation, _ = env.reset(seed=0)
     for k in range(3):
         angle = 2 * np.pi * (36_000 + 30 * k) / 86_400
-        assert entry(env, observation, "clock/sin") == pytest.approx(np.sin(angle), abs=1e-6)
-        assert entry(env, observation, "clock/cos") == pytest.approx(np.cos(angle), abs=1e-6)
+        assert entry(env, observation, "clock/sine") == pytest.approx(np.sin(angle), abs=1e-6)
+        assert entry(env, observation, "clock/cosine") == pytest.approx(np.cos(angle), abs=1e-6)
         observation, *_ = env.step(KEEP)
 
 

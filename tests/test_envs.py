@@ -397,6 +397,9 @@ def test_entries_and_parts_have_names(kind):
 def test_the_package_exports_its_environments():
     from llmscale_env import envs
 
+    assert envs.MultiRegionParallelEnv.__name__ in dir(envs)
+    assert issubclass(envs.MixedSLOEnv, envs.ServingEnv)
+    assert issubclass(envs.MixedSLOVectorEnv, envs.ServingVectorEnv)
     for entry in llmscale_env.ENVIRONMENTS:
         name = entry.entry_point.partition(":")[2]
         assert getattr(envs, name).__name__ == name

@@ -337,12 +337,12 @@ def test_agents_together_are_the_whole_environment(engine: str) -> None:
     observations, infos = env.reset(seed=3)
     observation, info = whole.reset(seed=3)
     names = whole.codec.decoder.parts
-    assert sorted(part for parts in env.parts.values() for part in parts) == sorted(names)
+    assert sorted(part for parts in env.action_names.values() for part in parts) == sorted(names)
     rng = np.random.default_rng(0)
     while env.agents:
         for agent in env.agents:
             # Its own entries and those that are of no region.
-            own = {entry.name for entry in env.entries[agent]}
+            own = set(env.observation_names[agent])
             assert all(not any(o in name for o in REGIONS if o != agent) for name in own)
             expected = [
                 x
@@ -353,7 +353,7 @@ def test_agents_together_are_the_whole_environment(engine: str) -> None:
         action = rng.integers(whole.action_space.nvec)
         chosen = dict(zip(names, action.tolist(), strict=True))
         observations, rewards, _, truncations, infos = env.step(
-            {a: np.array([chosen[part] for part in env.parts[a]]) for a in env.agents}
+            {a: np.array([chosen[part] for part in env.action_names[a]]) for a in env.agents}
         )
         observation, reward, _, truncated, info = whole.step(action)
         assert set(rewards.values()) == {reward}

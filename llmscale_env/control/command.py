@@ -254,6 +254,9 @@ class Dispatcher:
         if "pull_rule" in given:
             rules = {rule.name.lower().replace("_", "-"): rule for rule in PullRule}
             given["pull_rule"] = _choice(given["pull_rule"], rules, f"{where}.pull_rule")
+        for key, value in given.items():
+            if key != "pull_rule" and not isinstance(value, (bool, np.bool_)):
+                raise CommandError(f"{where}.{key} = {value!r}: must be True or False")
         p = self._pool(name, "operations")
         return self._refused(where, partial(self.engine.set_operations, **given), e, p)
 
@@ -266,8 +269,11 @@ class Dispatcher:
             llms = {name: m for m, name in enumerate(self.scenario.fleet.llms)}
             m, c = _choice(llm, llms, "arrival_queues"), self._class(slo_class, "arrival_queues")
             what = f"arrival_queues.{llm}/{slo_class}"
+            bounds = [self._whole(upper, 0, 2**62, what) for upper in uppers]
+            refused += sum(clipped for _, clipped in bounds)
+            tokens = tuple(upper for upper, _ in bounds)
             refused += self._refused(
-                what, self.engine.set_arrival_queues, e, m, c, tuple(uppers), tuple(queues)
+                what, self.engine.set_arrival_queues, e, m, c, tokens, tuple(queues)
             )
         for instance, order in command.pull.items():
             refused += self._refused(
@@ -290,8 +296,8 @@ class Dispatcher:
             for m in llms.values():
                 refused += self._refused(f"placement.{name}", self._place, e, m, c, changes)
         for i, model in command.placement_models.items():
-            ps = None if model is None else [float(x) * PS_PER_S for x in model]
             what = f"placement_models.{i}"
+            ps = None if model is None else [_number(x, what, "numbers") * PS_PER_S for x in model]
             refused += self._refused(what, self.engine.set_placement_model, e, i, ps)
         if command.predictions is not None:
             set_predictions = self.engine.set_predictions
@@ -346,7 +352,7 @@ class Dispatcher:
             raise CommandError(f"{what}: {error.args[0]}") from None
         except TypeError as error:
             raise CommandError(f"{what}: {error}") from error
-        except ValueError as error:
+        except (OverflowError, ValueError) as error:  # an engine's numbers have 64 bits
             self._impossible(f"{what}: {error}")
             return 1
         return 0
@@ -400,18 +406,16 @@ class Dispatcher:
 
     def _move(self, e: int, move: tuple[int, int, int]) -> int:
         try:
-            source, target, count = (int(value) for value in move)
+            source, target, count = move
         except (TypeError, ValueError):
-            raise CommandError(
-                f"move_waiting: {move!r}: must be (from, to, count), whole numbers"
-            ) from None
+            raise CommandError(f"move_waiting: {move!r}: must be (from, to, count)") from None
+        top = self.engine.spec.n_instances - 1
+        ends = [self._whole(i, 0, top, "move_waiting: instance") for i in (source, target)]
         value, clipped = self._whole(count, 0, 2**31 - 1, "move_waiting: count")
-        try:
-            self.engine.move_waiting(e, source, target, value)
-        except ValueError as error:
-            self._impossible(f"move_waiting: {error}")
+        if any(unknown for _, unknown in ends):
             return 1
-        return clipped
+        order, where = self.engine.move_waiting, (number for number, _ in ends)
+        return self._refused("move_waiting", order, e, *where, value) or clipped
 
     def _pool(self, name: str, where: str) -> int:
         return _choice(name, self._pools, where)
@@ -420,12 +424,7 @@ class Dispatcher:
         return _choice(name, self._classes, where)
 
     def _whole(self, value: Any, low: int, high: int, where: str) -> tuple[int, int]:
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise CommandError(f"{where} = {value!r}: must be a whole number") from None
-        if math.isnan(number):
-            raise CommandError(f"{where} = {value!r}: must be a whole number")
+        number = _number(value, where, "a whole number")
         clipped = min(max(number, low), high)
         if clipped != number:
             self._impossible(f"{where} = {value!r}: must be in {low}..{high}")
@@ -434,12 +433,7 @@ class Dispatcher:
         return int(clipped), int(clipped != number)
 
     def _fraction(self, value: Any, where: str) -> tuple[float, int]:
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise CommandError(f"{where} = {value!r}: must be a number in 0..1") from None
-        if math.isnan(number):
-            raise CommandError(f"{where} = {value!r}: must be a number in 0..1")
+        number = _number(value, where, "a number in 0..1")
         clipped = min(max(number, 0.0), 1.0)
         if clipped != number:
             self._impossible(f"{where} = {value!r}: must be in 0..1")
@@ -454,7 +448,20 @@ def _text(key: tuple[str, str] | str) -> str:
     return key if isinstance(key, str) else "/".join(key)
 
 
+def _number(value: Any, where: str, kind: str) -> float:
+    """As a float; infinite if there is none so large."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise CommandError(f"{where} = {value!r}: must be {kind}")
+    return number
+
+
 def _choice(name: Any, known: Mapping[str, int], where: str) -> int:
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise CommandError(f"{where}: {name!r} is unknown; there are {list(known)}")
     return int(known[name])

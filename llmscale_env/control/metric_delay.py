@@ -58,9 +58,17 @@ class DelayedCluster:
         return {"sim": self.sim.save(e), "orders": tuple(self._orders[e])}
 
     def restore(self, e: int, saved: dict[str, Any]) -> None:
-        """Put episode `e` where it was at `save`."""
+        """Put episode `e` where it was at `save`.
+
+        Raises:
+            ValueError: `saved` is of another cluster, or not whole; nothing has changed then.
+        """
+        orders: Any = saved.get("orders") if isinstance(saved, dict) else None
+        fits = isinstance(orders, tuple) and len(orders) <= self.steps and "sim" in saved
+        if not fits or not all(isinstance(order, Command) for order in orders):
+            raise ValueError("saved: core.behind: must be as `save_state` gives it")
         self.sim.restore(e, saved["sim"])
-        self._orders[e] = deque(saved["orders"])
+        self._orders[e] = deque(orders)
 
     def close(self) -> None:
         """End the threads."""

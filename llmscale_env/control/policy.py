@@ -27,3 +27,8 @@ class Policy(Protocol):
 
     def act(self, view: ClusterView) -> Command:
         """Orders for the interval that begins now."""
+
+
+def is_policy(value: object) -> bool:
+    """Whether it is a policy; a class of policies, or the name of one, is none."""
+    return isinstance(value, Policy) and not isinstance(value, type)

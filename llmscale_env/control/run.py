@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import Forecaster, make_forecaster
 from llmscale_env.control.metric_delay import DelayedCluster
-from llmscale_env.control.policy import Policy
+from llmscale_env.control.policy import Policy, is_policy
 from llmscale_env.control.results.region_result import has_regions, region_summary
 from llmscale_env.control.results.series import Column, SeriesRecorder
 from llmscale_env.control.results.streamed_columns import StreamedColumns
@@ -20,6 +20,7 @@ from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.snapshot import FORECAST_QUANTILES
 from llmscale_env.control.unfinished_work import lost_at_horizon
+from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
 from llmscale_env.sim.metrics import RequestColumns, request_columns
@@ -60,14 +61,14 @@ def true_rates(scenario: Scenario, requests: RequestTable) -> NDArray[np.float64
 
 def run_episode(
     policy: Policy,
-    scenario: Scenario,
+    scenario: str | Scenario,
     seed: int = 0,
     *,
     requests: RequestTable | None = None,
     forecaster: Forecaster | str | dict[str, Any] | None = "ewma",
     custom_router: object | None = None,
     simulation: ClusterSimulation | None = None,
-    engine: str = "fast",
+    engine: str | None = None,
 ) -> EpisodeResult:
     """Let `policy` run the scenario's cluster for one episode.
 
@@ -77,25 +78,28 @@ def run_episode(
 
     Args:
         policy: see `Policy`.
-        scenario: what is simulated.
+        scenario: what is simulated: a `Scenario`, the name of one, or the path of a YAML file.
         seed: of the requests (and of a policy that draws).
         requests: a table in place of the drawn one, sorted, with the scenario's LLMs and classes.
         forecaster: what `view.forecast_rate_per_s` comes from; None for nothing.
         custom_router: see `llmscale_env.sim.custom_router`.
-        simulation: one of the same scenario to use again, which saves its making.
-        engine: "fast", or "reference": the readable one (docs/architecture.md), with the same result. Where
-            there is a `simulation`, it has one.
+        simulation: one of the same scenario, with one episode, to use again, which saves its making.
+        engine: "fast", or "reference": the readable one (docs/architecture.md), with the same result. None:
+            that of the `simulation`, "fast" without one.
 
     Raises:
         CommandError: the policy ordered something impossible (as the scenario says).
-        ValueError: `requests` names other LLMs or classes than the scenario.
+        ScenarioError: an unknown scenario.
+        TypeError: `policy` is none, such as the name of one.
+        ValueError: `requests` names other LLMs, classes or instances than the scenario; or `simulation` has
+            another scenario, engine or router, or several episodes.
     """
     from llmscale_env.control.results.result import EpisodeResult, request_frame
 
+    scenario, sim = _prepared(policy, scenario, simulation, custom_router, engine)
     if requests is None:
         requests = draw_requests(scenario, np.random.default_rng(seed))
     _check_names(scenario, requests)
-    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router, engine=engine)
     sim.start(0, requests)
     behind = DelayedCluster(sim) if scenario.delay_steps else None
     if behind is not None:
@@ -124,14 +128,14 @@ def run_episode(
 
 def run_streamed(
     policy: Policy,
-    scenario: Scenario,
+    scenario: str | Scenario,
     seed: int = 0,
     *,
     chunk_s: float = CHUNK_S,
     forecaster: Forecaster | str | dict[str, Any] | None = "ewma",
     custom_router: object | None = None,
     simulation: ClusterSimulation | None = None,
-    engine: str = "fast",
+    engine: str | None = None,
 ) -> EpisodeResult:
     """As `run_episode`, for episodes of many millions of requests, which are never there all at once.
 
@@ -145,12 +149,13 @@ def run_streamed(
         chunk_s: length of a piece.
 
     Raises:
-        CommandError: as there.
-        ValueError: somebody who is to be told the future, which is not there; a cluster with flows (see
-            `EngineBatch.extend`) or with a metric delay; a `chunk_s` that is not positive.
+        CommandError, ScenarioError, TypeError: as there.
+        ValueError: as there; a policy that is to be told the future, which is not there; a cluster with
+            flows (see `EngineBatch.extend`) or with a metric delay; a `chunk_s` that is not positive.
     """
     from llmscale_env.control.results.result import EpisodeResult
 
+    scenario, sim = _prepared(policy, scenario, simulation, custom_router, engine)
     if scenario.delay_steps:
         raise ValueError(
             f"metric_delay_s = {scenario.metric_delay_s:g}: must be 0 where requests are streamed"
@@ -158,7 +163,6 @@ def run_streamed(
 
     chunks = draw_chunks(scenario, np.random.default_rng(seed), chunk_s)
     loaded_ps, requests = next(chunks)
-    sim = simulation or ClusterSimulation(scenario, custom_router=custom_router, engine=engine)
     sim.start(0, requests)
     forecasts = _Forecasts(forecaster, scenario, None)
     policy.reset(scenario, seed)
@@ -200,6 +204,40 @@ def run_streamed(
     return EpisodeResult.from_columns(
         requests=columns, **_outcome(policy, scenario, seed, columns, sim, series, decisions)
     )
+
+
+def _prepared(
+    policy: Policy,
+    scenario: str | Scenario,
+    simulation: ClusterSimulation | None,
+    custom_router: object | None,
+    engine: str | None,
+) -> tuple[Scenario, ClusterSimulation]:
+    """The scenario, and the simulation if it is one for it, or a new one."""
+    if not is_policy(policy):
+        raise TypeError(
+            f"policy = {policy!r}: must be a policy, with `name`, `reset` and `act`, such as "
+            'baselines.make_policy("static") makes by name'
+        )
+    if not isinstance(scenario, Scenario):
+        scenario = load_scenario(scenario)
+    if simulation is None:
+        engine = "fast" if engine is None else engine
+        return scenario, ClusterSimulation(scenario, custom_router=custom_router, engine=engine)
+    if simulation.n_episodes != 1:
+        raise ValueError(f"simulation: has {simulation.n_episodes} episodes: must have one")
+    if simulation.scenario != scenario:
+        raise ValueError(
+            f"simulation: has scenario {simulation.scenario.name!r}: must equal the one to run "
+            f"({scenario.name!r}) in every field"
+        )
+    for name, given, has in (
+        ("engine", engine, simulation.engine_name),
+        ("custom_router", custom_router, simulation.custom_router),
+    ):
+        if given is not None and given != has:
+            raise ValueError(f"{name} = {given!r}: the simulation has {has!r}")
+    return scenario, simulation
 
 
 def _check_names(scenario: Scenario, requests: RequestTable) -> None:

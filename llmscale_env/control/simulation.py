@@ -157,7 +157,15 @@ class ClusterSimulation:
     # ---- time ----
 
     def start(self, e: int, requests: RequestTable) -> None:
-        """Put episode `e` at time 0 with `requests`."""
+        """Put episode `e` at time 0 with `requests`.
+
+        Raises:
+            ValueError: `requests` have failures of an instance that is not there, or see `Engine.reset`.
+        """
+        last = self.engine.spec.n_instances - 1
+        worst = requests.failures[:, 1].max(initial=0)
+        if worst > last:
+            raise ValueError(f"requests.failures: instance {worst}: must be in 0..{last}")
         self._look_again()
         self.engine.reset(e, requests)
         self.requests[e] = requests

@@ -1,7 +1,8 @@
 """The Gymnasium environments: each is a scenario with observation blocks, action heads and a reward.
 
 A class per environment and form, such as `MixedSLOEnv` and `MixedSLOVectorEnv`, for those who want another
-than `gymnasium.make` gives: a subclass, or one with a wrapper's own arguments. `base` has what all share,
+than `gymnasium.make` gives: a subclass (of `ServingEnv` or `ServingVectorEnv`, if it is of none of them), or
+one with a wrapper's own arguments. `MultiRegionParallelEnv` needs PettingZoo. `base` has what all share,
 `core` the episodes, `codec` what turns a cluster into numbers and numbers into orders.
 """
 
@@ -100,9 +101,15 @@ _CLASSES: dict[str, str] = {
     name: module
     for entry in ENVIRONMENTS
     for module, _, name in (e.partition(":") for e in (entry.entry_point, entry.vector_entry_point))
+} | {
+    "ServingEnv": "llmscale_env.envs.base",
+    "ServingVectorEnv": "llmscale_env.envs.vector",
 }
 
 __all__ = ["ENVIRONMENTS", "EnvironmentEntry", *_CLASSES]
+
+# Not in `__all__`: what imports all names must not need PettingZoo.
+_CLASSES["MultiRegionParallelEnv"] = "llmscale_env.envs.multi_region_parallel"
 
 
 def __getattr__(name: str) -> Any:
@@ -113,4 +120,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_CLASSES})

@@ -65,16 +65,16 @@ class Settings:
     """What both forms share: a scenario and how it is observed and steered.
 
     Attributes:
-        scenario_name: the scenario when none is given.
+        scenario_name: the scenario when none is given; "": one must be given.
         observation, action: names of observation blocks and action heads, in order.
         closed: whether `close` has been called; nothing but attributes can be used then.
     """
 
     closed = False
     _begun = False  # there has been an episode
-    scenario_name: ClassVar[str]
-    observation: ClassVar[tuple[str, ...]]
-    action: ClassVar[tuple[str, ...]]
+    scenario_name: ClassVar[str] = ""
+    observation: ClassVar[tuple[str, ...]] = ()
+    action: ClassVar[tuple[str, ...]] = ()
 
     def _configure(
         self,
@@ -95,6 +95,11 @@ class Settings:
                 f"overrides = {overrides!r}: must be a mapping of fields, by dotted path, to values"
             )
         name = self.scenario_name if scenario is None else scenario
+        if scenario is None and not name:
+            raise ValueError(
+                f"scenario = None: {type(self).__name__} has none of its own; name one, or make a "
+                "subclass such as MixedSLOEnv"
+            )
         self.scenario = load_scenario(name, **overrides)
         blocks = self.observation if observation is None else observation
         heads = self.action if action is None else action
@@ -217,6 +222,10 @@ class ServingEnv(gym.Env, Settings):
     - `cost`: violations since the last decision, for constrained RL, and `cost_by_class`;
     - `episode_summary`: the metrics at the end of an episode. Attainment is there the share of all arrivals,
       in `metrics` of those whose fate is known; requests that prices leave open are in no share.
+
+    `env.unwrapped.observation_names` and `action_names` name the entries of the observation and the parts
+    of the action, in order. `observation_entries` has each entry's meaning and bounds besides,
+    `action_choices` the words for each part's choices.
 
     `set_weights(gpu=, violations=, loads=)` moves the weights of the reward's parts, `violations` for all
     classes or by class, as a Lagrangian needs; `metrics` keeps the reward by the scenario's own.

@@ -444,9 +444,17 @@ class ServingCore:
                 "saved: a state of another scenario, other actions or another forecaster"
             )
         self._check_saved(e, saved)
+        before = {} if self.behind is None else self.sim.save(e)
+        self.sim.restore(e, saved["sim"])
+        if self.behind is not None:
+            try:
+                self.behind.restore(e, saved["behind"])
+            except ValueError:
+                self.sim.restore(e, before)
+                raise
+            self._restore_forecasts(e, saved["made"])
         self._starts[e] = None
         self._drop_actions()
-        self.sim.restore(e, saved["sim"])
         self.last_action[e] = saved["last_action"]
         self.returns[e] = saved["returns"]
         rng = self.rngs[e]
@@ -462,9 +470,6 @@ class ServingCore:
             self.references[e].restore(saved["reference"])
         if self.backlog is not None:
             self.backlog.now[e] = saved["backlog"]
-        if self.behind is not None:
-            self.behind.restore(e, saved["behind"])
-            self._restore_forecasts(e, saved["made"])
 
     def _check_saved(self, e: int, saved: dict[str, Any]) -> None:
         """Refuse values of another kind than `save` gives, before anything changes."""
@@ -473,9 +478,20 @@ class ServingCore:
             mine["forecaster"] = self._forecaster.save_series(self._series(e))
         if self.backlog is not None:
             mine["backlog"] = 0.0
+        if self.references:
+            mine["reference"] = self.references[e].state
+        if self.behind is not None:
+            made = saved["made"]
+            mine["made"] = [None]  # where there is no forecaster, and before the first episode
+            if self._forecaster is not None and isinstance(made, list) and made != [None]:
+                row = [kept[e] for kept in self._blank_forecast()]
+                mine["made"] = [row] * min(max(len(made), 1), self.scenario.delay_steps + 1)
+        rng = np.random.default_rng(0)
         if saved["rng"] is not None:
-            mine["rng"] = np.random.default_rng(0).bit_generator.state
+            mine["rng"] = rng.bit_generator.state
         check_alike("core", {name: saved[name] for name in mine}, mine)
+        if saved["rng"] is not None:
+            _set_generator(rng, saved["rng"], "saved")
 
     def _restore_forecasts(self, e: int, saved: list[Any]) -> None:
         """Those of episode `e` that are still to be shown; a longer history is that of the other episodes."""
@@ -483,6 +499,9 @@ class ServingCore:
             return
         if self.n == 1 or self._made[0] is None:
             self._made.clear()
+        if saved == [None]:  # from before its first episode
+            self._made.extend([None] * (not self._made))
+            return
         while len(self._made) < len(saved):
             self._made.append(self._blank_forecast())
         # The last ones belong together; before the first one saved it is as at that.
@@ -541,10 +560,7 @@ class ServingCore:
 
         def begin(e: int) -> None:
             self.rngs[e] = rng = np.random.default_rng()
-            try:
-                rng.bit_generator.state = episodes[e]["generator"]
-            except (KeyError, OverflowError, TypeError, ValueError):
-                raise ValueError(f"episodes[{e}]: its generator has no state of PCG64") from None
+            _set_generator(rng, episodes[e].get("generator"), f"episodes[{e}]")
             self.start(e, episodes[e].get("seed"))
 
         for e in range(self.n):
@@ -572,6 +588,18 @@ class ServingCore:
 def parts_dict(costs: RewardParts) -> dict[str, NDArray[np.float64]]:
     """The reward's parts (costs, (n,) each) by name."""
     return {name: getattr(costs, name) for name in PARTS}
+
+
+def _set_generator(rng: np.random.Generator, state: Any, where: str) -> None:
+    """Let it go on from a state.
+
+    Raises:
+        ValueError: it is none; `rng` is as before.
+    """
+    try:
+        rng.bit_generator.state = state
+    except (KeyError, OverflowError, TypeError, ValueError):
+        raise ValueError(f"{where}: its generator has no state of PCG64") from None
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:

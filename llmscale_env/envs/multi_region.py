@@ -103,11 +103,11 @@ class MultiRegionEnv(ServingEnv):
 
     ## One agent per region
 
-    `llmscale_env.envs.multi_region_parallel.MultiRegionParallelEnv` is the same as a PettingZoo parallel
-    environment (`pip install 'llmscale[multiagent]'`):
+    `MultiRegionParallelEnv` is the same as a PettingZoo parallel environment
+    (`pip install 'llmscale[multiagent]'`):
 
     ```python
-    from llmscale_env.envs.multi_region_parallel import MultiRegionParallelEnv
+    from llmscale_env.envs import MultiRegionParallelEnv
 
     env = MultiRegionParallelEnv(overrides={"horizon_s": 3600, "workload.rate_scale": 0.1})
     observations, infos = env.reset(seed=0)
@@ -121,7 +121,8 @@ class MultiRegionEnv(ServingEnv):
     these in any case), and gets the whole cluster's reward. `infos[agent]["costs"]` has its own share of the
     reward's parts: GPU time of its pools, violations and work left over of its clients; over all agents they
     add up to the reward. `infos[agent]["cost"]` is the number of violations among its clients,
-    `infos[agent]["action_mask"]` says what is possible.
+    `infos[agent]["action_mask"]` says what is possible. `env.observation_names[agent]` and
+    `env.action_names[agent]` name an agent's entries and parts.
 
     ## Information
 

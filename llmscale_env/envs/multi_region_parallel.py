@@ -48,6 +48,10 @@ class MultiRegionParallelEnv(ParallelEnv):
             of the action must belong to a region.
         sees: what an agent observes.
 
+    Attributes:
+        observation_names, observation_entries, action_names, action_choices: by agent, as `MultiRegionEnv`
+            has them for all.
+
     Raises:
         ScenarioError, ValueError: as for `MultiRegionEnv`, or a part of the action that is nobody's.
     """
@@ -95,14 +99,15 @@ class MultiRegionParallelEnv(ParallelEnv):
         self._choices = {
             a: np.flatnonzero(np.isin(part_of_choice, parts)) for a, parts in self._parts.items()
         }
-        self.parts = {
-            a: [codec.decoder.parts[k] for k in parts] for a, parts in self._parts.items()
+        words = list(self.env.action_choices.items())
+        self.action_choices = {a: dict(words[k] for k in parts) for a, parts in self._parts.items()}
+        self.action_names = {a: tuple(choices) for a, choices in self.action_choices.items()}
+        self.observation_entries = {
+            a: tuple(codec.encoder.entries[k] for k in mine) for a, mine in self._entries.items()
         }
-        """Names of the parts of each agent's action."""
-        self.entries = {
-            a: [codec.encoder.entries[k] for k in mine] for a, mine in self._entries.items()
+        self.observation_names = {
+            a: tuple(entry.name for entry in mine) for a, mine in self.observation_entries.items()
         }
-        """The entries of each agent's observation."""
         low, high = codec.encoder.low, codec.encoder.high
         self.observation_spaces = {
             a: spaces.Box(low[mine], high[mine], dtype=np.float32)

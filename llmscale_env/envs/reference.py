@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command
-from llmscale_env.control.policy import Policy
+from llmscale_env.control.policy import Policy, is_policy
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.action_heads.size_free import times
 from llmscale_env.scenarios.schema import Scenario
@@ -32,9 +32,10 @@ class Reference:
     """
 
     def __init__(self, policy: Policy, scenario: Scenario) -> None:
-        calls = (getattr(policy, name, None) for name in ("reset", "act"))
-        if isinstance(policy, type) or not all(callable(call) for call in calls):
-            raise ValueError(f"reference = {policy!r}: must be a policy, with `reset` and `act`")
+        if not is_policy(policy):
+            raise ValueError(
+                f"reference = {policy!r}: must be a policy, with `name`, `reset` and `act`"
+            )
         if getattr(policy, "is_clairvoyant", False):
             raise ValueError(
                 f"reference = {policy.name!r}: is told the future, which no agent may be"
@@ -80,10 +81,15 @@ class Reference:
             return self._command
         return replace(self._command, targets=targets)
 
-    def save(self) -> dict[str, Any]:
-        """Everything about the episode, for `restore`; can be pickled if the policy can."""
+    @property
+    def state(self) -> dict[str, Any]:
+        """Everything about the episode, as it is now."""
         names = ("_policy", "_command", "wanted", "_ordered", "has_looked")
-        return deepcopy({name: getattr(self, name) for name in names})
+        return {name: getattr(self, name) for name in names}
+
+    def save(self) -> dict[str, Any]:
+        """A copy of `state`, for `restore`; can be pickled if the policy can."""
+        return deepcopy(self.state)
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Put the episode where it was at `save`."""

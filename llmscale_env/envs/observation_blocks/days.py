@@ -44,8 +44,8 @@ class DayClock:
 
     def entries(self) -> list[Entry]:
         return [
-            Entry("clock/sin", "sine of the time of day", -1.0),
-            Entry("clock/cos", "cosine of the time of day", -1.0),
+            Entry("clock/sine", "sine of the time of day", -1.0),
+            Entry("clock/cosine", "cosine of the time of day", -1.0),
         ]
 
     def encode(self, now: Snapshot, last_action: Floats) -> Floats:

@@ -35,8 +35,8 @@ class WeekClock:
 
     def entries(self) -> list[Entry]:
         return [
-            Entry("clock/sine", "sine of the time of day, a day being a turn", -1.0),
-            Entry("clock/cosine", "its cosine", -1.0),
+            Entry("clock/sine", "sine of the time of day", -1.0),
+            Entry("clock/cosine", "cosine of the time of day", -1.0),
             *(Entry(f"clock/{day}", "1: it is this day") for day in WEEKDAYS),
         ]
 
