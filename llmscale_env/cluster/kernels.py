@@ -176,14 +176,20 @@ class ComposedTimes:
         """(n,) ms of one layer without attention, by part, at tokens rounded up to the tile."""
         rounded = -(-tokens // KERNEL_TILE_TOKENS) * KERNEL_TILE_TOKENS
         parts = {
-            "matrix products": _interpolated(rounded, self._gemm),
-            "small kernels": _interpolated(rounded, self._small),
+            "matrix products": self.look_up(self._gemm, rounded),
+            "small kernels": self.look_up(self._small, rounded),
         }
         if self.tp > 1:
             size = 2 * self.card.hidden * rounded
-            parts["all-reduces"] = 2 * _interpolated(size, self._reduce)
+            parts["all-reduces"] = 2 * self.look_up(self._reduce, size)
             parts["all-reduce launches"] = np.full(len(rounded), 2 * HAND_ON_MS)
         return parts
+
+    def look_up(self, table: dict[int, float], x: Ints) -> Floats:
+        """(n,) times of a kernel at sizes `x`: straight between the measured ones."""
+        grid = sorted(table)
+        found: Floats = np.interp(x, grid, [table[g] for g in grid])
+        return found
 
     def matrix_ms(self, tokens: Ints) -> Floats:
         """(n,) ms of a whole iteration without attention."""
@@ -192,7 +198,7 @@ class ComposedTimes:
 
     def decode_attention_ms(self, batch: int, mean_context: float) -> float:
         """All layers: attention of the decoding requests, and their KV append."""
-        together = self._batching(batch) * self.attention.decode_ms(batch, mean_context)
+        together = self.batching(batch) * self.attention.decode_ms(batch, mean_context)
         append = self.append.DECODE_MS if self.append else 0.0
         return self.card.layers * (together + append)
 
@@ -207,12 +213,13 @@ class ComposedTimes:
         if new:
             alone.append((float(np.sqrt(sum(chunk * chunk for chunk in new))), 0.0))
         call = sum(self.attention.prefill_ms(chunk, cached) for chunk, cached in alone)
-        call *= self._batching(len(chunks))
+        call *= self.batching(len(chunks))
         append = self.append
         written = sum(append.prefill_ms(*pair) for pair in chunks) if append else 0.0
         return self.card.layers * (call + written)
 
-    def _batching(self, requests: int) -> float:
+    def batching(self, requests: int) -> float:
+        """Factor on the attention of so many requests in one call."""
         return BATCHING if self.card.grouped_query and requests > 1 else 1.0
 
 
@@ -247,10 +254,4 @@ def _all_reduces(directory: Path) -> dict[int, dict[int, float]]:
             workers = whole(record, "num_workers", where)
             size = whole(record, "size_bytes", where)
             found[workers][size] = number(record, "all_reduce_ms", where)
-    return found
-
-
-def _interpolated(x: Ints, table: dict[int, float]) -> Floats:
-    grid = sorted(table)
-    found: Floats = np.interp(x, grid, [table[g] for g in grid])
     return found

@@ -322,15 +322,27 @@ def _composed(directory: Path, measured: bool) -> list[Measurements]:
 
 
 def composed_times(
-    directory: Path, model: str, tp: int, *, measured_attention: bool
+    directory: Path,
+    model: str,
+    tp: int,
+    *,
+    measured_attention: bool,
+    kind: type[ComposedTimes] = ComposedTimes,
 ) -> ComposedTimes:
     """The kernels of one of `COMPOSED_MODELS` at a degree.
+
+    Args:
+        directory: folder of the calibration data.
+        model: name in the composed files.
+        tp: tensor-parallel degree.
+        measured_attention: attention as profiled, else modelled.
+        kind: how they are read, a subclass perhaps.
 
     Raises:
         RawDataError: a file is missing or malformed.
     """
     names, kernel_model = COMPOSED_MODELS[model]
-    return ComposedTimes(
+    return kind(
         directory,
         llm_card(names[0]),
         kernel_model,
