@@ -138,6 +138,13 @@ COMMANDS = (
         reads="data",
     ),
     Command(
+        "experiments.fidelity",
+        ("data=none", "out=OUT"),
+        (),
+        "parts data",
+        reads="data",
+    ),
+    Command(
         "experiments.best_batch_size",
         ("out=OUT",),
         ("experiments.best_batch_size:sweep",),
