@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from llmscale_env.cluster.iteration_data import (
     model_from_json,
     model_to_json,
 )
-from llmscale_env.cluster.iteration_model import IterationTimeModel
+from llmscale_env.cluster.iteration_model import ExtrapolationWarning, IterationTimeModel
 from llmscale_env.cluster.iteration_time import (
     NoSuchModelError,
     all_reduce_s_per_token,
@@ -410,3 +411,19 @@ def test_per_token_time_does_not_rise_with_the_batch_where_kernels_were_profiled
     assert max(np.diff(own)) > 2e-8  # as measured
     assert max(np.diff(tiles)) <= 0.0
     assert tiles[-1] == pytest.approx(1e-7)
+
+
+def test_what_is_beyond_the_measurements_is_said_once():
+    model = replace(TOY, max_batch=64, max_context_tokens=4096, max_prefill_tokens=8192, gpu="a10")
+    assert model.beyond(batch=64, mean_context=4096, prefill_tokens=8192) == ()
+    words = "decode of 65 requests, measured to 64; prefill of 126,000 tokens, measured to 8,192"
+    assert "; ".join(model.beyond(batch=65, prefill_tokens=126_000)) == words
+    with pytest.warns(
+        ExtrapolationWarning, match="llama-2-7b on 1 x a10 .user., extrapolated: dec"
+    ):
+        assert model.warn_beyond(batch=65, prefill_tokens=126_000) == words
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.warn_beyond(batch=65, prefill_tokens=126_000) == words
+        assert model.warn_beyond(batch=64) == ""
+    assert iteration_time_model("llama-2-7b", "v100", 1).beyond(batch=10_000) == ()
