@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     from llmscale_env.cluster.fitting import FitDataError
-    from llmscale_env.cluster.raw_files import RawDataError
+    from llmscale_env.cluster.measurements import RawDataError
 
     mode, options = _parse(words)
     if "out" in options:

@@ -112,6 +112,16 @@ def test_a_forest_blurs_a_step_and_keeps_a_constant():
 
 
 @needs_data
+def test_the_step_behind_512_tokens_is_blurred_as_the_page_says():
+    exact, blurred = (
+        times_of(kind, DATA / "calibration", "Llama-2-70B", 4).matrix_ms(np.array([512, 513]))
+        for kind in (ComposedTimes, VidurTimes)
+    )
+    assert exact[1] / exact[0] == pytest.approx(1.11, abs=0.01)
+    assert blurred[0] / exact[0] == pytest.approx(1.016, abs=0.002)
+
+
+@needs_data
 def test_all_chunks_look_at_all_that_is_cached_in_vidur():
     kinds = (ComposedTimes, VidurTimes)
     ours, theirs = (times_of(k, DATA / "calibration", "Llama-2-70B", 4) for k in kinds)

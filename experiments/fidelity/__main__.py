@@ -70,7 +70,7 @@ def _makers(data: Path) -> dict[str, Callable[[], Part]]:
     # Imported here: scipy and Numba take their time, a slip should be answered before that.
     from experiments import reference_run as reference
     from experiments.fidelity import peers, published, rows
-    from llmscale_env.cluster.raw_files import RawDataError
+    from llmscale_env.cluster.measurements import RawDataError
     from llmscale_env.cluster.readers import read_calibration_dir
 
     directory = data / "calibration"

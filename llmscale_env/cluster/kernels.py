@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.cluster.cards import LlmCard
-from llmscale_env.cluster.raw_files import number, records, whole
+from llmscale_env.cluster.measurements import number, records, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

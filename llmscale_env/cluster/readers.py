@@ -15,8 +15,14 @@ import numpy as np
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kernels import KERNEL_TILE_TOKENS, ComposedTimes
-from llmscale_env.cluster.measurements import PARTS, Measurements
-from llmscale_env.cluster.raw_files import RawDataError, number, records, whole
+from llmscale_env.cluster.measurements import (
+    PARTS,
+    Measurements,
+    RawDataError,
+    number,
+    records,
+    whole,
+)
 
 CSV_COLUMNS = (
     "kind",
