@@ -48,7 +48,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.capacity_load import Plan, Stratum, plan_of, stream_of, trace_of, window
+from experiments.capacity_load import (
+    Plan,
+    Stratum,
+    Window,
+    plan_of,
+    stream_of,
+    trace_of,
+    window,
+)
 from experiments.capacity_options import MACHINE_WIDE, MOST_WINDOWS, Request, ask
 from experiments.capacity_search import (
     Share,
@@ -64,8 +72,10 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import Slip, run_command
+from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import basis, iteration_time_model
 from llmscale_env.cluster.kv import fitting_tp
+from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.requests import PS_PER_S
 
 HEAD = (
@@ -233,9 +243,8 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
         note = ""
         try:
             scenario = scenario_of(case, tp, 1)
-            iteration_time_model(
-                case["llm"], case["gpu"], tp, data=case["iteration_times"]
-            ).profile(max_batch=1)
+            model = iteration_time_model(case["llm"], case["gpu"], tp, data=case["iteration_times"])
+            model.profile(max_batch=1)
         except ValueError as error:
             note = f"cannot hold the LLM: {' '.join(str(error).split())}"
         else:
@@ -256,9 +265,13 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
         if note:
             found += [Answer(policy[0], tp, None, note=note) for policy in asked]
             continue
+        beyond = _extrapolated(model, scenario, loads)
         start = guess(scenario, _rate(request))
         for policy in asked:
             answer = search(trials, policy, tp, start)
+            if beyond:
+                notes = [answer.note, f"extrapolated: {beyond}"]
+                answer = replace(answer, note="; ".join(note for note in notes if note))
             if answer.found is None and idle.low < request.target:
                 words = (
                     f"{answer.note}; nor is an idle worker sure to be: {idle}: {more_of(request)}"
@@ -266,6 +279,12 @@ def answers(request: Request, trials: Trials) -> list[Answer]:
                 answer = replace(answer, note=words)
             found.append(answer)
     return found
+
+
+def _extrapolated(model: IterationTimeModel, scenario: Scenario, loads: Sequence[Window]) -> str:
+    """What the windows may ask of the times beyond what was measured; warns of it once."""
+    longest = max(int(load.requests.input_tokens.max(initial=0)) for load in loads)
+    return model.warn_beyond(batch=scenario.fleet.pools[0].batch_limit, prefill_tokens=longest)
 
 
 def check_load(

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import Slip, check_folder, one_of, parse_options, run_command
+from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.spec import (
@@ -135,16 +136,22 @@ def reference_requests(data: Path) -> RequestTable:
     return RequestTable.build(gaps_s.cumsum(), prompt, output)
 
 
-def reference_cluster(scheduler: str) -> ClusterSpec:
-    """Eight replicas with the composed iteration times, which come from Vidur's own kernel times."""
-    model = iteration_time_model("llama-2-70b", "a100-80gb", TP, kind="composed")
+def reference_cluster(
+    scheduler: str, model: IterationTimeModel | None = None, n_replicas: int = N_REPLICAS
+) -> ClusterSpec:
+    """Replicas with `model`'s iteration times, else the composed ones of the run's LLM and GPUs.
+
+    Those come from Vidur's own kernel times.
+    """
+    if model is None:
+        model = iteration_time_model("llama-2-70b", "a100-80gb", TP, kind="composed")
     tables = model.profile(max_batch=BATCH_LIMIT, kv_capacity_tokens=KV_CAPACITY_TOKENS)
     pool = PoolSpec(
         llm=0,
         profile=0,
-        n_slots=N_REPLICAS,
-        gpus=TP,
-        initial_active=N_REPLICAS,
+        n_slots=n_replicas,
+        gpus=model.tp,
+        initial_active=n_replicas,
         batch_limit=BATCH_LIMIT,
         chunk_tokens=CHUNK_TOKENS[scheduler],
         prefill_tokens=PREFILL_TOKENS,
@@ -157,27 +164,48 @@ def reference_cluster(scheduler: str) -> ClusterSpec:
     )
 
 
-def compare(scheduler: str, requests: RequestTable, engine: str = "fast") -> Comparison:
+def compare(
+    scheduler: str,
+    requests: RequestTable,
+    engine: str = "fast",
+    model: IterationTimeModel | None = None,
+) -> Comparison:
     """Simulate the run of one scheduler; `engine` is "fast" or "reference".
 
     Raises:
         RuntimeError: a request did not finish (in Vidur all do).
     """
-    simulated = make_engine(reference_cluster(scheduler), engine=engine)
+    ours = serve(reference_cluster(scheduler, model), requests, engine)
+    return Comparison(scheduler, ours, reference_quantiles(scheduler))
+
+
+def serve(
+    cluster: ClusterSpec, requests: RequestTable, engine: str = "fast"
+) -> dict[str, NDArray[np.float64]]:
+    """Metric -> (n,) seconds per request, all of which are served.
+
+    Raises:
+        RuntimeError: a request did not finish.
+    """
+    simulated = make_engine(cluster, engine=engine)
     simulated.reset(0, requests)
     simulated.advance(0, 86_400 * PS_PER_S)
     results = simulated.results(0)
     unfinished = int((results["state"] != RequestState.FINISHED).sum())
     if unfinished:
-        raise RuntimeError(f"{scheduler}: {unfinished} of {len(requests)} requests did not finish")
-    ttft_s = (results["first_token_ps"] - requests.arrival_ps) / PS_PER_S
-    e2e_s = (results["finished_ps"] - requests.arrival_ps) / PS_PER_S
-    ours = {
-        "ttft_s": ttft_s,
-        "tpot_s": (e2e_s - ttft_s) / (requests.output_tokens - 1),
-        "e2e_s": e2e_s,
-    }
-    return Comparison(scheduler, ours, reference_quantiles(scheduler))
+        raise RuntimeError(f"{unfinished} of {len(requests)} requests did not finish")
+    return metrics(
+        (results["first_token_ps"] - requests.arrival_ps) / PS_PER_S,
+        (results["finished_ps"] - requests.arrival_ps) / PS_PER_S,
+        requests.output_tokens,
+    )
+
+
+def metrics(
+    ttft_s: NDArray[np.float64], e2e_s: NDArray[np.float64], output_tokens: NDArray[np.int32]
+) -> dict[str, NDArray[np.float64]]:
+    """The three metrics by name, from seconds to the first and to the last token."""
+    return {"ttft_s": ttft_s, "tpot_s": (e2e_s - ttft_s) / (output_tokens - 1), "e2e_s": e2e_s}
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> Path:

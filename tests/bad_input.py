@@ -146,6 +146,13 @@ COMMANDS = (
         writes="out",
     ),
     Command(
+        "experiments.fidelity",
+        ("data=none", "out=OUT"),
+        (),
+        "parts data",
+        reads="data",
+    ),
+    Command(
         "experiments.best_batch_size",
         ("out=OUT",),
         ("experiments.best_batch_size:sweep",),

@@ -118,11 +118,8 @@ def fault_of(example: Example, out: Path) -> str | None:
     """What is wrong with how a command answers; None: nothing."""
     command, words, key, wrong = example
     name = command.module.rpartition(".")[2]
-    module = (
-        command.module
-        if command.module != "baselines.clairvoyant"
-        else f"{command.module}.__main__"
-    )
+    packages = ("baselines.clairvoyant", "experiments.fidelity")
+    module = f"{command.module}.__main__" if command.module in packages else command.module
     main = importlib.import_module(module).main
     said, errors = io.StringIO(), io.StringIO()
     begin = time.process_time()

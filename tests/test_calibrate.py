@@ -180,29 +180,55 @@ def test_a_fit_is_the_same_twice():
 @needs_raw
 def test_dense_support_agrees_with_the_composed_files():
     """The formula composes the points of the files themselves: 70B TP4 to their last digit."""
-    from llmscale_env.cluster.cards import llm_card
-    from llmscale_env.cluster.readers import _Kernels, read_calibration_dir
+    from llmscale_env.cluster.readers import composed_times, dense_rows, read_calibration_dir
 
     sets = {(m.llm, m.tp, m.kind): m for m in read_calibration_dir(RAW)}
-    kernels = _Kernels(RAW)
-    for name, model in (
-        ("llama-2-70b", "meta-llama/Llama-2-70b-hf"),
-        ("mistral-7b", "meta-llama/Meta-Llama-3-8B"),
-        ("llama-3.1-8b", "meta-llama/Meta-Llama-3-8B"),
+    # The attention profile starts at 64 tokens; below, the file has a value of its own.
+    for name, model, tp, measured, points_known in (
+        ("llama-2-70b", "Llama-2-70B", 4, False, 18),
+        ("llama-2-70b", "Llama-2-70B", 2, True, 17),
+        ("mistral-7b", "Llama-3-8B(no kv-append)", 4, False, 18),
+        ("llama-3.1-8b", "Llama-3-8B", 4, False, 18),
     ):
-        data = sets[name, 4, "composed"]
+        data = sets[name, tp, "composed"]
         points = data.of("prefill")
         points = points.only(points.scored & (points.chunks == 1))
         known = dict(zip(points.total_tokens.tolist(), points.seconds, strict=True))
-        dense = kernels.dense_rows(llm_card(name), model, 4, kv_append=name == "llama-3.1-8b")
+        dense = dense_rows(composed_times(RAW, model, tp, measured_attention=measured))
         compared = [
             (row.ms / 1e3, known[row.chunk_tokens])
             for row in dense
-            if row.part == "prefill" and row.chunk_tokens in known
+            if row.part == "prefill"
+            and row.chunk_tokens in known
+            and not (measured and row.chunk_tokens < 64)
         ]
-        assert len(compared) == 18
+        assert len(compared) == points_known
         for made, written in compared:
             assert made == pytest.approx(written, rel=2e-4)
+
+
+@needs_raw
+def test_measured_attention_composes_the_rows_of_the_file():
+    """Decode and chunked iterations of Llama 2 70B on two GPUs, to the file's last digit."""
+    from llmscale_env.cluster.readers import composed_times, read_calibration_dir
+
+    data = next(
+        m
+        for m in read_calibration_dir(RAW)
+        if (m.llm, m.tp, m.kind) == ("llama-2-70b", 2, "composed")
+    )
+    assert "attention measured" in data.source
+    times = composed_times(RAW, "Llama-2-70B", 2, measured_attention=True)
+    rows = data.only(data.scored & (data.part != 1))
+    matrix = times.matrix_ms(rows.total_tokens)
+    assert len(rows.seconds) == 178 + 1044
+    for k, seconds in enumerate(rows.seconds):
+        b, ms = int(rows.decode_requests[k]), float(matrix[k])
+        if b:
+            ms += times.decode_attention_ms(b, rows.context_tokens[k] / b)
+        if rows.chunks[k]:
+            ms += times.prefill_attention_ms([(rows.chunk_tokens[k], rows.cached_tokens[k])])
+        assert ms == pytest.approx(1e3 * seconds, rel=1e-6)
 
 
 @needs_raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmscale_env.cluster import fitting
 from llmscale_env.cluster.cards import GpuCard
-from llmscale_env.cluster.fitting import FitDataError, fit
+from llmscale_env.cluster.fitting import FitDataError, fit, predict, start_behind_cache
 from llmscale_env.cluster.iteration_data import (
     DataFileError,
     load_models,
     model_from_json,
     model_to_json,
 )
-from llmscale_env.cluster.iteration_model import IterationTimeModel
+from llmscale_env.cluster.iteration_model import ExtrapolationWarning, IterationTimeModel
 from llmscale_env.cluster.iteration_time import (
     NoSuchModelError,
     all_reduce_s_per_token,
@@ -356,3 +358,72 @@ def test_slower_links_between_gpus_cost_what_all_reduces_take_longer():
     one = iteration_time_model("llama-2-13b", "a100-80gb-pcie", 1)
     assert one.decode_s(9, 900) == iteration_time_model("llama-2-13b", "a100-80gb").decode_s(9, 900)
     assert iteration_time_model("llama-3.1-8b", "a100-80gb-pcie", 8).gpu == "a100-80gb-pcie"
+
+
+def _with_a_start(share: float) -> Measurements:
+    """Chunked iterations of a known model, each `share` longer once anything is cached."""
+    truth, rows = _linear(), []
+    for b in (1, 4, 16, 64):
+        for context in (128, 512, 2048):
+            rows.append(Row("decode", b, context, 0, 0, 0, 1e3 * truth.decode_s(b, b * context)))
+            for chunk in (64, 128, 256, 512, 1024):
+                for cached in (0, 512, 1024, 4096):
+                    pairs = chunk * (2 * cached + chunk)
+                    seconds = truth.mixed_s(b, b * context, chunk, pairs, 1)
+                    longer = 1 + share * (cached > 0)
+                    rows.append(Row("mixed", b, context, 1, chunk, cached, 1e3 * seconds * longer))
+    for chunk in (64, 128, 256, 512, 1024, 2048):
+        seconds = truth.prefill_s(chunk, chunk * chunk)
+        rows.append(Row("prefill", 0, 0, 1, chunk, 0, 1e3 * seconds))
+    return _made(rows)
+
+
+def test_what_a_chunk_behind_a_cache_costs_from_its_first_cached_token_on():
+    pair_s = _linear().prefill_pair_s
+    assert start_behind_cache(_with_a_start(0.0), pair_s) == pytest.approx(0.0, abs=1e-9)
+    assert start_behind_cache(_with_a_start(0.1), pair_s) == pytest.approx(0.1, rel=0.2)
+    # Rows that differ in nothing but the cache are needed.
+    assert start_behind_cache(_made(_rows(_linear(), np.random.default_rng(0), 0.0)), 3e-9) == 0.0
+
+
+def test_usual_chunks_count_more_where_the_start_is_large(monkeypatch: pytest.MonkeyPatch):
+    data = _with_a_start(0.1)
+    usual = data.only((data.cached_tokens > 0) & (data.cached_tokens <= 1024))
+
+    def worst() -> float:
+        return float(np.abs(predict(fit(data), usual) / usual.seconds - 1).mean())
+
+    weighted = worst()
+    monkeypatch.setattr(fitting, "START_SHARE", 1.0)
+    assert weighted < 0.7 * worst()
+
+
+def test_per_token_time_does_not_rise_with_the_batch_where_kernels_were_profiled():
+    rows = [
+        Row("decode", b, c, 0, 0, 0, 20 + 1e-4 * b * c * (1.3 if b == 40 else 1.0))
+        for b in (8, 24, 40, 56)
+        for c in (64, 256, 1024)
+    ]
+    rows += [Row("prefill", 0, 0, 1, t, 0, 20 + t / 10) for t in (8, 64, 512)]
+    made = _made(rows)
+    _, _, own = fitting.fit_decode(made.of("decode"), 1e-9, 1.0)
+    _, _, tiles = fitting.fit_decode(replace(made, tile_tokens=8).of("decode"), 1e-9, 1.0)
+    assert max(np.diff(own)) > 2e-8  # as measured
+    assert max(np.diff(tiles)) <= 0.0
+    assert tiles[-1] == pytest.approx(1e-7)
+
+
+def test_what_is_beyond_the_measurements_is_said_once():
+    model = replace(TOY, max_batch=64, max_context_tokens=4096, max_prefill_tokens=8192, gpu="a10")
+    assert model.beyond(batch=64, mean_context=4096, prefill_tokens=8192) == ()
+    words = "decode of 65 requests, measured to 64; prefill of 126,000 tokens, measured to 8,192"
+    assert "; ".join(model.beyond(batch=65, prefill_tokens=126_000)) == words
+    with pytest.warns(
+        ExtrapolationWarning, match="llama-2-7b on 1 x a10 .user., extrapolated: dec"
+    ):
+        assert model.warn_beyond(batch=65, prefill_tokens=126_000) == words
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.warn_beyond(batch=65, prefill_tokens=126_000) == words
+        assert model.warn_beyond(batch=64) == ""
+    assert iteration_time_model("llama-2-7b", "v100", 1).beyond(batch=10_000) == ()

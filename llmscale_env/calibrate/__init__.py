@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     from llmscale_env.cluster.fitting import FitDataError
-    from llmscale_env.cluster.readers import RawDataError
+    from llmscale_env.cluster.measurements import RawDataError
 
     mode, options = _parse(words)
     if "out" in options:
@@ -156,9 +156,10 @@ def _fit_public(options: dict[str, str]) -> None:
     from llmscale_env.cluster.readers import read_calibration_dir
     from llmscale_env.cluster.roofline_fit import fit_roofline
 
-    sets = read_calibration_dir(Path(options["data"]))
+    directory = Path(options["data"])
+    sets = read_calibration_dir(directory)
     models = fit_all(sets)
-    roofline = fit_roofline(sets)
+    roofline = fit_roofline(read_calibration_dir(directory, measured_attention=False))
     print(report(models, roofline))
     _finish(models, sets, options, roofline)
 

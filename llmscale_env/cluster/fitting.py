@@ -20,6 +20,16 @@ FOLDS = 10
 BLOCK_TOKENS = 64
 """Matrix kernels of composed times work in blocks of 64 tokens: their time jumps behind one."""
 
+SLOPE_ROUNDING = 1e-4
+"""Relative rise of the per-token time between tiles that the rounding of composed times explains."""
+
+START_SHARE = 0.06
+USUAL_CACHED_TOKENS = 1024
+USUAL_COUNTS = 25.0
+"""The mixed form has no term for what a chunk behind a cache costs from its first cached token on.
+Where that is more than `START_SHARE` of an iteration, chunks behind up to `USUAL_CACHED_TOKENS` count
+`USUAL_COUNTS` times: the second and third chunks of a prompt, which are most chunks in serving."""
+
 LINE_TOLERANCE = 0.015
 """A hinge is set where the line through its neighbours is off by more than this fraction."""
 
@@ -123,11 +133,23 @@ def all_held_out_errors(
 def held_out_errors(
     data: Measurements, siblings: tuple[Measurements, ...] = ()
 ) -> dict[str, FitError]:
-    """Held-out error of each part that was measured: every configuration is held out once.
+    """Held-out error of each part that was measured: every configuration is held out once."""
+    relative = np.abs(held_out_relative(data, siblings))
+    errors = {}
+    for part, name in enumerate(PARTS):
+        mine = (data.part == part) & data.scored
+        held = relative[mine & ~np.isnan(relative)]
+        if len(held):
+            errors[name] = relative_error(int(mine.sum()), held)
+    return errors
 
-    The configurations are dealt in order to `FOLDS` folds (fewer if there are fewer); each fold is
-    predicted by a fit on the others. Those with the fewest and the most tokens or context of a part
-    stay in every fit: they are the range that the model claims.
+
+def held_out_relative(data: Measurements, siblings: tuple[Measurements, ...] = ()) -> Floats:
+    """(n,) relative error of each row, predicted by a fit that has not seen its configuration.
+
+    NaN where a row was not held out. The configurations are dealt in order to `FOLDS` folds (fewer
+    if there are fewer); each fold is predicted by a fit on the others. Those with the fewest and the
+    most tokens or context of a part stay in every fit: they are the range that the model claims.
     """
     fold = np.full(len(data.seconds), -1)
     folds = 0
@@ -151,14 +173,8 @@ def held_out_errors(
         train = ~np.isin(data.group, np.unique(data.group[out])) | (fold < 0)
         test = out & data.scored
         predicted = predict(_fit_once(data.only(train), siblings), data.only(test))
-        relative[test] = np.abs(predicted / data.seconds[test] - 1)
-    errors = {}
-    for part, name in enumerate(PARTS):
-        mine = (data.part == part) & data.scored
-        held = relative[mine & ~np.isnan(relative)]
-        if len(held):
-            errors[name] = relative_error(int(mine.sum()), held)
-    return errors
+        relative[test] = predicted / data.seconds[test] - 1
+    return relative
 
 
 def relative_error(n_fitted: int, held: Floats) -> FitError:
@@ -268,6 +284,9 @@ def fit_decode(
     known = ~np.isnan(slopes)
     if known.any():
         slopes = np.interp(tiles, tiles[known], slopes[known])
+        if tile > 1 and np.any(np.diff(slopes) > SLOPE_ROUNDING * slopes[:-1]):
+            rows_of = np.asarray([np.sum(labels == label) for label in tiles], dtype=np.float64)
+            slopes = isotonic_regression(slopes, weights=rows_of, increasing=False).x
     else:
         slopes = np.full(len(tiles), 1.25 * fastest_s)  # four fifths of peak, as kernels reach
     bases = np.empty(len(tiles))
@@ -395,7 +414,11 @@ def fit_mixed(rows: Measurements, pair_s: float, context_s: Floats) -> dict[str,
     hats = [np.interp(d, grid, row) for row in np.eye(len(grid))]
     columns = np.column_stack([np.ones(len(t)), *line, *hats[1:], context_s * c, w, n])
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
-    x, _ = nnls(columns / scale / t[:, None], np.ones(len(t)), maxiter=50 * columns.shape[1])
+    counts = np.ones(len(t))
+    if start_behind_cache(rows, pair_s) > START_SHARE:
+        cached = rows.cached_tokens
+        counts[(cached > 0) & (cached <= USUAL_CACHED_TOKENS)] = USUAL_COUNTS**0.5
+    x, _ = nnls(columns / scale * (counts / t)[:, None], counts, maxiter=50 * columns.shape[1])
     x = x / scale
     k, m = len(knots), len(grid) - 1
     values = x[0] + np.append(0.0, np.cumsum(x[1:k] * np.diff(knots)))
@@ -412,6 +435,29 @@ def fit_mixed(rows: Measurements, pair_s: float, context_s: Floats) -> dict[str,
         "mixed_pair_s": float(x[-2]),
         "mixed_chunk_s": float(x[-1]),
     }
+
+
+def start_behind_cache(rows: Measurements, pair_s: float) -> float:
+    """Median share by which a chunk behind the least cache takes longer than a first chunk.
+
+    Of chunked iterations that are the same but for that; what looking at the cache costs (`pair_s`
+    per unit of the pair sum) is taken off. 0 where there are no such rows.
+    """
+    mixed = rows.of("mixed")
+    keys = list(zip(mixed.decode_requests, mixed.context_tokens, mixed.chunks, mixed.chunk_tokens,
+                    strict=True))  # fmt: skip
+    cached = mixed.cached_tokens
+    if not (cached == 0).any() or not (cached > 0).any():
+        return 0.0
+    least = int(cached[cached > 0].min())
+    behind = {key: k for k, key in enumerate(keys) if cached[k] == least}
+    pairs = [(k, behind[key]) for k, key in enumerate(keys) if cached[k] == 0 and key in behind]
+    if not pairs:
+        return 0.0
+    first, later = np.asarray(pairs).T
+    looking = pair_s * (mixed.pair_sum[later] - mixed.pair_sum[first])
+    longer = mixed.seconds[later] - looking - mixed.seconds[first]
+    return float(np.median(longer / mixed.seconds[first]))
 
 
 def _hinged_line(
@@ -479,16 +525,15 @@ def _floats(values: Floats) -> tuple[float, ...]:
 
 def fit_all(sets: list[Measurements]) -> tuple[IterationTimeModel, ...]:
     """Fit every set; whole iterations of one LLM on several GPUs or degrees are siblings."""
+    return tuple(fit(data, siblings_of(data, sets)) for data in sets)
+
+
+def siblings_of(data: Measurements, sets: list[Measurements]) -> tuple[Measurements, ...]:
+    """Whole iterations of the same LLM, measured the same way on other GPUs or degrees."""
     return tuple(
-        fit(
-            data,
-            tuple(
-                other
-                for other in sets
-                if other is not data
-                and data.tile_tokens == other.tile_tokens == 1
-                and (other.llm, other.kind) == (data.llm, data.kind)
-            ),
-        )
-        for data in sets
+        other
+        for other in sets
+        if other is not data
+        and data.tile_tokens == other.tile_tokens == 1
+        and (other.llm, other.kind) == (data.llm, data.kind)
     )

@@ -11,6 +11,7 @@ One form for everybody (docs/engine.md, sections 4 and "Chunked prefill"):
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,13 @@ KINDS = ("end-to-end", "composed", "user", "roofline")
 floor: no CPU overhead, no LM head, no sampling), a user's own CSV, or the cards alone."""
 
 PS_PER_S = 1e12
+
+_TOLD: set[str] = set()
+"""Warnings given by this process."""
+
+
+class ExtrapolationWarning(UserWarning):
+    """Iteration times are used beyond what was measured; the message says what and how far."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +298,46 @@ class IterationTimeModel:
             swap_out_ps_per_token=swap_ps,
             swap_in_ps_per_token=swap_ps,
         )
+
+    def beyond(
+        self, *, batch: int = 0, mean_context: float = 0, prefill_tokens: int = 0
+    ) -> tuple[str, ...]:
+        """What of a use is extrapolated, in words; nothing if all of it was measured.
+
+        Args:
+            batch: most requests that decode together.
+            mean_context: most tokens of context per decoding request.
+            prefill_tokens: most new tokens of a prefill iteration.
+
+        A roofline measured nothing: that is its kind, and no word of it is said here.
+        """
+        if self.kind == "roofline":
+            return ()
+        asked = (
+            ("decode of {:,} requests, measured to {:,}", batch, self.max_batch),
+            ("context of {:,} tokens, measured to {:,}", mean_context, self.max_context_tokens),
+            ("prefill of {:,} tokens, measured to {:,}", prefill_tokens, self.max_prefill_tokens),
+        )
+        return tuple(
+            words.format(round(most), known) for words, most, known in asked if most > known
+        )
+
+    def warn_beyond(
+        self, *, batch: int = 0, mean_context: float = 0, prefill_tokens: int = 0
+    ) -> str:
+        """`beyond` as an `ExtrapolationWarning`, given once per process for the same words.
+
+        Returns:
+            The words without the pair, "" if nothing is extrapolated.
+        """
+        words = "; ".join(
+            self.beyond(batch=batch, mean_context=mean_context, prefill_tokens=prefill_tokens)
+        )
+        told = f"{self.llm} on {self.tp} x {self.gpu} ({self.kind}), extrapolated: {words}"
+        if words and told not in _TOLD:
+            _TOLD.add(told)
+            warnings.warn(told, ExtrapolationWarning, stacklevel=2)
+        return words
 
     def describe(self) -> str:
         """One sentence: what this is, from where, how good."""

@@ -6,21 +6,23 @@ repeats sources, licences and the rows that are left out here.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import os
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from llmscale_env.cluster.cards import LlmCard, gpu_card, llm_card
-from llmscale_env.cluster.measurements import PARTS, Measurements
+from llmscale_env.cluster.cards import gpu_card, llm_card
+from llmscale_env.cluster.kernels import KERNEL_TILE_TOKENS, ComposedTimes
+from llmscale_env.cluster.measurements import (
+    PARTS,
+    Measurements,
+    RawDataError,
+    number,
+    records,
+    whole,
+)
 
 CSV_COLUMNS = (
     "kind",
@@ -33,15 +35,8 @@ CSV_COLUMNS = (
 )
 """Columns of a user's own CSV, and of the composed files after `model, tp, attn`."""
 
-KERNEL_TILE_TOKENS = 8
-"""Composed times round an iteration's tokens up to a multiple of this."""
-
 DENSE_TOKENS = 4096
 DENSE_BATCH = 512
-
-
-class RawDataError(ValueError):
-    """A raw file is missing or malformed; the message has file, line and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,7 @@ class Row:
     fitted: bool = True
 
 
-# What the composed files call a model: card names that it stands for, the kernels' model, and
-# whether the KV-append kernel is in.
+# What the composed files call a model: card names that it stands for, and the kernels' model.
 COMPOSED_MODELS: dict[str, tuple[tuple[str, ...], str]] = {
     "Llama-2-7B": (("llama-2-7b",), "meta-llama/Llama-2-7b-hf"),
     "Llama-2-13B": (("llama-2-13b", "vicuna-13b"), "internlm/internlm-20b"),
@@ -73,7 +67,11 @@ COMPOSED_FILES = (
     "composed_iteration_times_a100.csv.gz",
     "composed_iteration_times_a100_llama3_8b.csv.gz",
 )
-KERNEL_FILES = ("vidur_a100_mlp.csv.gz", "vidur_a100_mlp_llama3_8b.csv.gz")
+MEASURED_ATTENTION = (("Llama-2-70B", 2),)
+"""Model and degree whose attention was profiled: their rows `old` are taken, not those `model`."""
+
+KV_APPEND = ("Llama-3-8B",)
+"""Models whose times have the KV-append kernel."""
 
 
 def measurements(
@@ -150,7 +148,7 @@ def read_user_csv(path: Path, *, llm: str, gpu: str, tp: int) -> Measurements:
         RawDataError: the file cannot be read, a column is missing or a row is malformed.
     """
     rows = []
-    for line, record in _records(path, CSV_COLUMNS):
+    for line, record in records(path, CSV_COLUMNS):
         where = f"{path.name}, line {line}"
         part = record["kind"]
         if part not in PARTS:
@@ -185,15 +183,24 @@ def read_user_csv(path: Path, *, llm: str, gpu: str, tp: int) -> Measurements:
     )
 
 
-def read_calibration_dir(directory: Path) -> list[Measurements]:
+def read_calibration_dir(directory: Path, *, measured_attention: bool = True) -> list[Measurements]:
     """All data sets of the calibration directory, in a fixed order.
+
+    Args:
+        directory: folder of the calibration data.
+        measured_attention: take profiled attention where it exists (`MEASURED_ATTENTION`), else the
+            modelled one everywhere, which the roofline's shares of the peaks belong to.
 
     Raises:
         RawDataError: a file is missing or malformed.
     """
     if not directory.is_dir():
         raise RawDataError(f"data = {directory}: no such directory")
-    found = [*_splitwise(directory), *_sageserve(directory), *_composed(directory)]
+    found = [
+        *_splitwise(directory),
+        *_sageserve(directory),
+        *_composed(directory, measured_attention),
+    ]
     return sorted(found, key=lambda m: (m.llm, m.gpu, m.tp, m.kind))
 
 
@@ -205,26 +212,26 @@ def _splitwise(directory: Path) -> list[Measurements]:
     )  # fmt: skip
     rows: dict[tuple, list[Row]] = defaultdict(list)
     path = directory / "splitwise_perf_model.csv"
-    for line, record in _records(path, columns):
+    for line, record in records(path, columns):
         where = f"{path.name}, line {line}"
         gpu = record["hardware"]
         if gpu == "h100-80gb-pcap":  # its prompt times are the H100's times 1.3, not measured
             continue
         prompt, batch, tokens, tp = (
-            _whole(record, c, where)
+            whole(record, c, where)
             for c in ("prompt_size", "batch_size", "token_size", "tensor_parallel")
         )
         if (record["model"], tp, batch) == ("llama2-70b", 2, 64):
             continue  # see the notes below
         key = (names[record["model"]], gpu, tp)
-        prompt_ms = _number(record, "prompt_time", where)
-        token_ms = _number(record, "token_time", where)
+        prompt_ms = number(record, "prompt_time", where)
+        token_ms = number(record, "token_time", where)
         # Several prompts in one iteration cannot take longer than one prompt of as many tokens: the
         # matrix products are the same and attention is less. They do so in Llama 2 70B's runs on
         # the A100 (7 to 36 %), and nowhere else.
-        whole = batch == 1 or key[:2] != ("llama-2-70b", "a100-80gb")
+        one_iteration = batch == 1 or key[:2] != ("llama-2-70b", "a100-80gb")
         rows[key] += [
-            Row("prefill", 0, 0, batch, prompt, 0, prompt_ms, fitted=whole),
+            Row("prefill", 0, 0, batch, prompt, 0, prompt_ms, fitted=one_iteration),
             Row("decode", batch, prompt + tokens / 2, 0, 0, 0, token_ms),
         ]
     found = []
@@ -260,17 +267,17 @@ def _sageserve(directory: Path) -> list[Measurements]:
     )  # fmt: skip
     rows: dict[int, list[Row]] = defaultdict(list)
     path = directory / "sageserve_a100_llama32_3b.csv"
-    for line, record in _records(path, columns):
+    for line, record in records(path, columns):
         where = f"{path.name}, line {line}"
         prompt, batch, tokens, tp = (
-            _whole(record, c, where)
+            whole(record, c, where)
             for c in ("prompt_size", "batch_size", "token_size", "tensor_parallel")
         )
         if batch == 1:
-            ms = 1e3 * _number(record, "prompt_time_s", where)
+            ms = 1e3 * number(record, "prompt_time_s", where)
             rows[tp].append(Row("prefill", 0, 0, 1, prompt, 0, ms))
         if max(prompt, tokens) < 8192:
-            ms = 1e3 * _number(record, "decode_total_time_s", where) / tokens
+            ms = 1e3 * number(record, "decode_total_time_s", where) / tokens
             rows[tp].append(Row("decode", batch, prompt + tokens / 2, 0, 0, 0, ms))
     return [
         measurements(
@@ -287,21 +294,22 @@ def _sageserve(directory: Path) -> list[Measurements]:
     ]
 
 
-def _composed(directory: Path) -> list[Measurements]:
+def _composed(directory: Path, measured: bool) -> list[Measurements]:
     rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for name in COMPOSED_FILES:
         path = directory / name
-        for line, record in _records(path, ("model", "tp", "attn", *CSV_COLUMNS)):
-            if record["attn"] == "model":
-                where = f"{name}, line {line}"
-                key = (record["model"], _whole(record, "tp", where))
+        for line, record in records(path, ("model", "tp", "attn", *CSV_COLUMNS)):
+            where = f"{name}, line {line}"
+            key = (record["model"], whole(record, "tp", where))
+            if record["attn"] == ("old" if measured and key in MEASURED_ATTENTION else "model"):
                 rows[key].append(_iteration(record, where))
-    kernels = _Kernels(directory)
     found = []
     for (model, tp), mine in rows.items():
         names, kernel_model = COMPOSED_MODELS[model]
-        card = llm_card(names[0])
-        dense = kernels.dense_rows(card, kernel_model, tp, kv_append=model == "Llama-3-8B")
+        profiled = measured and (model, tp) in MEASURED_ATTENTION
+        times = composed_times(directory, model, tp, measured_attention=profiled)
+        dense = dense_rows(times)
+        attention = ", attention measured" if profiled else ""
         found += [
             measurements(
                 mine + dense,
@@ -309,9 +317,9 @@ def _composed(directory: Path) -> list[Measurements]:
                 gpu="a100-80gb",
                 tp=tp,
                 kind="composed",
-                source=f"kernels of Vidur's profiles, {kernel_model} ({model})",
+                source=f"kernels of Vidur's profiles, {kernel_model} ({model}{attention})",
                 notes="a floor: without CPU overhead, embedding, LM head, sampling"
-                + ("" if model == "Llama-3-8B" else ", KV append"),
+                + ("" if model in KV_APPEND else ", KV append"),
                 tile=KERNEL_TILE_TOKENS,
             )
             for name in names
@@ -319,159 +327,69 @@ def _composed(directory: Path) -> list[Measurements]:
     return found
 
 
-class _Kernels:
-    """Composes more iterations than the composed files list, by the formula of their README.
+def composed_times(
+    directory: Path,
+    model: str,
+    tp: int,
+    *,
+    measured_attention: bool,
+    kind: type[ComposedTimes] = ComposedTimes,
+) -> ComposedTimes:
+    """The kernels of one of `COMPOSED_MODELS` at a degree.
+
+    Args:
+        directory: folder of the calibration data.
+        model: name in the composed files.
+        tp: tensor-parallel degree.
+        measured_attention: attention as profiled, else modelled.
+        kind: how they are read, a subclass perhaps.
+
+    Raises:
+        RawDataError: a file is missing or malformed.
+    """
+    names, kernel_model = COMPOSED_MODELS[model]
+    return kind(
+        directory,
+        llm_card(names[0]),
+        kernel_model,
+        tp,
+        measured_attention=measured_attention,
+        kv_append=model in KV_APPEND,
+    )
+
+
+def dense_rows(times: ComposedTimes) -> list[Row]:
+    """Prefills of one prompt at both ends of every tile of tokens, decodes in every tile.
 
     The files sample the number of tokens sparsely, and kernels jump where a tile of tokens is full
     (a chunk of 512 tokens takes 114 ms on Llama-2-70B TP4, one of 513 takes 127): the points in
     between support the fit, they are not scored.
     """
-
-    HAND_ON_MS = 0.02
-    """Added to each all-reduce."""
-
-    def __init__(self, directory: Path) -> None:
-        columns = (
-            "attn_pre_proj_ms", "attn_post_proj_ms", "mlp_up_proj_ms", "mlp_down_proj_ms",
-            "mlp_act_ms", "attn_rope_ms", "input_layernorm_ms", "post_attention_layernorm_ms",
-            "add_ms",
-        )  # fmt: skip
-        self._ops: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-        for name in KERNEL_FILES:
-            path = directory / name
-            for line, record in _records(
-                path, ("model", "tensor_parallel", "num_tokens", *columns)
-            ):
-                where = f"{name}, line {line}"
-                key = (record["model"], _whole(record, "tensor_parallel", where))
-                tokens = _whole(record, "num_tokens", where)
-                self._ops[key][tokens] = sum(_number(record, c, where) for c in columns)
-        self._reduce: dict[int, dict[int, float]] = defaultdict(dict)
-        path = directory / "vidur_a100_all_reduce.csv.gz"
-        for line, record in _records(
-            path, ("network_device", "num_workers", "size_bytes", "all_reduce_ms")
-        ):
-            if record["network_device"] == "a100_dgx":
-                where = f"{path.name}, line {line}"
-                size = _whole(record, "size_bytes", where)
-                ms = _number(record, "all_reduce_ms", where)
-                self._reduce[_whole(record, "num_workers", where)][size] = ms
-
-    def matrix_ms(
-        self, card: LlmCard, model: str, tp: int, tokens: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """(n,) ms of everything but attention, at tokens rounded up to the tile."""
-        tile = KERNEL_TILE_TOKENS
-        rounded = -(-tokens // tile) * tile
-        per_layer = _interpolated(rounded, self._ops[model, tp])
-        if tp > 1:
-            size = 2 * card.hidden * rounded
-            per_layer = per_layer + 2 * (_interpolated(size, self._reduce[tp]) + self.HAND_ON_MS)
-        return card.layers * per_layer
-
-    def dense_rows(self, card: LlmCard, model: str, tp: int, *, kv_append: bool) -> list[Row]:
-        """Prefills of one prompt at both ends of every tile of tokens, decodes in every tile."""
-        tile = KERNEL_TILE_TOKENS
-        append_decode, append_token = (0.003, 0.000558) if kv_append else (0.0, 0.0)
-        ends = np.arange(tile, DENSE_TOKENS + 1, tile)
-        tokens = np.unique(np.concatenate([ends - tile + 1, ends]))
-        matrix = self.matrix_ms(card, model, tp, tokens)
-        pair_flops = 2 * card.heads / tp * card.head_dim
-        prefill = matrix + card.layers * (
-            0.012 + append_token * tokens + pair_flops * tokens.astype(float) ** 2 / 155e9
-        )
-        rows = [
-            Row("prefill", 0, 0, 1, int(t), 0, float(ms), scored=False)
-            for t, ms in zip(tokens, prefill, strict=True)
-        ]
-        kv_bytes = card.kv_bytes_per_token_per_gpu(tp) / card.layers
-        for b in (int(t) for t in ends if t <= DENSE_BATCH or t % 512 == 0):
-            at = int(np.searchsorted(tokens, b))
-            # A batch size of its own, so that no point of the files is held in by its double.
-            b -= 1
-            overhead = 1.1 if card.grouped_query and b > 1 else 1.0
-            for context in (64, 256, 1024):
-                attention = (0.0135 + b * context * kv_bytes / 1.62e9) * overhead
-                ms = float(matrix[at]) + card.layers * (attention + append_decode)
-                rows.append(Row("decode", b, context, 0, 0, 0, ms, scored=False))
-        return rows
-
-
-def _interpolated(x: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.float64]:
-    grid = sorted(table)
-    found: NDArray[np.float64] = np.interp(x, grid, [table[g] for g in grid])
-    return found
-
-
-def _records(path: Path, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
-    """Lines of a CSV (or .csv.gz) with a header, with their numbers."""
-    if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever
-        raise RawDataError(f"{path}: is no file that can be read")
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except OSError as error:
-        reason = error.strerror or "not a gzip file"
-        raise RawDataError(f"{path}: cannot be read ({reason})") from None
-    except (UnicodeDecodeError, EOFError, zlib.error):
-        raise RawDataError(f"{path}: not a CSV in UTF-8") from None
-    reader = csv.DictReader(io.StringIO(text))
-    try:
-        yield from _checked(reader, path, columns)
-    except csv.Error as error:
-        raise RawDataError(f"{path.name}, line {reader.line_num}: no CSV ({error})") from None
-
-
-def _checked(
-    reader: csv.DictReader[str], path: Path, columns: tuple[str, ...]
-) -> Iterable[tuple[int, dict[str, str]]]:
-    missing = [c for c in columns if c not in (reader.fieldnames or ())]
-    if missing:
-        raise RawDataError(
-            f"{path.name}, line 1: no column {', '.join(missing)}; expected {', '.join(columns)}"
-        )
-    for record in reader:
-        if any(record[c] is None for c in columns) or None in record:
-            raise RawDataError(
-                f"{path.name}, line {reader.line_num}: expected {len(reader.fieldnames or ())} "
-                "values, one per column of the header"
-            )
-        yield reader.line_num, record
+    tile = KERNEL_TILE_TOKENS
+    ends = np.arange(tile, DENSE_TOKENS + 1, tile)
+    tokens = np.unique(np.concatenate([ends - tile + 1, ends]))
+    matrix = times.matrix_ms(tokens)
+    rows = []
+    for t, ms in zip(tokens.tolist(), matrix, strict=True):
+        whole_ms = float(ms) + times.prefill_attention_ms([(t, 0)])
+        rows.append(Row("prefill", 0, 0, 1, t, 0, whole_ms, scored=False))
+    for b in (int(t) for t in ends if t <= DENSE_BATCH or t % 512 == 0):
+        at = int(np.searchsorted(tokens, b))
+        # A batch size of its own, so that no point of the files is held in by its double.
+        b -= 1
+        for context in (64, 256, 1024):
+            ms = float(matrix[at]) + times.decode_attention_ms(b, context)
+            rows.append(Row("decode", b, context, 0, 0, 0, ms, scored=False))
+    return rows
 
 
 def _iteration(record: dict[str, str], where: str) -> Row:
     return Row(
         part=record["kind"],
-        decode_requests=_whole(record, "decode_requests", where),
-        mean_context=_number(record, "decode_mean_context", where, at_least=0.0),
-        chunks=_whole(record, "prefill_requests", where),
-        chunk_tokens=_whole(record, "prefill_chunk_tokens", where),
-        cached_tokens=_whole(record, "prefill_cached_tokens", where),
-        ms=_number(record, "iteration_ms", where),
+        decode_requests=whole(record, "decode_requests", where),
+        mean_context=number(record, "decode_mean_context", where, at_least=0.0),
+        chunks=whole(record, "prefill_requests", where),
+        chunk_tokens=whole(record, "prefill_chunk_tokens", where),
+        cached_tokens=whole(record, "prefill_cached_tokens", where),
+        ms=number(record, "iteration_ms", where),
     )
-
-
-def _whole(record: dict[str, str], column: str, where: str) -> int:
-    try:
-        value = int(record[column])
-    except ValueError:
-        value = -1
-    if not 0 <= value < 2**53:
-        raise RawDataError(
-            f"{where}: {column} = {record[column]!r}, expected a whole number not below 0"
-        )
-    return value
-
-
-def _number(
-    record: dict[str, str], column: str, where: str, *, at_least: float | None = None
-) -> float:
-    try:
-        value = float(record[column])
-    except ValueError:
-        value = float("nan")
-    low_enough = value > 0 if at_least is None else value >= at_least
-    if not (np.isfinite(value) and low_enough):
-        bound = "above 0" if at_least is None else f"not below {at_least:g}"
-        raise RawDataError(f"{where}: {column} = {record[column]!r}, expected a number {bound}")
-    return value
