@@ -1,4 +1,4 @@
-"""How near the simulation is to kernels, to held-out rows and to other simulators.
+"""How near the simulation is to kernels, to held-out rows, to other simulators and to real servers.
 
     python -m experiments.fidelity [data=DIRECTORY] [parts=NAME,NAME] [out=DIRECTORY]
 
@@ -11,6 +11,7 @@ that ship with the iteration times. Parts (all if left out):
     kernels     iterations composed from kernels, beside the shipped times
     held-out    measured configurations, predicted by a fit that has not seen them
     published   decode alone beside an engine of CUDA graphs
+    clients     requests of real vLLM servers that were not fitted (`reference` of `data`; docs/calibrate.md)
 
 Prints a table for each, writes them as CSV, and ends with exit code 1 if a judged column is further
 away than its tolerance. docs/fidelity.md says what the numbers show and what they do not.
@@ -26,7 +27,7 @@ from experiments.fidelity.part import Part
 from experiments.output import RESULTS, text_table, write_csv
 from llmscale_env._cli import Slip, check_folder, parse_options, run_command, some_of
 
-PARTS = ("vidur", "pairs", "kernels", "held-out", "published")
+PARTS = ("vidur", "pairs", "kernels", "held-out", "published", "clients")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def _run(words: list[str]) -> int:
         return _shipped()
     chosen = some_of(options, "parts", PARTS) if "parts" in options else PARTS
     data = Path(options["data"])
-    makers = _makers(data)
+    makers = _makers(data, out)
     check_folder("out", out)
     failed = []
     for name in chosen:
@@ -61,7 +62,7 @@ def _run(words: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _makers(data: Path) -> dict[str, Callable[[], Part]]:
+def _makers(data: Path, out: Path) -> dict[str, Callable[[], Part]]:
     """What makes each part, once the data have been read.
 
     Raises:
@@ -69,7 +70,7 @@ def _makers(data: Path) -> dict[str, Callable[[], Part]]:
     """
     # Imported here: scipy and Numba take their time, a slip should be answered before that.
     from experiments import reference_run as reference
-    from experiments.fidelity import peers, published, rows
+    from experiments.fidelity import clients, peers, published, rows
     from llmscale_env.cluster.measurements import RawDataError
     from llmscale_env.cluster.readers import read_calibration_dir
 
@@ -85,6 +86,7 @@ def _makers(data: Path) -> dict[str, Callable[[], Part]]:
         "kernels": lambda: rows.kernels_part(sets),
         "held-out": lambda: rows.held_out_part(sets),
         "published": lambda: published.cuda_graph_part(directory),
+        "clients": lambda: clients.clients_part(data, out),
     }
 
 
