@@ -117,18 +117,22 @@ class OrderChecks:
         _integers("evicts", orders.evicts, by_pool, AS_IS, 1)
         _integers("arrivals", orders.arrivals, by_route, AS_IS, n_queues - 1)
         _integers("counts", orders.counts, by_slot, AS_IS, n_queues)
-        listed = np.arange(n_queues) < orders.counts[:, :, None]
-        _integers("pulls", orders.pulls, (*by_slot, n_queues), 0, n_queues - 1, listed)
+        _shaped("pulls", orders.pulls, (*by_slot, n_queues), "i")
         _say((orders.evicts == 1) & ~self._evicts, lambda e, p: self._check_evicts(p))
         e, m, c = np.nonzero(orders.arrivals != AS_IS)
         q = orders.arrivals[e, m, c]
         bad = ~self._joins[m, c, q]
         _say(bad, lambda k: check_arrival_queues(spec, int(m[k]), int(c[k]), (), (int(q[k]),)))
-        e, i, k = np.nonzero(listed)
-        queue = orders.pulls[e, i, k]
-        entry = (e * spec.n_instances + i) * n_queues + queue
-        bad = ~self._pulls[self._pool_of[i], queue] | (np.bincount(entry)[entry] > 1)
-        _say(bad, lambda k: self._check_pull(int(i[k]), queue[(e == e[k]) & (i == i[k])].tolist()))
+        e, i = np.nonzero(orders.counts > 0)
+        count = orders.counts[e, i]
+        row, k = np.nonzero(np.arange(count.max(initial=0)) < count[:, None])
+        queue = orders.pulls[e[row], i[row], k]
+        bad = (queue < 0) | (queue >= n_queues)
+        known = np.where(bad, 0, queue)
+        bad |= ~self._pulls[self._pool_of[i[row]], known]
+        entry = row * n_queues + known
+        bad |= np.bincount(entry)[entry] > 1
+        _say(bad, lambda at: self._check_pull(int(i[row[at]]), queue[row == row[at]].tolist()))
         for number, requests, queues in orders.moves:
             check_range("moves: episode", number, 0, self._n - 1)
             ids = check_whole("requests", requests)
