@@ -218,8 +218,7 @@ def run_through(
         try:
             said = call()
         except ValueError as error:
-            # `evict` is refused by each engine in words of its own.
-            said = "refused" if name == "evict" else f"refused: {error}"
+            said = f"refused: {error}"
         seen.append((when, f"answer of {name}", said))
 
     def look(when: str, *, closes: bool) -> None:

@@ -111,6 +111,16 @@ def test_a_batch_that_a_thread_advances_is_busy():
             engine.advance(0, 10**12)
         with pytest.raises(BusyError):
             engine.instances(1)
+        before = engine.states.route.copy(), engine.states.pool.copy()
+        for order in (
+            lambda: engine.set_router(1, 0, 0, 0),
+            lambda: engine.set_overflow_share(1, 0, 0, 0.5),
+            lambda: engine.set_operations(1, 0, pull_rule=1),
+        ):
+            with pytest.raises(BusyError):
+                order()
+        after = engine.states.route, engine.states.pool
+        assert all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
         engine.advance_range(1, 2, np.full(2, 10**12))
     engine.advance(0, 10**12)
     assert engine.now_ps(0) == engine.now_ps(1) == 10**12

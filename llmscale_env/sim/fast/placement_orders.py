@@ -86,19 +86,23 @@ class PlacementOrders(ABC):
 
     def set_decode_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
         key, kind = check_decode_router(self.spec, llm, slo_class, kind)
+        _ = self.handles[e]
         self.states.route["decode_kind"][e][key] = kind
 
     def set_placement(self, e: int, llm: int, slo_class: int, placement: PlacementSpec) -> None:
         key = check_placement(self.spec, llm, slo_class)
+        _ = self.handles[e]
         for name, value in placement_fields(placement).items():
             self.states.route[name][e][key] = value
 
     def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
         instance = check_range("instance", instance, 0, self.spec.n_instances - 1)
+        values = None if model is None else check_model(model)
+        _ = self.handles[e]
         fit = self.states.fit[e, instance]
-        fit["has_model"] = model is not None
-        if model is not None:
-            for name, value in zip(("c1", "k1", "c3", "c2", "k2"), check_model(model), strict=True):
+        fit["has_model"] = values is not None
+        if values is not None:
+            for name, value in zip(("c1", "k1", "c3", "c2", "k2"), values, strict=True):
                 fit[name] = value
 
     # ---- reading ----

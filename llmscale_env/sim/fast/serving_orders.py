@@ -63,10 +63,12 @@ class ServingOrders(ABC):
 
     def set_overflow_share(self, e: int, llm: int, slo_class: int, share: float) -> None:
         key, share = check_share(self.spec, llm, slo_class, share)
+        _ = self.handles[e]
         self.states.route["share"][e][key] = share
 
     def set_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
         key, kind = check_router(self.spec, llm, slo_class, kind)
+        _ = self.handles[e]
         self.states.route["kind"][e][key] = kind
 
     def evict(self, e: int, instance: int, count: int) -> None:
@@ -104,16 +106,18 @@ class ServingOrders(ABC):
         chunk = int(row["chunk"])
         new = changed_operations(now, chunk, pull_rule, evicts_in_order, swap_flushes, static_batch)
         check_operations(self.spec.pools[pool], new)
+        handle = int(self.handles[e])
         row["deadline"] = new.pull_rule
         row["evicts_in_order"] = new.evicts_in_order
         row["flushes"] = new.swap_flushes
         row["static"] = new.static_batch
-        kernels.operations_changed(int(self.handles[e]), pool)
+        kernels.operations_changed(handle, pool)
 
     def set_arrival_queues(
         self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
     ) -> None:
         check_arrival_queues(self.spec, llm, slo_class, uppers, queues)
+        _ = self.handles[e]
         route = self.states.route[e, llm, slo_class]
         route["n_uppers"] = len(uppers)
         route["uppers"][: len(uppers)] = uppers

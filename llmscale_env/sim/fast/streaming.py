@@ -67,6 +67,7 @@ class Streaming(ABC):
 
     def extend(self, e: int, requests: RequestTable) -> None:
         check_streams(self.spec)
+        _ = self.handles[e]
         glob = self.states.glob[e, 0]
         n, more = int(glob["n_requests"]), len(requests)
         check_later(self.spec, requests, int(glob["now_ps"]), int(glob["last_arrival_ps"]))

@@ -76,13 +76,11 @@ class RegionOrders:
         thresholds: ScalingThresholds | None = None,
     ) -> None:
         scaling = check_scaling(self.spec, pool, kind, target, forecast_utps, thresholds)
-        row = self.states.endpoint[e, pool]
+        handle, row = int(self.handles[e]), self.states.endpoint[e, pool]
         row["high_ppm"], row["low_ppm"] = scaling.high_ppm, scaling.low_ppm
         row["late_ps"] = scaling.period_ps - scaling.last_ps
         above, below = scaling.marks(int(forecast_utps))
-        endpoint_scaling.begin_hour(
-            int(self.handles[e]), pool, int(kind), int(target), above, below
-        )
+        endpoint_scaling.begin_hour(handle, pool, int(kind), int(target), above, below)
 
     def spot(self, e: int) -> NDArray[Any]:
         out = np.zeros(len(self.spec.pools), SPOT_DTYPE)
