@@ -115,7 +115,7 @@ def engine_calls() -> list[tuple[Any, str]]:
     from llmscale_env.sim.fast import EngineBatch, gateways, virtual_queues
 
     return [
-        *((EngineBatch, name) for name in ("advance_range", "close_windows", "order")),
+        *((EngineBatch, name) for name in ("advance_range", "close_windows", "apply")),
         *((virtual_queues, name) for name in ("see_many", "order_many")),
         *((gateways, name) for name in ("see_gateways", "next_decisions", "assign_many")),
     ]

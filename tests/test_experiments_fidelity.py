@@ -201,7 +201,7 @@ def test_exit_code_says_when_a_part_is_not_within(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     far = Part("toy", ("name", "off, %"), [("a", 9.0)], "off, %", 2.0)
-    monkeypatch.setattr(command, "_makers", lambda data: {"vidur": lambda: far})
+    monkeypatch.setattr(command, "_makers", lambda data, out: {"vidur": lambda: far})
     assert command.main([f"data={tmp_path}", "parts=vidur", f"out={tmp_path}"]) == 1
     assert "NOT within 2 %" in capsys.readouterr().out
 

@@ -16,6 +16,7 @@ from llmscale_env.cluster.multicast import (
     Plan,
     Source,
     Target,
+    all_forests,
     fan_out,
     live_pairs,
     scale_plan,
@@ -23,7 +24,6 @@ from llmscale_env.cluster.multicast import (
     targets_of,
     tree,
 )
-from llmscale_env.cluster.multicast_optimum import all_forests
 from llmscale_env.cluster.multicast_time import (
     at_most_s,
     done_s,

@@ -22,8 +22,15 @@ from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.cluster.loading import GBIT_PER_S
-from llmscale_env.cluster.multicast import Plan, fan_out, scale_plan, sources_of, targets_of, tree
-from llmscale_env.cluster.multicast_optimum import all_forests
+from llmscale_env.cluster.multicast import (
+    Plan,
+    all_forests,
+    fan_out,
+    scale_plan,
+    sources_of,
+    targets_of,
+    tree,
+)
 from llmscale_env.cluster.multicast_time import done_s, layer_times_ps
 from llmscale_env.cluster.topology import Topology, switch
 

@@ -19,9 +19,10 @@ in a chain share a host; if all sources are pruned, all are used, since loading 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 from llmscale_env.cluster.topology import Topology
 
@@ -261,3 +262,24 @@ def targets_of(
         speed = topology.in_bytes_per_s(slot) * (0.5 if shared else 1.0)
         found.append(Target(slot, topology.host_of(slot), speed))
     return found
+
+
+def all_forests(sources: Sequence[int], slots: Sequence[int]) -> Iterator[Plan]:
+    """Every plan in which each slot has one sender: s * (s + n) ** (n - 1) of them for n slots and s sources.
+
+    What the greedy planner is measured against, for few slots.
+    """
+    for senders in product([*sources, *slots], repeat=len(slots)):
+        of = dict(zip(slots, senders, strict=True))
+        order: list[int] = []
+        reached = set(sources)
+        waiting = list(slots)
+        while True:
+            ready = [slot for slot in waiting if of[slot] in reached]
+            if not ready:
+                break
+            order += ready
+            reached.update(ready)
+            waiting = [slot for slot in waiting if slot not in reached]
+        if not waiting:
+            yield Plan(tuple((of[slot], slot) for slot in order))
