@@ -72,8 +72,9 @@ from experiments.harness.fingerprint import fingerprint
 from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import Slip, run_command
+from llmscale_env.cluster.iteration_data import DataFileError
 from llmscale_env.cluster.iteration_model import IterationTimeModel
-from llmscale_env.cluster.iteration_time import basis, iteration_time_model
+from llmscale_env.cluster.iteration_time import NoSuchModelError, basis, iteration_time_model
 from llmscale_env.cluster.kv import fitting_tp
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.requests import PS_PER_S
@@ -388,16 +389,26 @@ def _simulated(case: Mapping[str, Any], plan: Plan | None) -> str:
 
 
 def _basis(request: Request) -> str:
-    """What the times rest on, by the degrees that hold the LLM."""
+    """What the times rest on, by the degrees that hold the LLM and have times.
+
+    Raises:
+        Slip: the file of iteration times cannot be read.
+    """
     case, found = request.case, dict[str, list[str]]()
     for tp in request.degrees:
-        if tp in fitting_tp(case["llm"], case["gpu"]):
+        if tp not in fitting_tp(case["llm"], case["gpu"]):
+            continue
+        try:
             model = iteration_time_model(case["llm"], case["gpu"], tp, data=case["iteration_times"])
-            found.setdefault(basis(model), []).append(str(tp))
+        except DataFileError as error:
+            raise Slip(f"iteration_times: {error}") from None
+        except NoSuchModelError:
+            continue
+        found.setdefault(basis(model), []).append(str(tp))
     if len(found) == 1:
         return next(iter(found))
     told = [f"{what} (GPUs per worker: {', '.join(degrees)})" for what, degrees in found.items()]
-    return "; ".join(told) or "none, since no degree holds the LLM"
+    return "; ".join(told) or "none, since no degree holds the LLM and has times"
 
 
 def more_of(request: Request) -> str:

