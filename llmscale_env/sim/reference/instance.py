@@ -333,7 +333,7 @@ class Instance(SlotLife):
 
     def keeps_copy_of(self, request: Request) -> bool:
         """Whether the request's saved KV cache can be restored here."""
-        if request.saved_on is None or self.handover.hands_over:
+        if request.saved_on is None or self.handover.hands_over or self.pool.v1 is not None:
             return False
         return request.saved_on.host == self.host
 
